@@ -11,6 +11,7 @@ lies where its command line has it, and whose parent is the daemon. A pid is sig
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import select
@@ -19,9 +20,12 @@ import stat
 from contextlib import suppress
 from typing import NamedTuple
 
+from cortexfs.cli import mounts
 from cortexfs.core import mountinfo
+from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import Mount
 from cortexfs.core.starter_command import STARTER
+from cortexfs.state.directories import Places, places
 
 _UIDS = re.compile(r"^Uid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)$", re.MULTILINE)
 _POWERS = re.compile(r"^CapEff:\t0*[1-9a-f]", re.MULTILINE)
@@ -69,6 +73,19 @@ def of(mount: Mount) -> RunningDaemon | None:
                 if found := _by(f"/proc/{name}", mount):
                     return found
     return None
+
+
+def places_of(options: argparse.Namespace) -> Places:
+    """The directories that a command with `parser.PLACES` works on: unless it names others, those of the
+    daemon that is meant, if it is ours. A daemon would not see another state."""
+    state, directory = options.state, options.config
+    if not {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
+        with suppress(Fault):
+            mount = mounts.mounted_at(mounts.root(options.root))
+            if mount and mount.owner == os.getuid() and (daemon := of(mount)):
+                daemon.process.close()
+                state, directory = state or daemon.state, directory or daemon.config
+    return places(os.environ, os.getuid(), state=state, config=directory)
 
 
 def _by(starter: str, mount: Mount) -> RunningDaemon | None:

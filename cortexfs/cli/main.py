@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cortexfs.cli import parser, streams
+from cortexfs.cli import output, parser
 from cortexfs.cli.output import say
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
 
@@ -22,7 +22,7 @@ SIGINT, SIGPIPE = 2, 13
 
 def main(line: Sequence[str] | None = None) -> int:
     """Run one command line; an exit status."""
-    streams.prepare()
+    output.prepare()
     words = list(sys.argv[1:] if line is None else line)
     said = parser.program()
     try:
@@ -67,13 +67,11 @@ def _run(top: argparse.Namespace, rest: list[str]) -> int:
         from cortexfs.cli import plugin_commands  # only a command of a plugin pays for it
 
         return plugin_commands.run(command, words, top.root)
-    loaded = parser.module(command)
     if command in parser.HIDDEN:
         options = argparse.Namespace(root=top.root, words=words)
     else:
         options = parser.of_command(command).parse_args(words, argparse.Namespace(root=top.root))
-    status: int = loaded.run(options)
-    return status
+    return parser.run(command, options)
 
 
 def _abandon_stdout() -> None:

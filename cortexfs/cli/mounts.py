@@ -68,6 +68,13 @@ def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
     raise Fault("EINVAL", f"there are several mounts, {', '.join(points)}; name one with --root or CTX_ROOT")
 
 
+def answering(given: str | None, seconds: float | None = None) -> str:
+    """The mount that a command means, which has answered; a Fault that says what is wrong with it."""
+    point = root(given)
+    status_text(point, seconds)
+    return point
+
+
 def status_text(point: str, seconds: float | None = None) -> str:
     """The text of <root>/status; a Fault that says what is wrong with the mount."""
     try:
@@ -99,18 +106,17 @@ def _read(path: str) -> bytes:
 
 def is_stale(point: str) -> bool:
     """Returns True if the mount at `point` has lost its daemon."""
+
+    def look() -> bytes:
+        with os.scandir(point) as found:  # so the daemon is asked; its folder may have no end
+            next(found, None)
+        return b""
+
     try:
-        ask(lambda: _looked(point), ANSWER_SECONDS)
+        ask(look, ANSWER_SECONDS)
     except OSError as problem:
         return problem.errno in (errno.ENOTCONN, errno.ECONNABORTED)  # it dies while it is asked
     return False
-
-
-def _looked(point: str) -> bytes:
-    """Have the daemon asked; its folder may have no end."""
-    with os.scandir(point) as found:
-        next(found, None)
-    return b""
 
 
 def facts(text: str) -> dict[str, list[str]]:
@@ -121,3 +127,8 @@ def facts(text: str) -> dict[str, list[str]]:
         if colon:
             found.setdefault(key, []).append(value)
     return found
+
+
+def broken(facts: Mapping[str, list[str]], kind: str) -> dict[str, str]:
+    """The reasons of broken plugins, providers or agents, by name."""
+    return dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))

@@ -54,13 +54,13 @@ def paths_of(root: str, class_: str) -> list[str]:
 
 def _named(directory: str) -> list[str]:
     """The objects in a directory: names with a `.d` (which a provider lacks), and aliases."""
-    names = _entries(directory)
+    names, found = _entries(directory), []
     controls = {name for name in names if name.endswith(".d")}
-    return [path for name in names if _is_object(path := f"{directory}/{name}", f"{name}.d" in controls)]
-
-
-def _is_object(path: str, has_controls: bool) -> bool:
-    return has_controls or (not path.endswith(RESERVED_SUFFIXES) and os.path.islink(path))
+    for name in names:
+        path = f"{directory}/{name}"
+        if f"{name}.d" in controls or (not name.endswith(RESERVED_SUFFIXES) and os.path.islink(path)):
+            found.append(path)
+    return found
 
 
 def _entries(directory: str) -> list[str]:

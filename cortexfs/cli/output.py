@@ -1,20 +1,24 @@
-"""The output of commands: tables, JSON, colour and one-line reports.
+"""The standard streams of commands: tables, JSON, colour, one-line reports, and questions to a person.
 
 Rules: data goes to stdout and everything about the work to stderr. Colour and cut lines are for
 terminals alone (NO_COLOR and TERM=dumb are obeyed). Text that came from an object is never printed
-with its control characters: a tool's description must not move the reader's cursor.
+with its control characters: a tool's description must not move the reader's cursor. A descriptor that the
+caller closed becomes /dev/null, so that nothing which is opened later takes its number and is written into.
+What the locale cannot show is replaced, and is no failure.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from cortexfs.cli import streams
+from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import within
 
+STREAMS = {"stdin": (0, "r"), "stdout": (1, "w"), "stderr": (2, "w")}
 GREEN, YELLOW, RED = "32", "33", "31"
 COLOURS = {
     "ok": GREEN,
@@ -27,16 +31,38 @@ COLOURS = {
 }
 
 
+def prepare() -> None:
+    for name, (number, mode) in STREAMS.items():
+        if getattr(sys, name) is None:  # so Python tells that it was closed
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # stderr does so by itself
+        sys.stdout.reconfigure(errors="replace")
+
+
 def say(text: str) -> None:
     """One line about the work, for a person."""
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def sure(question: str) -> bool:
+    """Ask before something is removed for good; where nobody can answer, say what to give instead."""
+    if not sys.stdin.isatty():
+        raise Fault("EINVAL", "nobody can be asked here; say --yes")
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def emit(value: Any) -> None:
     """One JSON value on stdout."""
     import json  # only those who ask for JSON pay for it
 
-    print(json.dumps(value, indent=2, ensure_ascii=not streams.takes_all()))
+    takes_all = sys.stdout.encoding.lower() in ("utf-8", "utf8")
+    print(json.dumps(value, indent=2, ensure_ascii=not takes_all))
 
 
 def printable(text: str) -> str:
@@ -54,7 +80,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[
         rows = list(rows)
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     widths = [max(width, len(head)) for width, head in zip(widths, heads, strict=True)]
-    room, colour = _room(), colourful(sys.stdout)
+    room = 0  # how wide a line may be: 0 for no limit
+    if sys.stdout.isatty():
+        try:
+            room = os.get_terminal_size(sys.stdout.fileno()).columns
+        except OSError:
+            room = 80
+    colour = colourful(sys.stdout)
     _row([head.upper() for head in heads], widths, room, False)
     for row in rows:
         _row(row, widths, room, colour)
@@ -72,13 +104,3 @@ def _row(row: Sequence[str], widths: Sequence[int], room: int, colour: bool) -> 
 def _painted(cell: str) -> str:
     code = COLOURS.get(cell.strip())
     return f"\x1b[{code}m{cell}\x1b[0m" if code else cell
-
-
-def _room() -> int:
-    """How wide a line may be: the terminal's width, or 0 for no limit."""
-    if not sys.stdout.isatty():
-        return 0
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except OSError:
-        return 80

@@ -1,8 +1,8 @@
-"""The command table and how a command line is taken apart.
+"""The command table, what a command is declared by, and how a command line is taken apart.
 
-Rules: a command is one module of this package with `declare(parser)` and `run(options) -> status`;
-the table names them all, so that help and completion need not import them. Only the module of the
-command that was asked for is imported: start-up is part of every command's price.
+Rules: a command is a row of COMMANDS, and a `Command` in the dict of that name of its module: the table has
+the names, so that help and completion need not import them. Only the module of the command that was asked for
+is imported: start-up is part of every command's price.
 """
 
 from __future__ import annotations
@@ -11,75 +11,95 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Iterable
-from types import ModuleType
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 from cortexfs.core.errors import Fault
 
+# By name: the module, which is imported for it alone, and the summary.
 COMMANDS = {
-    "mount": "mount CortexFS and start its daemon",
-    "umount": "unmount it and end its daemon, also a dead or hung one",
-    "restart": "end the daemon and start it again, with what was configured meanwhile",
-    "status": "what the mount says about itself",
-    "doctor": "check the installation and the mount, and say how to mend them",
-    "ls": "list objects",
-    "run": "run an object",
-    "chat": "talk with a model or agent",
-    "send": "say something to an object, and print the answer",
-    "resume": "print what happened in a session, and follow it",
-    "cancel": "end a run",
-    "ping": "see whether an object's socket answers, and how fast",
-    "session": "list, show and remove sessions",
-    "env": "print the environment of a shell that works with the mount",
-    "plugin": "make, check, sign, install, enable and list plugins",
-    "provider": "add, list, test and remove the providers of models, and keep their keys",
-    "model": "make a model with defaults of its own",
-    "agent": "make, list and remove agents",
-    "policy": "say who may run what and why, look for what is wrong, undo policies",
-    "mcp": "serve the tools of a mount to MCP clients, and take in those of MCP servers",
-    "completion": "print a completion script for bash, zsh or fish",
-    "help": "show this help, or that of a command",
-    "version": "print the version",
+    "mount": ("mount.mount", "mount CortexFS and start its daemon"),
+    "umount": ("mount.umount", "unmount it and end its daemon, also a dead or hung one"),
+    "restart": ("mount.restart", "end the daemon and start it again, with what was configured meanwhile"),
+    "status": ("shell.look", "what the mount says about itself"),
+    "doctor": ("mount.doctor", "check the installation and the mount, and say how to mend them"),
+    "ls": ("shell.look", "list objects"),
+    "run": ("run", "run an object"),
+    "chat": ("talk.chat", "talk with a model or agent"),
+    "send": ("talk.send", "say something to an object, and print the answer"),
+    "resume": ("talk.follow", "print what happened in a session, and follow it"),
+    "cancel": ("talk.follow", "end a run"),
+    "ping": ("talk.follow", "see whether an object's socket answers, and how fast"),
+    "session": ("talk.session", "list, show and remove sessions"),
+    "env": ("shell.look", "print the environment of a shell that works with the mount"),
+    "plugin": ("plugin.group", "make, check, sign, install, enable and list plugins"),
+    "provider": ("model.provider", "add, list, test and remove the providers of models, and keep their keys"),
+    "model": ("model.model", "make a model with defaults of its own"),
+    "agent": ("agent.agent", "make, list and remove agents"),
+    "policy": ("agent.policy", "say who may run what and why, look for what is wrong, undo policies"),
+    "mcp": ("mcp.mcp", "serve the tools of a mount to MCP clients, and take in those of MCP servers"),
+    "completion": ("shell.about", "print a completion script for bash, zsh or fish"),
+    "help": ("shell.about", "show this help, or that of a command"),
+    "version": ("shell.about", "print the version"),
 }
 # Called by completion scripts; in no help.
-HIDDEN = {"complete"}
-# The module of each, which is imported for it alone.
-MODULES = {
-    "mount": "mount.mount",
-    "umount": "mount.umount",
-    "restart": "mount.restart",
-    "status": "shell.status",
-    "doctor": "mount.doctor",
-    "ls": "shell.ls",
-    "run": "run",
-    "chat": "talk.chat",
-    "send": "talk.send",
-    "resume": "talk.resume",
-    "cancel": "talk.cancel",
-    "ping": "talk.ping",
-    "session": "talk.session",
-    "env": "shell.env",
-    "plugin": "plugin.group",
-    "provider": "model.provider",
-    "model": "model.model",
-    "agent": "agent.agent",
-    "policy": "agent.policy",
-    "mcp": "mcp.mcp",
-    "completion": "shell.completion",
-    "help": "shell.help",
-    "version": "shell.version",
-    "complete": "shell.complete",
-}
+HIDDEN = {"complete": ("shell.complete", "")}
+
+
+class CommandArgument(NamedTuple):
+    """An argument or option, as argparse takes it."""
+
+    name: str
+    how: Mapping[str, Any]
+
+
+class Command(NamedTuple):
+    """A command, or a verb of one: all that its parser is made of, and the function that does it."""
+
+    run: Callable[[argparse.Namespace], int] | str = ""  # or "module.function", imported when it is called
+    arguments: tuple[CommandArgument, ...] = ()
+    examples: tuple[str, ...] = ()  # ctx stands for the program's name; else the first of each verb
+    summary: str = ""  # of a verb
+    verbs: Mapping[str, Command] = MappingProxyType({})
+    usage: str | None = None
+    intermixed: bool = False  # options may stand between the words of the last argument
+    takes_command: bool = False  # all that follows `--` is `command`, whatever stands before it
+
+
+def arg(name: str, metavar: str | None, help: str, **how: Any) -> CommandArgument:
+    return CommandArgument(name, {"metavar": metavar, "help": help, **how})
+
+
+def flag(name: str, help: str) -> CommandArgument:
+    return CommandArgument(name, {"action": "store_true", "help": help})
+
+
+JSON = flag("--json", "print JSON")
+ROOT_HELP = "the mount that is meant (default: CTX_ROOT, else the one and only, else /ctx)"
+ROOT = arg("--root", "DIR", ROOT_HELP, default=argparse.SUPPRESS)
+PLACES = (
+    arg("--state", "DIR", "where sessions, logs and secrets are (default: CTX_STATE)"),
+    arg("--config", "DIR", "where config.toml is (default: CTX_CONFIG)"),
+)
+MOUNTED = (ROOT, *PLACES)
 
 
 class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one sentence."""
 
-    intermixed = False  # whether options may stand between the words of the last argument
+    intermixed = takes_command = False  # as Command has them
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         return (super().parse_intermixed_args if self.intermixed else super().parse_args)(args, namespace)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if not self.takes_command:
+            return super().parse_known_args(args, namespace)
+        place = args.index("--") if "--" in args else len(args)
+        found, rest = super().parse_known_args(args[:place], namespace)
+        found.command = args[place + 1 :]
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         raise Fault("EINVAL", f"{message}; see: {self.prog} --help")
@@ -93,7 +113,7 @@ def program() -> str:
 def top(more: str = "") -> CommandParser:
     """The parser of the program itself; its help goes on with `more`."""
     width = max(map(len, COMMANDS))
-    lines = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
+    lines = "\n".join(f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
     parser = CommandParser(
         prog=program(),
         usage="%(prog)s [--root ROOT] COMMAND ...",
@@ -105,7 +125,7 @@ def top(more: str = "") -> CommandParser:
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--version", action="store_true", help="the same as the command version")
-    root_option(parser, None)
+    parser.add_argument("--root", metavar="DIR", help=ROOT_HELP)
     return parser
 
 
@@ -129,11 +149,6 @@ def is_ours(command: str) -> bool:
     return command in COMMANDS or command in HIDDEN
 
 
-def module(command: str) -> ModuleType:
-    """The module of a command of ours."""
-    return importlib.import_module(f"cortexfs.cli.{MODULES[command]}")
-
-
 def any_command(command: str, given: str | None) -> CommandParser:
     """The parser of one command, ours or a plugin's; EINVAL with the nearest name when there is none."""
     if is_ours(command):
@@ -143,39 +158,46 @@ def any_command(command: str, given: str | None) -> CommandParser:
     return plugin_commands.parser_of(plugin_commands.found(command, given)[1])
 
 
-def of_command(command: str) -> CommandParser:
+def of_command(name: str) -> CommandParser:
     """The parser of one command."""
-    loaded = module(command)
-    parser = CommandParser(
-        prog=f"{program()} {command}",
-        description=f"{COMMANDS.get(command, '')[:1].upper()}{COMMANDS.get(command, '')[1:]}.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    root_option(parser)
-    loaded.declare(parser)
-    return parser
+    made = CommandParser(prog=f"{program()} {name}", allow_abbrev=False)
+    made.add_argument(ROOT.name, **ROOT.how)
+    summary = (COMMANDS | HIDDEN)[name][1]
+    return _filled(made, _declared(name)._replace(summary=summary))
 
 
-def root_option(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
-    text = "the mount that is meant (default: CTX_ROOT, else the one and only, else /ctx)"
-    parser.add_argument("--root", metavar="DIR", default=default, help=text)
+def _declared(name: str) -> Command:
+    module = importlib.import_module(f"cortexfs.cli.{(COMMANDS | HIDDEN)[name][0]}")
+    declared: Command = module.COMMANDS[name]
+    return declared
 
 
-def examples(parser: argparse.ArgumentParser, *lines: str) -> None:
-    """Give a command its examples; ctx stands for the program's name."""
-    parser.epilog = "examples:\n" + "\n".join(f"  {line}" for line in lines)
+def _filled(made: CommandParser, of: Command) -> CommandParser:
+    made.usage, made.intermixed, made.takes_command = of.usage, of.intermixed, of.takes_command
+    made.description = f"{of.summary[:1].upper()}{of.summary[1:]}."
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    for argument in of.arguments:
+        action = made.add_argument(argument.name, **argument.how)
+        action.required &= (
+            action.nargs != argparse.REMAINDER
+        )  # or an error about a missing OBJECT asks for both
+    examples = of.examples or [verb.examples[0] for verb in of.verbs.values()]
+    made.epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
+    if of.verbs:
+        verbs = made.add_subparsers(metavar="VERB", required=True, dest="verb")
+        for name, verb in of.verbs.items():
+            _filled(verbs.add_parser(name, help=verb.summary), verb)
+    return made
 
 
-def json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def places_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--state", metavar="DIR", help="where sessions, logs and secrets are (default: CTX_STATE)"
-    )
-    parser.add_argument("--config", metavar="DIR", help="where config.toml is (default: CTX_CONFIG)")
+def run(name: str, options: argparse.Namespace) -> int:
+    """Run a command of ours, or its verb; an exit status."""
+    declared = _declared(name)
+    chosen = declared.verbs[options.verb].run if declared.verbs else declared.run
+    if isinstance(chosen, str):
+        module, _, function = chosen.rpartition(".")
+        chosen = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)
+    return chosen(options)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from cortexfs.cli import daemons, mounts
 from cortexfs.core.errors import Fault
@@ -20,14 +21,16 @@ RELOAD_SECONDS = 20.0
 POLL_SECONDS = 0.05
 _NUMBER = re.compile("[0-9]{1,18}")
 
+Outcome: TypeAlias = Callable[[dict[str, list[str]]], str | None]
 
-def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None]) -> str:
+
+def told(given: str | None, outcome: Outcome = lambda facts: None) -> str:
     """Tell the daemon, wait until it has taken the change over, and say what came of it: `outcome` finds
     in the facts of its status what has gone wrong, if anything."""
     try:
         root = mounts.root(given)
         mount = mounts.mounted_at(root)
-        before = mounts.status_text(root) if mount else ""
+        before = mounts.facts(mounts.status_text(root)) if mount else {}
         if mount and os.getuid() not in (0, mount.owner):
             return f"it counts when uid {mount.owner} mounts again, whose daemon this is"
         daemon = daemons.of(mount) if mount else None
@@ -35,40 +38,35 @@ def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None
             return "it counts from the next ctx mount"
         daemon.process.send(signal.SIGHUP)
         # What is going on has begun before the change, perhaps; the next one reads it.
-        return _outcome(root, _reloads(before) + ("reloading" in mounts.facts(before)), outcome)
+        reloads = _reloads(before) + ("reloading" in before)
+        end = time.monotonic() + RELOAD_SECONDS
+        while time.monotonic() < end:
+            facts = mounts.facts(mounts.status_text(root))
+            if _reloads(facts) > reloads:
+                return _said(facts, root, outcome)
+            time.sleep(POLL_SECONDS)
+        return f"the daemon of {root} has not taken it over yet; see: ctx status"
     except (Fault, ProcessLookupError):
         return "it counts from the next ctx mount"
 
 
-def broken(kind: str, name: str, verb: str) -> Callable[[dict[str, list[str]]], str | None]:
-    """Returns the reasons of broken plugins and providers in the status."""
+def broken(kind: str, name: str, verb: str) -> Outcome:
+    """Returns the outcome that says why a plugin, provider or agent is broken."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
-        rows = dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))
+        rows = mounts.broken(facts, kind)
         return f"it {verb}: {rows[name]}" if name in rows else None
 
     return outcome
 
 
-def _outcome(root: str, reloads: int, outcome: Callable[[dict[str, list[str]]], str | None]) -> str:
-    end = time.monotonic() + RELOAD_SECONDS
-    while time.monotonic() < end:
-        text = mounts.status_text(root)
-        if _reloads(text) > reloads:
-            return _said(mounts.facts(text), root, outcome)
-        time.sleep(POLL_SECONDS)
-    return f"the daemon of {root} has not taken it over yet; see: ctx status"
-
-
-def _said(
-    facts: dict[str, list[str]], root: str, outcome: Callable[[dict[str, list[str]]], str | None]
-) -> str:
+def _said(facts: dict[str, list[str]], root: str, outcome: Outcome) -> str:
     if refused := facts.get("reload refused"):
         return f"the mount at {root} goes on as it was: {refused[0]}"
     unused = [f"but {why}" for why in facts.get("not used", [])]
     return outcome(facts) or ", ".join([f"the mount at {root} follows", *unused])
 
 
-def _reloads(text: str) -> int:
-    said = mounts.facts(text).get("reloads", ["0"])[0]
+def _reloads(facts: dict[str, list[str]]) -> int:
+    said = facts.get("reloads", ["0"])[0]
     return int(said) if _NUMBER.fullmatch(said) else 0  # a mount may say anything

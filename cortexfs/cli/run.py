@@ -8,7 +8,8 @@ import os
 import signal
 from typing import NoReturn
 
-from cortexfs.cli import mounts, objects, parser
+from cortexfs.cli import mounts, objects
+from cortexfs.cli.parser import Command, arg
 from cortexfs.core.errors import Fault
 
 # What execve(2) of an object can say, whose fault it is and what to do.
@@ -20,24 +21,10 @@ FAULTS = {
 }
 
 
-def declare(into: parser.CommandParser) -> None:
-    into.add_argument("runnable", metavar="OBJECT", help="fs.read, tool/fs.read, model/main, or a path")
-    words = into.add_argument("words", metavar="ARGS", nargs=argparse.REMAINDER, help="passed on as they are")
-    words.required = False  # or the error about a missing OBJECT asks for both
-    parser.examples(
-        into,
-        "ctx run fs.read README.md",
-        "ctx run tool/fs.read --path README.md",
-        "echo hello | ctx run model/main",
-        "ctx run fs.read --help",
-    )
-
-
 def run(options: argparse.Namespace) -> int:
     root = ""
     if not options.runnable.startswith(("/", ".", "~")):  # a path names the mount
-        root = mounts.root(options.root)
-        mounts.status_text(root)
+        root = mounts.answering(options.root)
     path = objects.resolve(root, options.runnable)
     try:
         become(path, [path, *options.words])
@@ -54,3 +41,20 @@ def become(path: str, words: list[str], **environ: str) -> NoReturn:
     finally:  # it is still this program
         for number, action in before.items():
             signal.signal(number, action)
+
+
+COMMANDS = {
+    "run": Command(
+        run,
+        (
+            arg("runnable", "OBJECT", "fs.read, tool/fs.read, model/main, or a path"),
+            arg("words", "ARGS", "passed on as they are", nargs=argparse.REMAINDER),
+        ),
+        (
+            "ctx run fs.read README.md",
+            "ctx run tool/fs.read --path README.md",
+            "echo hello | ctx run model/main",
+            "ctx run fs.read --help",
+        ),
+    ),
+}

@@ -6,15 +6,22 @@ Rules: the mount has answered before a path on it is touched, so no command hang
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
+import shutil
+import stat
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cortexfs.chat.calls import Show
+from cortexfs.chat.calls import Show, Surroundings
+from cortexfs.chat.commands import ChatPlace
+from cortexfs.chat.diffs import MAX_FILE
 from cortexfs.chat.printing import Printer
 from cortexfs.cli import mounts, objects
+from cortexfs.cli.bounded import ask
+from cortexfs.cli.parser import CommandArgument, arg
 from cortexfs.client import Conversation
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
@@ -23,6 +30,14 @@ from cortexfs.core.talk.requests import Scope
 
 OUTPUTS = ("jsonl", "text")
 SCOPES: tuple[Scope, ...] = ("private", "shared", "temp")
+OBJECT = arg("object", "OBJECT", "debug/echo, model/debug/echo, an alias as model/main, or a path")
+OUTPUT = arg(
+    "--output",
+    None,
+    "frames, one a line, or text (default: CTX_OUTPUT, else text on a terminal and jsonl elsewhere)",
+    choices=OUTPUTS,
+)
+LOOK_SECONDS = 1.0
 _WHOLE = re.compile(r"(?:.*/)?((model)/[^/]+/[^/]+|(agent|tool)/[^/]+)")
 
 
@@ -41,28 +56,39 @@ class TalkTarget(NamedTuple):
     def connect(self) -> Conversation:
         return Conversation(self.path)
 
-
-def declare_object(into: argparse.ArgumentParser) -> None:
-    text = "debug/echo, model/debug/echo, an alias as model/main, or a path"
-    into.add_argument("object", metavar="OBJECT", help=text)
-
-
-def declare_session(into: argparse.ArgumentParser, spaces: tuple[str, ...] = SCOPES) -> None:
-    into.add_argument("--session", metavar="SESSION", default="default", help="its name (default: default)")
-    into.add_argument(
-        "--scope", choices=spaces, default="private", help="whose session it is (default: private)"
-    )
+    def place(self, scope: Scope) -> ChatPlace:
+        """The place of a chat with it, whose calls are about files of this machine."""
+        sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
+        return ChatPlace(self.root, self.path, self.whole, self.name, scope, sight)
 
 
-def declare_output(into: argparse.ArgumentParser) -> None:
-    text = "frames, one a line, or text (default: CTX_OUTPUT, else text on a terminal and jsonl elsewhere)"
-    into.add_argument("--output", choices=OUTPUTS, help=text)
+def read(path: str) -> bytes:
+    """A file, as far as it is compared: read as the user, so that nobody sees in a diff what he could not
+    read. What a path lies on may never answer."""
+
+    def content() -> bytes:
+        # To open a pipe would hang, and devices may do something.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return file.read(MAX_FILE + 1)
+
+    return ask(content, LOOK_SECONDS)
+
+
+def directory(given: str | None) -> str | None:
+    """A working directory that was named, from the root."""
+    return os.path.abspath(os.path.expanduser(given)) if given else None
+
+
+def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
+    scope = arg("--scope", None, "whose session it is (default: private)", choices=scopes, default="private")
+    return arg("--session", "SESSION", "its name (default: default)", default="default"), scope
 
 
 def named(options: argparse.Namespace) -> TalkTarget:
     """The object, if it can hold conversations."""
-    root = mounts.root(options.root)
-    mounts.status_text(root)
+    root = mounts.answering(options.root)
     path = objects.resolve(root, options.object.removesuffix(".sock"))  # no name ends so
     whole = _WHOLE.fullmatch(os.path.realpath(path))
     if not whole:
@@ -87,11 +113,10 @@ class Printing(NamedTuple):
 
 
 def printing(chosen: str) -> Printing:
+    def line(frame: AnyFrame) -> None:
+        sys.stdout.buffer.write(frames.encode(frame))
+        sys.stdout.buffer.flush()
+
     if chosen == "text":
         return Printing(lambda frame: None, Printer(sys.stdout, sys.stderr).show)
-    return Printing(_line, lambda show: None)
-
-
-def _line(frame: AnyFrame) -> None:
-    sys.stdout.buffer.write(frames.encode(frame))
-    sys.stdout.buffer.flush()
+    return Printing(line, lambda show: None)

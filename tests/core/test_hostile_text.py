@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 
-from cortexfs.cli.mount.log_guard import MOST, SECONDS, Sparing
+from cortexfs.cli.mount.serve import MOST, SECONDS, Sparing
 from cortexfs.core import frames, safe_text, wire
 from cortexfs.core.safe_text import escaped, one_line, prose
 from cortexfs.run.output import TextVoice

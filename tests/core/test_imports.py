@@ -40,7 +40,6 @@ ROOMS = {
 }
 # What installing a plugin runs of the hosts' side, as its caller.
 BESIDES = {
-    "cli/plugin/install/ending.py": {"host"},
     "cli/plugin/install/fetching.py": {"host"},
     "cli/plugin/install/install.py": {"host"},
 }

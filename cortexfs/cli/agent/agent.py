@@ -15,7 +15,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from cortexfs.agents import defaults, records
@@ -24,12 +24,12 @@ from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import list as agent_list
 from cortexfs.cli.agent import own as agent_own
 from cortexfs.cli.bounded import ask
-from cortexfs.cli.confirm import sure
+from cortexfs.cli.output import sure
+from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names, value_formats
 from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import EXIT_OK, Fault, os_faults
 from cortexfs.core.policy import rules
-from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.state import directories, state_lock
 from cortexfs.state.control_store import ControlStore
@@ -37,49 +37,8 @@ from cortexfs.state.control_store import ControlStore
 CLASS = "agent"
 
 
-def declare(into: parser.CommandParser) -> None:
-    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
-    for verb, (summary, arguments, _, examples) in VERBS.items():
-        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
-        one.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.root_option(one)
-        parser.places_options(one)
-        arguments(one)
-        parser.examples(one, *examples)
-    parser.examples(into, VERBS["new"][3][0], "ctx agent list", "ctx agent rm coder")
-
-
-def run(options: argparse.Namespace) -> int:
-    where = directories.places(os.environ, os.getuid(), state=options.state, config=options.config)
-    return VERBS[options.verb][2](options, where.state)
-
-
-# new
-
-
-def _declare_new(into: argparse.ArgumentParser) -> None:
-    into.add_argument("name", metavar="NEW", help="its name")
-    into.add_argument(
-        "--home", action="store_true", help="make it in your home; the daemon's owner is asked for this alone"
-    )
-    into.add_argument(
-        "--model", metavar="MODEL", default=defaults.MODEL, help="provider/model, or an alias (default: main)"
-    )
-    into.add_argument(
-        "--tools",
-        metavar="TOOL",
-        action="append",
-        help="a tool, several with commas between, or a pattern (default: those of agent/base)",
-    )
-    into.add_argument("--system", metavar="FILE", help="what it is told to be; - reads it")
-    into.add_argument("--description", metavar="TEXT", default="", help="a sentence for listings")
-    into.add_argument(
-        "--approval", choices=("auto", "ask"), default="auto", help="whether every call is asked about"
-    )
-    parser.json_option(into)
-
-
-def _new(options: argparse.Namespace, state: Path) -> int:
+def _new(options: argparse.Namespace) -> int:
+    state = _state(options)
     name = names.check_object(CLASS, _plain(options.name))
     root = _answering(options.root)
     if options.home or _is_of_others(options.root) or options.name.startswith("home/"):
@@ -97,14 +56,18 @@ def _new(options: argparse.Namespace, state: Path) -> int:
     said = _told(options.root, root, [name], there=True) if served else _elsewhere(root)
     output.say(f"made {CLASS}/{name}; {said}")
     if options.json:
-        output.emit(agent_list.row(_of_record(state, name), "ready" if root and served else "not mounted"))
+        made = next(one for one in records.load(state).objects if one.name == name)
+        output.emit(agent_list.row(made, "ready" if root and served else "not mounted"))
     return EXIT_OK
+
+
+def _state(options: argparse.Namespace) -> Path:
+    return directories.places(os.environ, os.getuid(), state=options.state, config=options.config).state
 
 
 def _new_own(options: argparse.Namespace, name: str) -> int:
     """In the home of whoever calls, through the mount."""
-    root = mounts.root(options.root)
-    mounts.status_text(root)
+    root = mounts.answering(options.root)
     if options.description:
         raise Fault("EINVAL", f"--description is for agents in {CLASS}/; one of your own has none")
     agent_own.make(root, name, _record(options, name, root, frozenset()).controls)
@@ -137,15 +100,14 @@ def _tools(given: list[str], root: str | None) -> list[str]:
     """The tools that are named, patterns replaced by the names that fit them now."""
     found: dict[str, None] = {}
     known = _names(root, "tool")
-    for word in (part.strip() for words in given for part in words.split(",")):
-        if root is None and name_patterns.is_pattern(word):
-            raise Fault(
-                "EHOSTDOWN", f"{word!r} cannot be expanded without a mount; ctx mount, or name the tools"
-            )
-        fits = (
-            name_patterns.fitting(word, known) if name_patterns.is_pattern(word) else [word] if word else []
-        )
-        found.update(dict.fromkeys(fits))
+    for word in filter(None, (part.strip() for words in given for part in words.split(","))):
+        if not name_patterns.is_pattern(word):
+            found[word] = None
+        elif root is None:
+            mend = "ctx mount, or name the tools"
+            raise Fault("EHOSTDOWN", f"{word!r} cannot be expanded without a mount; {mend}")
+        else:
+            found.update(dict.fromkeys(name_patterns.fitting(word, known)))
     value_formats.tool_names(defaults.lines(found))
     return list(found)
 
@@ -191,16 +153,8 @@ def _labels(state: Path) -> frozenset[str]:
     )
 
 
-# rm
-
-
-def _declare_rm(into: argparse.ArgumentParser) -> None:
-    into.add_argument("names", metavar="AGENT", nargs="+", help="its name")
-    into.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def _rm(options: argparse.Namespace, state: Path) -> int:
-    root = _answering(options.root)
+def _rm(options: argparse.Namespace) -> int:
+    state, root = _state(options), _answering(options.root)
     own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
     chosen = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
     known = records.named(state) if chosen else []
@@ -251,15 +205,8 @@ def _remove(state: Path, chosen: list[str]) -> None:
                 ControlStore(state / "tree").drop_values((CLASS, name))
 
 
-def _of_record(state: Path, name: str) -> Object:
-    return next(one for one in records.load(state).objects if one.name == name)
-
-
-# list
-
-
-def _list(options: argparse.Namespace, state: Path) -> int:
-    agent_list.show(agent_list.rows(_answering(options.root), state), as_json=options.json)
+def _list(options: argparse.Namespace) -> int:
+    agent_list.show(agent_list.rows(_answering(options.root), _state(options)), as_json=options.json)
     return EXIT_OK
 
 
@@ -269,11 +216,9 @@ def _list(options: argparse.Namespace, state: Path) -> int:
 def _answering(given: str | None) -> str | None:
     """The mount that is meant, if it answers; agents can be made without one."""
     try:
-        root = mounts.root(given)
-        mounts.status_text(root)
+        return mounts.answering(given)
     except Fault:
         return None
-    return root
 
 
 def _is_of_others(given: str | None) -> bool:
@@ -324,36 +269,41 @@ def _awaited(path: str, there: bool) -> bool:
     return False
 
 
-VERBS: dict[
-    str,
-    tuple[
-        str,
-        Callable[[argparse.ArgumentParser], None],
-        Callable[[argparse.Namespace, Path], int],
-        tuple[str, ...],
-    ],
-] = {
-    "new": (
-        "make an agent",
-        _declare_new,
+_TOOLS = "a tool, several with commas between, or a pattern (default: those of agent/base)"
+_APPROVAL = "whether every call is asked about"
+VERBS = {
+    "new": Command(
         _new,
+        (
+            *MOUNTED,
+            arg("name", "NEW", "its name"),
+            flag("--home", "make it in your home; the daemon's owner is asked for this alone"),
+            arg("--model", "MODEL", "provider/model, or an alias (default: main)", default=defaults.MODEL),
+            arg("--tools", "TOOL", _TOOLS, action="append"),
+            arg("--system", "FILE", "what it is told to be; - reads it"),
+            arg("--description", "TEXT", "a sentence for listings", default=""),
+            arg("--approval", None, _APPROVAL, choices=("auto", "ask"), default="auto"),
+            JSON,
+        ),
         (
             "ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'",
             "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
             "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",
             "ctx agent new mine --home",
         ),
+        "make an agent",
     ),
-    "rm": (
-        "remove agents; their sessions stay",
-        _declare_rm,
+    "rm": Command(
         _rm,
+        (*MOUNTED, arg("names", "AGENT", "its name", nargs="+"), flag("--yes", "do not ask")),
         ("ctx agent rm coder", "ctx agent rm a b --yes"),
+        "remove agents; their sessions stay",
     ),
-    "list": (
-        "list agents, their models and how many tools they have",
-        parser.json_option,
+    "list": Command(
         _list,
+        (*MOUNTED, JSON),
         ("ctx agent list", "ctx agent list --json | jq -r '.[].name'"),
+        "list agents, their models and how many tools they have",
     ),
 }
+COMMANDS = {"agent": Command(verbs=VERBS)}

@@ -22,25 +22,24 @@ HEADS = ("name", "model", "tools", "approval", "status", "description")
 
 
 def rows(root: str | None, state: Path) -> list[dict[str, Any]]:
-    if root is None:
-        return [row(one, "not mounted") for one in _kept(state)]
-    return [shown(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
-
-
-def _kept(state: Path) -> list[Object]:
+    if root is not None:
+        return [shown(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
     own = (one for one in records.load_own(state) if one.serves(os.getuid()))
-    return [*records.load(state).objects, *own]
+    return [row(one, "not mounted") for one in (*records.load(state).objects, *own)]
 
 
 def show(found: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         return output.emit(found)
-    cells = [[*map(str, (one["name"], one["model"], len(one["tools"]))), *_rest(one)] for one in found]
-    output.table(HEADS, cells)
-
-
-def _rest(one: dict[str, Any]) -> tuple[str, str, str]:
-    return (one["approval"], one["status"], objects.first_sentence(one["description"]))
+    cells = [
+        {
+            **one,
+            "tools": str(len(one["tools"])),
+            "description": objects.first_sentence(one["description"]),
+        }
+        for one in found
+    ]
+    output.table(HEADS, [[one[head] for head in HEADS] for one in cells])
 
 
 def shown(root: str, path: str) -> dict[str, Any]:

@@ -43,32 +43,23 @@ def make(root: str, name: str, texts: Mapping[str, str]) -> None:
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{path_of(name)} cannot be made: {problem.strerror}") from None
     try:
-        for control, text in texts.items():
-            _write(f"{path}.d/{control}", text)
-    except OSError as problem:
-        _unlink(path)
+        for control, text in texts.items():  # as an editor would: a value is judged when it is closed
+            with open(f"{path}.d/{control}", "wb", buffering=0, opener=_existing) as file:
+                data = text.encode()
+                while data:
+                    data = data[file.write(data) :]
+    except BaseException as problem:  # an interrupt, say: it goes on, and no half-made agent stays
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        if not isinstance(problem, OSError):
+            raise
         why = f"{control} is refused: {problem.strerror}, and the daemon's log says why; nothing was made"
         raise Fault(code_of(problem.errno), why) from None
-    except BaseException:  # an interrupt, say: it goes on, and no half-made agent stays
-        _unlink(path)
-        raise
     _await_socket(path)
 
 
-def _write(path: str, text: str) -> None:
-    """As an editor would: a value is judged when it is closed."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-    try:
-        data = text.encode()
-        while data:
-            data = data[os.write(descriptor, data) :]
-    finally:
-        os.close(descriptor)
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+def _existing(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_CREAT)
 
 
 def _await_socket(path: str) -> None:

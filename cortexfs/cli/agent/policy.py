@@ -12,9 +12,10 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from cortexfs.cli import mounts, objects, output, parser
+from cortexfs.cli import mounts, objects, output
 from cortexfs.cli.agent import policy_facts
-from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, code_of, exit_status
+from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, exit_status, os_faults
 from cortexfs.core.policy import lint
 from cortexfs.core.policy.decision import Decision, PolicyQuery, decide
 from cortexfs.core.policy.risk_settings import Mode
@@ -22,35 +23,8 @@ from cortexfs.core.policy.rules import TO_RUN
 from cortexfs.core.tree import controls
 
 
-def declare(into: parser.CommandParser) -> None:
-    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
-    for verb, (summary, declares, _, examples) in VERBS.items():
-        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
-        one.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.root_option(one)
-        one.add_argument("--config", metavar="DIR", help="where policy.toml is (default: CTX_CONFIG)")
-        declares(one)
-        parser.json_option(one)
-        parser.examples(one, *examples)
-    parser.examples(into, *(some[0] for _, _, _, some in VERBS.values()))
-
-
-def run(options: argparse.Namespace) -> int:
-    status: int = VERBS[options.verb][2](options)
-    return status
-
-
-def _declare_explain(into: argparse.ArgumentParser) -> None:
-    into.add_argument("caller", metavar="CALLER", help="a user, a uid, or agent/NAME")
-    into.add_argument("wanted", metavar="OBJECT", help="a tool, model or agent, as for: ctx run")
-    into.add_argument("--user", metavar="USER", help="for whom the agent works (default: you)")
-    into.add_argument("--mode", choices=get_args(Mode), help="as if policy.toml had this mode")
-    into.add_argument("--dry-run", action="store_true", help="of a dry run of the tool")
-
-
 def _explain(options: argparse.Namespace) -> int:
-    root = mounts.root(options.root)
-    mounts.status_text(root)
+    root = mounts.answering(options.root)
     thing = policy_facts.thing(root, options.wanted)
     settings = policy_facts.settings(root, options.config)
     if options.mode:
@@ -85,24 +59,13 @@ def _show(question: PolicyQuery, decision: Decision, as_json: bool) -> None:
     output.table(("layer", "result", "rule", "why"), cells)
 
 
-def _declare_reset(into: argparse.ArgumentParser) -> None:
-    into.add_argument("objects", metavar="OBJECT", nargs="+", help="a tool, model or agent, as for: ctx run")
-
-
 def _reset(options: argparse.Namespace) -> int:
     root = mounts.root(options.root)
     for word in options.objects:
         below = policy_facts.real(root, objects.resolve(root, word)).below
-        try:
-            with open(os.path.join(root, f"{below}.d/policy"), "wb") as file:
-                file.write(controls.RESET)
-        except OSError as error:
-            raise Fault(code_of(error.errno), f"{below}.d/policy: {error.strerror}") from None
+        with os_faults(f"{below}.d/policy"), open(os.path.join(root, f"{below}.d/policy"), "wb") as file:
+            file.write(controls.RESET)
     return EXIT_OK
-
-
-def _declare_lint(into: argparse.ArgumentParser) -> None:
-    """It takes no argument of its own."""
 
 
 def _lint(options: argparse.Namespace) -> int:
@@ -121,27 +84,37 @@ def _lint(options: argparse.Namespace) -> int:
     return EXIT_OK if lint.passed(found) else EXIT_FAILED
 
 
+_OPTIONS = (ROOT, arg("--config", "DIR", "where policy.toml is (default: CTX_CONFIG)"), JSON)
+_OBJECT = "a tool, model or agent, as for: ctx run"
 VERBS = {
-    "explain": (
-        "say whether a caller may run an object, why, and by which rule",
-        _declare_explain,
+    "explain": Command(
         _explain,
+        (
+            *_OPTIONS,
+            arg("caller", "CALLER", "a user, a uid, or agent/NAME"),
+            arg("wanted", "OBJECT", _OBJECT),
+            arg("--user", "USER", "for whom the agent works (default: you)"),
+            arg("--mode", None, "as if policy.toml had this mode", choices=get_args(Mode)),
+            flag("--dry-run", "of a dry run of the tool"),
+        ),
         (
             "ctx policy explain agent/base tool/shell.exec",
             "ctx policy explain alice model/main",
             "ctx policy explain agent/base fs.write --mode strict --json | jq -r .rule",
         ),
+        "say whether a caller may run an object, why, and by which rule",
     ),
-    "reset": (
-        "undo what was written to policies, so that their defaults count",
-        _declare_reset,
+    "reset": Command(
         _reset,
+        (*_OPTIONS, arg("objects", "OBJECT", _OBJECT, nargs="+")),
         ("ctx policy reset tool/fs.read", "ctx policy reset agent/base agent/coder"),
+        "undo what was written to policies, so that their defaults count",
     ),
-    "lint": (
-        "look for what is wrong in policy files, labels and policy.toml",
-        _declare_lint,
+    "lint": Command(
         _lint,
+        _OPTIONS,
         ("ctx policy lint", "ctx policy lint --json | jq '.[] | select(.level == \"error\")'"),
+        "look for what is wrong in policy files, labels and policy.toml",
     ),
 }
+COMMANDS = {"policy": Command(verbs=VERBS)}

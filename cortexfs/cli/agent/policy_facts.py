@@ -12,11 +12,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from cortexfs.agents.permissions import STARTING
 from cortexfs.cli import mounts, objects
-from cortexfs.cli.plugin.facts import told
 from cortexfs.core import registry
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.manifest import governance
 from cortexfs.core.names import CLASSES
 from cortexfs.core.policy import risk_settings, rules
 from cortexfs.core.policy.confirming import CallerKind
@@ -25,6 +27,8 @@ from cortexfs.core.policy.lint import LintedAgent, LintedPlugin, LintInput, Poli
 from cortexfs.core.policy.risk import RatedTool, effects_of
 from cortexfs.core.policy.risk_settings import FILE, RiskSettings
 from cortexfs.core.value_formats import U32
+from cortexfs.linux import kernel_support
+from cortexfs.plugins.package import directory
 from cortexfs.state import believed, directories
 
 _OBJECT = re.compile(r"(?:home/([0-9]+)/)?(?:(model)/([^/]+/[^/]+)|(tool|agent)/([^/]+))")
@@ -38,10 +42,6 @@ def control(path: str, name: str) -> str:
             return file.read()
     except FileNotFoundError:
         return ""
-
-
-def line(path: str, name: str) -> str:
-    return control(path, name).strip()
 
 
 class Real(NamedTuple):
@@ -73,10 +73,14 @@ def thing(root: str, word: str) -> Thing:
     there = real(root, called)
     below, class_, name, _ = there
     path = os.path.join(root, below)
+    bits = []  # of the root, the folders on the way and the object: who may go through
+    for step in ("", *(str(one) for one in reversed(Path(below).parents) if one.name), below):
+        status = os.stat(os.path.join(root, step))
+        bits.append(Bits(step or root, status.st_uid, status.st_gid, status.st_mode))
     return Thing(
         class_,
         there.in_policy,
-        bits=tuple(_bits(root, below)),
+        bits=tuple(bits),
         rules=_rules(path, below),
         file=f"{below}.d/policy",
         tool=tool(path, name) if class_ == "tool" else STARTING if class_ == "agent" else None,
@@ -89,15 +93,6 @@ def _aliases(root: str) -> list[str]:
     """The links in model/, by which an agent may ask for a model."""
     paths = objects.paths_of(root, "model")
     return [path for path in paths if os.path.dirname(path) == f"{root}/model" and os.path.islink(path)]
-
-
-def _bits(root: str, below: str) -> list[Bits]:
-    """The root, the folders on the way and the object, with who may go through."""
-    found = []
-    for name in ("", *(str(one) for one in reversed(Path(below).parents) if one.name), below):
-        status = os.stat(os.path.join(root, name))
-        found.append(Bits(name or root, status.st_uid, status.st_gid, status.st_mode))
-    return found
 
 
 def _rules(path: str, below: str) -> tuple[rules.Rule, ...]:
@@ -115,7 +110,7 @@ def tool(path: str, name: str) -> RatedTool:
         effects = effects_of(control(path, "effects"))
     except Fault as fault:
         raise Fault(fault.code, f"tool/{name}.d/effects: {fault.message}") from None
-    builtin = line(path, "origin") == "builtin"
+    builtin = control(path, "origin").strip() == "builtin"
     words = control(path, "cap").split()
     flags = (word in words for word in ("background_safe", "dry_run_flag", "dry_run_trusted"))
     return RatedTool(name, effects, builtin, *flags)
@@ -143,7 +138,7 @@ def caller(root: str, word: str, user: str | None) -> PolicyCaller:
         _rules(path, below),
         f"{below}.d/policy",
         mounts=control(path, "mount"),
-        always_ask=line(path, "approval") == "ask",
+        always_ask=control(path, "approval").strip() == "ask",
         home=home,
     )
 
@@ -152,7 +147,8 @@ def is_its_model(root: str, caller: PolicyCaller, thing: Thing) -> bool:
     """Returns true of the model that an agent is made of, by the name under which it was asked for."""
     if caller.kind is not CallerKind.AGENT or thing.class_ != "model":
         return False
-    return line(os.path.join(root, caller.name), "model") == (thing.alias or thing.name)
+    model = control(os.path.join(root, caller.name), "model").strip()
+    return model == (thing.alias or thing.name)
 
 
 def person(word: str) -> PolicyCaller:
@@ -178,8 +174,11 @@ def serves(root: str) -> int | None:
 
 def settings(root: str, directory: str | None) -> RiskSettings:
     """policy.toml of the daemon's owner; without one, the defaults."""
-    owner = os.stat(root).st_uid
-    path = _configuration(owner, directory) / FILE
+    owner, environ = os.stat(root).st_uid, dict(os.environ)
+    if owner not in (0, os.getuid()):
+        # Ours says where our files are; theirs is not known, and their home is.
+        environ = {"HOME": pwd.getpwuid(owner).pw_dir}
+    path = directories.places(environ, owner, config=directory).config / FILE
     try:
         with believed.opened(path, uid=owner) as file:
             return risk_settings.decode(file.read().decode(errors="replace"))
@@ -189,14 +188,6 @@ def settings(root: str, directory: str | None) -> RiskSettings:
         raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
 
 
-def _configuration(owner: int, directory: str | None) -> Path:
-    environ = dict(os.environ)
-    if owner not in (0, os.getuid()):
-        # Ours says where our files are; theirs is not known, and their home is.
-        environ = {"HOME": pwd.getpwuid(owner).pw_dir}
-    return directories.places(environ, owner, config=directory).config
-
-
 def world(root: str, directory: str | None, status: str) -> LintInput:
     """Everything that `ctx policy lint` looks at. What is wrong with policy.toml is for it to tell."""
     said, fault = risk_settings.DEFAULT, ""
@@ -204,30 +195,23 @@ def world(root: str, directory: str | None, status: str) -> LintInput:
         said = settings(root, directory)
     except Fault as problem:
         fault = problem.message
-    paths = {class_: _own(root, class_) for class_ in CLASSES}
+    paths = {
+        class_: [path for path in objects.paths_of(root, class_) if not os.path.islink(path)]
+        for class_ in CLASSES
+    }
+    there = [real(root, path) for some in paths.values() for path in some]
+    aliases = [("model", os.path.basename(path)) for path in _aliases(root)]
     where = directories.places(os.environ, os.getuid(), config=directory)
     return LintInput(
         root=os.path.realpath(root),
         settings=said,
         settings_fault=fault,
         tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
-        names=frozenset(
-            [
-                (one.class_, one.in_policy)
-                for some in paths.values()
-                for one in (real(root, path) for path in some)
-            ]
-            + [("model", os.path.basename(path)) for path in _aliases(root)]
-        ),
+        names=frozenset([*((one.class_, one.in_policy) for one in there), *aliases]),
         files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
         agents=tuple(_agent(root, path) for path in paths["agent"]),
-        plugins=tuple(told(one, where.state) for one in _plugins(paths["tool"], status)),
+        plugins=tuple(_governed(one, where.state) for one in _plugins(paths["tool"], status)),
     )
-
-
-def _own(root: str, class_: str) -> list[str]:
-    """Objects, without the aliases of them."""
-    return [path for path in objects.paths_of(root, class_) if not os.path.islink(path)]
 
 
 def _file(root: str, path: str) -> PolicyText:
@@ -236,16 +220,13 @@ def _file(root: str, path: str) -> PolicyText:
 
 
 def _agent(root: str, path: str) -> LintedAgent:
-    label = rules.type_of(control(path, "label"))
-    tools = tuple(control(path, "tools").split())
-    home = real(root, path).home
     return LintedAgent(
         objects.short(root, path),
-        label,
+        rules.type_of(control(path, "label")),
         _file(root, path),
-        tools,
-        home,
-        model=line(path, "model"),
+        tuple(control(path, "tools").split()),
+        real(root, path).home,
+        model=control(path, "model").strip(),
         mounts=control(path, "mount"),
     )
 
@@ -254,12 +235,37 @@ def _plugins(tools: list[str], status: str) -> tuple[LintedPlugin, ...]:
     """Those that gave a tool, and those that are broken and so gave none."""
     given: dict[str, list[str]] = {}
     for path in tools:
-        if found := _PLUGIN.fullmatch(line(path, "origin")):
+        if found := _PLUGIN.fullmatch(control(path, "origin").strip()):
             given.setdefault(found[1], []).append(os.path.basename(path))
-    broken = dict(
-        said.split(": ", 1) for said in mounts.facts(status).get("broken plugin", []) if ": " in said
-    )
+    broken = mounts.broken(mounts.facts(status), "plugin")
     working = (
         LintedPlugin(name, tools=tuple(some)) for name, some in sorted(given.items()) if name not in broken
     )
     return (*working, *(LintedPlugin(name, fault=why) for name, why in sorted(broken.items())))
+
+
+def _governed(plugin: LintedPlugin, state: Path) -> LintedPlugin:
+    """The plugin, with what its manifest says of it. Where this user cannot read that, it is judged by its
+    tools alone."""
+    folder = state / directory.FOLDER / plugin.name
+    if folder not in directory.folders(state / directory.FOLDER):
+        return plugin
+    try:
+        manifest = directory.read(folder)
+    except Fault as fault:
+        return replace(plugin, fault=plugin.fault or fault.message)
+    wrong = ""
+    try:
+        governance.check(manifest, kernel_support.available())
+    except Fault as fault:
+        wrong = fault.message
+    return replace(
+        plugin,
+        governance=wrong,
+        gaps=tuple(governance.warnings(manifest)),
+        trust=manifest.trust,
+        native=manifest.native is not None and manifest.native.isolation == "trusted_in_process",
+        profiled=bool(manifest.package.risk_profile),
+        secrets=manifest.capabilities.secrets,
+        background=manifest.capabilities.background,
+    )

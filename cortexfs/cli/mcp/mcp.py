@@ -7,16 +7,15 @@ but the protocol is said.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import secrets
 import stat
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cortexfs.cli import mounts, objects, parser
+from cortexfs.cli import mounts, objects
 from cortexfs.cli.output import say
+from cortexfs.cli.parser import JSON, MOUNTED, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
 
 if TYPE_CHECKING:
@@ -27,110 +26,6 @@ HOST = "127.0.0.1"
 LOOPBACK = (HOST, "::1", "localhost")
 MIN_TOKEN = 16  # characters; a guess every millisecond must take ages
 MAX_TOKEN = 4096
-SERVE_EXAMPLES = (
-    "ctx mcp serve                                    # what a client is to start, see docs/mcp.md",
-    "ctx mcp serve --allow 'fs.*' --allow text.*      # these tools and no others",
-    "ctx mcp serve --http 8808                        # on 127.0.0.1, with a token that it prints",
-    "ctx mcp serve --http 8808 --token-file ~/.mcp-token",
-)
-
-
-# By verb: module and function, what it does, examples.
-VERBS = {
-    "serve": ("mcp.mcp.serve", "serve the tools of the mount to MCP clients", SERVE_EXAMPLES),
-    "list": (
-        "mcp.servers.listing",
-        "list the MCP servers whose tools are in the mount",
-        ("ctx mcp list", "ctx mcp list --json"),
-    ),
-    "add": (
-        "mcp.servers.add",
-        "make the tools of an MCP server tools of the mount",
-        (
-            "ctx mcp add time -- uvx mcp-server-time",
-            "ctx mcp add github --env GITHUB_TOKEN -- npx -y some-server    # the token is typed",
-            "ctx mcp add docs --url https://mcp.example.com/mcp --header Authorization",
-        ),
-    ),
-    "remove": ("mcp.servers.remove", "remove an MCP server and its secrets", ("ctx mcp remove time",)),
-}
-
-
-class _Parser(parser.CommandParser):
-    """A parser that takes all that follows `--` for a command line of its own, whatever stands before it."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        place = args.index("--") if "--" in args and self.get_default("command") is not None else len(args)
-        found, rest = super().parse_known_args(args[:place], namespace)
-        if args[place + 1 :]:
-            found.command = args[place + 1 :]
-        return found, rest
-
-
-def declare(into: parser.CommandParser) -> None:
-    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb", parser_class=_Parser)
-    for verb, (_, summary, examples) in VERBS.items():
-        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
-        one.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.root_option(one)
-        _ARGUMENTS[verb](one)
-        parser.examples(one, *examples)
-    parser.examples(into, *(examples[0] for _, _, examples in VERBS.values()))
-
-
-def run(options: argparse.Namespace) -> int:
-    module, _, function = VERBS[options.verb][0].rpartition(".")
-    status: int = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)(options)
-    return status
-
-
-def _declare_list(one: argparse.ArgumentParser) -> None:
-    parser.places_options(one)
-    parser.json_option(one)
-
-
-def _declare_add(one: argparse.ArgumentParser) -> None:
-    one.usage = "%(prog)s [options] NAME (--url URL | -- COMMAND [ARGS])"
-    one.set_defaults(command=())
-    parser.places_options(one)
-    one.add_argument("name", metavar="NEW", help="what it is to be called; its tools are NEW.TOOL")
-    one.add_argument("--url", metavar="URL", help="where it is, of a server that runs somewhere")
-    for option, value, what in (("--env", "KEY=VALUE", "a variable"), ("--header", "KEY:VALUE", "a header")):
-        alone = f"{what} for it; a KEY alone is a secret, and is read from standard input"
-        one.add_argument(option, metavar=value, action="append", default=[], help=alone)
-    one.add_argument(
-        "--tool", metavar="GLOB", action="append", default=[], help="take tools of these names only"
-    )
-    one.add_argument("--replace", action="store_true", help="take the place of the one of that name")
-
-
-def _declare_remove(one: argparse.ArgumentParser) -> None:
-    parser.places_options(one)
-    one.add_argument("name", metavar="SERVER", help="its name in: ctx mcp list")
-
-
-def _declare_serve(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument(
-        "--allow", metavar="GLOB", action="append", default=[], help="offer tools of these names only"
-    )
-    serve.add_argument(
-        "--http",
-        metavar="[HOST:]PORT",
-        help=f"use streamable HTTP; HOST is {HOST} by default, PORT 0 any free port",
-    )
-    serve.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help=f"the bearer token for --http (default: {TOKEN}, else a new one, which is printed)",
-    )
-
-
-_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "serve": _declare_serve,
-    "list": _declare_list,
-    "add": _declare_add,
-    "remove": _declare_remove,
-}
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -141,8 +36,7 @@ def serve(options: argparse.Namespace) -> int:
     if where and not given and where[0] not in LOOPBACK:
         why = f"{where[0]} is not this machine alone; give a token, in {TOKEN} or with --token-file"
         raise Fault("EINVAL", why)
-    root = mounts.root(options.root)
-    mounts.status_text(root)
+    root = mounts.answering(options.root)
     try:
         from cortexfs.mcp.offer import McpOffer
     except ModuleNotFoundError as missing:
@@ -198,3 +92,59 @@ def _read(path: str) -> str:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise Fault("EPERM", f"{path} is not yours alone to read; do: chmod 600 {path}")
         return file.read(MAX_TOKEN).strip()
+
+
+_ALONE = "for it; a KEY alone is a secret, and is read from standard input"
+_HTTP = f"use streamable HTTP; HOST is {HOST} by default, PORT 0 any free port"
+_TOKEN_FILE = f"the bearer token for --http (default: {TOKEN}, else a new one, which is printed)"
+VERBS = {
+    "serve": Command(
+        serve,
+        (
+            ROOT,
+            arg("--allow", "GLOB", "offer tools of these names only", action="append", default=[]),
+            arg("--http", "[HOST:]PORT", _HTTP),
+            arg("--token-file", "FILE", _TOKEN_FILE),
+        ),
+        (
+            "ctx mcp serve                                    # what a client is to start, see docs/mcp.md",
+            "ctx mcp serve --allow 'fs.*' --allow text.*      # these tools and no others",
+            "ctx mcp serve --http 8808                        # on 127.0.0.1, with a token that it prints",
+            "ctx mcp serve --http 8808 --token-file ~/.mcp-token",
+        ),
+        "serve the tools of the mount to MCP clients",
+    ),
+    "list": Command(
+        "mcp.servers.listing",
+        (*MOUNTED, JSON),
+        ("ctx mcp list", "ctx mcp list --json"),
+        "list the MCP servers whose tools are in the mount",
+    ),
+    "add": Command(
+        "mcp.servers.add",
+        (
+            *MOUNTED,
+            arg("name", "NEW", "what it is to be called; its tools are NEW.TOOL"),
+            arg("--url", "URL", "where it is, of a server that runs somewhere"),
+            arg("--env", "KEY=VALUE", f"a variable {_ALONE}", action="append", default=[]),
+            arg("--header", "KEY:VALUE", f"a header {_ALONE}", action="append", default=[]),
+            arg("--tool", "GLOB", "take tools of these names only", action="append", default=[]),
+            flag("--replace", "take the place of the one of that name"),
+        ),
+        (
+            "ctx mcp add time -- uvx mcp-server-time",
+            "ctx mcp add github --env GITHUB_TOKEN -- npx -y some-server    # the token is typed",
+            "ctx mcp add docs --url https://mcp.example.com/mcp --header Authorization",
+        ),
+        "make the tools of an MCP server tools of the mount",
+        usage="%(prog)s [options] NAME (--url URL | -- COMMAND [ARGS])",
+        takes_command=True,
+    ),
+    "remove": Command(
+        "mcp.servers.remove",
+        (*MOUNTED, arg("name", "SERVER", "its name in: ctx mcp list")),
+        ("ctx mcp remove time",),
+        "remove an MCP server and its secrets",
+    ),
+}
+COMMANDS = {"mcp": Command(verbs=VERBS)}

@@ -1,4 +1,4 @@
-"""`ctx mcp list`, `add` and `remove`: the MCP servers of a configuration, and what the mount made of them.
+"""`ctx mcp list`, `add`, `remove`, and `ctx plugin import-mcp`: the MCP servers whose tools are in a mount.
 
 Rules: a secret is in no argument, where every user of the machine could read it: it is typed, or comes on
 standard input, and nothing prints it. A running daemon follows every change.
@@ -7,21 +7,23 @@ standard input, and nothing prints it. A running daemon follows every change.
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from cortexfs.cli import output, parser, reload
-from cortexfs.cli.mcp import import_file
+from cortexfs.cli import mounts, output, parser, reload
+from cortexfs.cli.daemons import places_of
 from cortexfs.cli.plugin import list as plugin_list
-from cortexfs.cli.plugin.group import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import McpServer
 from cortexfs.models.providers.secrets import MAX_KEY
-from cortexfs.plugins.mcp_servers import PREFIX, Servers
+from cortexfs.plugins.mcp_servers import MAX_FILE, PREFIX, Servers
 from cortexfs.state import directories
 
 HEADS = ("name", "transport", "enabled", "status", "server", "tools")
@@ -73,8 +75,19 @@ def add(options: argparse.Namespace) -> int:
     servers = Servers(where.config, where.state)
     directories.create(where)  # which closes the state to others
     servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
-    output.say(f"added {name}, {servers.path(name)}; {import_file.told(options.root, [name])}")
+    output.say(f"added {name}, {servers.path(name)}; {_told(options.root, [name])}")
     return EXIT_OK
+
+
+def _told(root: str | None, names: Iterable[str]) -> str:
+    """Have the daemon take servers over; what came of it."""
+
+    def outcome(facts: dict[str, list[str]]) -> str | None:
+        rows = mounts.broken(facts, "plugin")
+        broken = [f"{name}: {rows[PREFIX + name]}" for name in names if PREFIX + name in rows]
+        return "; ".join(broken) or None
+
+    return reload.told(root, outcome)
 
 
 def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
@@ -127,6 +140,32 @@ def remove(options: argparse.Namespace) -> int:
     if options.name not in (known := servers.names()):
         raise Fault("ENOENT", f"there is no MCP server {options.name!r}{parser.nearest(options.name, known)}")
     servers.remove(options.name)
-    told = reload.told(options.root, lambda facts: None)
-    output.say(f"removed {options.name} and its secrets; {told}")
+    output.say(f"removed {options.name} and its secrets; {reload.told(options.root)}")
     return EXIT_OK
+
+
+def import_mcp(options: argparse.Namespace) -> int:
+    """Take over the servers of another client's file: all of it, or nothing."""
+    where, found = places_of(options), mcp_server.imported(_read(Path(options.file)))
+    directories.create(where)  # which closes the state to others
+    servers = Servers(where.config, where.state)
+    servers.write(
+        {name: mcp_server.parted(name, one) for name, one in found.items()}, replace=options.replace
+    )
+    for name in found:
+        print(f"{name}: {servers.path(name)}")
+    print(_told(options.root, found))
+    return EXIT_OK
+
+
+def _read(path: Path) -> object:
+    with open(path, "rb") as file:
+        data = file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB")
+    try:
+        value: object = json.loads(data)
+        json.dumps(value, ensure_ascii=False).encode()  # half a character can be in no file of ours
+    except (ValueError, RecursionError) as error:
+        raise Fault("EINVAL", f"{path} is no JSON: {error}") from None
+    return value

@@ -34,11 +34,6 @@ MOST = 1 << 20  # tokens of a context: it matters to an engine only
 OURS = "debug"  # the provider of the built-in models, which always come first
 
 
-def declare_gguf(one: argparse.ArgumentParser) -> None:
-    one.add_argument("file", metavar="FILE", help="a GGUF file; it is used where it is")
-    one.add_argument("--name", metavar="P/M", help="what to call it (default: as its facts and name say)")
-
-
 def about(config_directory: Path) -> list[dict[str, Any]]:
     """The row of `ctx provider list` for the models of this machine; none without any."""
     models = [each.object for each in weights.found(config_directory, MOST)]
@@ -50,7 +45,7 @@ def about(config_directory: Path) -> list[dict[str, Any]]:
     return [row | {"status": "none"} | ({"reason": broken[0]} if broken else {})]
 
 
-def add_local(root: str | None) -> int:
+def add_local(options: argparse.Namespace) -> int:
     wanted = (bool(weights.missing()), weights.carried() is None)
     for needed, (what, words) in zip(wanted, STEPS, strict=True):
         if needed:
@@ -58,16 +53,15 @@ def add_local(root: str | None) -> int:
     if not any(wanted):
         output.say(f"{weights.DEFAULT} is installed already")
         return EXIT_OK
-    output.say(f"installed {weights.DEFAULT}; {reload.told(root, _nothing)}")
+    output.say(f"installed {weights.DEFAULT}; {reload.told(options.root)}")
     return EXIT_OK
 
 
 def _install(what: str, words: tuple[str, ...]) -> None:
     site = sysconfig.get_path("purelib")
     if importlib.util.find_spec("pip") is None:
-        raise Fault(
-            "EHOSTDOWN", f"{sys.executable} has no pip; install it, or install {words[-1]} into {site}"
-        )
+        mend = f"install it, or install {words[-1]} into {site}"
+        raise Fault("EHOSTDOWN", f"{sys.executable} has no pip; {mend}")
     if not os.access(site, os.W_OK):
         raise Fault("EACCES", f"you may not install into {site}; let its owner run this command")
     output.say(f"installing {what}")
@@ -78,16 +72,16 @@ def _install(what: str, words: tuple[str, ...]) -> None:
         raise Fault("EHOSTDOWN", f"pip could not install {words[-1]}; {mend}")
 
 
-def add_gguf(options: argparse.Namespace, where: directories.Places) -> int:
+def add_gguf(options: argparse.Namespace) -> int:
+    where = directories.places(os.environ, os.getuid(), state=options.state, config=options.config)
     path = Path(os.path.abspath(options.file))
     facts = gguf.facts(path)
     _check_readable(path)
     name = options.name or weights.named(facts, path)
     known = dict(weights.added(where.config))
     if known.get(name, path) != path:
-        raise Fault(
-            "EEXIST", f"{name} is {known[name]} already; give another --name, or remove that one first"
-        )
+        mend = "give another --name, or remove that one first"
+        raise Fault("EEXIST", f"{name} is {known[name]} already; {mend}")
     if name.startswith(f"{OURS}/"):
         raise Fault("EINVAL", f"the provider {OURS} has its own models; give another --name")
     directories.create(where)
@@ -97,7 +91,7 @@ def add_gguf(options: argparse.Namespace, where: directories.Places) -> int:
     if missing := weights.missing():
         output.say(f"{' and '.join(missing)} must be installed to use it; run: ctx provider add-local")
     output.say(f"added {name}, up to {facts.context or 'an unknown number of'} tokens")
-    output.say(reload.told(options.root, _nothing))
+    output.say(reload.told(options.root))
     return EXIT_OK
 
 
@@ -108,9 +102,8 @@ def _check_readable(path: Path) -> None:
     for above in path.parents:
         seen = above.stat()
         if seen.st_uid and not seen.st_mode & stat.S_IXOTH:
-            raise Fault(
-                "EACCES", f"the engine has no powers of root and cannot enter {above}; chmod o+x {above}"
-            )
+            why = f"the engine has no powers of root and cannot enter {above}"
+            raise Fault("EACCES", f"{why}; chmod o+x {above}")
     if not path.stat().st_mode & stat.S_IROTH:
         raise Fault("EACCES", f"the engine runs as nobody and may not read {path}; chmod o+r {path}")
 
@@ -118,10 +111,5 @@ def _check_readable(path: Path) -> None:
 def remove(name: str, where: directories.Places, root: str | None) -> int:
     if not weights.remove(where.config, name):
         raise Fault("ENOENT", f"no file was added as {name}; see: ctx ls model")
-    output.say(f"removed {name}, and left its file where it is; {reload.told(root, _nothing)}")
+    output.say(f"removed {name}, and left its file where it is; {reload.told(root)}")
     return EXIT_OK
-
-
-def _nothing(facts: dict[str, list[str]]) -> str | None:
-    """Returns no complaint: a failure is in the model's own status."""
-    return None

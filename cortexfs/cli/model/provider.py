@@ -11,12 +11,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from cortexfs.cli import output, parser, reload
 from cortexfs.cli.model import local
+from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import networks
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.exchange import listing_request
@@ -26,33 +26,6 @@ from cortexfs.models.providers.listing import ListedModel, ProviderModel, cap, o
 from cortexfs.models.providers.provider import FORMATS, PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
 from cortexfs.state import directories
-
-VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "list": ("list the providers", ("ctx provider list", "ctx provider list --json")),
-    "add": (
-        "add a provider: a well-known one by its name alone",
-        (
-            "ctx provider add openai && ctx provider secret set openai",
-            "ctx provider add ollama",
-            "ctx provider add work --base-url https://llm.example.org/v1 --format openai.chat --model m1",
-        ),
-    ),
-    "add-local": ("install a small model that runs on this machine", ("ctx provider add-local",)),
-    "add-gguf": (
-        "add a GGUF file as a model that runs on this machine",
-        ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b",),
-    ),
-    "remove": (
-        "remove a provider, its key and its models, or a GGUF file that was added",
-        ("ctx provider remove groq", "ctx provider remove qwen/qwen3-1.7b"),
-    ),
-    "secret": ("keep the key of a provider", ("pass show openai | ctx provider secret set openai",)),
-    "test": ("see whether a provider can be reached and takes its key", ("ctx provider test openai",)),
-    "models": (
-        "list the models of a provider, or of all",
-        ("ctx provider models openrouter", "ctx provider models --refresh", "ctx provider models --json"),
-    ),
-}
 
 
 class ProviderFolder:
@@ -80,67 +53,14 @@ class ProviderFolder:
 
         return trio.run(key_of, name, provider.key, self.secrets)
 
-
-def declare(into: parser.CommandParser) -> None:
-    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
-    for verb, (summary, examples) in VERBS.items():
-        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
-        one.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.root_option(one)
-        parser.places_options(one)
-        parser.examples(one, *examples)
-        _ARGUMENTS[verb](one)
-    parser.examples(into, *(examples[0] for _, examples in VERBS.values()))
+    def offers(self, name: str, provider: Provider) -> list[ProviderModel]:
+        """Its models, as declared and as they were listed last."""
+        listing = self.providers.listing(name, provider)
+        return offers(name, provider, listing.models if listing else ())
 
 
-def _name(one: argparse.ArgumentParser) -> None:
-    one.add_argument("name", metavar="PROVIDER", help="its name in: ctx provider list")
-
-
-def _add_arguments(one: argparse.ArgumentParser) -> None:
-    one.add_argument("name", metavar="NAME", help=f"one of {', '.join(PRESETS)}, or a name of your own")
-    one.add_argument("--base-url", metavar="URL", help="where it is, without /chat/completions")
-    one.add_argument("--format", metavar="FORMAT", help=f"what it speaks: {', '.join(FORMATS)}")
-    one.add_argument("--model", metavar="ID", action="append", default=[], help="a model that it has")
-    one.add_argument("--tools", action="store_true", help="its models take tools, though it does not say so")
-    source = one.add_mutually_exclusive_group()
-    source.add_argument("--key-env", metavar="VARIABLE", help="the daemon's variable that has the key")
-    source.add_argument("--key-command", metavar="COMMAND", help="the command that prints the key")
-
-
-def _secret_arguments(one: argparse.ArgumentParser) -> None:
-    one.add_argument("what", metavar="set", choices=("set",), help="keep a key, from standard input")
-    _name(one)
-
-
-def _models_arguments(one: argparse.ArgumentParser) -> None:
-    one.add_argument("name", metavar="PROVIDER", nargs="?", default="", help="without it, all of them")
-    one.add_argument("--refresh", action="store_true", help="ask the provider, and keep what it says")
-    parser.json_option(one)
-
-
-_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "list": parser.json_option,
-    "add": _add_arguments,
-    "add-local": lambda one: None,
-    "add-gguf": local.declare_gguf,
-    "remove": _name,
-    "secret": _secret_arguments,
-    "test": _name,
-    "models": _models_arguments,
-}
-
-
-def run(options: argparse.Namespace) -> int:
-    verbs = {
-        "list": _list, "add": _add, "remove": _remove, "secret": _secret, "test": _test, "models": _models,
-        "add-local": _add_local, "add-gguf": _add_gguf,
-    }  # fmt: skip
-    return verbs[options.verb](options, ProviderFolder(options))
-
-
-def _add(options: argparse.Namespace, place: ProviderFolder) -> int:
-    provider = _described(options)
+def _add(options: argparse.Namespace) -> int:
+    place, provider = ProviderFolder(options), _described(options)
     directories.create(place.where)
     place.providers.add(options.name, provider)
     heard = _refreshed(options.name, provider, place)
@@ -170,6 +90,8 @@ def _described(options: argparse.Namespace) -> Provider:
 
 
 def _key(options: argparse.Namespace) -> files.KeySource | None:
+    if options.key_env and options.key_command:
+        raise Fault("EINVAL", "--key-env and --key-command exclude each other; see: ctx provider add --help")
     if options.key_env:
         return files.KeySource(env=options.key_env)
     if options.key_command:
@@ -192,15 +114,8 @@ def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:
     return f"{len(found)} models listed"
 
 
-def _add_local(options: argparse.Namespace, place: ProviderFolder) -> int:
-    return local.add_local(place.root)
-
-
-def _add_gguf(options: argparse.Namespace, place: ProviderFolder) -> int:
-    return local.add_gguf(options, place.where)
-
-
-def _remove(options: argparse.Namespace, place: ProviderFolder) -> int:
+def _remove(options: argparse.Namespace) -> int:
+    place = ProviderFolder(options)
     if "/" in options.name:
         return local.remove(options.name, place.where, place.root)
     place.providers.remove(options.name)
@@ -209,15 +124,14 @@ def _remove(options: argparse.Namespace, place: ProviderFolder) -> int:
     return EXIT_OK
 
 
-def _secret(options: argparse.Namespace, place: ProviderFolder) -> int:
-    name = options.name
+def _secret(options: argparse.Namespace) -> int:
+    name, place = options.name, ProviderFolder(options)
     provider = place.providers.read(name)
     if provider.key is not None:
         raise Fault("EINVAL", f"{place.providers.path(name)} says where the key is; remove its `key` first")
     directories.create(place.where)
     place.secrets.set(name, _typed(name))
-    heard = _refreshed(name, provider, place)
-    output.say(f"kept the key of {name}; {heard}")
+    output.say(f"kept the key of {name}; {_refreshed(name, provider, place)}")
     output.say(place.told(name))
     return EXIT_OK
 
@@ -239,8 +153,9 @@ def _why(fault: Fault) -> str:
     return fault.message.partition("; see: ctx provider test ")[0]
 
 
-def _test(options: argparse.Namespace, place: ProviderFolder) -> int:
-    name, provider = options.name, place.providers.read(options.name)
+def _test(options: argparse.Namespace) -> int:
+    name, place = options.name, ProviderFolder(options)
+    provider = place.providers.read(name)
     key = place.key(name, provider)
     began = time.monotonic()
     try:
@@ -254,8 +169,9 @@ def _test(options: argparse.Namespace, place: ProviderFolder) -> int:
     return EXIT_OK
 
 
-def _models(options: argparse.Namespace, place: ProviderFolder) -> int:
+def _models(options: argparse.Namespace) -> int:
     """Those of one provider, or of all: what is wrong with one does not keep the others back."""
+    place = ProviderFolder(options)
     names = [options.name] if options.name else sorted(place.providers.load().providers)
     rows, status = [], EXIT_OK
     for name in names:
@@ -276,25 +192,22 @@ def _models(options: argparse.Namespace, place: ProviderFolder) -> int:
 
 def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any]]:
     provider = place.providers.read(name)
-    known = place.providers.listing(name, provider)
-    if provider.listed and (refresh or known is None):
+    if provider.listed and (refresh or place.providers.listing(name, provider) is None):
         place.keep(name, provider, listing_request.models(name, provider, place.key(name, provider)))
         output.say(place.told(name))
-        known = place.providers.listing(name, provider)
-    return [_row(offer, provider) for offer in offers(name, provider, known.models if known else ())]
+    return [
+        {
+            "model": offer.name,
+            "id": offer.declared.id,
+            "limit": offer.declared.limit or (offer.listed and offer.listed.limit),
+            "cap": list(cap(offer, provider)),
+        }
+        for offer in place.offers(name, provider)
+    ]
 
 
-def _row(offer: ProviderModel, provider: Provider) -> dict[str, Any]:
-    limit = offer.declared.limit or (offer.listed and offer.listed.limit)
-    return {
-        "model": offer.name,
-        "id": offer.declared.id,
-        "limit": limit,
-        "cap": list(cap(offer, provider)),
-    }
-
-
-def _list(options: argparse.Namespace, place: ProviderFolder) -> int:
+def _list(options: argparse.Namespace) -> int:
+    place = ProviderFolder(options)
     found = place.providers.load()
     rows = [_about(name, provider, place) for name, provider in found.providers.items()]
     rows += local.about(place.where.config)
@@ -312,18 +225,88 @@ def _list(options: argparse.Namespace, place: ProviderFolder) -> int:
 
 
 def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, Any]:
-    listing = place.providers.listing(name, provider)
+    if provider.key:
+        status = "env" if provider.key.env else "command"
+    else:
+        status = "kept" if place.secrets.has(name) else "missing" if provider.needs_key else "none"
     return {
         "name": name,
         "format": provider.format,
         "base_url": provider.base_url,
-        "status": _has_key(name, provider, place),
-        "models": len(offers(name, provider, listing.models if listing else ())),
+        "status": status,
+        "models": len(place.offers(name, provider)),
         "file": str(place.providers.path(name)),
     }
 
 
-def _has_key(name: str, provider: Provider, place: ProviderFolder) -> str:
-    if provider.key:
-        return "env" if provider.key.env else "command"
-    return "kept" if place.secrets.has(name) else "missing" if provider.needs_key else "none"
+NAME = arg("name", "PROVIDER", "its name in: ctx provider list")
+VERBS = {
+    "list": Command(
+        _list, (*MOUNTED, JSON), ("ctx provider list", "ctx provider list --json"), "list the providers"
+    ),
+    "add": Command(
+        _add,
+        (
+            *MOUNTED,
+            arg("name", "NAME", f"one of {', '.join(PRESETS)}, or a name of your own"),
+            arg("--base-url", "URL", "where it is, without /chat/completions"),
+            arg("--format", "FORMAT", f"what it speaks: {', '.join(FORMATS)}"),
+            arg("--model", "ID", "a model that it has", action="append", default=[]),
+            flag("--tools", "its models take tools, though it does not say so"),
+            arg("--key-env", "VARIABLE", "the daemon's variable that has the key"),
+            arg("--key-command", "COMMAND", "the command that prints the key, instead"),
+        ),
+        (
+            "ctx provider add openai && ctx provider secret set openai",
+            "ctx provider add ollama",
+            "ctx provider add work --base-url https://llm.example.org/v1 --format openai.chat --model m1",
+        ),
+        "add a provider: a well-known one by its name alone",
+    ),
+    "add-local": Command(
+        local.add_local,
+        MOUNTED,
+        ("ctx provider add-local",),
+        "install a small model that runs on this machine",
+    ),
+    "add-gguf": Command(
+        local.add_gguf,
+        (
+            *MOUNTED,
+            arg("file", "FILE", "a GGUF file; it is used where it is"),
+            arg("--name", "P/M", "what to call it (default: as its facts and name say)"),
+        ),
+        ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b",),
+        "add a GGUF file as a model that runs on this machine",
+    ),
+    "remove": Command(
+        _remove,
+        (*MOUNTED, NAME),
+        ("ctx provider remove groq", "ctx provider remove qwen/qwen3-1.7b"),
+        "remove a provider, its key and its models, or a GGUF file that was added",
+    ),
+    "secret": Command(
+        _secret,
+        (*MOUNTED, arg("what", "set", "keep a key, from standard input", choices=("set",)), NAME),
+        ("pass show openai | ctx provider secret set openai",),
+        "keep the key of a provider",
+    ),
+    "test": Command(
+        _test,
+        (*MOUNTED, NAME),
+        ("ctx provider test openai",),
+        "see whether a provider can be reached and takes its key",
+    ),
+    "models": Command(
+        _models,
+        (
+            *MOUNTED,
+            arg("name", "PROVIDER", "without it, all of them", nargs="?", default=""),
+            flag("--refresh", "ask the provider, and keep what it says"),
+            JSON,
+        ),
+        ("ctx provider models openrouter", "ctx provider models --refresh", "ctx provider models --json"),
+        "list the models of a provider, or of all",
+    ),
+}
+COMMANDS = {"provider": Command(verbs=VERBS)}

@@ -21,6 +21,10 @@ class Finding(NamedTuple):
     why: str  # what was found
     mend: str = ""  # what to do about it
 
+    @property
+    def told(self) -> str:
+        return f"{self.why}{f'; {self.mend}' if self.mend else ''}"
+
 
 Check: TypeAlias = Callable[[Subject], Finding]
 

@@ -21,6 +21,7 @@ import cortexfs
 from cortexfs.cli import mounts, parser
 from cortexfs.cli.mount import serve, umount
 from cortexfs.cli.output import say
+from cortexfs.cli.parser import PLACES, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.state import no_links
 from cortexfs.state.directories import Places, create, places
@@ -34,19 +35,6 @@ ENVIRONMENT = re.compile(
     r"|CORTEX_(PLUGIN|WASM)_[\w-]+",
     re.IGNORECASE,
 )
-
-
-def declare(into: parser.CommandParser) -> None:
-    into.add_argument(
-        "point", metavar="ROOT", nargs="?", help="the directory to mount at (default: CTX_ROOT, else /ctx)"
-    )
-    into.add_argument("--foreground", action="store_true", help="stay, and write the log to stderr")
-    into.add_argument("--strict", action="store_true", help=argparse.SUPPRESS)
-    into.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
-    parser.places_options(into)
-    parser.examples(
-        into, "ctx mount", "ctx mount ~/ctx", "ctx mount /tmp/ctx --state /tmp/state --foreground"
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,6 +51,21 @@ def run(options: argparse.Namespace) -> int:
     if options.foreground:
         return serve.serve(root, where, None, options.strict)
     return _start(root, where, options)
+
+
+COMMANDS = {
+    "mount": Command(
+        run,
+        (
+            arg("point", "ROOT", "the directory to mount at (default: CTX_ROOT, else /ctx)", nargs="?"),
+            flag("--foreground", "stay, and write the log to stderr"),
+            flag("--strict", argparse.SUPPRESS),
+            arg("--ready-fd", None, argparse.SUPPRESS, type=int),
+            *PLACES,
+        ),
+        ("ctx mount", "ctx mount ~/ctx", "ctx mount /tmp/ctx --state /tmp/state --foreground"),
+    ),
+}
 
 
 def _live(root: str) -> str | None:
@@ -87,20 +90,19 @@ def _live(root: str) -> str | None:
 
 def _prepare(root: str) -> None:
     """Make the mount point if it is missing; refuse one that the mount would hide something in."""
+    mend = "name a directory of your own: ctx mount DIR"
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(root, 0o755)
         # A README may say what the directory is for (mountpoint/ of a checkout has one).
         kept = [name for name in os.listdir(root) if name != "README"]
     except OSError as problem:
-        mend = "name a directory of your own: ctx mount DIR"
         raise Fault("EINVAL", f"{root} cannot be the mount point: {problem.strerror}; {mend}") from None
     if kept:
-        raise Fault(
-            "EINVAL", f"{root} is not empty, and the mount would hide what is in it; name an empty directory"
-        )
+        why = f"{root} is not empty, and the mount would hide what is in it"
+        raise Fault("EINVAL", f"{why}; name an empty directory")
     if not os.access(root, os.W_OK):
-        raise Fault("EACCES", f"{root} is not yours to mount on; name a directory of your own: ctx mount DIR")
+        raise Fault("EACCES", f"{root} is not yours to mount on; {mend}")
 
 
 def _environment(where: Places) -> dict[str, str]:
@@ -117,8 +119,9 @@ def _environment(where: Places) -> dict[str, str]:
 
 def _start(root: str, where: Places, options: argparse.Namespace) -> int:
     """Start a detached daemon and wait until it is ready; its exit status when it will not be."""
+    log_path = where.state / "daemon.log"
     reader, writer = os.pipe()
-    with _log(where) as log:
+    with _log(log_path) as log:
         before = os.fstat(log).st_size
         daemon = subprocess.Popen(
             _command(root, where, writer, options.strict),
@@ -138,7 +141,7 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
         daemon.returncode = EXIT_OK  # it outlives us; without this, Popen would warn
         return EXIT_OK
     status = _ended(daemon, said is None)
-    _explain(said, where, before)
+    _explain(said, log_path, before)
     return status if status > 0 else exit_status("EHOSTDOWN")
 
 
@@ -148,27 +151,14 @@ def _command(root: str, where: Places, ready: int, strict: bool) -> list[str]:
     program = (
         f"import sys; sys.path.append({package!r}); from cortexfs.cli.main import main; sys.exit(main())"
     )
-    words = [
-        "mount",
-        root,
-        "--state",
-        str(where.state),
-        "--config",
-        str(where.config),
-        "--ready-fd",
-        str(ready),
-    ]
-    return [sys.executable, "-I", "-c", program, *words, *(["--strict"] if strict else [])]
-
-
-def log_path(where: Places) -> Path:
-    return where.state / "daemon.log"
+    words = ["mount", root, "--state", str(where.state), "--config", str(where.config)]
+    words += ["--ready-fd", str(ready), *(["--strict"] if strict else [])]
+    return [sys.executable, "-I", "-c", program, *words]
 
 
 @contextlib.contextmanager
-def _log(where: Places) -> Iterator[int]:
+def _log(path: Path) -> Iterator[int]:
     """The daemon's log, as a descriptor; what is over 1 MiB becomes daemon.log.1."""
-    path = log_path(where)
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_size > MAX_LOG:
             path.replace(path.with_suffix(".log.1"))
@@ -200,19 +190,13 @@ def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
         return daemon.wait()
 
 
-def _explain(said: bytes | None, where: Places, before: int) -> None:
-    """Why there is no mount; the last line of the log may hold what a library had to say."""
-    last = _last_line(where, before)
-    hint = f" ({last})" if last else ""
+def _explain(said: bytes | None, log: Path, before: int) -> None:
+    """Why there is no mount; the last line that the log has grown by may hold what a library had to say."""
+    lines = no_links.read(log, before, MAX_LOG).decode(errors="replace").splitlines()
+    hint = f" ({lines[-1]})" if lines and lines[-1] else ""
     if said is None:
         late = f"the daemon did not start, and has done nothing for {START_SECONDS:.0f} s{hint}"
-        raise Fault("EHOSTDOWN", f"{late}; its log is {log_path(where)}")
+        raise Fault("EHOSTDOWN", f"{late}; its log is {log}")
     if not said:
-        raise Fault("EPROTO", f"the daemon ended while it started{hint}; its log is {log_path(where)}")
+        raise Fault("EPROTO", f"the daemon ended while it started{hint}; its log is {log}")
     say(f"{parser.program()} mount: {said.decode(errors='replace').strip()}{hint}")
-
-
-def _last_line(where: Places, before: int) -> str:
-    """The last line that the log has grown by."""
-    lines = no_links.read(log_path(where), before, MAX_LOG).decode(errors="replace").splitlines()
-    return lines[-1] if lines else ""

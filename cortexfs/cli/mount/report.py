@@ -7,18 +7,20 @@ This file must never know what a check looks at.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from cortexfs import config
 from cortexfs.cli import mounts, output
 from cortexfs.cli.mount.checks import Finding, Subject
+from cortexfs.config import FILE
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import FSTYPE, TABLE
 from cortexfs.core.wire import PROTOCOL
@@ -32,26 +34,25 @@ _HIDDEN = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b(?:sk|pk|key|ghp|gho|xox[abp]|AIz
 
 
 def text(subject: Subject, found: Mapping[str, Finding]) -> str:
-    parts: dict[str, Callable[[], Iterator[str]]] = {
+    where = subject.where
+    parts: dict[str, Callable[[], Iterable[str]]] = {
         "this machine": _machine,
-        "doctor": lambda: _findings(found),
-        "status": lambda: _status(subject.root),
+        "doctor": lambda: (f"{one.level} {name}: {one.told}" for name, one in found.items()),
+        "status": lambda: mounts.status_text(subject.root).splitlines() if subject.root else (),
         "mounts": _mounts,
-        "settings that are set": lambda: _settings(subject),
-        "files of the configuration": lambda: _names(subject),
-        "plugins": lambda: iter(sorted(os.listdir(subject.where.state / "plugins"))),
+        "settings that are set": lambda: sorted(_keys(tomllib.loads((where.config / FILE).read_text()))),
+        "files of the configuration": lambda: _names(where.config),
+        "plugins": lambda: sorted(os.listdir(where.state / "plugins")),
         "Python packages": _packages,
-        "variables that are set": lambda: iter(
-            sorted(name for name in os.environ if name.startswith("CTX_"))
-        ),
-        "end of daemon.log": lambda: _log(subject),
+        "variables that are set": lambda: sorted(name for name in os.environ if name.startswith("CTX_")),
+        "end of daemon.log": lambda: _log(where.state),
     }
     lines = [line for name, part in parts.items() for line in ("", f"## {name}", "", *_told(part))]
     said = ("# Report of CortexFS. Read it before you send it.", *lines)
     return "".join(f"{output.printable(_HIDDEN.sub('(hidden)', line))}\n" for line in said)
 
 
-def _told(part: Callable[[], Iterator[str]]) -> list[str]:
+def _told(part: Callable[[], Iterable[str]]) -> list[str]:
     try:
         return [*part()] or ["(nothing)"]
     except FileNotFoundError:
@@ -69,23 +70,9 @@ def _machine() -> Iterator[str]:
     yield f"cores: {os.cpu_count()}"
 
 
-def _findings(found: Mapping[str, Finding]) -> Iterator[str]:
-    for name, one in found.items():
-        yield f"{one.level} {name}: {one.why}{f'; {one.mend}' if one.mend else ''}"
-
-
-def _status(root: str) -> Iterator[str]:
-    if root:
-        yield from mounts.status_text(root).splitlines()
-
-
 def _mounts() -> Iterator[str]:
     with open(TABLE, encoding="utf-8", errors="replace") as table:
         yield from (line.rstrip("\n") for line in table if f" - {FSTYPE} " in line)
-
-
-def _settings(subject: Subject) -> Iterator[str]:
-    yield from sorted(_keys(tomllib.loads((subject.where.config / config.FILE).read_text())))
 
 
 def _keys(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -96,14 +83,10 @@ def _keys(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield before + name
 
 
-def _names(subject: Subject) -> Iterator[str]:
+def _names(config: Path) -> Iterator[str]:
     for folder in ("", *FOLDERS):
-        try:
-            yield from sorted(
-                os.path.join(folder, name) for name in os.listdir(subject.where.config / folder)
-            )
-        except FileNotFoundError:
-            continue
+        with contextlib.suppress(FileNotFoundError):
+            yield from sorted(os.path.join(folder, name) for name in os.listdir(config / folder))
 
 
 def _packages() -> Iterator[str]:
@@ -115,6 +98,5 @@ def _packages() -> Iterator[str]:
             yield f"{name} is not installed"
 
 
-def _log(subject: Subject) -> Iterator[str]:
-    log = no_links.read(subject.where.state / "daemon.log", -MAX_LOG, MAX_LOG)
-    yield from log.decode(errors="replace").splitlines()
+def _log(state: Path) -> list[str]:
+    return no_links.read(state / "daemon.log", -MAX_LOG, MAX_LOG).decode(errors="replace").splitlines()

@@ -11,16 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from cortexfs.cli import daemons, mounts, parser
-from cortexfs.cli.daemons import RunningDaemon
+from cortexfs.cli import daemons, mounts
 from cortexfs.cli.mount import mount, umount
+from cortexfs.cli.parser import PLACES, Command, arg
 from cortexfs.core.errors import EXIT_OK, Fault
-
-
-def declare(into: parser.CommandParser) -> None:
-    into.add_argument("point", metavar="ROOT", nargs="?", help="the mount to restart (default: as --root)")
-    parser.places_options(into)
-    parser.examples(into, "ctx restart", "ctx restart ~/ctx")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,7 +26,12 @@ def run(options: argparse.Namespace) -> int:
         mend = f"only that user may restart it; to end it: ctx umount {root}"
         raise Fault("EPERM", f"{root} was mounted by uid {found.owner}; {mend}")
     if not mounts.is_stale(root):
-        _keep_places(options, daemons.of(found))
+        if daemon := daemons.of(found):
+            daemon.process.close()
+            options.state, options.config = options.state or daemon.state, options.config or daemon.config
+        elif not (options.state and options.config):
+            why = "its daemon is not among the processes here, so that its directories are not known"
+            raise Fault("EHOSTDOWN", f"{why}; name both, with --state and --config")
     status = umount.run(options)
     if status != EXIT_OK:
         return status
@@ -40,13 +39,10 @@ def run(options: argparse.Namespace) -> int:
     return mount.run(options)
 
 
-def _keep_places(options: argparse.Namespace, daemon: RunningDaemon | None) -> None:
-    """Name the directories that the daemon was started with, where the command names none."""
-    if daemon is None:
-        if not (options.state and options.config):
-            why = "its daemon is not among the processes here, so that its directories are not known"
-            raise Fault("EHOSTDOWN", f"{why}; name both, with --state and --config")
-        return
-    daemon.process.close()
-    options.state = options.state or daemon.state
-    options.config = options.config or daemon.config
+COMMANDS = {
+    "restart": Command(
+        run,
+        (arg("point", "ROOT", "the mount to restart (default: as --root)", nargs="?"), *PLACES),
+        ("ctx restart", "ctx restart ~/ctx"),
+    ),
+}

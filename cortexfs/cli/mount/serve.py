@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import Counter
 from pathlib import Path
 
 from cortexfs.cli import parser
-from cortexfs.cli.mount.log_guard import Sparing
 from cortexfs.cli.output import say
 from cortexfs.config import load
 from cortexfs.core.errors import Fault, exit_status
@@ -23,6 +23,8 @@ from cortexfs.state.directories import Places
 
 READY = b"ready\n"
 WORKING = b"."
+MOST = 20
+SECONDS = 600.0
 
 
 def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
@@ -31,7 +33,9 @@ def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
     os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
     try:
         config = load(where)
-        _log_to_stderr()
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+        for target in logging.getLogger().handlers:
+            target.addFilter(Sparing())
         with state_lock.held(config.state):
             starter = starter_ends.begin(Path(root), config.state, config.directory)
             from cortexfs.daemon import daemon  # the one place that loads trio and pyfuse3
@@ -44,10 +48,26 @@ def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
         return exit_status(fault.code)
 
 
-def _log_to_stderr() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    for target in logging.getLogger().handlers:
-        target.addFilter(Sparing())
+class Sparing(logging.Filter):
+    """At most MOST lines of one origin within SECONDS: whoever can cause a line in the log, which is anybody,
+    must not fill it. What is said first is kept whole; of what one place in the code says again and again,
+    little is, and the last line that is kept says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: Counter[tuple[str, int]] = Counter()
+        self._since = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not 0 <= record.created - self._since < SECONDS:
+            self._said.clear()
+            self._since = record.created
+        self._said[record.pathname, record.lineno] += 1
+        said = self._said[record.pathname, record.lineno]
+        if said == MOST:
+            record.msg = f"{record.getMessage()} (more of the same is left out for some minutes)"
+            record.args = ()
+        return said <= MOST
 
 
 class Ready:

@@ -15,21 +15,16 @@ import os
 import signal
 import subprocess
 
-from cortexfs.cli import daemons, mounts, parser
+from cortexfs.cli import daemons, mounts
 from cortexfs.cli.daemons import PinnedProcess
 from cortexfs.cli.mounts import Mount
 from cortexfs.cli.output import say
+from cortexfs.cli.parser import PLACES, Command, arg
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
 from cortexfs.linux import syscalls
 
 STOP_SECONDS = 10.0
 HUNG_SECONDS = 3.0
-
-
-def declare(into: parser.CommandParser) -> None:
-    into.add_argument("point", metavar="ROOT", nargs="?", help="the mount to end (default: as --root)")
-    parser.places_options(into)
-    parser.examples(into, "ctx umount", "ctx umount ~/ctx")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,9 +33,8 @@ def run(options: argparse.Namespace) -> int:
         say(f"nothing of CortexFS is mounted at {root}")
         return EXIT_FAILED
     if os.getuid() not in (0, mount.owner):
-        raise Fault(
-            "EPERM", f"{root} was mounted by uid {mount.owner}; only that user and root may unmount it"
-        )
+        mend = "only that user and root may unmount it"
+        raise Fault("EPERM", f"{root} was mounted by uid {mount.owner}; {mend}")
     if mounts.is_stale(root):
         detach(mount)
         say(f"detached {root}; its daemon was dead already")
@@ -83,9 +77,8 @@ def _force(mount: Mount, process: PinnedProcess | None) -> None:
     elif process.is_gone(HUNG_SECONDS) or process.end(signal.SIGKILL, HUNG_SECONDS):
         say(f"detached {mount.point} and ended its daemon (pid {process.pid})")
     else:
-        raise Fault(
-            "EBUSY", f"detached {mount.point}, but its daemon (pid {process.pid}) does not die of SIGKILL"
-        )
+        why = f"its daemon (pid {process.pid}) does not die of SIGKILL"
+        raise Fault("EBUSY", f"detached {mount.point}, but {why}")
 
 
 def _abort(mount: Mount) -> None:
@@ -115,11 +108,19 @@ def detach(mount: Mount) -> None:
         with os_faults(f"{mount.point} cannot be unmounted"):
             syscalls.unmount(mount.point)
         return
+    words = ["fusermount3", "-u", "-z", mount.point]
     try:
-        tried = subprocess.run(
-            ["fusermount3", "-u", "-z", mount.point], capture_output=True, text=True, check=False
-        )
+        tried = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise Fault("EHOSTDOWN", "fusermount3 is missing; install the package fuse3") from None
     if tried.returncode:
         raise Fault("EPERM", f"{mount.point} cannot be unmounted: {tried.stderr.strip()}")
+
+
+COMMANDS = {
+    "umount": Command(
+        run,
+        (arg("point", "ROOT", "the mount to end (default: as --root)", nargs="?"), *PLACES),
+        ("ctx umount", "ctx umount ~/ctx"),
+    ),
+}

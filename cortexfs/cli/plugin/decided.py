@@ -1,31 +1,40 @@
-"""An installed plugin with a manifest.json, for the commands that decide something about it.
+"""`ctx plugin config` and `ctx plugin permissions`: decisions about an installed plugin with a manifest.json.
 
 Rules: what was decided counts for the running mount when the command has ended, or the command says why not.
+Of settings, what somebody has set counts, else the manifest's default. A secret is shown to nobody, and may
+be given on standard input, where no list of processes shows it. Of permissions, what counts is declared -
+denied + granted (abi.md 9.26). One word is decided once for a plugin.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import ipaddress
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
-from cortexfs.cli import parser, reload
+import msgspec
+from msgspec.structs import replace
+
+from cortexfs.cli import output, parser, reload
+from cortexfs.cli.daemons import places_of
 from cortexfs.core import names
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.jsontext import shown
+from cortexfs.core.manifestjson import capabilities, settings
 from cortexfs.core.manifestjson.fields import JsonManifest
-from cortexfs.plugins.install.decisions import Chosen, DecisionStore
+from cortexfs.core.manifestjson.settings import Setting
+from cortexfs.plugins import json_kinds
+from cortexfs.plugins.install.decisions import Chosen, Decision, DecisionStore
 from cortexfs.plugins.package import directory, manifests
 from cortexfs.state import directories
 
-
-def manifest_of(where: directories.Places, name: str) -> JsonManifest:
-    """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
-    folder = folder_of(where, name)
-    manifest = directory.read(folder)
-    if not manifests.is_json(manifest):
-        mend = f"edit that of its author's directory, and install it again: {folder}"
-        raise Fault("EINVAL", f"{name} has a manifest.toml, which says all that there is to say; {mend}")
-    return manifest.json
+# A host is told of all of them in the packet that starts it.
+MAX_SETTINGS = 24 << 10
+INPUT = "-"
+DECISIONS = ("grant", "deny", "default")
 
 
 def folder_of(where: directories.Places, name: str) -> Path:
@@ -37,7 +46,135 @@ def folder_of(where: directories.Places, name: str) -> Path:
     return folder
 
 
-def decide(options: argparse.Namespace, where: directories.Places, make: Callable[[Chosen], Chosen]) -> str:
+def _manifest_of(where: directories.Places, name: str) -> JsonManifest:
+    """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
+    folder = folder_of(where, name)
+    manifest = directory.read(folder)
+    if not manifests.is_json(manifest):
+        mend = f"edit that of its author's directory, and install it again: {folder}"
+        raise Fault("EINVAL", f"{name} has a manifest.toml, which says all that there is to say; {mend}")
+    return manifest.json
+
+
+def _decide(options: argparse.Namespace, where: directories.Places, make: Callable[[Chosen], Chosen]) -> str:
     """Write it down and tell the daemon; what came of it."""
     DecisionStore(where.state).change(options.name, make)
     return reload.told(options.root, reload.broken("plugin", options.name, "does not load"))
+
+
+def settings_verb(options: argparse.Namespace) -> int:
+    where = places_of(options)
+    known = settings.settings_of(_manifest_of(where, options.name))
+    if options.key is not None and options.key not in known:
+        hint = parser.nearest(options.key, known) or f"; see: ctx plugin config {options.name}"
+        raise Fault("EINVAL", f"{options.key!r} is no setting of {options.name}{hint}")
+    if options.unset or options.value is not None:
+        _set(options, where, known)
+    else:
+        _show_settings(options, known, DecisionStore(where.state).of(options.name))
+    return EXIT_OK
+
+
+def _set(options: argparse.Namespace, where: directories.Places, known: Mapping[str, Setting]) -> None:
+    key, given = options.key, options.value
+    if options.unset and (key is None or given is not None):
+        command = f"ctx plugin config {options.name} KEY --unset"
+        raise Fault("EINVAL", f"--unset wants a key and no value: {command}")
+    if given == INPUT:
+        given = sys.stdin.read(MAX_SETTINGS + 1).removesuffix("\n")
+    value = None if options.unset else settings.read(known, key, given)
+    store = DecisionStore(where.state)
+    sealed = isinstance(value, str) and known[key].is_secret and store.seal(options.name, key, value)
+
+    def make(chosen: Chosen) -> Chosen:
+        config = {name: one for name, one in chosen.config.items() if name != key}
+        secrets = {name: one for name, one in chosen.secrets.items() if name != key}
+        if sealed:
+            secrets[key] = sealed
+        elif not options.unset:
+            config[key] = value
+        if len(msgspec.json.encode((config, secrets))) > MAX_SETTINGS:
+            raise Fault("EMSGSIZE", f"the settings of {options.name} would be over {MAX_SETTINGS >> 10} KiB")
+        return replace(chosen, config=config, secrets=secrets)
+
+    said = _decide(options, where, make)
+    output.say(f"{'unset' if options.unset else 'set'} {key} of {options.name}; {said}")
+
+
+def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], said: Chosen) -> None:
+    sealed = {key: one for key, one in said.secrets.items() if key in known and known[key].is_secret}
+    chosen = said.config | sealed  # of which only is shown that they are there
+    there = {key: chosen.get(key, one.default) for key, one in known.items()}
+    values = {key: known[key].shown(value) for key, value in there.items() if value is not None}
+    if options.key is not None:
+        if options.key in values:
+            print(output.printable(_text(values[options.key])))
+    elif options.json:
+        output.emit(values)
+    else:
+        rows = [
+            (
+                key,
+                _text(values[key]) if key in values else "-",
+                "set" if key in chosen else "default" if key in values else "-",
+                one.type or "any",
+                ": ".join(filter(None, (one.label, one.about))) or "-",
+            )
+            for key, one in known.items()
+        ]
+        output.table(("key", "value", "from", "type", "what it is"), rows)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def permissions(options: argparse.Namespace) -> int:
+    where = places_of(options)
+    manifest = _manifest_of(where, options.name)
+    wanted = dict(_decision(text) for text in options.set or ())
+    private = None if options.private is None else networks(options.private)
+
+    def changed(chosen: Chosen) -> Chosen:
+        decided = {**chosen.capabilities, **cast(dict[str, Decision], wanted)}
+        return replace(
+            chosen,
+            capabilities={name: how for name, how in decided.items() if wanted.get(name) != "default"},
+            private=chosen.private if private is None else private,
+        )
+
+    if wanted or private is not None:
+        output.say(f"changed the permissions of {options.name}; {_decide(options, where, changed)}")
+    else:
+        _show_permissions(manifest, DecisionStore(where.state).of(options.name), options.json)
+    return EXIT_OK
+
+
+def _decision(text: str) -> tuple[str, str]:
+    name, _, how = text.partition("=")
+    capabilities.check(name)
+    if how not in DECISIONS:
+        mend = f"write {name}=grant, {name}=deny or {name}=default"
+        raise Fault("EINVAL", f"{shown(text)} is no decision; {mend}")
+    return name, how
+
+
+def networks(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_network(word.strip())) for word in text.split(",") if word.strip())
+    except ValueError as problem:
+        mend = "write networks like 10.0.0.0/8, or '' for none"
+        raise Fault("EINVAL", f"--private: {problem}; {mend}") from None
+
+
+def _show_permissions(manifest: JsonManifest, chosen: Chosen, as_json: bool) -> None:
+    found = json_kinds.granted(manifest, chosen).explained
+    if as_json:
+        rows = [
+            {"capability": one.capability, "effective": one.effective, "reason": one.reason} for one in found
+        ]
+        return output.emit({"capabilities": rows, "private": list(chosen.private)})
+    cells = [(one.capability, "yes" if one.effective else "no", one.reason) for one in found]
+    output.table(("capability", "effective", "why"), cells)
+    if chosen.private:
+        output.say(f"it may talk to {', '.join(chosen.private)}, which are no public addresses")

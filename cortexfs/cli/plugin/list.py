@@ -9,10 +9,11 @@ from typing import Any
 
 from cortexfs import config
 from cortexfs.cli import mounts, objects, output, plugin_commands
+from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.linux import kernel_support
-from cortexfs.plugins.install.entry_points import FoundPlugin, found
+from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.package import directory, manifests, records
 from cortexfs.state import directories
 
@@ -21,8 +22,8 @@ HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools
 _ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
 
 
-def listing(options: argparse.Namespace, where: directories.Places) -> int:
-    rows = _rows(where, live_of(options))
+def listing(options: argparse.Namespace) -> int:
+    rows = _rows(places_of(options), live_of(options))
     if options.json:
         output.emit(rows)
     else:
@@ -46,9 +47,8 @@ class LivePlugins:
 
     def __init__(self, root: str, text: str) -> None:
         facts = mounts.facts(text)
-        broken = facts.get("broken plugin", [])
         self.hooks = {key.removeprefix(HOOKS) for key in facts if key.startswith(HOOKS)}
-        self.broken = dict(line.partition(": ")[::2] for line in broken)
+        self.broken = mounts.broken(facts, "plugin")
         self.tools: dict[str, list[str]] = {}
         self.versions: dict[str, str] = {}
         for row in objects.rows(root, objects.paths_of(root, "tool")):
@@ -71,17 +71,20 @@ def live_of(options: argparse.Namespace) -> LivePlugins | None:
 
 def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str, Any]]:
     enabled = config.enabled(config.load(where))
-    rows = [_packaged(one, one.plugin.name in enabled, live) for one in found()]
+    rows = []
+    for one in found():
+        plugin = one.plugin
+        row = _row(plugin.name, plugin.version, "python", plugin.name in enabled, one.fault, live)
+        rows.append(row | {"distribution": one.distribution, "location": one.location})
     for folder in directory.folders(where.state / directory.FOLDER):
         rows.append(_installed(folder, folder.name in enabled, live))
     known = {row["name"] for row in rows}
-    rows += [_missing(name, live) for name in enabled if name not in known]
+    for name in enabled:
+        if name not in known:  # enabled, and not where this user can see it
+            version = live.versions.get(name) if live else None
+            fault = None if version else "it is not installed, or closed to you"
+            rows.append(_row(name, version or "-", "-", True, fault, live))
     return sorted(rows, key=lambda row: str(row["name"]))
-
-
-def _packaged(one: FoundPlugin, enabled: bool, live: LivePlugins | None) -> dict[str, Any]:
-    row = _row(one.plugin.name, one.plugin.version, "python", enabled, one.fault, live)
-    return row | {"distribution": one.distribution, "location": one.location}
 
 
 def _installed(folder: Path, enabled: bool, live: LivePlugins | None) -> dict[str, Any]:
@@ -95,13 +98,6 @@ def _installed(folder: Path, enabled: bool, live: LivePlugins | None) -> dict[st
         fault = problem.message
     row = _row(folder.name, version, boundary, enabled, fault, live)
     return row | {"publisher": publisher, "location": str(folder)}
-
-
-def _missing(name: str, live: LivePlugins | None) -> dict[str, Any]:
-    """Enabled, and not where this user can see it."""
-    version = live.versions.get(name) if live else None
-    fault = None if version else "it is not installed, or closed to you"
-    return _row(name, version or "-", "-", True, fault, live)
 
 
 def boundary_of(manifest: Manifest) -> str:

@@ -7,20 +7,18 @@ import argparse
 import msgspec
 
 from cortexfs.cli import output, reload
+from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.plugins.trust.trust import TrustStore
-from cortexfs.state import directories
-
-HEADS = ("publisher", "key", "trusted since")
 
 
-def trust(options: argparse.Namespace, where: directories.Places) -> int:
-    store = TrustStore(where.state)
+def trust(options: argparse.Namespace) -> int:
+    store = TrustStore(places_of(options).state)
     if options.action == "remove":
         if not options.publisher:
             raise Fault("EINVAL", "name the publisher; see: ctx plugin trust list")
         count = store.remove(options.publisher, options.fingerprint)
-        said = reload.told(options.root, lambda facts: None)
+        said = reload.told(options.root)
         output.say(f"{options.publisher} is no longer trusted ({count} keys); {said}")
         return EXIT_OK
     known = store.read()
@@ -28,5 +26,5 @@ def trust(options: argparse.Namespace, where: directories.Places) -> int:
         output.emit(msgspec.to_builtins(known))
     else:
         rows = [(one.publisher_id, one.fingerprint_sha256, one.trusted_at) for one in known]
-        output.table(HEADS, rows)
+        output.table(("publisher", "key", "trusted since"), rows)
     return EXIT_OK

@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 from cortexfs.cli import mounts, objects, parser, plugin_commands
 from cortexfs.cli.bounded import ask
-from cortexfs.cli.shell.completion import SHELLS
+from cortexfs.cli.parser import Command
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.names import CLASSES
+from cortexfs.state.directories import places
 
 PROGRAMS = ("ctx", "cortex")
 # Completion is typed ahead of: a mount that takes longer has no candidates.
@@ -28,13 +29,16 @@ SECONDS = 1.0
 def run(options: argparse.Namespace) -> int:
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
     try:
-        found = candidates(words, options.root) if words else _all(options.root)
+        found = candidates(words, options.root) if words else objects.paths(_live(options.root))
     except Fault:
         found = []
     for candidate in found:
         if candidate.isprintable():
             print(candidate)
     return EXIT_OK
+
+
+COMMANDS = {"complete": Command(run)}
 
 
 def candidates(words: list[str], root: str | None = None) -> list[str]:
@@ -70,9 +74,14 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
     if current.startswith("-") and not waiting:
         return _matching(_visible(of), current)
     here = waiting or next(iter(places), None)
-    if here and here.metavar == "SESSION":
+    if here is None:
+        return []
+    if here.metavar == "SESSION":
         return _matching(_sessions(named, root), current)
-    return _matching(_values(here, current, root), current) if here else []
+    if here.choices:
+        return _matching(list(here.choices), current)
+    known = VALUES.get(here.dest) or VALUES.get(str(here.metavar))
+    return _matching(known(current, root), current) if known else []
 
 
 def _sessions(named: str | None, root: str | None) -> list[str]:
@@ -87,13 +96,6 @@ def _sessions(named: str | None, root: str | None) -> list[str]:
     return [one.session for one in there]
 
 
-def _values(action: argparse.Action, current: str, root: str | None) -> list[str]:
-    if action.choices:
-        return list(action.choices)
-    known = VALUES.get(action.dest) or VALUES.get(str(action.metavar))
-    return known(current, root) if known else []
-
-
 def _commands(current: str, root: str | None) -> list[str]:
     return [*parser.COMMANDS, *plugin_commands.ready(root)]
 
@@ -102,44 +104,31 @@ def _objects(current: str, root: str | None) -> list[str]:
     return _called(current, _live(root), objects.ORDER)
 
 
-def _speakers(current: str, root: str | None) -> list[str]:
-    """Tools hold no conversations."""
-    return _called(current, _live(root), ("agent", "model"))
-
-
 def _called(current: str, point: str, classes: tuple[str, ...]) -> list[str]:
     """Bare names, and whole ones as soon as a class has been typed."""
     whole = [objects.short(point, path) for class_ in classes for path in objects.paths_of(point, class_)]
-    return (
-        whole if current.partition("/")[0] in (*CLASSES, "home") else [objects.bare(name) for name in whole]
-    )
-
-
-def _classes_and_objects(current: str, root: str | None) -> list[str]:
-    return [*CLASSES, *_objects(current, root)]
+    is_whole = current.partition("/")[0] in (*CLASSES, "home")
+    return whole if is_whole else [objects.bare(name) for name in whole]
 
 
 def _plugins(current: str, root: str | None) -> list[str]:
     from cortexfs.plugins.install.entry_points import found  # reads the metadata of every installed package
     from cortexfs.plugins.package.directory import FOLDER, folders
-    from cortexfs.state import directories
 
-    base = directories.places(os.environ, os.getuid()).state / FOLDER
-    return [*(one.plugin.name for one in found()), *(folder.name for folder in folders(base))]
+    folder = folders(places(os.environ, os.getuid()).state / FOLDER)
+    return [*(one.plugin.name for one in found()), *(each.name for each in folder)]
 
 
 def _providers(current: str, root: str | None) -> list[str]:
     from cortexfs.models.providers.files import Providers
-    from cortexfs.state import directories
 
-    return list(Providers(*reversed(directories.places(os.environ, os.getuid()))).load().providers)
+    return list(Providers(*reversed(places(os.environ, os.getuid()))).load().providers)
 
 
 def _servers(current: str, root: str | None) -> list[str]:
     from cortexfs.plugins.mcp_servers import Servers
-    from cortexfs.state import directories
 
-    return Servers(*reversed(directories.places(os.environ, os.getuid()))).names()
+    return Servers(*reversed(places(os.environ, os.getuid()))).names()
 
 
 def _presets(current: str, root: str | None) -> list[str]:
@@ -154,11 +143,6 @@ def _formats(current: str, root: str | None) -> list[str]:
     return list(FORMATS)
 
 
-def _models(current: str, root: str | None) -> list[str]:
-    point = _live(root)
-    return [objects.bare(objects.short(point, path)) for path in objects.paths_of(point, "model")]
-
-
 def _agents(current: str, root: str | None) -> list[str]:
     """Those that can be removed: not the built-in one, and no link."""
     point = _live(root)
@@ -169,10 +153,6 @@ def _agents(current: str, root: str | None) -> list[str]:
 def _tools(current: str, root: str | None) -> list[str]:
     point = _live(root)
     return [os.path.basename(path) for path in objects.paths_of(point, "tool") if not os.path.islink(path)]
-
-
-def _shells(current: str, root: str | None) -> list[str]:
-    return list(SHELLS)
 
 
 def _callers(current: str, root: str | None) -> list[str]:
@@ -187,18 +167,17 @@ def _callers(current: str, root: str | None) -> list[str]:
 VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "runnable": _objects,
     "wanted": _objects,
-    "OBJECT": _speakers,
-    "CLASS|OBJECT": _classes_and_objects,
+    "OBJECT": lambda current, root: _called(current, _live(root), ("agent", "model")),  # tools hold no talks
+    "CLASS|OBJECT": lambda current, root: [*CLASSES, *_objects(current, root)],
     "PLUGIN": _plugins,
     "PROVIDER": _providers,
     "SERVER": _servers,
     "NAME": _presets,
     "FORMAT": _formats,
-    "MODEL": _models,
+    "MODEL": lambda current, root: _called("", _live(root), ("model",)),
     "AGENT": _agents,
     "TOOL": _tools,
     "CALLER": _callers,
-    "SHELL": _shells,
     "COMMAND": _commands,
 }
 
@@ -231,29 +210,20 @@ def _spelt(candidate: str, current: str, files: str) -> list[str]:
     if not candidate.endswith(files):
         return [candidate]
     lead = candidate.removesuffix(files)
-    typed = current.removeprefix(lead)
-    directory, slash, start = typed.rpartition("/")
+    directory, slash, start = current.removeprefix(lead).rpartition("/")
     try:
-        entries = sorted(
-            os.scandir(os.path.expanduser(directory + slash) or "."), key=lambda entry: entry.name
-        )
+        entries = list(os.scandir(os.path.expanduser(directory + slash) or "."))
     except OSError:
         return []
     return [
         f"{lead}{directory}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
-        for entry in entries
+        for entry in sorted(entries, key=lambda entry: entry.name)
         if entry.name.startswith(start) and (start or not entry.name.startswith("."))
     ]
 
 
-def _all(root: str | None) -> list[str]:
-    return objects.paths(_live(root))
-
-
 def _live(root: str | None) -> str:
-    point = mounts.root(root)
-    mounts.status_text(point, SECONDS)
-    return point
+    return mounts.answering(root, SECONDS)
 
 
 def _visible(of: argparse.ArgumentParser) -> list[str]:

@@ -9,12 +9,11 @@ import sys
 from collections.abc import Callable
 
 from cortexfs.chat.calls import Show
-from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import Decide, Exchange, PersonLeft
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import EDIT, Talk, answer
-from cortexfs.cli import parser, talking
-from cortexfs.cli.talk.sight import SIGHT
+from cortexfs.cli import talking
+from cortexfs.cli.parser import Command, arg
 from cortexfs.client import Failed, new_id
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, exit_status
@@ -22,40 +21,14 @@ from cortexfs.core.frames import Approval, Done, Error
 from cortexfs.core.talk.requests import Decision, Input
 
 
-def declare(into: parser.CommandParser) -> None:
-    into.intermixed = True  # options may stand behind OBJECT
-    talking.declare_object(into)
-    text = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
-    into.add_argument("text", metavar="TEXT", nargs="*", default=[], help=text)
-    talking.declare_session(into)
-    into.add_argument("--cwd", metavar="DIR", help="the session's working directory from now on")
-    into.add_argument("--id", metavar="ID", help="a name for this message, so that a retry says it once")
-    into.add_argument(
-        "--approve",
-        metavar="TOOL",
-        action="append",
-        default=[],
-        help="allow each call of this tool; may be repeated (default: asked on a terminal, else denied)",
-    )
-    talking.declare_output(into)
-    parser.examples(
-        into,
-        "ctx send model/main hello",
-        "ctx send agent/coder --session fix --cwd . why does make test fail",
-        "ctx send agent/coder --approve shell.exec run the tests < /dev/null",
-        "git diff | ctx send model/main --output text review this: -",
-        "ctx send debug/echo --id msg-7 once only | jq -r 'select(.type==\"delta\").text'",
-    )
-
-
 def run(options: argparse.Namespace) -> int:
     words = [os.fsencode(word) for word in options.text]
     chosen = talking.output(options)
     where = talking.named(options)
-    said = _spoken(parse.prompt(words, _piped(parse.prompt_room(words))))
-    cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
-    place = ChatPlace(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
-    sight = place.sight(options.session, cwd)
+    room = parse.prompt_room(words)  # as far as standard input is wanted and could be sent
+    said = _spoken(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
+    cwd = talking.directory(options.cwd)
+    sight = where.place(options.scope).sight(options.session, cwd)
     talk = Talk(where.name, options.session, options.scope, new_id, cwd, sight)
     printing = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
@@ -74,20 +47,12 @@ def run(options: argparse.Namespace) -> int:
         except Failed as failed:
             if chosen == "text":
                 raise
-            _tell(failed, printing)  # a program that reads frames is told as by exec
+            # A program that reads frames is told as by exec.
+            printing.heard(Error(run=failed.run, code=failed.code, message=failed.message))
+            printing.heard(Done(run=failed.run, status="error", code=failed.code))
             return exit_status(failed.code)
     # A run that was denied what it asked may end well before it is cancelled; its user has interrupted it.
     return exit_status("ECANCELED") if talk.interrupted else talk.status
-
-
-def _tell(failed: Failed, printing: talking.Printing) -> None:
-    printing.heard(Error(run=failed.run, code=failed.code, message=failed.message))
-    printing.heard(Done(run=failed.run, status="error", code=failed.code))
-
-
-def _piped(room: int | None) -> bytes:
-    """Standard input, as far as it is wanted and could be sent."""
-    return b"" if room is None else sys.stdin.buffer.read(room + 1)
 
 
 def _spoken(prompt: Input) -> Input:
@@ -132,3 +97,29 @@ def _decided(pipe: int) -> Decision:
             print("calls are edited in ctx chat; answer y, n or a", file=sys.stderr)
         except Fault as fault:
             print(fault.message, file=sys.stderr)
+
+
+_TEXT = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
+_APPROVE = "allow each call of this tool; may be repeated (default: asked on a terminal, else denied)"
+COMMANDS = {
+    "send": Command(
+        run,
+        (
+            talking.OBJECT,
+            arg("text", "TEXT", _TEXT, nargs="*", default=[]),
+            *talking.session(),
+            arg("--cwd", "DIR", "the session's working directory from now on"),
+            arg("--id", "ID", "a name for this message, so that a retry says it once"),
+            arg("--approve", "TOOL", _APPROVE, action="append", default=[]),
+            talking.OUTPUT,
+        ),
+        (
+            "ctx send model/main hello",
+            "ctx send agent/coder --session fix --cwd . why does make test fail",
+            "ctx send agent/coder --approve shell.exec run the tests < /dev/null",
+            "git diff | ctx send model/main --output text review this: -",
+            "ctx send debug/echo --id msg-7 once only | jq -r 'select(.type==\"delta\").text'",
+        ),
+        intermixed=True,  # options may stand behind OBJECT
+    ),
+}

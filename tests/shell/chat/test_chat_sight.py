@@ -11,7 +11,7 @@ import pytest
 from cortexfs.chat import diffs, sessions
 from cortexfs.chat.calls import Surroundings
 from cortexfs.chat.commands import ChatPlace
-from cortexfs.cli.talk.sight import read
+from cortexfs.cli.talking import read
 from cortexfs.core.talk.requests import Scope
 
 

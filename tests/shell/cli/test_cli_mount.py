@@ -119,9 +119,9 @@ def test_mount_means_no_mount_that_is_there(
 
 def test_a_long_log_is_put_aside(subject: Subject) -> None:
     subject.where.state.mkdir()
-    log = mount.log_path(subject.where)
+    log = subject.where.state / "daemon.log"
     log.write_bytes(b"x" * (mount.MAX_LOG + 1))
-    with mount._log(subject.where) as file:
+    with mount._log(log) as file:
         os.write(file, b"new\n")
     assert log.read_bytes() == b"new\n"
     assert log.with_name("daemon.log.1").stat().st_size == mount.MAX_LOG + 1

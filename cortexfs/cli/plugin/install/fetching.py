@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from cortexfs.cli import output
-from cortexfs.cli.plugin.permissions import networks
+from cortexfs.cli.plugin.decided import networks
 from cortexfs.net import web
 from cortexfs.plugins.install import fetch
 from cortexfs.plugins.install.fetch import Modules
@@ -44,9 +44,15 @@ def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
     from cortexfs.host.esm import fetch as esmfetch  # what it takes is for those who fetch
 
     shows = sys.stderr.isatty()
+
+    def progress(connections: int, size: int) -> None:
+        if shows:
+            said = f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB"
+            print(f"\r{output.printable(said)}", end="", file=sys.stderr, flush=True)
+
     try:
         with _put_away():
-            return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, _progress if shows else _silent)
+            return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, progress)
     finally:
         if shows:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -63,12 +69,3 @@ def _put_away() -> Iterator[None]:
     finally:
         for each in ours:
             signal.signal(each, signal.SIG_DFL)
-
-
-def _progress(connections: int, size: int) -> None:
-    said = f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB"
-    print(f"\r{output.printable(said)}", end="", file=sys.stderr, flush=True)
-
-
-def _silent(connections: int, size: int) -> None:
-    del connections, size

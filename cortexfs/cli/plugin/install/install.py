@@ -10,18 +10,23 @@ left enabled without consent, and what that plugin had for an earlier publisher 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cortexfs import config
-from cortexfs.cli import output, parser, reload
-from cortexfs.cli.confirm import sure
-from cortexfs.cli.plugin.install import ending, fetching
-from cortexfs.core import names
+from cortexfs.cli import mounts, output, parser, plugin_commands, reload
+from cortexfs.cli.daemons import places_of
+from cortexfs.cli.output import sure
+from cortexfs.cli.plugin.decided import folder_of
+from cortexfs.cli.plugin.install import fetching
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
+from cortexfs.host.call import plugin_state
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import dependencies
@@ -35,12 +40,15 @@ from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
 from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import directories
+from cortexfs.state.beside import kept_of
 
 CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
+# That the mount may take for last hooks: also to check the plugin and to start a host.
+HOOKS_SECONDS = UNINSTALL_SECONDS + 30
 
 
-def install(options: argparse.Namespace, where: directories.Places) -> int:
-    source = sources.read(options.source)
+def install(options: argparse.Namespace) -> int:
+    where, source = places_of(options), sources.read(options.source)
     source = source._replace(tree=fetching.completed(source.tree, where, options.private))
     name = source.tree.manifest.name
     check(source.tree)
@@ -116,9 +124,8 @@ def check(tree: PackageFiles) -> None:
         raise Fault("EINVAL", why)
     directory.check(manifest, kernel_support.available())
     if manifest.name in offers.RESERVED:
-        raise Fault(
-            "EINVAL", f"the name {manifest.name} is that of the tools that are built in; choose another"
-        )
+        why = f"the name {manifest.name} is that of the tools that are built in"
+        raise Fault("EINVAL", f"{why}; choose another")
     if any(one.plugin.name == manifest.name for one in found()):
         mend = "uninstall that with pip first"
         raise Fault("EEXIST", f"a Python package has a plugin {manifest.name} already; {mend}")
@@ -134,13 +141,11 @@ def check(tree: PackageFiles) -> None:
 
 def commands_fault(manifest: Manifest) -> str | None:
     """Why its commands cannot be called: one of ours is, of two with one name."""
-    declared = manifest.json.cli_commands if manifests.is_json(manifest) else ()
-    taken = [command.name for command in declared if parser.is_ours(command.name)]
-    return (
-        f"cliCommands: {taken[0]} is a command of {parser.program()} itself; name it otherwise"
-        if taken
-        else None
-    )
+    for command in manifest.json.cli_commands if manifests.is_json(manifest) else ():
+        if parser.is_ours(command.name):
+            of = f"{command.name} is a command of {parser.program()} itself"
+            return f"cliCommands: {of}; name it otherwise"
+    return None
 
 
 def _check_as_tested(tree: PackageFiles, place: Path) -> None:
@@ -179,25 +184,48 @@ def _decide(
         store.add(verdict, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def uninstall(options: argparse.Namespace, where: directories.Places) -> int:
-    name = names.check(options.name)
-    base = where.state / directory.FOLDER
-    if not (base / name).is_dir():
-        hint = parser.nearest(name, [path.name for path in directory.folders(base)])
-        raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}{hint or '; see: ctx plugin list'}")
-    ending.last_hooks(options, where, name)
+def uninstall(options: argparse.Namespace) -> int:
+    where, name = places_of(options), options.name
+    folder_of(where, name)
+    if plugin_state.has_begun(kept_of(where.state) / name, os.getuid()) and (
+        why := _last_hooks(options.root, name)
+    ):
+        output.say(f"{name} goes, though its last hooks were not all called in good order: {why}")
     said, _ = _choose(options, where, name, None if options.purge else False)
     if options.purge:
-        installing.remove(base, name)
+        installing.remove(where.state / directory.FOLDER, name)
         decisions.forget(where.state, name)
-        reload.told(options.root, lambda facts: None)  # it knows the commands of what is disabled
+        reload.told(options.root)  # it knows the commands of what is disabled
         output.say(f"removed {name}; {said}")
     else:
         output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")
     return EXIT_OK
 
 
-def enable(options: argparse.Namespace, where: directories.Places) -> int:
+def _last_hooks(given: str | None, name: str) -> str:
+    """Have them called in a host of whoever uninstalls it. Returns the reason of a failure, which holds
+    nothing up; nothing, else. Plugins that were never told of their installation have none."""
+    try:
+        point = mounts.answering(given)
+    except Fault as fault:
+        return fault.message
+    try:
+        done = subprocess.run(
+            [f"{point}/{plugin_commands.RUNNER}", f"{point}/{plugin_commands.FILE}", UNINSTALL, name],
+            env=os.environ | {"CTX_OUTPUT": "text"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=HOOKS_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return str(problem)
+    return done.stderr.strip() if done.returncode else ""
+
+
+def enable(options: argparse.Namespace) -> int:
+    where = places_of(options)
     known = {one.plugin.name: one.fault for one in found()}
     known |= dict.fromkeys((path.name for path in directory.folders(where.state / directory.FOLDER)), None)
     if options.name not in known:
@@ -212,7 +240,8 @@ def enable(options: argparse.Namespace, where: directories.Places) -> int:
     return EXIT_OK
 
 
-def disable(options: argparse.Namespace, where: directories.Places) -> int:
+def disable(options: argparse.Namespace) -> int:
+    where = places_of(options)
     known = {one.plugin.name for one in found()} | set(config.enabled(config.load(where)))
     known |= {path.name for path in directory.folders(where.state / directory.FOLDER)}
     if options.name not in known:
@@ -232,13 +261,12 @@ def _choose(
     refusals: list[str] = []
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
-        rows = dict(line.partition(": ")[::2] for line in facts.get("broken plugin", []))
-        refusals.extend(filter(None, [rows.get(name)]))
-        return f"it does not load: {rows[name]}" if name in rows else None
+        refusals.extend(filter(None, [mounts.broken(facts, "plugin").get(name)]))
+        return f"it does not load: {refusals[0]}" if refusals else None
 
     said = reload.told(options.root, outcome)
     if refusals and CONSENT in refusals[0] and choice is True and not before:
         config.choose(where.config, name, False)
-        reload.told(options.root, lambda facts: None)
+        reload.told(options.root)
         raise Fault("EEXIST", f"{name} is not enabled: {refusals[0]}")
     return said, bool(refusals)

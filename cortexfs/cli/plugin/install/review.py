@@ -8,6 +8,7 @@ any check does.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -30,8 +31,8 @@ from cortexfs.plugins.trust import signing
 from cortexfs.state import directories
 
 
-def review(options: argparse.Namespace, where: directories.Places) -> int:
-    path = Path(options.directory)
+def review(options: argparse.Namespace) -> int:
+    path, where = Path(options.directory), directories.places(os.environ, os.getuid())
     if path.is_dir():
         if wrong := _unread(path):
             return _say_wrong(path, wrong)
@@ -46,8 +47,8 @@ def review(options: argparse.Namespace, where: directories.Places) -> int:
         return _say(tree.manifest, tree, [*unread, *_checks(tree.manifest, tree, place)])
 
 
-def test(options: argparse.Namespace, where: directories.Places) -> int:
-    path = Path(options.directory)
+def test(options: argparse.Namespace) -> int:
+    path, where = Path(options.directory), directories.places(os.environ, os.getuid())
     if wrong := _unread(path):
         return _say_wrong(path, wrong)
     manifest, tree, unread = _read(path, where, options.private)
@@ -135,13 +136,10 @@ def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, l
     )
 
 
-def _own_warnings(manifest: Manifest) -> list[str]:
-    return manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
-
-
 def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallCheck]) -> int:
     passed = not any(check.fault for check in checks)
     trust = "".join(part.capitalize() for part in manifest.trust.split("_"))
+    own = manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
     lines = [
         f"Plugin review: {manifest.name} v{manifest.version}",
         f"  Trust: {trust}",
@@ -152,7 +150,7 @@ def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallChec
         *_claims(manifest, tree),
         ("Fetched", [f"{name} {hash_}" for name, hash_ in fetch.pins(tree).items()] if tree else []),
         ("Left out", list(tree.ignored) if tree else []),
-        ("Warnings", [*_own_warnings(manifest), *governance.warnings(manifest)]),
+        ("Warnings", [*own, *governance.warnings(manifest)]),
         ("Checks", [check.text for check in checks]),
     ):
         bullet = "" if title == "Recommended risk profile" else "- "

@@ -1,19 +1,33 @@
-"""`ctx plugin keygen`, `sign` and `pack`: what a publisher does with a plugin."""
+"""`ctx plugin new`, `keygen`, `sign` and `pack`: what an author and a publisher do with a plugin."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
+import cortexfs
 from cortexfs.cli import output
-from cortexfs.core.errors import EXIT_OK
-from cortexfs.plugins.package import package
+from cortexfs.core import names
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.plugins.install import install
+from cortexfs.plugins.package import package, templates
 from cortexfs.plugins.trust import signing
-from cortexfs.state import directories
 
 
-def keygen(options: argparse.Namespace, where: directories.Places) -> int:
-    del where
+def new(options: argparse.Namespace) -> int:
+    name = names.check(options.name)
+    folder = Path(options.directory or f"cortex-plugin-{name}")
+    if os.path.lexists(folder):
+        raise Fault("EEXIST", f"{folder} is there already; name another directory")
+    include = Path(cortexfs.__path__[0]) / "include"
+    install.write(folder, templates.files(options.template, name, str(include)))
+    first = f"make -C {folder} && " if options.template == "native" else ""
+    output.say(f"made {folder}; next: {first}ctx plugin test {folder} --run")
+    return EXIT_OK
+
+
+def keygen(options: argparse.Namespace) -> int:
     path = Path(options.file)
     key = signing.keygen(path)
     output.say(f"Created signing key: {path}")
@@ -22,8 +36,7 @@ def keygen(options: argparse.Namespace, where: directories.Places) -> int:
     return EXIT_OK
 
 
-def sign(options: argparse.Namespace, where: directories.Places) -> int:
-    del where
+def sign(options: argparse.Namespace) -> int:
     folder = Path(options.directory)
     tree = package.read(folder)
     metadata = signing.sign(tree, signing.read_key(Path(options.key)), options.publisher)
@@ -33,9 +46,8 @@ def sign(options: argparse.Namespace, where: directories.Places) -> int:
     return EXIT_OK
 
 
-def pack(options: argparse.Namespace, where: directories.Places) -> int:
+def pack(options: argparse.Namespace) -> int:
     """Like upstream, the package is named after the directory and lies where the command is given."""
-    del where
     folder = Path(options.directory)
     tree = package.read(folder)
     out = Path(options.out or package.archive_name(folder.resolve().name, tree.manifest))

@@ -1,0 +1,95 @@
+"""`ctx ls`, `ctx status` and `ctx env`: a mount's objects, what it says about itself, a shell's way to it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+from typing import Any
+
+from cortexfs.cli import mounts, objects, output
+from cortexfs.cli.parser import JSON, Command, arg
+from cortexfs.core.errors import EXIT_OK
+
+# As wide as the status words and `plugin:NAME@VERSION` usually are: rows are printed as they come.
+STATUS_WIDTH, ORIGIN_WIDTH = 8, 18
+_NUMBER = re.compile(r"(\d+)(?: s)?")
+_COUNTS = re.compile(r"(\d+) ([a-z]+)(?:, |$)")
+
+
+def ls(options: argparse.Namespace) -> int:
+    root = mounts.answering(options.root)
+    chosen = objects.select(root, options.name)
+    rows = objects.rows(root, chosen)
+    if options.json:
+        output.emit([row._asdict() for row in rows])
+        return EXIT_OK
+    width = max((len(objects.short(root, path)) for path in chosen), default=0)
+    cells = ((row.object, row.status, row.origin, objects.first_sentence(row.description)) for row in rows)
+    output.table(objects.ObjectRow._fields, cells, (width, STATUS_WIDTH, ORIGIN_WIDTH, 0))
+    return EXIT_OK
+
+
+def status(options: argparse.Namespace) -> int:
+    text = mounts.status_text(mounts.root(options.root))
+    if options.json:
+        output.emit(parsed(text))
+    else:
+        for line in text.splitlines():
+            print(output.printable(line))
+    return EXIT_OK
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The status as JSON: numbers as numbers, `3 active, 120 total` as an object, what repeats as a list."""
+    found: dict[str, Any] = {"broken_plugins": {}}
+    for key, values in mounts.facts(text).items():
+        if key == "broken plugin":
+            found["broken_plugins"] = dict(value.partition(": ")[::2] for value in values)
+        else:
+            spoken = [_value(value) for value in values]
+            found[key.replace(" ", "_")] = spoken[0] if len(spoken) == 1 else spoken
+    return found
+
+
+def _value(text: str) -> Any:
+    if number := _NUMBER.fullmatch(text):
+        return int(number[1])
+    counts = _COUNTS.findall(text)
+    if counts and not _COUNTS.sub("", text):
+        return {word: int(count) for count, word in counts}
+    return text
+
+
+def env(options: argparse.Namespace) -> int:
+    root = mounts.root(options.root)
+    home = f"{root}/home/{os.getuid()}"
+    path = os.environ.get("PATH", os.defpath).split(":")
+    variables = {
+        "CTX_ROOT": root,
+        "CTX_HOME": home,
+        "CTX_PATH": f"{root}/tool:{home}/tool",
+        "PATH": ":".join([f"{root}/bin", *(directory for directory in path if directory != f"{root}/bin")]),
+    }
+    if options.json:
+        output.emit(variables)
+    else:
+        for name, value in variables.items():
+            print(f"export {name}={shlex.quote(value)}")
+    return EXIT_OK
+
+
+COMMANDS = {
+    "ls": Command(
+        ls,
+        (arg("name", "CLASS|OBJECT", "tool, model, agent, a provider or one object", nargs="?"), JSON),
+        ("ctx ls", "ctx ls tool", "ctx ls fs.read", "ctx ls --json | jq -r '.[].object'"),
+    ),
+    "status": Command(
+        status, (JSON,), ("ctx status", "ctx status --root /mnt/ctx", "ctx status --json | jq .runs.active")
+    ),
+    "env": Command(
+        env, (JSON,), ('eval "$(ctx env)"', "ctx env | source        # fish", "ctx env --root /mnt/ctx")
+    ),
+}

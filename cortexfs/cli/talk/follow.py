@@ -1,0 +1,104 @@
+"""`ctx resume`, `ctx cancel` and `ctx ping`: requests to an object's socket that say nothing in a session.
+
+Rules: what is there to catch up with is the newest event of the session's log when `resume` begins, read from
+its file in the mount: nothing on the connection says where history ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from cortexfs.chat import sessions
+from cortexfs.chat.calls import Show
+from cortexfs.chat.state import Talk
+from cortexfs.cli import output, talking
+from cortexfs.cli.parser import JSON, Command, arg, flag
+from cortexfs.client import new_id
+from cortexfs.core.errors import EXIT_OK, Fault
+
+MOST_PINGS = 1_000_000
+
+
+def resume(options: argparse.Namespace) -> int:
+    printing = talking.printing(talking.output(options))
+    where = talking.named(options)
+    talk = Talk(where.name, options.session, options.scope, new_id)
+    newest = sessions.last(sessions.place(where.root, where.whole, options.scope, options.session))
+    if not options.follow and newest is None:
+        output.say(f"the session {options.session!r} of {where.name} is empty")
+        return EXIT_OK
+    if not options.follow and _reached(options.after, newest):
+        if options.after != newest:  # asked for, it would be waited for
+            raise Fault("EINVAL", f"after: the session has no event {options.after!r}; leave it out")
+        return EXIT_OK
+    with where.connect() as conversation:
+        for frame in conversation.resume(session=options.session, scope=options.scope, after=options.after):
+            printing.heard(frame)
+            for deed in talk.hear(frame):
+                if isinstance(deed, Show):
+                    printing.show(deed)
+            if not options.follow and _reached(frame.id, newest):
+                break
+    printing.show(Show("end"))
+    return EXIT_OK
+
+
+def _reached(id_: str | None, newest: str | None) -> bool:
+    """Returns True if an event is the newest one that was there, or came later."""
+    return bool(id_ and newest and id_.isdecimal() and int(id_) >= int(newest))
+
+
+def cancel(options: argparse.Namespace) -> int:
+    with talking.named(options).connect() as conversation:
+        done = conversation.cancel(options.run)
+    if done.status != "cancelled":
+        raise Fault("EALREADY", f"the run had ended before it could be cancelled, with status {done.status}")
+    output.say(f"cancelled {options.run}")
+    return EXIT_OK
+
+
+def ping(options: argparse.Namespace) -> int:
+    if not 1 <= options.count <= MOST_PINGS:
+        raise Fault("EINVAL", f"--count must be from 1 to {MOST_PINGS}")
+    where = talking.named(options)
+    with where.connect() as conversation:
+        times = [1000 * conversation.ping() for _ in range(options.count)]
+    least, mean, most = min(times), sum(times) / len(times), max(times)
+    if options.json:
+        rounded = {"least": round(least, 3), "mean": round(mean, 3), "most": round(most, 3)}
+        output.emit({"object": where.whole, "count": len(times), "ms": rounded})
+    elif len(times) == 1:
+        print(f"{where.name} answers in {mean:.2f} ms")
+    else:
+        span = f"{least:.2f} to {most:.2f} ms, {mean:.2f} on average"
+        print(f"{where.name} answered {len(times)} times in {span}")
+    return EXIT_OK
+
+
+COMMANDS = {
+    "resume": Command(
+        resume,
+        (
+            talking.OBJECT,
+            *talking.session(talking.SCOPES[:2]),
+            arg("--after", "ID", "only what came after this event"),
+            flag("--follow", "go on with what happens, until Ctrl-C (default: end with what has happened)"),
+            talking.OUTPUT,
+        ),
+        (
+            "ctx resume model/main",
+            "ctx resume agent/coder --session fix --follow --output text",
+            "ctx resume debug/echo --after 120 | jq -r .id",
+        ),
+    ),
+    "cancel": Command(
+        cancel,
+        (talking.OBJECT, arg("run", "RUN", "the run's id, or the --id that its message was sent with")),
+        ("ctx cancel model/main r660c47e533c77-1", "ctx cancel agent/coder msg-7"),
+    ),
+    "ping": Command(
+        ping,
+        (talking.OBJECT, arg("--count", "N", "how often (default: once)", type=int, default=1), JSON),
+        ("ctx ping model/main", "ctx ping debug/echo --count 100", "ctx ping agent/coder --json"),
+    ),
+}
