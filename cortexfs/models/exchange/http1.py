@@ -154,7 +154,7 @@ class HttpConnection:
         """Returns False where the server has left, or says what nobody asked for."""
         looked = select.poll()
         looked.register(self._plain.socket.fileno(), select.POLLIN)
-        if looked.poll(0):
+        if looked.poll(0) or self._http.trailing_data[0]:
             return False
         self._http.start_next_cycle()
         self._served = True

@@ -119,7 +119,7 @@ async def test_who_answers_before_it_has_heard_all_is_heard() -> None:
 
 
 async def test_a_connection_serves_again_only_when_nothing_is_left_of_an_answer() -> None:
-    async with world(chunked("a"), [*chunked("b"), b"stray"], chunked("c"), chat("d")) as (made, provider):
+    async with world(chunked("a"), [chunked("b")[0] + b"stray"], chunked("c"), chat("d")) as (made, provider):
         for _ in range(4):
             _, fault = await made.ask("hi")
             assert fault is None
