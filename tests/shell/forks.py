@@ -51,6 +51,8 @@ def serve(control, plugin):
             exec(source, space)
         except BaseException as error:
             space["answer"] = "raised " + type(error).__name__
+            if isinstance(error, AssertionError):
+                space["answer"] += f": {error}"
         control.send(json.dumps(space["answer"]).encode())
     os._exit(0)
 """
