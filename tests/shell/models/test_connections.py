@@ -21,10 +21,10 @@ from tests.waiting import PATIENCE
 WORD = "Basic YW5uOmEgd29yZA=="
 
 
-def chunked(*words: str) -> list[Move]:
+def chunked(*words: str, rest: bytes = b"") -> list[Move]:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     events = [*chunks(*map(said, words), ended(), USED, "[DONE]")]
-    return [head + b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n"]
+    return [head + b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n" + rest]
 
 
 async def refusal(made: World) -> str:
@@ -119,7 +119,7 @@ async def test_who_answers_before_it_has_heard_all_is_heard() -> None:
 
 
 async def test_a_connection_serves_again_only_when_nothing_is_left_of_an_answer() -> None:
-    async with world(chunked("a"), [chunked("b")[0] + b"stray"], chunked("c"), chat("d")) as (made, provider):
+    async with world(chunked("a"), chunked("b", rest=b"stray"), chunked("c"), chat("d")) as (made, provider):
         for _ in range(4):
             _, fault = await made.ask("hi")
             assert fault is None
