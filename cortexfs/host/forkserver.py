@@ -13,7 +13,8 @@ host/confine/sealed_program.py, --daemon is the daemon's pid, and its own parent
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
-ends with all its descendants: one host, or all of them when the control socket ends. As whom a host may act
+ends with all its descendants: one host, or all of them when the control socket ends. What only hosts of MCP
+servers need it never imports: they are forked by a copy of it that has (warm.py). As whom a host may act
 it reads from connections (vouching.py), and never takes from a message.
 This file must never know what a call or a tool is.
 """
@@ -21,6 +22,7 @@ This file must never know what a call or a tool is.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import importlib
 import os
@@ -39,7 +41,7 @@ import msgspec
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.host import start, vouching
+from cortexfs.host import start, vouching, warm
 from cortexfs.host.confine import identity, leftovers, limits, socket_gate, view
 from cortexfs.linux import syscalls
 from cortexfs.state.beside import kept_of
@@ -93,21 +95,12 @@ class Dead(NamedTuple):
 class ForkServerProcess:
     """Its attributes are the channel to the daemon, what each host is started with, and the hosts."""
 
-    def __init__(
-        self,
-        control: socket.socket,
-        serve: start.Serve,
-        ground: view.Ground,
-        daemon: int,
-        leaving: start.Leaving | None,
-    ) -> None:
-        self._ground = ground
-        self._leaving = leaving
+    def __init__(self, control: socket.socket, begin: warm.Begin, daemon: int) -> None:
         self._control = control
         self._control.setblocking(False)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._daemon, self._ends = daemon, os.pidfd_open(daemon)
-        self._serve = serve
+        self._begin, self._warm = begin, warm.WarmFork(begin)
         self._groups = limits.Groups.find(daemon)
         self._children: dict[int, HostProcess] = {}  # by pid, starting and running
         self._vouching = vouching.Vouching(self._children)
@@ -141,6 +134,8 @@ class ForkServerProcess:
         asking = {child.gate: child for child in self._children.values() if child.gate >= 0}
         for fd in asking:
             poll.register(fd, select.POLLIN)
+        if self._warm.preparing >= 0:
+            poll.register(self._warm.preparing, select.POLLIN)
         ready = dict(poll.poll(self._patience(starting.values())))
         if self._ends in ready:  # another process may still hold its end of the channel
             return False
@@ -158,6 +153,8 @@ class ForkServerProcess:
                 os.kill(child.pid, signal.SIGKILL)
         self._reap()
         self._sweep()
+        for held in self._warm.released() if self._warm.preparing in ready else ():
+            self._take(held.message, held.rights, whole=held.whole)
         alive = self._hear() if ready.get(self._control.fileno(), 0) & ~select.POLLOUT else True
         return self._flush() and alive
 
@@ -199,6 +196,8 @@ class ForkServerProcess:
 
     def _take(self, message: hostcalls.ToForkServer, rights: list[int], *, whole: bool) -> None:
         if isinstance(message, hostcalls.Spawn):
+            if self._warm.holds(message, rights, whole=whole):
+                return
             try:
                 self._admit(message, rights, whole=whole)
             except Fault as fault:
@@ -254,9 +253,9 @@ class ForkServerProcess:
                 if self._groups is not None:
                     group = self._groups.create(spawn.host, spawn.limits.processes)
                 ours.setblocking(False)
-                pid = os.fork()
+                pid = self._warm.host(spawn, rights, theirs, group) or os.fork()
                 if not pid:
-                    start.start(spawn, rights, theirs, group, self._serve, self._ground, self._leaving)
+                    self._begin(spawn, rights, theirs, group)
                 self._children[pid] = HostProcess(spawn, pid, ours, group)
         except OSError:
             if group is not None:
@@ -312,6 +311,8 @@ class ForkServerProcess:
             if not pid:
                 return
             child = self._children.get(pid)
+            if pid == self._warm.pid:
+                self._warm.pid = 0
             if child is None:
                 continue  # an orphan of a host
             if child.status is not None:
@@ -328,7 +329,7 @@ class ForkServerProcess:
         """Kill what dead hosts left; say that they are gone once nothing is left."""
         if not self._dead:
             return
-        quiet = limits.kill_strays(self._children.keys())
+        quiet = limits.kill_strays({*self._children, self._warm.pid})
         left = []
         for dead in self._dead:
             empty = (dead.group is None or dead.group.kill()) and quiet
@@ -382,7 +383,8 @@ def main() -> None:
         leftovers.end(mark)
         ground = view.Ground(options.sealed, state, str(kept_of(Path(options.state))), mark)
     leaving: start.Leaving | None = getattr(preloaded, "before_leaving", None)
-    ForkServerProcess(control, serve, ground, options.daemon, leaving).run()
+    begin = functools.partial(start.start, serve=serve, ground=ground, leaving=leaving)
+    ForkServerProcess(control, begin, options.daemon).run()
 
 
 def _function(name: str) -> start.Serve:

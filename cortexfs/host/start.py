@@ -102,11 +102,17 @@ def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, in
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    kept = sorted({2, status.fileno(), *rights})
-    for low, high in zip(kept, [*kept[1:], resource.getrlimit(resource.RLIMIT_NOFILE)[1]], strict=True):
-        os.closerange(low + 1, high)
+    close_others(2, status.fileno(), *rights)
     control, pidfd, root_fd = (*rights, None, None)[:3]
     return socket.socket(fileno=control), pidfd, root_fd
+
+
+def close_others(*kept: int) -> None:
+    """Close all descriptors but these and what is below the first of them."""
+    low, *between = sorted(kept)
+    for high in (*between, resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
+        os.closerange(low + 1, high)
+        low = high
 
 
 def _let_go_of_null() -> None:

@@ -105,8 +105,8 @@ class Keeper:
 
 
 def _imported() -> type[Link]:
-    """It costs 0.8 s, and only who calls pays for it. In a thread, as a call's own may be struck by a
-    cancellation: what is imported by half stays so."""
+    """Of a host that host/warm.py forked it is there. Elsewhere it costs 0.4 s, in a thread, as a call's own
+    may be struck by a cancellation: what is imported by half stays so."""
     imported: Future[type[Link]] = Future()
     threading.Thread(target=_import, args=(imported,), daemon=True).start()
     return imported.result()
