@@ -1,0 +1,126 @@
+"""One tree, seen by several users: whose objects run, who sees a log, and what the kernel may keep
+(abi.md 1.10, 3.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.tree import controls, edits, places
+from cortexfs.core.tree.edits import Temporary
+from cortexfs.core.tree.places import HOME
+from cortexfs.core.tree.tree import Tree
+from tests.core.tree.test_own_agents import UID, having, own
+from tests.core.tree.test_tree import NOW, at, make
+
+OWNER = 10  # of the tree that `make` makes
+LATER = NOW + 1
+
+
+def own_tree() -> Tree:
+    return having(own("mine"))
+
+
+def test_an_object_of_a_home_runs_for_its_user_alone() -> None:
+    tree = own_tree()
+    mine, all_ = at(tree, f"home/{UID}/agent/mine"), at(tree, "tool/shell")
+    for uid, runs in ((UID, True), (UID + 1, False), (0, False)):
+        assert (tree.runnable(mine, uid) is not None) == runs
+        assert tree.runnable(all_, uid) is not None
+    assert tree.runnable(at(tree, "tool"), UID) is None
+
+
+@pytest.mark.parametrize(("uid", "is_veiled"), [(0, False), (OWNER, False), (UID, True)])
+def test_an_objects_log_is_its_owners(uid: int, is_veiled: bool) -> None:
+    tree = make()
+    log = at(tree, "tool/shell.d/log")
+    assert tree.veiled(log, uid) == (log | places.VEILED if is_veiled else log)
+    for path in ("tool/shell.d/schema", "tool/shell", "tool"):
+        assert tree.veiled(at(tree, path), uid) == at(tree, path)
+
+
+def test_the_log_of_ones_own_object_is_not_veiled() -> None:
+    tree = own_tree()
+    log = at(tree, f"home/{UID}/agent/mine.d/log")
+    assert tree.veiled(log, UID + 1) == log
+
+
+def test_the_kernel_keeps_what_changes_with_its_object_alone() -> None:
+    tree = make()
+    steady = {
+        path: tree.is_steady(at(tree, path))
+        for path in ("tool/shell", "tool/shell.d/schema", "tool/shell.d/policy", "tool/shell.d/log", "tool")
+    }
+    assert [path for path, is_so in steady.items() if is_so] == ["tool/shell", "tool/shell.d/schema"]
+
+
+def test_a_tools_timeout_is_that_of_the_mount_where_it_has_none() -> None:
+    tree = make()
+    found = tree.control_at(at(tree, "tool/shell.d/timeout"))
+    assert found
+    assert tree.value(*found) == b"1800\n"
+    assert tree.control_at(at(tree, "tool")) is None
+    assert tree.control_at(at(tree, "tool/shell")) is None
+
+
+def test_temporaries_are_for_a_d_folder_and_named_as_editors_do() -> None:
+    tree = make()
+    folder = at(tree, "tool/shell.d")
+    tree.check_temporary(folder, ".policy.swp")
+    for place, name in (
+        (at(tree, "tool"), ".policy.swp"),
+        (at(tree, "tool/shell"), ".policy.swp"),
+        (folder, "x"),
+    ):
+        with pytest.raises(Fault, match="EROFS"):
+            tree.check_temporary(place, name)
+
+
+def made(tree: Tree, uid: int, number: int) -> Temporary:
+    folder = at(tree, f"home/{uid}/agent/mine.d")
+    return tree.add_temporary(folder, f".policy.{number}", (uid, uid), 0o600, NOW)
+
+
+def test_a_home_has_so_many_temporaries_also_without_a_name() -> None:
+    tree = own_tree()
+    first, *_ = [made(tree, UID, number) for number in range(edits.MAX_OF_HOME)]
+    tree.temporaries.remove(first)
+    with pytest.raises(Fault, match=f"uid {UID} has {edits.MAX_OF_HOME} temporary files"):
+        made(tree, UID, 99)
+    tree.forget_temporary(first)  # nobody has it open any more
+    made(tree, UID, 99)
+
+
+def test_all_homes_together_have_so_many() -> None:
+    uids = range(UID, UID + edits.MAX_IN_HOMES // (edits.MAX_OF_HOME - 1) + 2)
+    tree = having(*(own("mine", uid) for uid in uids))
+    turns = [(uid, number) for number in range(edits.MAX_OF_HOME - 1) for uid in uids]
+    for uid, number in turns[: edits.MAX_IN_HOMES]:
+        made(tree, uid, number)
+    with pytest.raises(Fault, match="ENOSPC: uid"):
+        made(tree, *turns[edits.MAX_IN_HOMES])
+    shared = at(tree, "tool/shell.d")
+    assert tree.add_temporary(shared, ".policy.1", (0, 0), 0o600, NOW).home is None
+
+
+def test_home_changes_with_each_new_user_and_no_other_time() -> None:
+    tree = make()
+    first = tree.home(UID, UID, NOW)
+    assert tree.home(UID, UID, LATER) == first
+    attributes = tree.attributes(HOME)
+    assert attributes
+    assert attributes.mtime == NOW
+    tree.home(UID + 1, UID, LATER)
+    attributes = tree.attributes(HOME)
+    assert attributes
+    assert attributes.mtime == LATER
+
+
+def test_each_control_has_its_inode() -> None:
+    tree = make()
+    for row in controls.CONTROLS["tool"]:
+        inode = at(tree, f"tool/shell.d/{row.name}")
+        assert places.control_at("tool", inode) is row
+    last = at(tree, f"tool/shell.d/{controls.CONTROLS['tool'][-1].name}")
+    assert places.control_at("tool", last + 1) is None
+    assert places.control_at("tool", at(tree, "tool/shell.d")) is None
