@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from cortexfs.daemon.bugs import Bugs
+from cortexfs.daemon.status import Bugs
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@
     resulted(frame)                the first lines of what came of it
     asked(approval, sight)         the same, and the question about it
     page(name, rest)               the next of what was cut, and the question again
+    written(input)                 its input as a text to be edited, which `edited` reads
 
 Rules: no control character of a model or a tool gets through, and whatever is left out is counted, as
 somebody decides by what is shown. What was cut is at hand whole, so that it is seen before it is allowed.
@@ -13,6 +14,7 @@ This file must never know sockets, terminals or how files are read.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -20,7 +22,8 @@ import msgspec
 
 from cortexfs.chat import diffs
 from cortexfs.chat.diffs import Read
-from cortexfs.core import frames
+from cortexfs.core import frames, jsontext
+from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import escaped, one_line, within
 
 BRIEF = 200  # characters of what a tool is called with
@@ -100,7 +103,7 @@ def page(name: str, rest: list[Show]) -> ShownCall:
         shown.append(Show(kind, f"  {_plain(text[:MAX_LINE])}"))
         room -= 1 + len(shown[-1].text) // COLUMNS
     if left:
-        shown.append(Show("note", f"  ... {_counted(len(left), 'more line')}"))
+        shown.append(Show("note", f"  ... {counted(len(left), 'more line')}"))
     question = Show("question", f"Allow {one_line(name)}?{HINT if left else ''}")
     return ShownCall([*shown, question], left[::-1])
 
@@ -113,7 +116,7 @@ def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
     lines = text.split("\n", RESULT_LINES)
     told = [Show(kind, f"  {_cut(each)}") for each in lines[:RESULT_LINES]]
     if len(lines) > RESULT_LINES:
-        told.append(Show(kind, f"  ... {_counted(lines[-1].count(chr(10)) + 1, 'more line')}"))
+        told.append(Show(kind, f"  ... {counted(lines[-1].count(chr(10)) + 1, 'more line')}"))
     return [*named, *told] if text else [*named, Show(kind, "  (nothing)")]
 
 
@@ -173,28 +176,18 @@ def _body(name: str, given: Any, read: Read) -> list[Show] | None:
     return None if change is None else [Show(_SIDES[each.side], each.text) for each in change]
 
 
-_SIDES: dict[diffs.Side, Kind] = {
-    "@": "place",
-    " ": "same",
-    "+": "added",
-    "-": "removed",
-    "!": "note",
-}
+_SIDES: dict[diffs.Side, Kind] = {"@": "place", " ": "same", "+": "added", "-": "removed", "!": "note"}
 
 
 def _fitting(body: list[Show] | None, rows: int) -> ShownCall:
     """As much of it as a screen holds together with the question about it; the rest begins with the first
     line that is not whole."""
-    room, lines = _room(rows), body or []
+    room, lines = max(rows - AROUND, LEAST_ROWS), body or []
     shown = [Show(show.kind, f"  {_cut(show.text)}") for show in lines[:room]]
     if (more := len(lines) - room) > 0:
-        shown.append(Show("note", f"  ... {_counted(more, 'more line')}"))
+        shown.append(Show("note", f"  ... {counted(more, 'more line')}"))
     whole = next((number for number, each in enumerate(lines[:room]) if len(each.text) > MAX_LINE), room)
     return ShownCall(shown, lines[whole:])
-
-
-def _room(rows: int) -> int:
-    return max(rows - AROUND, LEAST_ROWS)
 
 
 def _cut(text: str) -> str:
@@ -208,5 +201,19 @@ def _plain(text: str) -> str:
     return escaped(text.replace("\t", "    "))
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def written(value: Any) -> str:
+    """As JSON with a line for each part; what would not be seen is written as JSON escapes it."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return escaped(text, lambda char: json.dumps(char)[1:-1])
+
+
+def edited(given: str) -> dict[str, Any]:
+    """The input that a text is; EINVAL where it is none."""
+    value = jsontext.decode(given, "what you wrote")
+    if not isinstance(value, dict):
+        raise Fault("EINVAL", f"what you wrote: expected a JSON object, got {jsontext.type_name(value)}")
+    return value

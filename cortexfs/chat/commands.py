@@ -1,21 +1,25 @@
-"""Where a chat is, and what its orders do: /help, /new, /sessions, /resume, /pin.
+"""The meaning of a typed line, which is something to say or an order to the chat itself; and what orders do.
 
-Rules: an order changes which session is meant, and says what there is; the connection and the screen
-follow. A session's name is checked before it is gone to.
+Rules: only a single line whose first word is a slash and letters is an order, so a pasted path or program is
+said as it is. An unknown order is never said to the model: it is a slip of the fingers. An order changes
+which session is meant, and says what there is; the connection and the screen follow. A session's name is
+checked before it is gone to.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import re
 import time
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs.chat import sessions as stored
-from cortexfs.chat import typed
-from cortexfs.chat.calls import Show, Surroundings
-from cortexfs.chat.printing import counted
+from cortexfs.chat.calls import Show, Surroundings, counted
 from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
 from cortexfs.client import Conversation, new_id
@@ -24,6 +28,70 @@ from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Scope
 
 LISTED = 20
+KEYS = {
+    "Enter": "send",
+    "Alt-Enter": "begin a new line; so does a backslash before Enter",
+    "Ctrl-C": "cancel what runs; again: leave",
+    "Ctrl-D": "leave",
+    "Up, Ctrl-R": "what you typed before; search in it",
+    "Ctrl-X Ctrl-E": "write in your editor",
+    "Tab": "complete orders, and sessions after /resume",
+    "y, a, n, e": "answer a question: once, always in this session, no, edit the call first",
+}
+_ORDER = re.compile(r"(/[A-Za-z]+)(?:[ \t]+(.*))?", re.ASCII)
+
+
+class TypedText(NamedTuple):
+    text: str
+
+
+class TypedCommand(NamedTuple):
+    name: str
+    argument: str
+
+
+def meaning(text: str) -> TypedText | TypedCommand | None:
+    """Returns the meaning of a line; None where nothing was typed. The Fault about an unknown command
+    lists all."""
+    text = text.rstrip()
+    if not text.strip():
+        return None
+    found = _ORDER.fullmatch(text)
+    if not found:
+        return TypedText(fit(text))
+    name, argument = found[1].lower(), (found[2] or "").strip()
+    if name not in ORDERS:
+        near = get_close_matches(name, list(ORDERS), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        mend = f"{hint}there are {', '.join(ORDERS)}. Begin with a space to say what begins with a slash"
+        raise Fault("EINVAL", f"there is no {found[1]}; {mend}")
+    if argument and not ORDERS[name].argument:
+        raise Fault("EINVAL", f"{name} takes no argument")
+    return TypedCommand(name, argument)
+
+
+def fit(text: str) -> str:
+    """`text` as it can be sent, or EMSGSIZE: what is no UTF-8 is replaced, what is too long is refused."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    try:
+        # With an id and names as long as they may be, so that what fits here fits later too.
+        longest = "x" * requests.MAX_ID
+        requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=text))
+    except Fault:
+        why = "a message may have 1 MiB and this one is longer"
+        raise Fault("EMSGSIZE", f"{why}; say where to read it") from None
+    return text
+
+
+def goes_on(text: str) -> bool:
+    """Returns True if a line ends in the backslash that asks for another one."""
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
+
+
+def help_lines() -> list[str]:
+    rows = {f"{name} {order.argument}".rstrip(): order.summary for name, order in ORDERS.items()} | KEYS
+    width = max(map(len, rows))
+    return [f"{row:{width}}  {summary}" for row, summary in rows.items()]
 
 
 class ChatPlace:
@@ -63,15 +131,15 @@ class ChatPlace:
         else where we are; an old one stays where it was. Models work nowhere."""
         where = stored.place(self._root, self._whole, self.scope, session)
         past = [] if self.scope == "temp" else stored.tail(where)
-        cwd = cwd or (None if past else self._here())
+        if not (cwd or past) and self.is_agents:
+            with contextlib.suppress(FileNotFoundError):  # somebody removed it
+                cwd = os.getcwd()
         talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
         said, is_cut = stored.recent(past)
         deeds = talk.recall(said)
         if is_cut and deeds:
-            deeds.insert(
-                0,
-                Show("note", f"what was said before: ctx session show {self._whole} {session}{self.option}"),
-            )
+            command = f"ctx session show {self._whole} {session}{self.option}"
+            deeds.insert(0, Show("note", f"what was said before: {command}"))
         if session != self.session:
             self.before, self.session = self.session or None, session
         return talk, deeds
@@ -88,12 +156,6 @@ class ChatPlace:
             cwd = own if own not in ("", "/") else cwd  # "/" is said also of one that has none
         return cwd or stored.text(Path(f"{os.path.realpath(self._path)}.d/cwd")) or "/"
 
-    def _here(self) -> str | None:
-        try:
-            return os.getcwd() if self.is_agents else None
-        except FileNotFoundError:  # somebody removed it
-            return None
-
 
 class CommandOutcome(NamedTuple):
     lines: list[str]
@@ -101,30 +163,21 @@ class CommandOutcome(NamedTuple):
     message: str = ""
 
 
-def carry_out(place: ChatPlace, order: typed.TypedCommand) -> CommandOutcome:
+def carry_out(place: ChatPlace, order: TypedCommand) -> CommandOutcome:
     """Returns the lines to show, the session to go to, and the message to say in it. /quit is not done
     here."""
-    return _ORDERS[order.name](place, order.argument)
-
-
-def _help(place: ChatPlace, argument: str) -> CommandOutcome:
-    return CommandOutcome(typed.help_lines())
+    do = ORDERS[order.name].do
+    assert do
+    return do(place, order.argument)
 
 
 def _new(place: ChatPlace, argument: str) -> CommandOutcome:
     there = {one.session for one in place.sessions()}
-    if not argument:
-        return CommandOutcome([], _unused(time.strftime("%Y-%m-%d-%H%M%S"), there))
-    if requests.check_session(argument) in there:
+    if argument and requests.check_session(argument) in there:
         raise Fault("EEXIST", f"there is a session {argument!r}; go on with it: /resume {argument}")
-    return CommandOutcome([], argument)
-
-
-def _unused(name: str, there: set[str]) -> str:
-    number = 1
-    while (found := name if number == 1 else f"{name}-{number}") in there:
-        number += 1
-    return found
+    now = time.strftime("%Y-%m-%d-%H%M%S")
+    names = itertools.chain([argument or now], (f"{now}-{number}" for number in itertools.count(2)))
+    return CommandOutcome([], next(name for name in names if name not in there))
 
 
 def _sessions(place: ChatPlace, argument: str) -> CommandOutcome:
@@ -147,9 +200,8 @@ def _resume(place: ChatPlace, argument: str) -> CommandOutcome:
         raise Fault("EINVAL", _NONE["temp"])
     there = [one.session for one in place.sessions()]
     if argument and requests.check_session(argument) not in there:
-        raise Fault(
-            "ENOENT", f"there is no session {argument!r}; see /sessions, or begin it: /new {argument}"
-        )
+        mend = f"see /sessions, or begin it: /new {argument}"
+        raise Fault("ENOENT", f"there is no session {argument!r}; {mend}")
     others = [name for name in (place.before, *there) if name and name != place.session]
     name = argument or next(iter(others), None)
     if name is None:
@@ -175,10 +227,19 @@ _NONE = {
     "shared": "there are no shared sessions yet: what you say begins one",
     "temp": "temp sessions are not kept: they end with their chat",
 }
-_ORDERS: dict[str, Callable[[ChatPlace, str], CommandOutcome]] = {
-    "/help": _help,
-    "/new": _new,
-    "/sessions": _sessions,
-    "/resume": _resume,
-    "/pin": _pin,
+
+
+class Order(NamedTuple):
+    argument: str
+    summary: str
+    do: Callable[[ChatPlace, str], CommandOutcome] | None = None
+
+
+ORDERS = {
+    "/help": Order("", "show this", lambda place, argument: CommandOutcome(help_lines())),
+    "/new": Order("[NAME]", "begin another session", _new),
+    "/sessions": Order("", "list the sessions of this object", _sessions),
+    "/resume": Order("[NAME]", "go on with a session; without a name, the one before this", _resume),
+    "/pin": Order("TEXT", "have an agent keep this in mind, whatever else it forgets", _pin),
+    "/quit": Order("", "leave, as Ctrl-D does"),
 }

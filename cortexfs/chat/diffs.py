@@ -33,7 +33,7 @@ def of(name: str, given: dict[str, Any], read: Read) -> list[DiffLine] | None:
     if not isinstance(path, str):
         return None
     if name == "fs.replace" and isinstance(diff, str) and not {"old", "new"} & given.keys():
-        return [_line_of(line) for line in _lines(diff)]
+        return [DiffLine(_SIDES.get(line[:1], "!"), line) for line in _lines(diff)]
     if (found := _CHANGES[name](given)) is None:
         return None
     bare, change = found
@@ -86,13 +86,7 @@ _CHANGES: dict[str, Callable[[dict[str, Any]], Change | None]] = {
 }
 
 
-def _line_of(text: str) -> DiffLine:
-    """A line of somebody else's diff."""
-    side: Side = next((each for each in _OTHERS if text.startswith(each)), "!")
-    return DiffLine(side, text)
-
-
-_OTHERS: tuple[Side, ...] = ("@", "+", "-", " ")
+_SIDES: dict[str, Side] = {"@": "@", "+": "+", "-": "-", " ": " "}  # of somebody else's diff
 
 
 def difference(before: Sequence[str], after: Sequence[str]) -> list[DiffLine]:

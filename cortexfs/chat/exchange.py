@@ -1,12 +1,15 @@
 """A talk over its connection, for whoever does nothing else meanwhile: `ctx send`, and `ctx chat` in a pipe.
 
-    with Exchange(talk, conversation, show) as exchange:
-        exchange.do(talk.say("hello"))
-        exchange.run()                    until nothing runs any more
+    exchange = Exchange(talk, conversation, show)
+    exchange.do(talk.say("hello"))
+    exchange.run()                    until nothing runs any more
 
 Rules: a signal is a byte in a pipe, so that it never tears a frame apart: the first Ctrl-C cancels, the
 second leaves. What asks for approval where nobody can be asked is denied, and the person told what to do.
-This file must never know who prints.
+A pipe is one message, up to its end; so is each end that is typed at a terminal whose output goes elsewhere.
+A terminal that can do nothing is read line by line, and knows the orders; there nothing is asked either. A
+connection that was lost is opened again for its next message.
+This file must never know escape sequences.
 """
 
 from __future__ import annotations
@@ -15,16 +18,22 @@ import contextlib
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from cortexfs.chat import commands
 from cortexfs.chat.calls import Show
+from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
+from cortexfs.chat.printing import Printer, tolerant
 from cortexfs.chat.state import Deed, Leave, Talk
 from cortexfs.client import Conversation, Failed
-from cortexfs.core.frames import AnyFrame, Approval
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.frames import MAX_LINE, AnyFrame, Approval
 from cortexfs.core.safe_text import one_line
 from cortexfs.core.talk.requests import Decision
 
+MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
 UNASKED = "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve {} allows"
 
 # What is decided about a call; None where nobody can be asked. The descriptor can be read after Ctrl-C.
@@ -69,37 +78,33 @@ class Exchange:
         is_over = is_over or (lambda: not self._talk.busy)
         try:
             with interrupts() as pipe:
-                self._listen(pipe, is_over)
+                poll = select.poll()
+                poll.register(pipe, select.POLLIN)
+                poll.register(self._conversation, select.POLLIN)
+                while not is_over():
+                    if not (heard := self._conversation.waiting()):
+                        poll.poll()
+                    self._take(heard, pipe)
         except Failed:
             self._show(Show("end"))  # what is said of it begins a line of its own
             raise
 
-    def _listen(self, pipe: int, is_over: Callable[[], bool]) -> None:
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
-        poll.register(self._conversation, select.POLLIN)
-        while not is_over():
-            if not (heard := self._conversation.waiting()):
-                poll.poll()
-            for frame in heard:
-                self._heard(frame)
-                self.do(self._talk.hear(frame))
-            self._decide_all(pipe)
-            for _ in taken(pipe):
-                self.do(self._talk.interrupt())
-
-    def cancel(self) -> None:
-        """Nobody wants what runs any more."""
-        self.do(deed for deed in self._talk.interrupt() if not isinstance(deed, Show))
-
-    def _decide_all(self, pipe: int) -> None:
-        """Answers the questions of our runs that nothing has settled since; the questions of others are
-        theirs."""
+    def _take(self, heard: list[AnyFrame], pipe: int) -> None:
+        for frame in heard:
+            self._heard(frame)
+            self.do(self._talk.hear(frame))
+        # The questions of our runs that nothing has settled since; those of others are theirs.
         for asked in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
             decision = self._decide(asked, pipe)
             if decision is None:
                 self._show(Show("question", UNASKED.format(one_line(asked.name))))
             self.do(self._talk.decide(decision or "deny", call=asked.call))
+        for _ in taken(pipe):
+            self.do(self._talk.interrupt())
+
+    def cancel(self) -> None:
+        """Nobody wants what runs any more."""
+        self.do(deed for deed in self._talk.interrupt() if not isinstance(deed, Show))
 
 
 @contextlib.contextmanager
@@ -123,3 +128,85 @@ def taken(pipe: int) -> bytes:
         return os.read(pipe, 64)
     except BlockingIOError:
         return b""
+
+
+class PipedInput:
+    def __init__(self, place: ChatPlace, session: str, cwd: str | None) -> None:
+        self._place = place
+        self._printer = Printer(sys.stdout, sys.stderr)
+        tolerant(sys.stdin, "surrogateescape")
+        self._is_person = sys.stdin.isatty() and sys.stdout.isatty()
+        self._conversation: Conversation | None = None
+        self._talk: Talk
+        self._enter(session, cwd)
+
+    def run(self) -> int:
+        """Until there is no more to read, or a person leaves."""
+        try:
+            if not self._is_person:  # one message, though who types it could go on after its end
+                if (text := sys.stdin.read(MOST)).strip():
+                    self._say(commands.fit(text.rstrip("\r\n")))
+                return self._talk.status
+            while (text := self._typed()) is not None:
+                try:
+                    self._take(commands.meaning(text))
+                except Fault as fault:
+                    self._printer.show(Show("error", fault.message))
+            return EXIT_OK
+        except PersonLeft as left:
+            return left.status
+        finally:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._conversation:
+            self._conversation.close()
+            self._conversation = None
+
+    def _enter(self, session: str, cwd: str | None = None) -> None:
+        self._talk, past = self._place.enter(session, cwd)
+        self._hang_up()
+        if self._is_person:
+            self._printer.show(Show("note", self._place.greeting))
+            for deed in past:
+                if isinstance(deed, Show):
+                    self._printer.show(deed)
+
+    def _typed(self) -> str | None:
+        """The next message; None when there is no more."""
+        lines, prompt = "", "> "
+        while True:
+            print(prompt, end="", flush=True)
+            if not (line := sys.stdin.readline()):
+                return lines or None
+            line = line.removesuffix("\n")
+            if not commands.goes_on(line):
+                return lines + line
+            lines, prompt = f"{lines}{line[:-1]}\n", "  "
+
+    def _take(self, meant: TypedText | TypedCommand | None) -> None:
+        if isinstance(meant, TypedText):
+            self._say(meant.text)
+        elif meant and meant.name == "/quit":
+            raise PersonLeft(EXIT_OK)
+        elif meant:
+            outcome = commands.carry_out(self._place, meant)
+            for line in outcome.lines:
+                self._printer.show(Show("note", line))
+            if outcome.session:
+                self._enter(outcome.session)
+            if outcome.message:
+                self._say(outcome.message)
+
+    def _say(self, text: str) -> None:
+        deeds: list[Deed] = []
+        if self._conversation is None:
+            self._conversation = self._place.connect()
+            deeds = self._talk.back()
+        exchange = Exchange(self._talk, self._conversation, self._printer.show)
+        try:
+            exchange.do([*deeds, *self._talk.say(text)])
+            exchange.run()
+        except Fault:
+            self._hang_up()
+            raise

@@ -1,25 +1,35 @@
-"""The keys of the chat's input line, and its history and completion.
+"""The chat's input line: its keys, its history and its completion.
 
 Rules: Enter sends, whatever was pasted; only Alt-Enter or a backslash begins a new line. What the keys lead
-to is the business of whoever gives the deeds in.
+to is the business of whoever gives the deeds in. The history is one JSON string a line, in a file that is its
+user's alone and stays small. Several chats append to one file, so a line is written at once and whole;
+whoever opens a file that has grown too long writes its newer half anew. A history that cannot be kept is no
+reason to fail.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import is_done, is_searching
-from prompt_toolkit.history import History as Remembered
+from prompt_toolkit.history import History as PromptHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from cortexfs.chat import typed
-from cortexfs.chat.history import History
+from cortexfs.chat.commands import ORDERS, goes_on
 from cortexfs.core.frames import MAX_LINE
+
+MAX_ENTRIES = 1000
+MAX_ENTRY = 16 << 10  # a pasted log is not what somebody looks for again
+MAX_FILE = 1 << 20
 
 
 class Deeds(NamedTuple):
@@ -37,7 +47,7 @@ def bindings(deeds: Deeds) -> KeyBindings:
     def _enter(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         line = buffer.document.current_line_before_cursor
-        if typed.goes_on(line) and not buffer.document.current_line_after_cursor:
+        if goes_on(line) and not buffer.document.current_line_after_cursor:
             buffer.delete_before_cursor(1)
             buffer.insert_text("\n")
         else:
@@ -74,18 +84,59 @@ def bindings(deeds: Deeds) -> KeyBindings:
     return keys
 
 
-class HistoryFile(Remembered):
-    """The history's file, as the input line wants it."""
-
-    def __init__(self, history: History) -> None:
+class History(PromptHistory):
+    def __init__(self, path: Path | None) -> None:
+        """Without a path it remembers nothing."""
         super().__init__()
-        self._history = history
+        self._path = path or Path(os.devnull, "nowhere")
 
     def load_history_strings(self) -> Iterable[str]:
-        return reversed(self._history.load())
+        """The entries, newest first."""
+        try:
+            with open(self._path, "rb", opener=_private) as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - MAX_FILE))
+                data = file.read(MAX_FILE)
+        except OSError:
+            return []
+        entries = []
+        for line in data.split(b"\n"):  # the first may be cut, and other programs may have written here
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                entries.append(msgspec.json.decode(line, type=str))
+        newest = entries[: -MAX_ENTRIES - 1 : -1]
+        if size > MAX_FILE or len(entries) > 2 * MAX_ENTRIES:
+            with contextlib.suppress(OSError):
+                self._shorten(newest)
+        return newest
 
     def store_string(self, string: str) -> None:
-        self._history.add(string)
+        # A terminal of another locale may have sent what is no character.
+        text = string.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        line = msgspec.json.encode(text) + b"\n"
+        if len(line) > MAX_ENTRY:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(self._path, "ab", buffering=0, opener=_private) as file:
+                file.write(line)
+
+    def _shorten(self, newest: list[str]) -> None:
+        kept: list[bytes] = []
+        room = MAX_FILE // 2
+        for entry in newest:
+            line = msgspec.json.encode(entry) + b"\n"
+            if (room := room - len(line)) < 0:
+                break
+            kept.append(line)
+        aside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with open(aside, "wb", opener=_private) as file:
+            file.writelines(reversed(kept))
+        os.replace(aside, self._path)
+
+
+def _private(path: str, flags: int) -> int:
+    """A pipe in its place is not waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
 class Orders(Completer):
@@ -99,7 +150,7 @@ class Orders(Completer):
         order, space, start = text.partition(" ")
         if not order.startswith("/") or "\n" in text:
             return
-        known = list(typed.ORDERS) if not space else self._sessions() if order == "/resume" else []
+        known = list(ORDERS) if not space else self._sessions() if order == "/resume" else []
         start = start if space else order
         for word in known:
             if word.startswith(start):

@@ -18,7 +18,6 @@ from typing import ClassVar, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement
 from rich.segment import Segment
@@ -111,7 +110,9 @@ def split(text: str) -> tuple[str, str, bool]:
 
     The last line is still being written: `3` may become `3. third`, and belong to the list above.
     """
-    blocks = _blocks(text[: text.rfind("\n") + 1])
+    tokens: list[Token] = []  # where blocks begin; what is in their lines does not matter here
+    _parser.block.parse(_lined(text[: text.rfind("\n") + 1]), _parser, {}, tokens)
+    blocks = [token for token in tokens if token.level == 0 and token.nesting >= 0]
     last = blocks[-1] if blocks else None
     lines = _lined(text).splitlines(keepends=True)
     done = sum(map(len, lines[: last.map[0]])) if last and last.map else 0
@@ -119,20 +120,10 @@ def split(text: str) -> tuple[str, str, bool]:
     if len(rest) <= MAX_BLOCK:
         return text[:done], rest, True
     cut = max(rest.rfind("\n", 0, MAX_BLOCK), rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
-    return text[: done + cut], _opening(rest, last) + rest[cut:], False
-
-
-def _blocks(text: str) -> list[Token]:
-    """Where the top-level blocks begin; what is in their lines does not matter here."""
-    tokens: list[Token] = []
-    _parser.block.parse(_lined(text), _parser, {}, tokens)
-    return [token for token in tokens if token.level == 0 and token.nesting >= 0]
-
-
-def _opening(rest: str, block: Token | None) -> str:
-    """The line that opens the code block which `rest` is, so that its remainder is code too."""
+    # The remainder of a code block is opened by the same line, so that it is code too.
     line = rest.partition("\n")[0]
-    return f"{line}\n" if block and block.type == "fence" and len(line) < MAX_FENCE else ""
+    opening = f"{line}\n" if last and last.type == "fence" and len(line) < MAX_FENCE else ""
+    return text[: done + cut], opening + rest[cut:], False
 
 
 def _lined(text: str) -> str:
@@ -149,19 +140,26 @@ def rendered(text: str, width: int, style: Style) -> str:
     text = _lined(text.replace("\r\n", "\n"))
     if not text.strip():
         return ""
-    console = _console(width, style)
-    groups = _groups([_hard(token) for token in _parser.parse(text)])
-    return "\n".join(lines for group in groups if (lines := _block(console, group)))
-
-
-def _groups(tokens: list[Token]) -> list[list[Token]]:
-    """The tokens of each top-level block."""
-    found: list[list[Token]] = [[]]
-    for token in tokens:
-        found[-1].append(token)
+    console = Console(
+        file=io.TextIOWrapper(io.BytesIO(), style.encoding),  # it says which characters it could take
+        width=max(width, 10),
+        force_terminal=True,
+        color_system="standard" if style.colour else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        theme=_THEME,
+    )
+    groups: list[list[Token]] = [[]]  # the tokens of each top-level block
+    for token in _parser.parse(text):
+        for child in token.children or []:
+            if child.type == "softbreak":  # a line break stays one
+                child.type = "hardbreak"
+        groups[-1].append(token)
         if token.level == 0 and token.nesting <= 0:
-            found.append([])
-    return found[:-1]
+            groups.append([])
+    return "\n".join(lines for group in groups[:-1] if (lines := _block(console, group)))
 
 
 def _block(console: Console, tokens: list[Token]) -> str:
@@ -209,14 +207,6 @@ class _Markdown(Markdown):
     }
 
 
-def _hard(token: Token) -> Token:
-    """Let a line break stay a line break."""
-    for child in token.children or []:
-        if child.type == "softbreak":
-            child.type = "hardbreak"
-    return token
-
-
 def _line(console: Console, segments: list[Segment]) -> str:
     """A line without the spaces that would fill it up, which wrap when the window gets narrower."""
     system = console._color_system
@@ -225,35 +215,8 @@ def _line(console: Console, segments: list[Segment]) -> str:
         told.pop()
     if told:
         told[-1] = Segment(told[-1].text.rstrip(" "), told[-1].style)
-    return "".join(_styled(segment, system) for segment in told) + "\n"
-
-
-def _styled(segment: Segment, system: ColorSystem | None) -> str:
-    text = prose(segment.text)
-    return segment.style.render(text, color_system=system) if segment.style and system else text
-
-
-class _Nowhere(io.StringIO):
-    """A file that is never written to, and says which characters it could take."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self._encoding = encoding
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
-
-
-def _console(width: int, style: Style) -> Console:
-    return Console(
-        file=_Nowhere(style.encoding),
-        width=max(width, 10),
-        force_terminal=True,
-        color_system="standard" if style.colour else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        theme=_THEME,
-    )
+    line = ""
+    for segment in told:
+        text, style = prose(segment.text), segment.style
+        line += style.render(text, color_system=system) if style and system else text
+    return line + "\n"

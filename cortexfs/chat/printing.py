@@ -14,18 +14,10 @@ from typing import TextIO
 from cortexfs.chat.calls import Kind, Show
 from cortexfs.core.safe_text import prose
 
-# What is told of what goes on, and with which mark: one for those who see Unicode, and one for others.
+# With which mark something is told: one for those who see Unicode, and one for others.
 MARKS: dict[Kind, tuple[str, str]] = {
-    "note": ("", ""),
     "progress": ("\N{MIDDLE DOT} ", "- "),
     "call": ("\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", "> "),
-    "result": ("", ""),
-    "failed": ("", ""),
-    "code": ("", ""),
-    "place": ("", ""),
-    "same": ("", ""),
-    "added": ("", ""),
-    "removed": ("", ""),
 }
 
 DIM, RED, GREEN, YELLOW, CYAN, BOLD, PLAIN = "2", "31", "32", "33", "36", "1", ""
@@ -59,25 +51,21 @@ class Printer:
 
     def show(self, show: Show) -> None:
         match show.kind:
+            case "answer" if show.text:
+                self._out.write(prose(show.text) if self._out_is_terminal else show.text)
+                self._out.flush()
+                self._mid_line = not show.text.endswith("\n")
             case "answer":
-                self._answer(show.text)
+                pass
             case "end":
                 self._break()
             case "other":
                 self._break()
                 self._out.write(quoted(show.text) + "\n")
                 self._out.flush()
-            case kind if kind in MARKS and not self._chatty:
-                pass
-            case _:
+            case kind if self._chatty or kind in ("error", "question"):
                 self._break()
                 print(marked(show, self._err.encoding), file=self._err, flush=True)
-
-    def _answer(self, text: str) -> None:
-        if text:
-            self._out.write(prose(text) if self._out_is_terminal else text)
-            self._out.flush()
-            self._mid_line = not text.endswith("\n")
 
     def _break(self) -> None:
         if self._mid_line:
@@ -90,10 +78,6 @@ def marked(show: Show, encoding: str) -> str:
     """A line about what goes on, as a stream of that encoding can show it."""
     plain, ascii_ = MARKS.get(show.kind, ("", ""))
     return (plain if encoding.lower() in ("utf-8", "utf8") else ascii_) + show.text
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def quoted(text: str) -> str:

@@ -185,15 +185,11 @@ def tail(place: Path) -> list[AnyFrame]:
             data = file.read(size - start)
     except OSError:
         return []
-    *lines, _ = data.split(b"\n")  # what follows the last newline is being written
-    return [frame for line in lines[1 if start else 0 :] if (frame := _event(line))]
-
-
-def _event(line: bytes) -> AnyFrame | None:
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        frame = frames.decode(line)
-        return frame if frame.id is not None else None
-    return None
+    found: list[AnyFrame] = []
+    for line in data.split(b"\n")[1 if start else 0 : -1]:  # what follows the last newline is being written
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            found.append(frames.decode(line))
+    return [frame for frame in found if frame.id is not None]
 
 
 def recent(past: list[AnyFrame], most: int = MESSAGES) -> tuple[list[AnyFrame], bool]:

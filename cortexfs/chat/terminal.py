@@ -24,11 +24,10 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.output.color_depth import ColorDepth
 
-from cortexfs.chat import commands, edits, typed
+from cortexfs.chat import calls, commands
 from cortexfs.chat.calls import Kind, Show
-from cortexfs.chat.commands import ChatPlace
-from cortexfs.chat.history import History
-from cortexfs.chat.keys import Deeds, HistoryFile, Orders, bindings
+from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
+from cortexfs.chat.keys import Deeds, History, Orders, bindings
 from cortexfs.chat.markdown import MarkdownStream, Style
 from cortexfs.chat.printing import STYLES, marked, quoted
 from cortexfs.chat.state import ANSWERS, EDIT, Deed, Leave, answer
@@ -89,7 +88,7 @@ class Terminal:
             message=self._message,
             multiline=True,
             key_bindings=bindings(deeds),
-            history=HistoryFile(history),
+            history=history,
             completer=Orders(lambda: [one.session for one in self._place.sessions()]),
             complete_while_typing=False,
             enable_suspend=True,
@@ -200,7 +199,7 @@ class Terminal:
             elif self._talk.question:
                 self._decide(buffer)
             else:
-                self._take(buffer, typed.meaning(buffer.text))
+                self._take(buffer, commands.meaning(buffer.text))
         except Fault as fault:
             self._complain(fault.message)
             if fault.code != "EMSGSIZE":  # who pasted too much may shorten it
@@ -210,9 +209,9 @@ class Terminal:
         self._enter(buffer)
         return True  # what is left there is meant to be
 
-    def _take(self, buffer: Buffer, meant: typed.TypedText | typed.TypedCommand | None) -> None:
+    def _take(self, buffer: Buffer, meant: TypedText | TypedCommand | None) -> None:
         buffer.reset(append_to_history=meant is not None)
-        if isinstance(meant, typed.TypedText):
+        if isinstance(meant, TypedText):
             self._send(meant.text)
         elif meant and meant.name == "/quit":
             self._leave(0)
@@ -247,14 +246,14 @@ class Terminal:
         elif reply == EDIT:
             self._edited = self._talk.question
             assert self._edited
-            buffer.document = Document(edits.text(self._edited.input))
+            buffer.document = Document(calls.written(self._edited.input))
         else:
             self._do(self._talk.decide(reply))
 
     def _allow(self, buffer: Buffer) -> None:
         """Allow the call as it was edited; what cannot be sent stays, to be edited further."""
         try:
-            deeds = self._talk.decide("allow_once", edits.edited(buffer.text))
+            deeds = self._talk.decide("allow_once", calls.edited(buffer.text))
         except Fault as fault:
             self._complain(fault.message)
         else:

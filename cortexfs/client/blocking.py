@@ -76,14 +76,23 @@ class Conversation:
     """One connection to the object (or socket) at `path`, a name or a path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Failed with the mend, where nobody can be reached there."""
         place = places.socket_path(path)
         self._sorter = Sorter(place)
-        self._socket = connected(place)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._changed = threading.Condition()  # guards the sorter and who reads
         self._reader: int | None = None  # the thread that reads for all
         self._writing = threading.Lock()
         self._unsent = bytearray()
         self._all: Inbox | None = None
+        try:
+            with places.address(place) as short:
+                self._socket.connect(short)
+        except BaseException as problem:  # an interrupt, say: it goes on, and nobody else has the connection
+            self._socket.close()
+            if isinstance(problem, OSError):
+                raise places.refused(place, problem) from None
+            raise
 
     def __enter__(self) -> Conversation:
         return self
@@ -151,7 +160,7 @@ class Conversation:
     def frames(self) -> Stream:
         """Everything that comes, in order, whatever asked for it."""
         with self._changed:
-            self._all = self._all or self._sorter.open_all()
+            self._all = self._all or self._sorter.open()
         return Stream(self, self._all)
 
     def waiting(self) -> list[AnyFrame]:
@@ -210,19 +219,15 @@ class Conversation:
         """Take in what comes next, as the one whose turn it is."""
         data = None
         try:
-            data = self._received()
+            data = self._socket.recv(READ_BYTES)
+        except OSError:
+            data = b""  # reset by the other side, or closed by ours: the end in any case
         finally:
             with self._changed:
                 self._reader = None
                 if data is not None:
                     self._sorter.receive(data)
                 self._changed.notify_all()
-
-    def _received(self) -> bytes:
-        try:
-            return self._socket.recv(READ_BYTES)
-        except OSError:
-            return b""  # reset by the other side, or closed by ours: the end in any case
 
     def _write(self, lines: bytes) -> None:
         with self._writing:
@@ -232,14 +237,13 @@ class Conversation:
                     sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                     del self._unsent[:sent]
                 except BlockingIOError:
-                    self._make_room()
-                except OSError:
-                    return self._raise_end()
-
-    def _make_room(self) -> None:
-        """Wait until more can be written, reading what comes unless somebody else does."""
-        if self._can(select.POLLOUT | (select.POLLIN if self._may_read else 0), LOOK_MS) & select.POLLIN:
-            self._read_at_once()
+                    # Wait until more can be written, reading what comes unless somebody else does.
+                    wanted = select.POLLOUT | (select.POLLIN if self._may_read else 0)
+                    if self._can(wanted, LOOK_MS) & select.POLLIN:
+                        self._read_at_once()
+                except OSError:  # nobody listens: what was said before that tells why
+                    self.wait(lambda: self._sorter.fault is not None)
+                    return self._sorter.check()
 
     def _read_at_once(self) -> None:
         """Reads as far as that needs no waiting, unless another thread reads."""
@@ -253,23 +257,3 @@ class Conversation:
         poll = select.poll()
         poll.register(self._socket, events)
         return dict(poll.poll(ms)).get(self._socket.fileno(), 0)
-
-    def _raise_end(self) -> None:
-        """Nobody listens: what was said before that tells why."""
-        self.wait(lambda: self._sorter.fault is not None)
-        self._sorter.check()
-
-
-def connected(path: str) -> socket.socket:
-    """A connection to the socket at `path`, or Failed with the mend."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with places.address(path) as short:
-            connection.connect(short)
-    except OSError as problem:
-        connection.close()
-        raise places.refused(path, problem) from None
-    except BaseException:  # an interrupt, say: it goes on, and nobody else has the connection
-        connection.close()
-        raise
-    return connection

@@ -128,7 +128,7 @@ def run(
             bufsize=0,
         )
     except OSError as problem:
-        raise places.not_run(path, problem) from None
+        raise places.refused(path, problem, places.EXEC_REFUSALS) from None
     finally:
         os.close(stdin)
     return Run(process, path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from cortexfs.client.results import Failed
 from cortexfs.core import mountinfo
@@ -85,17 +85,8 @@ def address(path: str) -> Iterator[str]:
         os.close(place)
 
 
-def refused(path: str, problem: OSError) -> Failed:
-    """The sentence for a connect that did not work."""
-    return _told(path, problem, REFUSALS)
-
-
-def not_run(path: str, problem: OSError) -> Failed:
-    """The sentence for an object that cannot be executed."""
-    return _told(path, problem, EXEC_REFUSALS)
-
-
-def _told(path: str, problem: OSError, table: dict[int, tuple[str, str]]) -> Failed:
-    said = table.get(problem.errno or 0)
-    code, why = said or (code_of(problem.errno), f"cannot be reached: {problem.strerror}")
+def refused(path: str, problem: OSError, refusals: Mapping[int, tuple[str, str]] = REFUSALS) -> Failed:
+    """The sentence for a connect that did not work; with EXEC_REFUSALS, for an object that cannot be run."""
+    reason = code_of(problem.errno), f"cannot be reached: {problem.strerror}"
+    code, why = refusals.get(problem.errno or 0, reason)
     return Failed(code, f"{path} {why}")

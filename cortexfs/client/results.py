@@ -21,35 +21,22 @@ class Failed(Fault):
         self.run = run
 
 
-class AnswerText:
-    """The answer of a run, gathered frame by frame: its deltas, or its messages where it sent none."""
-
-    def __init__(self) -> None:
-        self._deltas: list[str] = []
-        self._messages: list[str] = []
-        self._failed: Failed | None = None
-
-    def add(self, frame: AnyFrame) -> None:
-        if isinstance(frame, frames.Delta):
-            self._deltas.append(frame.text)
-        elif isinstance(frame, frames.Message) and frame.role != "user":
-            self._messages += [part.text for part in frame.content]
-        else:
-            self._failed = self._failed or failure(frame)
-
-    def whole(self) -> str:
-        """The answer; raises Failed when the run failed or was cancelled."""
-        if self._failed is not None:
-            raise self._failed
-        return "".join(self._deltas or self._messages)
-
-
 def text(run: Iterable[AnyFrame]) -> str:
-    """Read a run to its end: its answer, or Failed when it fails, is cancelled or is refused."""
-    answer = AnswerText()
+    """Read a run to its end: its answer, or Failed when it fails, is cancelled or is refused. The answer is
+    its deltas, or its messages where it sent none."""
+    deltas: list[str] = []
+    messages: list[str] = []
+    failed: Failed | None = None
     for frame in run:
-        answer.add(frame)
-    return answer.whole()
+        if isinstance(frame, frames.Delta):
+            deltas.append(frame.text)
+        elif isinstance(frame, frames.Message) and frame.role != "user":
+            messages += [part.text for part in frame.content]
+        else:
+            failed = failed or failure(frame)
+    if failed is not None:
+        raise failed
+    return "".join(deltas or messages)
 
 
 def check(frame: AnyFrame) -> None:

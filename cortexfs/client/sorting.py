@@ -191,15 +191,16 @@ class Sorter:
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
             raise Failed("EINVAL", f"the request cannot be written as JSON: {problem}") from None
 
-    def open(self, request: AnyRequest) -> Inbox:
-        """Keep what answers this request, which is about to be written."""
+    def open(self, request: AnyRequest | None = None) -> Inbox:
+        """Keep what answers this request, which is about to be written; without one, everything that comes."""
         inbox: Inbox
         follows = any(isinstance(each, SessionEvents) and not each.is_settled for each in self._inboxes)
-        if isinstance(request, Send):
+        if request is None:
+            inbox = Inbox()
+        elif isinstance(request, Send):
             if request.id in self._sends:
-                raise Failed(
-                    "EBUSY", f"the send {request.id} is under way in this conversation; read that one"
-                )
+                why = f"the send {request.id} is under way in this conversation"
+                raise Failed("EBUSY", f"{why}; read that one")
             inbox = RunOfSend(self.note(request))
         elif isinstance(request, Resume):
             if follows:
@@ -209,11 +210,9 @@ class Sorter:
             inbox = Ending(request.id, request.id in self._sends, not follows)
         else:
             inbox = Replies(request.id)
-        return self._opened(inbox)
-
-    def open_all(self) -> Inbox:
-        """Keep everything that comes."""
-        return self._opened(Inbox())
+        inbox.fault = self.fault
+        self._inboxes.add(inbox)
+        return inbox
 
     def note(self, request: Send) -> SentMessage:
         """Know the run of this send when it begins."""
@@ -235,7 +234,8 @@ class Sorter:
     def receive(self, data: bytes) -> None:
         """Sort what came; no data is the other side's end."""
         if not data:
-            self.end(self._parting or Fault("EHOSTDOWN", self._lost()))
+            lost = f"the connection to {self._name} is lost; see whether its daemon runs: ctx status"
+            self.end(self._parting or Fault("EHOSTDOWN", lost))
             return
         self._carried += len(data)
         try:
@@ -258,11 +258,6 @@ class Sorter:
         self.end(Fault("ECANCELED", "this conversation was closed"))
         for inbox in list(self._inboxes):
             inbox.is_over = inbox.is_over or isinstance(inbox, SessionEvents) or type(inbox) is Inbox
-
-    def _opened(self, inbox: Inbox) -> Inbox:
-        inbox.fault = self.fault
-        self._inboxes.add(inbox)
-        return inbox
 
     def _put(self, frame: AnyFrame, size: int) -> None:
         sent = self._sent(frame)
@@ -303,6 +298,3 @@ class Sorter:
             del self._sends[sent.id]
         if sent.run is not None:
             self._runs.pop(sent.run, None)
-
-    def _lost(self) -> str:
-        return f"the connection to {self._name} is lost; see whether its daemon runs: ctx status"

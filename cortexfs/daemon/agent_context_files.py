@@ -15,6 +15,7 @@ This file must never know models or tasks.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -55,11 +56,12 @@ class ContextFiles:
 
     def write_summary(self, summary: Summary) -> None:
         with _told("the summary"):
-            self._write((), "summary.md", summary_text(summary).encode(errors="replace"))
+            data = summary_text(summary).encode(errors="replace")
+            disk.replace(self._folder() / "summary.md", [data])
 
     def write_pack(self, pack: bytes) -> None:
         with _told("the pack"):
-            self._write((), "pack.json", pack)
+            disk.replace(self._folder() / "pack.json", [pack])
 
     def spill(self, call: str, text: str) -> str:
         """Keep an output; where it can be read, or nothing. A name that is taken gets a number."""
@@ -67,7 +69,7 @@ class ContextFiles:
         with _told("an output"):
             folder = self._folder("output")
             name = _free(folder, names.clean(call)[:48].rstrip("."))
-            self._write(("output",), name, data)
+            disk.replace(folder / name, [data])
             self._grown += len(data) - _trim(folder, name)
             return f"{self._shown}/output/{name}"
         return ""
@@ -82,7 +84,7 @@ class ContextFiles:
         if not name:
             name = self._next(pins, len(data))
             with os_faults("the pin cannot be kept"):
-                self._write(("pinned",), name, data + b"\n")
+                disk.replace(self._folder("pinned") / name, [data + b"\n"])
         return f"{self._shown}/pinned/{name}"
 
     def _next(self, pins: list[Pin], size: int) -> str:
@@ -110,9 +112,6 @@ class ContextFiles:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
         return folder
-
-    def _write(self, below: tuple[str, ...], name: str, data: bytes) -> None:
-        disk.replace(self._folder(*below) / name, [data])
 
 
 @contextlib.contextmanager
@@ -151,15 +150,8 @@ def _number(name: str) -> int:
 def _free(folder: Path, name: str) -> str:
     """A name that no output has: models of one session may call their calls alike."""
     taken = set(_listed(folder))
-    plain = f"{name}.txt"
-    return plain if plain not in taken else _numbered(name, taken)
-
-
-def _numbered(name: str, taken: set[str]) -> str:
-    number = 2
-    while f"{name}-{number}.txt" in taken:
-        number += 1
-    return f"{name}-{number}.txt"
+    numbered = (f"{name}-{number}.txt" for number in itertools.count(2))
+    return next(each for each in itertools.chain([f"{name}.txt"], numbered) if each not in taken)
 
 
 def _trim(folder: Path, newest: str) -> int:

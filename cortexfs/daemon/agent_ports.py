@@ -8,8 +8,9 @@ This file must never know what an agent does with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -55,10 +56,10 @@ class AgentWorld:
         drivers: Drivers,
         tools: ToolCalls,
         middleware: Middleware,
-        home: Callable[[int], Awaitable[str]],
+        home: Callable[[int], Coroutine[Any, Any, str]],
     ) -> None:
         self.root = str(root)
-        self._home = home
+        self.home = home
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         self.limits: AgentSettings = config.agent
         self.protected = (str(config.state), str(config.directory))
@@ -68,10 +69,8 @@ class AgentWorld:
             (str(config.directory), "r"),
             (self.root, "rx"),
             (str(place_of(config.state)), "rx"),  # or an agent could change what others run
-            (
-                "/proc",
-                "r",
-            ),  # a process's memory is written there, the runner's too (host/confine/socket_gate.py)
+            # A process's memory is written there, the runner's too (host/confine/socket_gate.py).
+            ("/proc", "r"),
             (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
         self.begun = Begun()
@@ -86,9 +85,6 @@ class AgentWorld:
     @property
     def settings(self) -> RiskSettings:
         return self._policy.read()
-
-    async def home(self, uid: int) -> str:
-        return await self._home(uid)
 
     def find(self, class_: str, name: str) -> Object | None:
         return self._fs.tree.registry.get(class_, name)
@@ -207,10 +203,5 @@ class PolicyFile:
             self._seen = None
             return risk_settings.DEFAULT
         except OSError as error:
-            raise _unreadable(self._path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> Fault:
-    return Fault(
-        code_of(error.errno), f"{path} cannot be read: {error.strerror}; until it can, agents may nothing"
-    )
+            why = f"{self._path} cannot be read: {error.strerror}"
+            raise Fault(code_of(error.errno), f"{why}; until it can, agents may nothing") from None

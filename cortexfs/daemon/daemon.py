@@ -40,9 +40,7 @@ from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
 from cortexfs.daemon.agent_ports import AgentWorld
-from cortexfs.daemon.bugs import Bugs
 from cortexfs.daemon.reload import Reload, ReloadParts, Sources
-from cortexfs.daemon.retention import retain
 from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
@@ -133,7 +131,7 @@ class Daemon:
         self.began = time.time()
         self.began_boottime = time.clock_gettime(time.CLOCK_BOOTTIME)  # no step of the clock is in it
         self._strict = strict
-        self.bugs = Bugs()
+        self.bugs = status.Bugs()
         log.addHandler(self.bugs)
         runner = shebang.runner()
         limits = config.limits
@@ -146,7 +144,9 @@ class Daemon:
         turns = Turns(self.middleware.hooks, self.middleware.events)
         self.pool.started = self.middleware.events.started
         catalog = Catalog(self.pool, Descriptions(config.state), further)
-        offers = Offers(config, further, daemonstarts.signatures(self.starter))
+        offers = Offers(
+            config, further, lambda folder: trio.from_thread.run(daemonstarts.signature, starter, folder)
+        )
         self.commands = Commands(config.state, catalog.serving, offers.one)
         self._connections = min(limits.connections, terms.raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
@@ -242,7 +242,11 @@ class Daemon:
             self.starter.mounted(self.pool.device)
             channels = [self.starter.control.fileno(), self.starter.looks.fileno()]
             give_up(self.config.state, self.config.directory, channels)
-            self._load()
+            try:
+                self.fs.load(Registry({}))
+            except OSError as problem:
+                why = f"{problem.filename} cannot be used: {problem.strerror}"
+                raise Fault(code_of(problem.errno), why) from None
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
@@ -251,13 +255,6 @@ class Daemon:
             self.logs.flush()
             daemonstarts.end(self.pool, self.root)
         return EXIT_OK
-
-    def _load(self) -> None:
-        try:
-            self.fs.load(Registry({}))
-        except OSError as problem:
-            why = f"{problem.filename} cannot be used: {problem.strerror}"
-            raise Fault(code_of(problem.errno), why) from None
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:
@@ -274,7 +271,7 @@ class Daemon:
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)
             await services.start(self.watch.run)
-            services.start_soon(retain, self.sessions, self.config.sessions)
+            services.start_soon(terms.retain, self.sessions, self.config)
             await self.reload.begin()
             services.start_soon(self.reload.check_agents)
             listener = await listen(self.starter, self.fs.bindings)

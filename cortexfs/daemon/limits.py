@@ -1,16 +1,22 @@
 """The limits of a daemon's parts: the configuration as they want it, and what the kernel lets it have.
 
-This file must never know a part.
+This file must never know how a part keeps to its limits.
 """
 
 from __future__ import annotations
 
 import resource
 
+import trio
+
 from cortexfs.config import Config
+from cortexfs.sessions.layout import spaces
 from cortexfs.sessions.log import Most
+from cortexfs.sessions.store import Policy, Sessions
 
 DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
+DAY = 86400.0
+RETAIN_SECONDS = 3600.0
 
 
 class ExecSettings:
@@ -28,6 +34,17 @@ def most(config: Config) -> Most:
     """As sessions want it."""
     said = config.sessions
     return Most(said.session_mib << 20, said.user_mib << 20, said.user_sessions)
+
+
+async def retain(sessions: Sessions, config: Config) -> None:
+    """Remove the sessions that the configuration calls too old, or too many, once an hour; returns at once where
+    all are kept."""
+    said = config.sessions
+    policy = Policy(said.unused_days * DAY or None, said.per_object or None, frozenset(said.kept))
+    while policy.age or policy.count:
+        for space in await trio.to_thread.run_sync(spaces, sessions.root):
+            await sessions.collect(await sessions.expired(space, policy))
+        await trio.sleep(RETAIN_SECONDS)
 
 
 def raise_descriptors() -> int:

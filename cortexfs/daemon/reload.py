@@ -131,7 +131,13 @@ class Reload:
             parts.runs.last_error = self.refused = fault.message
             return
         parts.locals.apply(read.local)
-        registry = await self._registry(read)
+        registry = await parts.catalog.registry(
+            [*read.offered.plugins, *read.servers.plugins],
+            [*read.models.objects, *(each.object for each in read.local), *read.agents.objects],
+            consents=read.offered.consents,
+            faults={**read.offered.faults, **read.servers.faults},
+            withdrawn=read.offered.withdrawn,
+        )
         self.broken_providers, self.broken_agents = read.models.broken, read.agents.broken
         self._agents = read.agents.objects
         await parts.drivers.apply(read.models.sources)
@@ -143,17 +149,6 @@ class Reload:
         await self._check(None)
         await parts.sockets.reconcile(parts.fs.tree.registry)
         parts.watch.reconcile(read.servers.plugins)
-
-    async def _registry(self, read: NewConfiguration) -> Registry:
-        offered, servers = read.offered, read.servers
-        local = [each.object for each in read.local]
-        return await self._parts.catalog.registry(
-            [*offered.plugins, *servers.plugins],
-            [*read.models.objects, *local, *read.agents.objects],
-            consents=offered.consents,
-            faults={**offered.faults, **servers.faults},
-            withdrawn=offered.withdrawn,
-        )
 
     async def _replace_hosts(self, registry: Registry) -> None:
         """Of plugins that are no more, or are others now."""

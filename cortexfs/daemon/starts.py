@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-from collections.abc import Callable
 from pathlib import Path
 
 import pyfuse3
@@ -28,12 +27,8 @@ _HOME = 5  # of the fields of passwd(5)
 log = logging.getLogger("cortexfs")
 
 
-def signatures(starter: Starter) -> Callable[[Path], bytes]:
-    """Answers what gpgv says of the files in a folder, in a thread."""
-    return lambda folder: trio.from_thread.run(_signature, starter, folder)
-
-
-async def _signature(starter: Starter, folder: Path) -> bytes:
+async def signature(starter: Starter, folder: Path) -> bytes:
+    """Returns what gpgv says of the files in a folder."""
     asked = starts.SIGNATURE, folder.name, openpgp.SECONDS, openpgp.MAX_SAID
     try:
         return (await starter.output(*asked))[0]

@@ -1,11 +1,13 @@
 """The text of `status`: what the daemon says about itself to whoever looks.
 
-Rules: everybody may read it, so it names nothing that anybody ran.
+Rules: everybody may read it, so it names nothing that anybody ran. Each guard logs the bug that it meets with
+its traceback, and nothing else is logged so: that is how bugs are counted.
 This file must never know how a part works.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import TYPE_CHECKING
@@ -18,10 +20,22 @@ if TYPE_CHECKING:
     from cortexfs.daemon.daemon import Daemon
 
 
+class Bugs(logging.Handler):
+    """A listener to our log, which counts bugs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.met = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.met += bool(record.exc_info)
+
+
 def text(daemon: Daemon) -> str:
     """Returns it as it is now, a `key: value` line each."""
     reload = daemon.reload
     counts = {class_: len(daemon.fs.tree.registry.names(class_)) for class_ in ("tool", "model", "agent")}
+    unused = deciding.unused(daemon.config.directory, daemon.config.state)
     lines = [
         f"version: {VERSION}",
         f"uptime: {time.clock_gettime(time.CLOCK_BOOTTIME) - daemon.began_boottime:.0f} s",
@@ -36,10 +50,7 @@ def text(daemon: Daemon) -> str:
         f"reloads: {reload.count}",
         *(["reloading: yes"] if reload.begun > reload.count else []),
         *([f"reload refused: {one_line(reload.refused)}"] if reload.refused else []),
-        *(
-            f"not used: {one_line(why)}"
-            for why in deciding.unused(daemon.config.directory, daemon.config.state)
-        ),
+        *(f"not used: {one_line(why)}" for why in unused),
         *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(reload.broken_plugins.items())),
         *(f"broken provider: {name}: {one_line(why)}" for name, why in reload.broken_providers.items()),
         *(f"broken agent: {name}: {one_line(why)}" for name, why in reload.broken_agents.items()),

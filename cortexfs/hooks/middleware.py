@@ -182,7 +182,10 @@ class MiddlewareCall:
 
     def _result(self, output: str, fault: Fault | None) -> HookedResult:
         spent = round((time.monotonic() - self._began) * 1000)
-        return HookedResult(self._tool, fault is None, output, spent, _sentence(fault) if fault else None)
+        if fault is None:
+            return HookedResult(self._tool, True, output, spent, None)
+        why = fault.message or ("cancelled" if fault.code == "ECANCELED" else fault.code)
+        return HookedResult(self._tool, False, output, spent, why)
 
     async def _ask(self, plugin: Plugin, stage: str, shown: dict[str, Any]) -> HookResult:
         """Returns the plugin's answer; nothing where it may fail, and does."""
@@ -208,7 +211,3 @@ class MiddlewareCall:
         if not self.is_open:
             raise Fault("EPROTO" if fault.code == "ECANCELED" else fault.code, why)
         log.warning("middleware: %s; the call goes on, as the configuration says", one_line(why))
-
-
-def _sentence(fault: Fault) -> str:
-    return fault.message or ("cancelled" if fault.code == "ECANCELED" else fault.code)

@@ -74,8 +74,16 @@ class Hooks:
             enclosed = hostcalls.is_enclosed(plugin, site.identity)
             cwd, directory = (None, os.readlink(f"/proc/self/fd/{cwd}")) if enclosed else (cwd, "")
         asked = hostcalls.CallRequest(site.turn, invocation, None, data, site.umask, {}, directory)
-        heard = _Heard()
-        one = HostCall(heard.hear, _pass)
+        said = bytearray()
+
+        def hear(kind: int, payload: bytes) -> None:
+            """Raises one of call.GARBAGE, which ends the call."""
+            if kind == wire.DELTA:
+                said.extend(payload)
+                if len(said) > _MAX_ANSWER:
+                    raise Fault("EFBIG", f"it answers over {_MAX_ANSWER >> 10} KiB")
+
+        one = HostCall(hear, _pass)
         try:
             find = partial(self._turnstile.host_of, plugin, site.identity, site.stream)
             await one.run(self._pool, find, asked, SECONDS, cwd)
@@ -83,7 +91,7 @@ class Hooks:
             self._turnstile.freed(site.identity.uid)
         if one.fault is not None:
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the plugin", 1))
-        return bytes(heard.said)
+        return bytes(said)
 
     def outlast(self, site: Site) -> Callable[[], None]:
         """Have hosts start for this person until the answer is called, also when they have left."""
@@ -101,19 +109,6 @@ class Hooks:
         for plugin in dict.fromkeys(one for word in words for one in self.of(word)):
             with contextlib.suppress(Fault):  # which is said when something is not told
                 self._pool.release(await self._turnstile.host_of(plugin, site.identity, site.stream))
-
-
-class _Heard:
-    def __init__(self) -> None:
-        self.said = bytearray()
-
-    def hear(self, kind: int, payload: bytes) -> frames.Frame | None:
-        """Raises one of call.GARBAGE, which ends the call."""
-        if kind == wire.DELTA:
-            self.said += payload
-            if len(self.said) > _MAX_ANSWER:
-                raise Fault("EFBIG", f"it answers over {_MAX_ANSWER >> 10} KiB")
-        return None
 
 
 async def _pass(*_: frames.Frame) -> None:

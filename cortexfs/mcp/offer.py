@@ -56,25 +56,22 @@ class McpOffer:
 
     def renew(self) -> bool:
         """Look at the mount again; whether anything that clients see has changed."""
+        found: dict[str, McpTool] = {}
         try:
-            found = self._found()
+            for path in self._paths():
+                name = os.path.basename(path)
+                is_allowed = not self._patterns or any(fnmatchcase(name, each) for each in self._patterns)
+                if name not in found and is_allowed and (offered := self._look(name, path)):
+                    found[name] = offered
         except OSError:
             return False
-        names = sent(found)
-        before, self._known = self._known, found
-        self._by_name = {
-            names.get(name, name): one._replace(tool=_named(one.tool, names.get(name, name)))
-            for name, one in found.items()
-        }
-        return before != found
-
-    def _found(self) -> dict[str, McpTool]:
-        found: dict[str, McpTool] = {}
-        for path in self._paths():
-            name = os.path.basename(path)
-            if name not in found and self._is_allowed(name) and (offered := self._look(name, path)):
-                found[name] = offered
-        return dict(sorted(found.items()))
+        before, self._known = self._known, dict(sorted(found.items()))
+        self._by_name = {}
+        names = sent(self._known)
+        for name, one in self._known.items():
+            new = names.get(name, name)
+            self._by_name[new] = one._replace(tool=one.tool.model_copy(update={"name": new}))
+        return before != self._known
 
     def page(self, after: str | None) -> tuple[list[Tool], str | None]:
         """Some tools, and where the next page begins; a cursor is the last name of the page before."""
@@ -89,9 +86,6 @@ class McpOffer:
 
     def __len__(self) -> int:
         return len(self._known)
-
-    def _is_allowed(self, name: str) -> bool:
-        return not self._patterns or any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def _look(self, name: str, path: str) -> McpTool | None:
         """None for a tool that this user may not run, or that is going away just now."""
@@ -120,10 +114,6 @@ def described(name: str, path: str) -> Tool:
         input_schema=schema,
         annotations=hints(effects_of(_control(path, "effects"))),
     )
-
-
-def _named(tool: Tool, name: str) -> Tool:
-    return tool.model_copy(update={"name": name})
 
 
 def hints(effects: Sequence[Effect]) -> ToolAnnotations:

@@ -3,14 +3,21 @@
 Main path: `Serving.server` is the SDK's server, whose answers come from a `McpOffer` and from runs of tools,
 and which tells its clients when the mount changes. `over_stdio` serves one client; http.py many.
 
-Rules: a tool is run as any program of this user would run it, so the mount decides about it as always. What a
-run fails of is a result that a model can read; only a name that is not there is an error of the protocol.
+Rules: a tool is run as any program of this user would run it, so the mount decides about it as always. Its
+input goes by standard input, as arguments can be seen by others. What a run fails of is a result that a model
+can read; only a name that is not there is an error of the protocol. Whatever ends the task of a call kills its
+run, so a cancellation needs no message.
 This file must never know what a transport is, but for the one that needs no more than a call of the SDK.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import ctypes
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -34,10 +41,10 @@ from mcp_types import (
     PaginatedRequestParams,
 )
 
+from cortexfs.client import execution, places
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
-from cortexfs.mcp import running
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.results import McpResult
 from cortexfs.version import VERSION
@@ -46,6 +53,9 @@ LOOK_SECONDS = 2.0  # between looks at the mount: nothing tells a program what t
 PATIENCE = 5.0  # for one look; a mount that hangs must not keep a client waiting
 TELL_SECONDS = 1.0
 MAX_SESSIONS = 1000  # of those that are told of changes
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_prctl = ctypes.CDLL(None).prctl  # looked up before a fork, as nothing may be looked up behind it
 
 Context = ServerRequestContext[Any, Any]
 
@@ -130,10 +140,44 @@ class Serving:
                 result.add(frame)
 
         try:
-            await running.run(path, msgspec.json.encode(params.arguments or {}), hear)
+            await _run(path, msgspec.json.encode(params.arguments or {}), hear)
         except Failed as failed:
             result.fail(failed)
         return result.whole()
+
+
+async def _run(path: str, input: bytes, hear: Callable[[AnyFrame], Awaitable[None]]) -> None:
+    """Run a tool to its end, and pass on its frames; Failed when it cannot be run, or breaks off."""
+    process = await _started(path, input)
+    said = execution.Frames(path)
+    try:
+        assert process.stdout is not None
+        while data := await process.stdout.read(execution.READ_BYTES):
+            for frame in said.receive(data):
+                await hear(frame)
+        said.end(await process.wait())
+    finally:
+        if process.returncode is None:
+            process.kill()  # whoever kills the runner cancels its run
+            with anyio.CancelScope(shield=True):  # a killed process ends at once
+                await process.wait()
+
+
+async def _started(path: str, input: bytes) -> Process:
+    stdin = execution.given(input)
+    try:
+        return await asyncio.create_subprocess_exec(
+            path,
+            stdin=stdin,
+            stdout=PIPE,
+            env={**os.environ, "CTX_OUTPUT": "jsonl"},
+            # Clients kill servers: the runs are not to go on without anybody who asked for them.
+            preexec_fn=partial(_prctl, PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+    except OSError as problem:
+        raise places.refused(path, problem, places.EXEC_REFUSALS) from None
+    finally:
+        os.close(stdin)
 
 
 def over_stdio(offer: McpOffer) -> None:

@@ -33,9 +33,8 @@ from cortexfs.peers.guests import Guests
 from cortexfs.pool.people import People
 from cortexfs.sessions.log import READ
 from cortexfs.talk.conversations import Conversations
-from cortexfs.talk.session import Asker, LiveSession
+from cortexfs.talk.session import Asker, ClientView, LiveSession, key_of
 from cortexfs.talk.stream import ANSWERS, Hearing, Saying
-from cortexfs.talk.visibility import ClientView, key_of
 
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
 
@@ -195,26 +194,23 @@ class Connection:
 
     async def _cancel(self, request: Cancel) -> None:
         async with self._guests.turn(self._uid):  # it may have to look at every session of his
-            await self._cancel_found(request)
-
-    async def _cancel_found(self, request: Cancel) -> None:
-        try:
-            live, run = self._conversations.find(request.id, self._sight.sees, self)
-        except Fault:
-            if await self._conversations.runs.has_ended(*self._sight.object, self._uid, request.id):
-                raise Fault("EALREADY", f"the run {request.id} is over") from None
-            raise
-        key = key_of(live.address)
-        self._admit(key)
-        start = live.session.next
-        events = live.session.cancel(run)
-        self._follow(key, live)
-        self._given.follow_run(key, run, start)
-        if events:
-            live.askers.pop(run).over()
-        self._begin(live, events)
-        if live.session.active and live.session.active.run == run:
-            live.stop(run, Fault("ECANCELED", ""))
+            try:
+                live, run = self._conversations.find(request.id, self._sight.sees, self)
+            except Fault:
+                if await self._conversations.runs.has_ended(*self._sight.object, self._uid, request.id):
+                    raise Fault("EALREADY", f"the run {request.id} is over") from None
+                raise
+            key = key_of(live.address)
+            self._admit(key)
+            start = live.session.next
+            events = live.session.cancel(run)
+            self._follow(key, live)
+            self._given.follow_run(key, run, start)
+            if events:
+                live.askers.pop(run).over()
+            self._begin(live, events)
+            if live.session.active and live.session.active.run == run:
+                live.stop(run, Fault("ECANCELED", ""))
 
     async def _approve(self, request: Approve) -> None:
         async with self._guests.turn(self._uid):
@@ -298,26 +294,21 @@ class Connection:
         self._woken.set()
 
     async def _tell(self) -> None:
-        """Until there is nobody to tell, or nothing more to tell to one who asks no more."""
+        """Until there is nobody to tell, or nothing more to tell to one who asks no more: of the rest of his
+        runs, and what there is of what he resumed."""
         try:
             while True:
                 self._woken = trio.Event()
                 await self._saying.drain()
                 if await self._send_more():
                     continue
-                if self._all_is_told:
+                is_awaited = self._given.awaits_runs or self._saying.left or self._woken.is_set()
+                if self._says_no_more and not is_awaited:
                     return
                 self._rests = not self._woken.is_set()
                 await self._woken.wait()
         except OSError:
             self._saying.give_up()
-
-    @property
-    def _all_is_told(self) -> bool:
-        """To one who asks no more: the rest of his runs, and what there is of what he resumed."""
-        return self._says_no_more and not (
-            self._given.awaits_runs or self._saying.left or self._woken.is_set()
-        )
 
     async def _send_more(self) -> bool:
         """A piece of each log that has more; whether there was one."""

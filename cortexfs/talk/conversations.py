@@ -127,9 +127,8 @@ class Conversations:
     async def _opened(self, address: Address, temp: bool) -> LiveSession:
         log_ = self.sessions.temp(address) if temp else await self.sessions.open(address)
         log_.reset()
-        await log_.durable(
-            log_.last
-        )  # a `done` that is not on disk is not to be seen, and yet not to be doubled
+        # A `done` that is not on disk is not to be seen, and yet not to be doubled.
+        await log_.durable(log_.last)
         opening = frames.Start(**{address.class_: address.object})
         live = LiveSession(address, Session(opening, _digest), log_)
         async with self._replays if log_.visible > SHORT_LOG else nullcontext():

@@ -15,7 +15,6 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import trio
 
@@ -34,7 +33,7 @@ from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
 from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
-from cortexfs.tree.socket_binding import Gone
+from cortexfs.tree.socket_binding import Bindings, Gone
 
 BACKLOG = 4096  # as many as Linux allows at most, unless net.core.somaxconn says otherwise
 CALLS = 16  # of `.run.sock`, where it is ahead of the next caller whoever fills it
@@ -43,40 +42,27 @@ TRIES = 8  # somebody may look at the name just between our making it free and b
 CWD_SECONDS = 5.0
 
 
-class SocketNames(Protocol):
-    """The right to make a socket's name: tree/socket_binding.py."""
-
-    async def free(self, object_: Object | None) -> None: ...
-    def expecting(self, object_: Object | None, thread: int) -> contextlib.AbstractContextManager[None]: ...
-
-
 log = logging.getLogger("cortexfs")
 
 
-async def listen(starter: Starter, bindings: SocketNames, object_: Object | None = None) -> socket.socket:
+async def listen(starter: Starter, bindings: Bindings, object_: Object | None = None) -> socket.socket:
     """A listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
     path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
     if object_ and object_.home is not None:
         path = wire.BIND_NAME  # tree/socket_binding.py
     async with starter.binds:
-        listener = await _bound(starter, path, BACKLOG if object_ else CALLS, bindings, object_)
+        for left in reversed(range(TRIES)):
+            await bindings.free(object_)
+            with bindings.expecting(object_, starter.pid):
+                try:
+                    listener = await starter.listener(path, BACKLOG if object_ else CALLS)
+                    break
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE or not left:
+                        raise
     safe_sockets.refuse_rights(listener)
     listener.setblocking(False)
     return listener
-
-
-async def _bound(
-    starter: Starter, path: str, backlog: int, bindings: SocketNames, object_: Object | None
-) -> socket.socket:
-    for left in reversed(range(TRIES)):
-        await bindings.free(object_)
-        with bindings.expecting(object_, starter.pid):
-            try:
-                return await starter.listener(path, backlog)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or not left:
-                    raise
-    raise AssertionError  # the last one has returned or raised
 
 
 class Sockets:
@@ -84,7 +70,7 @@ class Sockets:
 
     def __init__(
         self,
-        bindings: SocketNames,
+        bindings: Bindings,
         conversations: Conversations,
         pool: Pool,
         connections: int,

@@ -8,6 +8,7 @@ This file must never know which sessions there are, nor lines or sockets.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -18,14 +19,15 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Text, Usage
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.registry import is_own, plain
 from cortexfs.core.talk.approvals import decided
-from cortexfs.core.talk.requests import Input, Verdict
+from cortexfs.core.talk.requests import Input, Scope, Verdict
 from cortexfs.core.talk.requests import SessionKey as SessionKey
 from cortexfs.core.talk.session import SHORT, AcceptedMessage, LogEvent, Session
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import answered
 from cortexfs.pool.run_table import ObjectRun
-from cortexfs.sessions.layout import Address
+from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.log import Log
 
 MESSAGE = 640  # bytes that a message that was answered takes, by the length of its id; measured: 300 to 1,100
@@ -33,6 +35,7 @@ CHARGED = 16  # messages that are in what a session costs anyway
 # Events that a driver may say before others have their turn: those of a short answer are written together.
 IN_A_ROW = 64
 MAX_UNFINISHED = 8 << 20  # bytes of an answer that is not whole yet; one that is whole has no such limit
+ADDRESSES = 4096  # of sessions, that need not be made anew
 APPROVAL_SECS = 600.0  # that a call waits for its approval
 UNHEARD = "nobody is connected who could be asked"
 LEFT = "everybody who could be asked has left"
@@ -115,10 +118,6 @@ class LiveSession:
         self._charges, self._charged = [], CHARGED
 
     @property
-    def object_key(self) -> ObjectKey:
-        return self.address.class_, self.address.object
-
-    @property
     def is_used(self) -> bool:
         return bool(self.followers or self.working or self.session.active)
 
@@ -191,6 +190,36 @@ class LiveSession:
 
     def _reason(self, run: str) -> Fault | None:
         return self._stopped[1] if self._stopped and self._stopped[0] == run else None
+
+
+class ClientView(NamedTuple):
+    """The sessions that a client's keys mean. A temp session is its connection's, a private one its user's. An
+    agent of a user's own has no shared sessions."""
+
+    object: ObjectKey
+    uid: int
+    number: int  # of his connection
+
+    @functools.lru_cache(ADDRESSES)  # noqa: B019  # of a tuple: nothing is kept alive but some words
+    def address(self, key: SessionKey) -> Address:
+        if key.scope == "temp":
+            space = Space(f"temp/{key.owner}", self.uid)
+        else:
+            space = Space.shared() if key.scope == "shared" else Space.private(key.owner)
+        return Address(space, *plain(self.object), key.session)  # by the plain name sessions are kept
+
+    def sees(self, live: LiveSession) -> bool:
+        key = key_of(live.address)
+        if key.scope == "shared" and is_own(self.object):
+            return False
+        owner = {"private": self.uid, "shared": 0, "temp": self.number}[key.scope]
+        return (live.address.class_, live.address.object) == plain(self.object) and key.owner == owner
+
+
+def key_of(address: Address) -> SessionKey:
+    where, _, owner = address.space.folder.partition("/")
+    scope: Scope = "private" if where == "home" else "shared" if where == "shared" else "temp"
+    return SessionKey(scope, 0 if scope == "shared" else int(owner), address.session)
 
 
 def _who(live: LiveSession, accepted: AcceptedMessage, asker: Asker) -> Who:

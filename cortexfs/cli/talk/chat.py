@@ -12,8 +12,7 @@ import os
 import sys
 
 from cortexfs.chat.commands import ChatPlace
-from cortexfs.chat.exchange import PersonLeft
-from cortexfs.chat.history import History
+from cortexfs.chat.exchange import PersonLeft, PipedInput
 from cortexfs.cli import output, talking
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.parser import Command, arg
@@ -31,8 +30,6 @@ def run(options: argparse.Namespace) -> int:
         # A person sits at a terminal that can be drawn on.
         if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in DUMB:
             return _terminal(place, options.session, cwd, where.path)
-        from cortexfs.chat.pipe import PipedInput
-
         return PipedInput(place, options.session, cwd).run()
     except PersonLeft as left:
         return left.status
@@ -41,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
 def _terminal(place: ChatPlace, session: str, cwd: str | None, path: str) -> int:
     import asyncio
 
+    from cortexfs.chat.keys import History
     from cortexfs.chat.terminal import Terminal
 
     def reach() -> None:

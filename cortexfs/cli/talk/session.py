@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cortexfs.chat import sessions
-from cortexfs.chat.printing import counted, quoted
+from cortexfs.chat.calls import counted
+from cortexfs.chat.printing import quoted
 from cortexfs.chat.sessions import SPACES, StoredSession
 from cortexfs.cli import mounts, output, talking
 from cortexfs.cli.output import sure

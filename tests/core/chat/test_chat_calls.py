@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.chat import edits
+from cortexfs.chat import calls
 from cortexfs.chat.calls import (
     HINT,
     LONG,
@@ -168,8 +168,8 @@ def test_what_is_not_seen_for_what_it_is_is_escaped(attack: str) -> None:
         shown = " ".join(each.text for each in asked(asking, SMALL, None).shows)
         assert hidden not in shown
         assert ascii(hidden)[1:-1].lower() in shown.lower() or hidden.isspace()
-    assert hidden not in edits.text({"cmd": attack})
-    assert edits.edited(edits.text({"cmd": attack})) == {"cmd": attack}
+    assert hidden not in calls.written({"cmd": attack})
+    assert calls.edited(calls.written({"cmd": attack})) == {"cmd": attack}
 
 
 def test_a_newline_in_an_argument_is_no_line() -> None:
@@ -229,12 +229,12 @@ def test_marks_are_such_as_the_terminal_can_show() -> None:
 def test_an_input_is_edited_as_json() -> None:
     # issue: "[e]dit"
     given = {"path": "x", "lines": [1, 2], "text": "a\nb"}
-    assert edits.edited(edits.text(given)) == given
-    assert edits.text({"path": "x"}) == '{\n  "path": "x"\n}'
+    assert calls.edited(calls.written(given)) == given
+    assert calls.written({"path": "x"}) == '{\n  "path": "x"\n}'
     for text, said in (
         ("{", "not one JSON value"),
         ("[1]", "expected a JSON object, got array"),
         ("", "JSON"),
     ):
         with pytest.raises(Fault, match=said):
-            edits.edited(text)
+            calls.edited(text)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.chat import history
+from cortexfs.chat import keys
 from cortexfs.chat import sessions as stored
-from cortexfs.chat.history import History
+from cortexfs.chat.keys import History
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Message
 from tests.shell.cli_sessions import Sessions
@@ -27,12 +27,17 @@ def sessions(tmp_path: Path) -> Sessions:
 # History.
 
 
+def entries(kept: History) -> list[str]:
+    """Oldest first."""
+    return list(kept.load_history_strings())[::-1]
+
+
 def test_what_was_typed_is_there_again_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     # commands.md: "kept in `chat_history` in your state directory, which nobody else may read"
     path = tmp_path / "state" / "chat_history"
     for text in ("one", "two\nlines", "ünï", "caf\udce9"):
-        History(path).add(text)
-    assert History(path).load() == ["one", "two\nlines", "ünï", "caf�"]
+        History(path).store_string(text)
+    assert entries(History(path)) == ["one", "two\nlines", "ünï", "caf�"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
@@ -40,16 +45,16 @@ def test_what_was_typed_is_there_again_and_nobody_else_may_read_it(tmp_path: Pat
 def test_the_history_stays_small(tmp_path: Path) -> None:
     path = tmp_path / "h"
     kept = History(path)
-    kept.add("x" * history.MAX_ENTRY)
-    assert kept.load() == []
-    for number in range(2 * history.MAX_ENTRIES + 1):
-        kept.add(f"entry {number}")
-    assert len(kept.load()) == history.MAX_ENTRIES
-    assert kept.load()[-1] == f"entry {2 * history.MAX_ENTRIES}"
-    assert len(path.read_bytes().splitlines()) == history.MAX_ENTRIES
+    kept.store_string("x" * keys.MAX_ENTRY)
+    assert entries(kept) == []
+    for number in range(2 * keys.MAX_ENTRIES + 1):
+        kept.store_string(f"entry {number}")
+    assert len(entries(kept)) == keys.MAX_ENTRIES
+    assert entries(kept)[-1] == f"entry {2 * keys.MAX_ENTRIES}"
+    assert len(path.read_bytes().splitlines()) == keys.MAX_ENTRIES
     path.write_text("".join(f'"{"y" * 1000}{number}"\n' for number in range(2000)))
-    assert kept.load()[-1].endswith("1999")
-    assert path.stat().st_size <= history.MAX_FILE // 2
+    assert entries(kept)[-1].endswith("1999")
+    assert path.stat().st_size <= keys.MAX_FILE // 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["h"]
 
@@ -60,15 +65,15 @@ def test_a_history_that_cannot_be_kept_is_no_failure(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # which nobody waits for
     for path in (None, tmp_path / "link", tmp_path / "elsewhere" / "below", tmp_path / "pipe"):
         kept = History(path)
-        kept.add("one")
-        assert kept.load() == []
+        kept.store_string("one")
+        assert entries(kept) == []
     assert (tmp_path / "elsewhere").read_text() == '"secret"\n'
 
 
 def test_lines_of_other_programs_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "h"
     path.write_bytes(b'cut"\n"one"\n{}\n\xff\n"two"\n"torn')
-    assert History(path).load() == ["one", "two"]
+    assert entries(History(path)) == ["one", "two"]
 
 
 # Sessions.

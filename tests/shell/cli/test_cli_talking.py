@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.chat.printing import counted
+from cortexfs.chat.calls import counted
 from cortexfs.cli.shell import complete
 from cortexfs.cli.talk.session import age, size
 from tests.shell.cli_sessions import Sessions

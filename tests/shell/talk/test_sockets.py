@@ -21,7 +21,8 @@ from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
 from cortexfs.pool.starter_ends import begin
 from cortexfs.talk.conversations import Conversations
-from cortexfs.talk.listener import SocketNames, Sockets
+from cortexfs.talk.listener import Sockets
+from cortexfs.tree.socket_binding import Bindings
 
 ALLOWED = int(Path("/proc/sys/net/core/somaxconn").read_text())
 TALKS = Object(class_="model", name="acme/talker", description="Talks.", extra={"session": "socket"})
@@ -47,7 +48,7 @@ async def listening(root: Path) -> AsyncIterator[Sockets]:
 
     async def free(object_: Object | None) -> None: ...
 
-    bindings = cast(SocketNames, SimpleNamespace(free=free, expecting=expecting))
+    bindings = cast(Bindings, SimpleNamespace(free=free, expecting=expecting))
     arrivals = Arrivals()
     sockets = Sockets(bindings, cast(Conversations, None), pool, 8, arrivals, strict=True)
     try:
