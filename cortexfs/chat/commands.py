@@ -98,24 +98,24 @@ class ChatPlace:
     """An object, and which of its sessions is talked in."""
 
     def __init__(
-        self, root: str, path: str, whole: str, name: str, scope: Scope, sight: Surroundings | None = None
+        self, root: str, path: str, whole: str, scope: Scope, sight: Surroundings | None = None
     ) -> None:
-        self.name = name
+        self.root, self.path, self.whole = root, path, whole  # model/debug/echo
+        self.name = whole.partition("/")[2]  # as in the error lines of exec
         self.scope: Scope = scope
         self.session = ""
         self.before: str | None = None  # the session that was left last
-        self._root, self._path, self._whole = root, path, whole
         self._sight = sight or Surroundings()
 
     @property
     def is_agents(self) -> bool:
-        return self._whole.startswith("agent/")
+        return self.whole.startswith("agent/")
 
     def connect(self) -> Conversation:
-        return Conversation(self._path)
+        return Conversation(self.path)
 
     def sessions(self) -> list[StoredSession]:
-        return [] if self.scope == "temp" else stored.listing(self._root, self._whole, self.scope)
+        return [] if self.scope == "temp" else stored.listing(self.root, self.whole, self.scope)
 
     @property
     def greeting(self) -> str:
@@ -129,7 +129,7 @@ class ChatPlace:
     def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
         """Go to a session: its talk, and what was said in it before. An agent's new session works in `cwd`,
         else where we are; an old one stays where it was. Models work nowhere."""
-        where = stored.place(self._root, self._whole, self.scope, session)
+        where = stored.place(self.root, self.whole, self.scope, session)
         past = [] if self.scope == "temp" else stored.tail(where)
         if not (cwd or past) and self.is_agents:
             with contextlib.suppress(FileNotFoundError):  # somebody removed it
@@ -138,7 +138,7 @@ class ChatPlace:
         said, is_cut = stored.recent(past)
         deeds = talk.recall(said)
         if is_cut and deeds:
-            command = f"ctx session show {self._whole} {session}{self.option}"
+            command = f"ctx session show {self.whole} {session}{self.option}"
             deeds.insert(0, Show("note", f"what was said before: {command}"))
         if session != self.session:
             self.before, self.session = self.session or None, session
@@ -152,9 +152,9 @@ class ChatPlace:
 
     def _working(self, session: str, cwd: str | None) -> str:
         if self.scope != "temp":  # what is kept nowhere works where it was told to
-            own = stored.text(stored.place(self._root, self._whole, self.scope, session) / "cwd")
+            own = stored.text(stored.place(self.root, self.whole, self.scope, session) / "cwd")
             cwd = own if own not in ("", "/") else cwd  # "/" is said also of one that has none
-        return cwd or stored.text(Path(f"{os.path.realpath(self._path)}.d/cwd")) or "/"
+        return cwd or stored.text(Path(f"{os.path.realpath(self.path)}.d/cwd")) or "/"
 
 
 class CommandOutcome(NamedTuple):

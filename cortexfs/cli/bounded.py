@@ -37,7 +37,10 @@ def ask(question: Callable[[], bytes], seconds: float) -> bytes:
         raise
     finally:
         os.close(reader)
-    return _opened(said)
+    number = said[0] if said else errno.EPROTO
+    if number != _OK:
+        raise OSError(number, os.strerror(number))
+    return said[1:]
 
 
 def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:
@@ -61,10 +64,3 @@ def _collect(reader: int, deadline: float) -> bytes:
             return said
         said += part
     raise TimeoutError(errno.ETIMEDOUT, "it does not answer")
-
-
-def _opened(said: bytes) -> bytes:
-    number = said[0] if said else errno.EPROTO
-    if number != _OK:
-        raise OSError(number, os.strerror(number))
-    return said[1:]

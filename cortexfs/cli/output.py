@@ -46,14 +46,14 @@ def prepare() -> None:
 
 def say(text: str) -> None:
     """One line about the work, for a person."""
-    print(printable(text), file=sys.stderr, flush=True)
+    print(within(text), file=sys.stderr, flush=True)
 
 
 def sure(question: str) -> bool:
     """Ask before something is removed for good; where nobody can answer, say what to give instead."""
     if not sys.stdin.isatty():
         raise Fault("EINVAL", "nobody can be asked here; say --yes")
-    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{within(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -63,11 +63,6 @@ def emit(value: Any) -> None:
 
     takes_all = sys.stdout.encoding.lower() in ("utf-8", "utf8")
     print(json.dumps(value, indent=2, ensure_ascii=not takes_all))
-
-
-def printable(text: str) -> str:
-    """`text` with control characters and others that are not seen for what they are made visible."""
-    return within(text)
 
 
 def colourful(stream: IO[str]) -> bool:
@@ -93,7 +88,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[
 
 
 def _row(row: Sequence[str], widths: Sequence[int], room: int, colour: bool) -> None:
-    cells = [printable(cell) for cell in row]
+    cells = [within(cell) for cell in row]
     cells[:-1] = [cell.ljust(width) for cell, width in zip(cells[:-1], widths[:-1], strict=True)]
     left = room - sum(map(len, cells[:-1])) - 2 * (len(cells) - 1)
     if room and len(cells[-1]) > left > 1:

@@ -21,7 +21,7 @@ from cortexfs.core.errors import Fault
 COMMANDS = {
     "mount": ("mount.mount", "mount CortexFS and start its daemon"),
     "umount": ("mount.umount", "unmount it and end its daemon, also a dead or hung one"),
-    "restart": ("mount.restart", "end the daemon and start it again, with what was configured meanwhile"),
+    "restart": ("mount.mount", "end the daemon and start it again, with what was configured meanwhile"),
     "status": ("shell.look", "what the mount says about itself"),
     "doctor": ("mount.doctor", "check the installation and the mount, and say how to mend them"),
     "ls": ("shell.look", "list objects"),
@@ -35,7 +35,7 @@ COMMANDS = {
     "env": ("shell.look", "print the environment of a shell that works with the mount"),
     "plugin": ("plugin.group", "make, check, sign, install, enable and list plugins"),
     "provider": ("model.provider", "add, list, test and remove the providers of models, and keep their keys"),
-    "model": ("model.model", "make a model with defaults of its own"),
+    "model": ("model.provider", "make a model with defaults of its own"),
     "agent": ("agent.agent", "make, list and remove agents"),
     "policy": ("agent.policy", "say who may run what and why, look for what is wrong, undo policies"),
     "mcp": ("mcp.mcp", "serve the tools of a mount to MCP clients, and take in those of MCP servers"),

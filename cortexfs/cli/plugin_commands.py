@@ -15,14 +15,15 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, NoReturn, cast
+from pathlib import Path
+from typing import Any, cast
 
 from cortexfs.cli import mounts, parser
 from cortexfs.cli.bounded import ask
-from cortexfs.cli.output import printable
 from cortexfs.cli.run import become
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
+from cortexfs.core.safe_text import within
 
 FILE = ".commands"  # below the root, in no listing
 RUNNER = "bin/cortexfs-object-runner"
@@ -32,10 +33,18 @@ _OURS = ":"  # how names of values begin in a namespace: no option of ours is ca
 
 
 def run(name: str, words: list[str], given: str | None) -> int:
-    """Become the command; it returns only by a Fault, or after showing help."""
+    """Become the command; it returns only by a Fault, or after showing help. Text is what a program prints,
+    also in a pipe; CTX_OUTPUT decides otherwise."""
     point, one = found(name, given)
     options = parser_of(one).parse_args(_marked(words))
-    _become(point, name, json.dumps(dict(_values(one, vars(options)))))
+    input = json.dumps(dict(_values(one, vars(options))))
+    output = os.environ.get("CTX_OUTPUT") or "text"
+    try:
+        become(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=output)
+    except OSError as problem:
+        if problem.errno == errno.E2BIG:
+            raise Fault("EMSGSIZE", "its arguments are over 128 KiB together") from None
+        raise Fault("EHOSTDOWN", f"the runner of {point} does not start: {problem.strerror}") from None
 
 
 def found(name: str, given: str | None) -> tuple[str, dict[str, Any]]:
@@ -60,17 +69,12 @@ def found(name: str, given: str | None) -> tuple[str, dict[str, Any]]:
 def listed(point: str, seconds: float) -> dict[str, dict[str, Any]]:
     """The commands of plugins by name, as the mount tells them; of those that are ready, all of it."""
     try:
-        text = ask(lambda: _read(f"{point}/{FILE}"), seconds)
+        text = ask(Path(point, FILE).read_bytes, seconds)
     except OSError:
         mounts.status_text(point, seconds)  # which says what is wrong with the mount
         return {}
     rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
     return {row["name"]: row for row in rows if row["name"] not in parser.COMMANDS}
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def ready(given: str | None) -> dict[str, dict[str, Any]]:
@@ -120,10 +124,8 @@ def _add(made: parser.CommandParser, said: dict[str, Any], names: list[str], sho
         how["action"] = argparse.BooleanOptionalAction
     else:
         how |= {"metavar": _shown(shown)} | _TYPES[said["type"]]
-    if names:
-        made.add_argument(*names, dest=_OURS + said["name"], **how)
-    else:
-        made.add_argument(_OURS + said["name"], **how)
+    dest = _OURS + said["name"]
+    made.add_argument(*(names or [dest]), **how | ({"dest": dest} if names else {}))
 
 
 def _marked(words: list[str]) -> list[str]:
@@ -168,20 +170,9 @@ def _values(one: dict[str, Any], given: dict[str, Any]) -> Iterator[tuple[str, A
             yield name, _WORDS.get(value, value) if said["type"] == "boolean" else value
 
 
-def _become(point: str, name: str, input: str) -> NoReturn:
-    """Text is what a program prints, also in a pipe; CTX_OUTPUT decides otherwise."""
-    output = os.environ.get("CTX_OUTPUT") or "text"
-    try:
-        become(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=output)
-    except OSError as problem:
-        if problem.errno == errno.E2BIG:
-            raise Fault("EMSGSIZE", "its arguments are over 128 KiB together") from None
-        raise Fault("EHOSTDOWN", f"the runner of {point} does not start: {problem.strerror}") from None
-
-
 def _shown(text: str) -> str:
     """On one line, as a stranger's text may be anything."""
-    return printable(" ".join(text.split()))
+    return within(" ".join(text.split()))
 
 
 def _plain(text: str) -> str:

@@ -13,7 +13,6 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.commands import ChatPlace
@@ -22,7 +21,6 @@ from cortexfs.chat.printing import Printer
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.parser import CommandArgument, arg
-from cortexfs.client import Conversation
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
@@ -39,27 +37,6 @@ OUTPUT = arg(
 )
 LOOK_SECONDS = 1.0
 _WHOLE = re.compile(r"(?:.*/)?((model)/[^/]+/[^/]+|(agent|tool)/[^/]+)")
-
-
-class TalkTarget(NamedTuple):
-    """The object that a command means."""
-
-    root: str
-    path: str
-    whole: str  # model/debug/echo
-
-    @property
-    def name(self) -> str:
-        """Returns the beginning of its error lines, as those of exec have it."""
-        return objects.bare(self.whole)
-
-    def connect(self) -> Conversation:
-        return Conversation(self.path)
-
-    def place(self, scope: Scope) -> ChatPlace:
-        """The place of a chat with it, whose calls are about files of this machine."""
-        sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
-        return ChatPlace(self.root, self.path, self.whole, self.name, scope, sight)
 
 
 def read(path: str) -> bytes:
@@ -86,8 +63,8 @@ def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
     return arg("--session", "SESSION", "its name (default: default)", default="default"), scope
 
 
-def named(options: argparse.Namespace) -> TalkTarget:
-    """The object, if it can hold conversations."""
+def named(options: argparse.Namespace) -> ChatPlace:
+    """The object, if it can hold conversations, as the place of a chat; its calls are about files here."""
     root = mounts.answering(options.root)
     path = objects.resolve(root, options.object.removesuffix(".sock"))  # no name ends so
     whole = _WHOLE.fullmatch(os.path.realpath(path))
@@ -95,7 +72,8 @@ def named(options: argparse.Namespace) -> TalkTarget:
         raise Fault("EINVAL", f"{options.object!r} is no model and no agent; see: ctx ls")
     if whole[1].startswith("tool/"):
         raise Fault("EINVAL", f"{whole[1]} is a tool, and tools hold no conversations; see: ctx run")
-    return TalkTarget(root, path, whole[1])
+    sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
+    return ChatPlace(root, path, whole[1], getattr(options, "scope", "private"), sight)
 
 
 def output(options: argparse.Namespace) -> str:
@@ -105,18 +83,13 @@ def output(options: argparse.Namespace) -> str:
     return str(chosen)
 
 
-class Printing(NamedTuple):
+def printing(chosen: str) -> tuple[Callable[[AnyFrame], None], Callable[[Show], None]]:
     """The printing of each frame, and of the part of it that a person would see."""
 
-    heard: Callable[[AnyFrame], None]
-    show: Callable[[Show], None]
-
-
-def printing(chosen: str) -> Printing:
     def line(frame: AnyFrame) -> None:
         sys.stdout.buffer.write(frames.encode(frame))
         sys.stdout.buffer.flush()
 
     if chosen == "text":
-        return Printing(lambda frame: None, Printer(sys.stdout, sys.stderr).show)
-    return Printing(line, lambda show: None)
+        return lambda frame: None, Printer(sys.stdout, sys.stderr).show
+    return line, lambda show: None

@@ -21,40 +21,10 @@ from cortexfs.core.talk.requests import Input, Scope
 # several times what a daemon needs to stop and start.
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 30)
 
-# What may be mended by waiting; while the daemon is away, its mount may be away too.
+# What may be mended by waiting, of a connection and of the attempt to make one: while the daemon is away, its
+# mount may be away too.
 LOST = frozenset({"EHOSTDOWN"})
 AWAY = frozenset({"EHOSTDOWN", "ENOENT", "EACCES", "EAGAIN"})
-
-
-class Patience:
-    """The frames that were read, and how long to wait for more."""
-
-    def __init__(self, pauses: Sequence[float], after: str | None = None) -> None:
-        self.after = after
-        self._pauses = pauses
-        self._left: Iterator[float] | None = None
-        self._is_connected = False
-
-    def connected(self) -> None:
-        self._is_connected = True
-        self._left = self._left or iter(self._pauses)
-
-    def is_new(self, frame: AnyFrame) -> bool:
-        """Returns True if this frame was not read before; it counts as read now."""
-        if frame.id is None or self.after is None or int(frame.id) > int(self.after):
-            self.after = frame.id or self.after
-            self._left = iter(self._pauses)
-            return True
-        return False
-
-    def pause(self, failed: Failed) -> float:
-        """How long to wait before connecting again; raises what has failed where that is of no use."""
-        mendable = LOST if self._is_connected else AWAY
-        self._is_connected = False
-        pause = next(self._left, None) if self._left and failed.code in mendable else None
-        if pause is None:
-            raise failed
-        return pause
 
 
 def send(
@@ -74,7 +44,7 @@ def send(
     def ask(conversation: Conversation, after: str | None) -> Stream:
         return conversation.send(input, session=session, scope=scope, cwd=cwd, id=id)
 
-    return _lasting(path, ask, Patience(() if scope == "temp" else pauses))
+    return _lasting(path, ask, () if scope == "temp" else pauses)
 
 
 def resume(
@@ -90,20 +60,28 @@ def resume(
     def ask(conversation: Conversation, after: str | None) -> Stream:
         return conversation.resume(session=session, scope=scope, after=after)
 
-    return _lasting(path, ask, Patience(() if scope == "temp" else pauses, after))
+    return _lasting(path, ask, () if scope == "temp" else pauses, after)
 
 
 def _lasting(
-    path: str | os.PathLike[str], ask: Callable[[Conversation, str | None], Stream], patience: Patience
+    path: str | os.PathLike[str],
+    ask: Callable[[Conversation, str | None], Stream],
+    pauses: Sequence[float],
+    after: str | None = None,
 ) -> Iterator[AnyFrame]:
+    left: Iterator[float] | None = None  # the pauses before we give up; None until a connection stood
     while True:
+        mendable = AWAY
         try:
             with Conversation(path) as conversation:
-                patience.connected()
-                for frame in ask(conversation, patience.after):
-                    if patience.is_new(frame):
+                mendable, left = LOST, left or iter(pauses)
+                for frame in ask(conversation, after):
+                    if frame.id is None or after is None or int(frame.id) > int(after):
+                        after, left = frame.id or after, iter(pauses)
                         yield frame
                 return
         except Failed as failed:
-            pause = patience.pause(failed)
+            pause = next(left, None) if left and failed.code in mendable else None
+            if pause is None:
+                raise
         time.sleep(pause)

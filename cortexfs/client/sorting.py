@@ -192,7 +192,7 @@ class Sorter:
             raise Failed("EINVAL", f"the request cannot be written as JSON: {problem}") from None
 
     def open(self, request: AnyRequest | None = None) -> Inbox:
-        """Keep what answers this request, which is about to be written; without one, everything that comes."""
+        """Keep what answers this request, which is about to be written; without one, all that comes."""
         inbox: Inbox
         follows = any(isinstance(each, SessionEvents) and not each.is_settled for each in self._inboxes)
         if request is None:

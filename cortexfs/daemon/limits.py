@@ -37,8 +37,8 @@ def most(config: Config) -> Most:
 
 
 async def retain(sessions: Sessions, config: Config) -> None:
-    """Remove the sessions that the configuration calls too old, or too many, once an hour; returns at once where
-    all are kept."""
+    """Remove the sessions that the configuration calls too old, or too many, once an hour; returns at once
+    where all are kept."""
     said = config.sessions
     policy = Policy(said.unused_days * DAY or None, said.per_object or None, frozenset(said.kept))
     while policy.age or policy.count:

@@ -23,33 +23,23 @@ from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.daemon.agent_ports import AgentWorld
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.models.drivers import Drivers
-from cortexfs.models.exchange.sources import ProviderObjects, served
+from cortexfs.models.exchange.sources import served
 from cortexfs.models.local.driver import Locals
-from cortexfs.models.local.weights import DEFAULT, Local, found
+from cortexfs.models.local.weights import DEFAULT, found
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.secrets import Secrets
 from cortexfs.plugins import mcp_servers
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.command_file import Commands
-from cortexfs.plugins.enabled import EnabledPlugins, Offers
+from cortexfs.plugins.enabled import Offers
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.talk.listener import Sockets
 from cortexfs.tree.fuse import Filesystem
 
 
-class NewConfiguration(NamedTuple):
-    """All that was read."""
-
-    offered: EnabledPlugins
-    servers: mcp_servers.ServerPlugins
-    models: ProviderObjects
-    agents: records.AgentsOnDisk
-    local: list[Local]
-
-
 class Sources(NamedTuple):
-    """The sources that are read."""
+    """The sources that are read; each raises the Fault of a damaged file."""
 
     config: Config
     began: float  # the daemon, by the clock
@@ -57,17 +47,6 @@ class Sources(NamedTuple):
     servers: mcp_servers.Servers
     providers: Providers
     secrets: Secrets
-
-    async def read(self) -> NewConfiguration:
-        """Raises the Fault of a damaged file."""
-        run, config = trio.to_thread.run_sync, self.config
-        return NewConfiguration(
-            await run(self.offers.load),
-            await run(self.servers.load),
-            await run(served, self.providers, self.secrets),
-            await run(records.load, config.state, self.began),
-            await run(found, config.directory, config.engine.context_tokens),
-        )
 
 
 class ReloadParts(NamedTuple):
@@ -124,31 +103,36 @@ class Reload:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        parts, self.refused = self._parts, ""
+        parts, sources, self.refused = self._parts, self._sources, ""
+        run, config = trio.to_thread.run_sync, sources.config
         try:
-            read = await self._sources.read()
+            offered = await run(sources.offers.load)
+            servers = await run(sources.servers.load)
+            models = await run(served, sources.providers, sources.secrets)
+            agents = await run(records.load, config.state, sources.began)
+            local = await run(found, config.directory, config.engine.context_tokens)
         except Fault as fault:
             parts.runs.last_error = self.refused = fault.message
             return
-        parts.locals.apply(read.local)
+        parts.locals.apply(local)
         registry = await parts.catalog.registry(
-            [*read.offered.plugins, *read.servers.plugins],
-            [*read.models.objects, *(each.object for each in read.local), *read.agents.objects],
-            consents=read.offered.consents,
-            faults={**read.offered.faults, **read.servers.faults},
-            withdrawn=read.offered.withdrawn,
+            [*offered.plugins, *servers.plugins],
+            [*models.objects, *(each.object for each in local), *agents.objects],
+            consents=offered.consents,
+            faults={**offered.faults, **servers.faults},
+            withdrawn=offered.withdrawn,
         )
-        self.broken_providers, self.broken_agents = read.models.broken, read.agents.broken
-        self._agents = read.agents.objects
-        await parts.drivers.apply(read.models.sources)
-        await trio.to_thread.run_sync(parts.commands.apply, parts.catalog.commands, parts.catalog.plugins)
+        self.broken_providers, self.broken_agents = models.broken, agents.broken
+        self._agents = agents.objects
+        await parts.drivers.apply(models.sources)
+        await run(parts.commands.apply, parts.catalog.commands, parts.catalog.plugins)
         await parts.fs.apply(registry)
         main = DEFAULT if registry.get("model", DEFAULT) else "debug/echo"
         await parts.fs.offer("main", f"{self._root}/model/{main}")
         await self._replace_hosts(registry)
         await self._check(None)
         await parts.sockets.reconcile(parts.fs.tree.registry)
-        parts.watch.reconcile(read.servers.plugins)
+        parts.watch.reconcile(servers.plugins)
 
     async def _replace_hosts(self, registry: Registry) -> None:
         """Of plugins that are no more, or are others now."""

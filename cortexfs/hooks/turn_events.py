@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from cortexfs.core.frames import Approval, Frame, Message, Usage
+from cortexfs.core.frames import Frame, Message, Usage
 from cortexfs.core.hooks import MAX_HEARD
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
-from cortexfs.core.talk.requests import Input, Verdict
 from cortexfs.hooks.events import HookEvents
 from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.models.ask.driver import Driver, Turn, Who
@@ -64,7 +63,7 @@ class Turns:
                     tokens[1] += frame.output_tokens
 
             try:
-                await driver(_Overheard(turn, hear))
+                await driver(cast(Turn, _Overheard(turn, hear)))
             finally:
                 used = {"tokensIn": tokens[0], "tokensOut": tokens[1]}
                 self._events.tell("llm:post-call", site, provider=provider, model=model, **used)
@@ -86,7 +85,7 @@ class Turns:
                     response[0] = "".join(part.text for part in frame.content)[:MAX_HEARD]
 
             try:
-                await driver(_Overheard(turn, hear))
+                await driver(cast(Turn, _Overheard(turn, hear)))
             finally:
                 self._events.tell("agent:turn-end", _site(who), **about, response=response[0])
 
@@ -120,32 +119,10 @@ class _Overheard:
         self._turn = turn
         self._hear = hear
 
-    @property
-    def input(self) -> Input:
-        return self._turn.input
-
-    @property
-    def uid(self) -> int:
-        return self._turn.uid
-
-    @property
-    def who(self) -> Who:
-        return self._turn.who
-
-    @property
-    def session_memory(self) -> dict[str, object]:
-        return self._turn.session_memory
-
-    async def history(self, room: int) -> list[Message]:
-        return await self._turn.history(room)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._turn, name)
 
     async def say(self, *said: Frame) -> None:
         for frame in said:
             self._hear(frame)
         await self._turn.say(*said)
-
-    async def settled(self) -> None:
-        await self._turn.settled()
-
-    async def ask(self, approval: Approval) -> Verdict:
-        return await self._turn.ask(approval)

@@ -11,9 +11,7 @@ import hmac
 import ipaddress
 import socket
 from collections.abc import Callable
-from functools import partial
 
-import anyio
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
@@ -58,23 +56,14 @@ def bound(host: str, port: int) -> socket.socket:
         raise Fault(code, f"nothing can listen at {host} port {port}: {problem}") from None
 
 
-def over_http(offer: McpOffer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
+async def over_http(offer: McpOffer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
     """Serve until a signal ends it."""
-    anyio.run(partial(_over_http, offer, listening, token, ready))
-
-
-async def _over_http(
-    offer: McpOffer, listening: socket.socket, token: str, ready: Callable[[], None]
-) -> None:
     serving = Serving(offer)
     await serving.renew()
     host = listening.getsockname()[0]
     # Names that a browser could be lured with are no names of this server (DNS rebinding).
-    security = (
-        None
-        if ipaddress.ip_address(host).is_loopback
-        else TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    )
+    is_loopback = ipaddress.ip_address(host).is_loopback
+    security = None if is_loopback else TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = serving.server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,

@@ -105,17 +105,13 @@ class McpResult:
 
 def _data(url: str) -> bytes | None:
     """The bytes at an address that costs nothing to read: a file, or a `data:` URL."""
-    if url.startswith("data:") and ";base64," in url[:100]:
-        with contextlib.suppress(ValueError):
+    with contextlib.suppress(OSError, ValueError):
+        if url.startswith("data:") and ";base64," in url[:100]:
             return base64.b64decode(url.partition(",")[2], validate=True)
-    return _file(url) if url.startswith("/") else None
-
-
-def _file(path: str) -> bytes | None:
-    try:
-        # A pipe or a device that a tool names must not keep us waiting.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            seen = os.fstat(file.fileno())
-            return file.read() if stat.S_ISREG(seen.st_mode) and seen.st_size <= MAX_FILE else None
-    except (OSError, ValueError):
-        return None
+        if url.startswith("/"):
+            # A pipe or a device that a tool names must not keep us waiting.
+            with open(os.open(url, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                seen = os.fstat(file.fileno())
+                if stat.S_ISREG(seen.st_mode) and seen.st_size <= MAX_FILE:
+                    return file.read()
+    return None

@@ -4,9 +4,9 @@ Main path: `Serving.server` is the SDK's server, whose answers come from a `McpO
 and which tells its clients when the mount changes. `over_stdio` serves one client; http.py many.
 
 Rules: a tool is run as any program of this user would run it, so the mount decides about it as always. Its
-input goes by standard input, as arguments can be seen by others. What a run fails of is a result that a model
-can read; only a name that is not there is an error of the protocol. Whatever ends the task of a call kills its
-run, so a cancellation needs no message.
+input goes by standard input, as arguments can be seen by others. What a run fails of is a result that a
+model can read; only a name that is not there is an error of the protocol. Whatever ends the task of a call
+kills its run, so a cancellation needs no message.
 This file must never know what a transport is, but for the one that needs no more than a call of the SDK.
 """
 
@@ -180,12 +180,8 @@ async def _started(path: str, input: bytes) -> Process:
         os.close(stdin)
 
 
-def over_stdio(offer: McpOffer) -> None:
+async def over_stdio(offer: McpOffer) -> None:
     """Serve the client on standard input and output until it leaves."""
-    anyio.run(partial(_over_stdio, offer))
-
-
-async def _over_stdio(offer: McpOffer) -> None:
     serving = Serving(offer)
     await serving.renew()
     async with stdio_server() as (read, write):

@@ -193,8 +193,8 @@ class LiveSession:
 
 
 class ClientView(NamedTuple):
-    """The sessions that a client's keys mean. A temp session is its connection's, a private one its user's. An
-    agent of a user's own has no shared sessions."""
+    """The sessions that a client's keys mean. A temp session is its connection's, a private one its user's.
+    An agent of a user's own has no shared sessions."""
 
     object: ObjectKey
     uid: int

@@ -1,7 +1,7 @@
 """The one guard around every handler that can fail: any exception but FUSEError would end the mount for all.
 
 Rules: a Fault becomes its errno; a bug becomes EIO for whoever met it and a line in the log, which is
-counted (daemon/bugs.py), and is raised only where tests want to see it.
+counted (daemon/status.py), and is raised only where tests want to see it.
 This file must never know what a handler does.
 """
 

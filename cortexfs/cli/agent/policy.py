@@ -20,6 +20,7 @@ from cortexfs.core.policy import lint
 from cortexfs.core.policy.decision import Decision, PolicyQuery, decide
 from cortexfs.core.policy.risk_settings import Mode
 from cortexfs.core.policy.rules import TO_RUN
+from cortexfs.core.safe_text import within
 from cortexfs.core.tree import controls
 
 
@@ -52,8 +53,8 @@ def _show(question: PolicyQuery, decision: Decision, as_json: bool) -> None:
         }
         said = decision._asdict() | {"steps": [step._asdict() for step in decision.steps]}
         return output.emit(asked | said)
-    print(output.printable(decision.reason))
-    print(output.printable(f"rule: {decision.rule}"))
+    print(within(decision.reason))
+    print(within(f"rule: {decision.rule}"))
     print()
     cells = ((step.layer, step.result, step.rule or "-", step.why) for step in decision.steps)
     output.table(("layer", "result", "rule", "why"), cells)

@@ -46,14 +46,18 @@ def serve(options: argparse.Namespace) -> int:
     os.environ["CTX_ROOT"] = root
     if where:
         _over_http(offer, where, given, root)
-    else:
-        from cortexfs.mcp.server import over_stdio
+        return EXIT_OK
+    import anyio
 
-        over_stdio(offer)
+    from cortexfs.mcp.server import over_stdio
+
+    anyio.run(over_stdio, offer)
     return EXIT_OK
 
 
 def _over_http(offer: McpOffer, where: tuple[str, int], given: str | None, root: str) -> None:
+    import anyio
+
     from cortexfs.mcp import http
 
     host, port = where
@@ -66,7 +70,7 @@ def _over_http(offer: McpOffer, where: tuple[str, int], given: str | None, root:
         if not given:
             say(f"Authorization: Bearer {token}")
 
-    http.over_http(offer, listening, token, ready)
+    anyio.run(http.over_http, offer, listening, token, ready)
 
 
 def address(text: str) -> tuple[str, int]:

@@ -1,4 +1,5 @@
-"""`ctx provider`: the servers whose models are in the mount, their keys, and what they list.
+"""`ctx provider` and `ctx model`: the servers whose models are in the mount, their keys, and what they list;
+and models of one's own, made from theirs.
 
 Rules: a provider is a TOML file that people may edit; it is added whole and never rewritten. A key comes
 from standard input or a prompt, goes into state/secrets, and is printed by nothing. A running daemon
@@ -14,15 +15,19 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from cortexfs.cli import output, parser, reload
 from cortexfs.cli.model import local
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
-from cortexfs.core import networks
+from cortexfs.core import names, networks, value_formats
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
+from cortexfs.models.ask.model import EFFORTS, parameters
 from cortexfs.models.exchange import listing_request
+from cortexfs.models.exchange.sources import every_offer
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.listing import ListedModel, ProviderModel, cap, offers
+from cortexfs.models.providers.listing import ListedModel, ProviderModel, cap, offers, resolved
 from cortexfs.models.providers.provider import FORMATS, PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
 from cortexfs.state import directories
@@ -309,4 +314,51 @@ VERBS = {
         "list the models of a provider, or of all",
     ),
 }
-COMMANDS = {"provider": Command(verbs=VERBS)}
+
+
+def _new(options: argparse.Namespace) -> int:
+    """Make a model: a table at the end of the provider's file, which stays as its owner wrote it. It is a
+    real object with an id and defaults of its own, as the seed wants it, not an alias that overrides."""
+    place = ProviderFolder(options)
+    names.check_object("model", options.name)
+    known = every_offer(place.providers)
+    if any(offer.name == options.name for offer in known):
+        raise Fault("EEXIST", f"there is a model {options.name} already; choose another name")
+    origin = resolved(known, options.origin.removeprefix("model/"))
+    value_formats.parameters("".join(f"{line}\n" for line in options.set))
+    kept = origin.declared
+    made = msgspec.structs.replace(
+        kept,
+        name=options.name,
+        description=options.description or kept.description,
+        default=kept.default | parameters("\n".join(options.set)),
+        effort=options.effort or kept.effort,
+    )
+    place.providers.declare(origin.provider, made)
+    told = place.told(origin.provider)
+    output.say(f"made model/{options.name} in {place.providers.path(origin.provider)}; {told}")
+    return EXIT_OK
+
+
+NEW = Command(
+    _new,
+    (
+        *MOUNTED,
+        arg("name", "NEW", "provider/model, as the tree is to have it"),
+        arg("--from", "MODEL", "the model that it is", dest="origin", required=True),
+        arg("--set", "KEY=VALUE", "a default parameter", action="append", default=[]),
+        arg("--effort", None, "how long it thinks", choices=("auto", *EFFORTS)),
+        arg("--description", None, "a sentence for listings", default=""),
+    ),
+    (
+        "ctx model new openai/gpt-4o-coder --from openai/gpt-4o --set temperature=0.2",
+        "ctx model new openai/thinker --from openai/o4 --effort high",
+    ),
+    "make a model with defaults of its own",
+)
+COMMANDS = {
+    "provider": Command(verbs=VERBS),
+    "model": Command(
+        verbs={"new": NEW}, examples=(NEW.examples[0], "ln -s openai/gpt-4o-coder /ctx/model/coder")
+    ),
+}

@@ -1,4 +1,5 @@
-"""`ctx mount`: make the mount point fit, start the daemon in an interpreter of its own, wait for it.
+"""`ctx mount`: make the mount point fit, start the daemon in an interpreter of its own, and wait for it.
+`ctx restart`: end a mount's daemon and start it again at the same place, with the same directories.
 
 Rules: the daemon inherits nothing but the environment named here: no descriptors, directory,
 terminal or session of whoever typed the command (cli/mount/serve.py has its side). A live mount is left
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cortexfs
-from cortexfs.cli import mounts, parser
+from cortexfs.cli import daemons, mounts, parser
 from cortexfs.cli.mount import serve, umount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import PLACES, Command, arg, flag
@@ -53,6 +54,30 @@ def run(options: argparse.Namespace) -> int:
     return _start(root, where, options)
 
 
+def restart(options: argparse.Namespace) -> int:
+    """`ctx umount` and then `ctx mount`, and nothing between. State and configuration are those of the daemon
+    that runs, unless others are named, so that nobody restarts into another state by mistake."""
+    root = options.point = mounts.root(options.point or options.root)
+    found = mounts.mounted_at(root)
+    if not found:
+        raise Fault("EHOSTDOWN", f"nothing of CortexFS is mounted at {root}; start it with: ctx mount {root}")
+    if found.owner != os.getuid():  # it would become ours, with directories that somebody else chose
+        mend = f"only that user may restart it; to end it: ctx umount {root}"
+        raise Fault("EPERM", f"{root} was mounted by uid {found.owner}; {mend}")
+    if not mounts.is_stale(root):
+        if daemon := daemons.of(found):
+            daemon.process.close()
+            options.state, options.config = options.state or daemon.state, options.config or daemon.config
+        elif not (options.state and options.config):
+            why = "its daemon is not among the processes here, so that its directories are not known"
+            raise Fault("EHOSTDOWN", f"{why}; name both, with --state and --config")
+    status = umount.run(options)
+    if status != EXIT_OK:
+        return status
+    options.foreground, options.strict, options.ready_fd = False, False, None
+    return run(options)
+
+
 COMMANDS = {
     "mount": Command(
         run,
@@ -64,6 +89,11 @@ COMMANDS = {
             *PLACES,
         ),
         ("ctx mount", "ctx mount ~/ctx", "ctx mount /tmp/ctx --state /tmp/state --foreground"),
+    ),
+    "restart": Command(
+        restart,
+        (arg("point", "ROOT", "the mount to restart (default: as --root)", nargs="?"), *PLACES),
+        ("ctx restart", "ctx restart ~/ctx"),
     ),
 }
 

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cortexfs.cli import mounts, output
+from cortexfs.cli import mounts
 from cortexfs.cli.mount.checks import Finding, Subject
 from cortexfs.config import FILE
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import FSTYPE, TABLE
+from cortexfs.core.safe_text import within
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.state import no_links
 from cortexfs.version import VERSION
@@ -49,7 +50,7 @@ def text(subject: Subject, found: Mapping[str, Finding]) -> str:
     }
     lines = [line for name, part in parts.items() for line in ("", f"## {name}", "", *_told(part))]
     said = ("# Report of CortexFS. Read it before you send it.", *lines)
-    return "".join(f"{output.printable(_HIDDEN.sub('(hidden)', line))}\n" for line in said)
+    return "".join(f"{within(_HIDDEN.sub('(hidden)', line))}\n" for line in said)
 
 
 def _told(part: Callable[[], Iterable[str]]) -> list[str]:

@@ -26,6 +26,7 @@ from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import capabilities, settings
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.settings import Setting
+from cortexfs.core.safe_text import within
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install.decisions import Chosen, Decision, DecisionStore
 from cortexfs.plugins.package import directory, manifests
@@ -108,7 +109,7 @@ def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], sa
     values = {key: known[key].shown(value) for key, value in there.items() if value is not None}
     if options.key is not None:
         if options.key in values:
-            print(output.printable(_text(values[options.key])))
+            print(within(_text(values[options.key])))
     elif options.json:
         output.emit(values)
     else:

@@ -147,7 +147,7 @@ VERBS = {
         "make a package of a plugin's directory",
     ),
     "trust": Command(
-        "plugin.trust.trust",
+        "plugin.list.trust",
         (
             *MOUNTED,
             arg("action", None, "list or remove", choices=("list", "remove"), nargs="?", default="list"),

@@ -1,4 +1,5 @@
-"""`ctx plugin list`: plugins of Python packages and installed ones, and what the mount made of them."""
+"""`ctx plugin list` and `trust`: plugins of Python packages and installed ones, what the mount made of them,
+and whose plugins may be installed and loaded."""
 
 from __future__ import annotations
 
@@ -7,14 +8,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cortexfs import config
-from cortexfs.cli import mounts, objects, output, plugin_commands
+from cortexfs.cli import mounts, objects, output, plugin_commands, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.linux import kernel_support
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.package import directory, manifests, records
+from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import directories
 
 HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
@@ -28,6 +32,24 @@ def listing(options: argparse.Namespace) -> int:
         output.emit(rows)
     else:
         output.table(HEADS, [_cells(row) for row in rows])
+    return EXIT_OK
+
+
+def trust(options: argparse.Namespace) -> int:
+    store = TrustStore(places_of(options).state)
+    if options.action == "remove":
+        if not options.publisher:
+            raise Fault("EINVAL", "name the publisher; see: ctx plugin trust list")
+        count = store.remove(options.publisher, options.fingerprint)
+        said = reload.told(options.root)
+        output.say(f"{options.publisher} is no longer trusted ({count} keys); {said}")
+        return EXIT_OK
+    known = store.read()
+    if options.json:
+        output.emit(msgspec.to_builtins(known))
+    else:
+        rows = [(one.publisher_id, one.fingerprint_sha256, one.trusted_at) for one in known]
+        output.table(("publisher", "key", "trusted since"), rows)
     return EXIT_OK
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from cortexfs.cli import mounts, objects, output
 from cortexfs.cli.parser import JSON, Command, arg
 from cortexfs.core.errors import EXIT_OK
+from cortexfs.core.safe_text import within
 
 # As wide as the status words and `plugin:NAME@VERSION` usually are: rows are printed as they come.
 STATUS_WIDTH, ORIGIN_WIDTH = 8, 18
@@ -37,7 +38,7 @@ def status(options: argparse.Namespace) -> int:
         output.emit(parsed(text))
     else:
         for line in text.splitlines():
-            print(output.printable(line))
+            print(within(line))
     return EXIT_OK
 
 

@@ -24,18 +24,17 @@ DUMB = ("", "dumb", "unknown")
 
 
 def run(options: argparse.Namespace) -> int:
-    where = talking.named(options)
-    place, cwd = where.place(options.scope), talking.directory(options.cwd)
+    place, cwd = talking.named(options), talking.directory(options.cwd)
     try:
         # A person sits at a terminal that can be drawn on.
         if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in DUMB:
-            return _terminal(place, options.session, cwd, where.path)
+            return _terminal(place, options.session, cwd)
         return PipedInput(place, options.session, cwd).run()
     except PersonLeft as left:
         return left.status
 
 
-def _terminal(place: ChatPlace, session: str, cwd: str | None, path: str) -> int:
+def _terminal(place: ChatPlace, session: str, cwd: str | None) -> int:
     import asyncio
 
     from cortexfs.chat.keys import History
@@ -43,9 +42,9 @@ def _terminal(place: ChatPlace, session: str, cwd: str | None, path: str) -> int
 
     def reach() -> None:
         try:
-            ask(lambda: repr(os.stat(path)).encode(), REACH_SECONDS)
+            ask(lambda: repr(os.stat(place.path)).encode(), REACH_SECONDS)
         except OSError as problem:
-            raise Fault(code_of(problem.errno), f"{path} does not answer") from None
+            raise Fault(code_of(problem.errno), f"{place.path} does not answer") from None
 
     history = None  # where it is not known where the user keeps such things
     with contextlib.suppress(Fault):

@@ -20,7 +20,7 @@ MOST_PINGS = 1_000_000
 
 
 def resume(options: argparse.Namespace) -> int:
-    printing = talking.printing(talking.output(options))
+    heard, show = talking.printing(talking.output(options))
     where = talking.named(options)
     talk = Talk(where.name, options.session, options.scope, new_id)
     newest = sessions.last(sessions.place(where.root, where.whole, options.scope, options.session))
@@ -33,13 +33,13 @@ def resume(options: argparse.Namespace) -> int:
         return EXIT_OK
     with where.connect() as conversation:
         for frame in conversation.resume(session=options.session, scope=options.scope, after=options.after):
-            printing.heard(frame)
+            heard(frame)
             for deed in talk.hear(frame):
                 if isinstance(deed, Show):
-                    printing.show(deed)
+                    show(deed)
             if not options.follow and _reached(frame.id, newest):
                 break
-    printing.show(Show("end"))
+    show(Show("end"))
     return EXIT_OK
 
 

@@ -28,14 +28,13 @@ def run(options: argparse.Namespace) -> int:
     room = parse.prompt_room(words)  # as far as standard input is wanted and could be sent
     said = _spoken(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
     cwd = talking.directory(options.cwd)
-    sight = where.place(options.scope).sight(options.session, cwd)
-    talk = Talk(where.name, options.session, options.scope, new_id, cwd, sight)
-    printing = talking.printing(chosen)
+    talk = Talk(where.name, options.session, options.scope, new_id, cwd, where.sight(options.session, cwd))
+    heard, show = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
-    show = printing.show if chosen == "text" or not is_asked else _asking
+    show = show if chosen == "text" or not is_asked else _asking
     decide = _decider(frozenset(options.approve), is_asked, talk, show)
     with where.connect() as conversation:
-        exchange = Exchange(talk, conversation, show, heard=printing.heard, decide=decide)
+        exchange = Exchange(talk, conversation, show, heard=heard, decide=decide)
         try:
             exchange.do(talk.say(said, options.id))
             exchange.run()
@@ -48,8 +47,8 @@ def run(options: argparse.Namespace) -> int:
             if chosen == "text":
                 raise
             # A program that reads frames is told as by exec.
-            printing.heard(Error(run=failed.run, code=failed.code, message=failed.message))
-            printing.heard(Done(run=failed.run, status="error", code=failed.code))
+            heard(Error(run=failed.run, code=failed.code, message=failed.message))
+            heard(Done(run=failed.run, status="error", code=failed.code))
             return exit_status(failed.code)
     # A run that was denied what it asked may end well before it is cancelled; its user has interrupted it.
     return exit_status("ECANCELED") if talk.interrupted else talk.status

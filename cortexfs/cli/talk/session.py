@@ -23,7 +23,7 @@ from cortexfs.cli import mounts, output, talking
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.safe_text import prose
+from cortexfs.core.safe_text import prose, within
 
 DAY = 86400.0
 PAGE = 200  # rows that say how wide the columns are, and are shown first
@@ -68,7 +68,7 @@ def _show(options: argparse.Namespace) -> int:
         return EXIT_OK
     print(f"{one.object} {one.session}: {one.state}, {counted(one.messages, 'message')}, {size(one.size)}")
     if cwd := meta.get("cwd"):
-        print(f"cwd: {output.printable(str(cwd))}")
+        print(f"cwd: {within(str(cwd))}")
     for message in said:
         text = "".join(part.text for part in message.content)
         text = prose(text) if sys.stdout.isatty() else text

@@ -59,8 +59,6 @@ def test_a_path_is_taken_from_where_the_session_works(
     for folder, text in ((own, session), (controls, control)):
         folder.mkdir(parents=True)
         (folder / "cwd").write_text(f"{text}\n")
-    place = ChatPlace(
-        str(tmp_path), str(tmp_path / "agent" / "a"), "agent/a", "a", scope, Surroundings(reading)
-    )
+    place = ChatPlace(str(tmp_path), str(tmp_path / "agent" / "a"), "agent/a", scope, Surroundings(reading))
     place.sight("s", given).read(path)
     assert asked == [found]

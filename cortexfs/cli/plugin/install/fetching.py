@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from cortexfs.cli import output
 from cortexfs.cli.plugin.decided import networks
+from cortexfs.core.safe_text import within
 from cortexfs.net import web
 from cortexfs.plugins.install import fetch
 from cortexfs.plugins.install.fetch import Modules
@@ -48,7 +48,7 @@ def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
     def progress(connections: int, size: int) -> None:
         if shows:
             said = f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB"
-            print(f"\r{output.printable(said)}", end="", file=sys.stderr, flush=True)
+            print(f"\r{within(said)}", end="", file=sys.stderr, flush=True)
 
     try:
         with _put_away():

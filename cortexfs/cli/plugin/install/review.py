@@ -12,13 +12,13 @@ import os
 import tempfile
 from pathlib import Path
 
-from cortexfs.cli import output
 from cortexfs.cli.plugin.install import fetching as plugin_fetching
 from cortexfs.cli.plugin.install.install import check_schema, commands_fault
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import FILE, Manifest
+from cortexfs.core.safe_text import within
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install import fetch, install, json_review, sources
@@ -67,10 +67,10 @@ def _unread(path: Path) -> list[InstallCheck]:
 
 
 def _say_wrong(path: Path, wrong: list[InstallCheck]) -> int:
-    print(output.printable(f"Plugin review: {path}"))
+    print(within(f"Plugin review: {path}"))
     print("  Checks:")
     for check in wrong:
-        print(output.printable(f"    - {check.text}"))
+        print(within(f"    - {check.text}"))
     return EXIT_FAILED
 
 
@@ -156,5 +156,5 @@ def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallChec
         bullet = "" if title == "Recommended risk profile" else "- "
         lines += [f"  {title}:", *(f"    {bullet}{row}" for row in rows)] if rows else []
     for line in lines:
-        print(output.printable(line))
+        print(within(line))
     return EXIT_OK

@@ -59,27 +59,23 @@ def tried(tree: PackageFiles, *, run: bool) -> list[InstallCheck]:
 
 async def _tried(plugin: hostcalls.Plugin, *, run: bool) -> list[InstallCheck]:
     pool = Pool(_LIMITS, Starter(begin()))
+    catalog = Catalog(pool)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pool.starter.run)
             nursery.start_soon(pool.run)
-            checks = await _each(pool, plugin, run=run)
+            registry = await catalog.registry([plugin], consents=[plugin.name])
+            if why := catalog.broken.get(plugin.name):
+                checks = [InstallCheck("it loads", why)]
+            else:
+                tools = [one for one in registry if one.plugin == plugin]
+                named = ", ".join(tool.name for tool in tools) or "no tools"
+                checks = [InstallCheck(f"it loads, with {named}")]
+                checks += [await _called(pool, tool) for tool in (tools if run else ())]
             nursery.cancel_scope.cancel()
         return checks
     finally:
         pool.stop()
-
-
-async def _each(pool: Pool, plugin: hostcalls.Plugin, *, run: bool) -> list[InstallCheck]:
-    catalog = Catalog(pool)
-    registry = await catalog.registry([plugin], consents=[plugin.name])
-    if why := catalog.broken.get(plugin.name):
-        return [InstallCheck("it loads", why)]
-    tools = [one for one in registry if one.plugin == plugin]
-    checks = [InstallCheck(f"it loads, with {', '.join(tool.name for tool in tools) or 'no tools'}")]
-    for tool in tools if run else ():
-        checks.append(await _called(pool, tool))
-    return checks
 
 
 async def _called(pool: Pool, tool: Object) -> InstallCheck:
@@ -103,7 +99,7 @@ async def _called(pool: Pool, tool: Object) -> InstallCheck:
 
 @contextlib.contextmanager
 def _connection() -> Iterator[socket.socket]:
-    """One of our own, by which the fork server knows us."""
+    """One of our own, by which the fork server knows us; it takes no pair for the connection of a caller."""
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
             listener.bind(f"{folder}/socket")
