@@ -62,7 +62,9 @@ EVENT = ord("v")  # JSON of a model's frame: reasoning_delta, tool_call or usage
 INPUT = ord("j")  # pieces of JSON, then an empty one; its answer: empty, or msgpack [who changed it, JSON]
 DESCRIPTORS = ord("t")  # JSON list of hostcalls.Descriptor
 FAULT = ord("f")  # msgpack [code, message]; DONE follows
-DONE = ord("z")  # empty
+DONE = ord("z")  # empty, or WORN
+
+WORN = b"\1"  # the host is to have no more calls: what they have left behind in it would hit them
 
 U32 = struct.Struct("<I")
 

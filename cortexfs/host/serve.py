@@ -32,7 +32,7 @@ from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
-from cortexfs.host.call import dry_runs
+from cortexfs.host.call import dry_runs, wear
 from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, raise_again, sentence
 from cortexfs.host.call.validation import Validator
 from cortexfs.host.process.adopted import Adopted
@@ -69,6 +69,7 @@ class _Host:
         self._tools: dict[str, tuple[sdk.Tool, Validator]] | None = None
         self._trials = dry_runs.HostDryRuns()
         self._loading = threading.Lock()
+        self._wear: wear.Wear | None = None  # since its tools are loaded
 
     # -- threads
 
@@ -165,7 +166,17 @@ class _Host:
         with self._lock:
             self._calls[number] = runtime
         runtime.unwatch = partial(self._unwatch, runtime)
+        runtime.is_worn = partial(self._is_worn, number)
         self._leavers.register(number, select.EPOLLRDHUP | select.EPOLLONESHOT)
+
+    def _is_worn(self, number: int) -> bool:
+        """After the call with this descriptor. A copy of it gets the lowest number that is free."""
+        try:
+            os.close(lowest := os.dup(number))
+            is_doubtful = lowest > wear.DESCRIPTORS or threading.active_count() > wear.THREADS
+        except OSError:
+            is_doubtful = True
+        return self._wear is not None and self._wear.is_worn(len(self._calls) - 1, is_doubtful)
 
     def _unwatch(self, runtime: Runtime) -> None:
         with contextlib.suppress(OSError):
@@ -231,6 +242,7 @@ class _Host:
             with self._loading:
                 if self._tools is None or loaders.has_changed(self._plugin):
                     self._tools = loaders.loaded(self._plugin, environment)
+                    self._wear = wear.Wear()
         return self._tools
 
 

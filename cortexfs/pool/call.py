@@ -57,7 +57,7 @@ class HostCall:
         self._done = False
         self._wants = False
         self._let_go = True
-        self._broken = False
+        self._broken = self._worn = False
         self.fault: Fault | None = None
 
     async def run(
@@ -81,7 +81,7 @@ class HostCall:
                     pool.set_aside(host, probe)
                     return False
         finally:
-            pool.release(host, stuck=self._broken or not self._let_go)
+            pool.release(host, stuck=self._broken or not self._let_go, worn=self._worn)
         if not self._done and self.fault is None:
             self.fault = await name_the_end(host)
         return True
@@ -132,6 +132,7 @@ class HostCall:
             for kind, payload in self._splitter.feed(data):
                 if kind == wire.DONE:
                     self._done = self._let_go = True
+                    self._worn = bool(payload)
                     break
                 if kind == wire.FAULT:
                     self.fault = of_the_tool(*heard_faults.decode(payload))

@@ -244,10 +244,13 @@ class Pool:
             raise Fault("EAGAIN", f"uid {uid} has {len(owned)} hosts at work, which is the limit; try again")
         self._dismiss(min(idle, key=lambda host: (host.plugin.name != "builtin", host.idle_since)))
 
-    def release(self, host: Host, stuck: bool = False) -> None:
-        """A call has ended. A stuck one did not let go of its thread: its host is replaced."""
+    def release(self, host: Host, stuck: bool = False, worn: bool = False) -> None:
+        """A call has ended. A stuck one did not let go of its thread: its host is replaced. So is a worn one,
+        in which calls have left too much behind."""
         host.calls -= 1
         host.idle_since = trio.current_time()
+        if worn:
+            self.retire(host)
         if stuck:
             host.stuck = True
             self.retire(host)

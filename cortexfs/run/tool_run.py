@@ -66,6 +66,7 @@ class Relay(RunnerSide):
         self._theirs: socket.socket | None = None  # the host's end, for as long as the call can be taken back
         self._let_go = True  # the host has no part in this run any more
         self._broken = False  # it has died, or is not to be trusted with another call
+        self._worn = False  # it says itself that it is to have no other
 
     async def work(
         self,
@@ -92,7 +93,7 @@ class Relay(RunnerSide):
                     pool.set_aside(host, self._call)
                     self._call = None
             finally:
-                pool.release(host, stuck=self._broken or not self._let_go)
+                pool.release(host, stuck=self._broken or not self._let_go, worn=self._worn)
 
     async def _ask(self, host: Host, asked: hostcalls.CallRequest, cwd: int | None, seconds: float) -> bool:
         """The call in this host; False if the host did not begin it."""
@@ -208,6 +209,7 @@ class Relay(RunnerSide):
             return voice.say(frames.Delta(run=run.id, text=payload.decode()))
         if kind == wire.DONE:
             self._done = self._let_go = True
+            self._worn = bool(payload)
         elif kind == wire.PROGRESS:
             return voice.say(frames.Progress(run=run.id, message=payload.decode()))
         elif kind == wire.OBSERVER:

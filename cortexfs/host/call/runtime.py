@@ -75,6 +75,7 @@ class Runtime(sdk.ToolRuntime):
         self._said_all = False
         # Called before the last message: who hears it closes the call, which is no leaving any more.
         self.unwatch: Callable[[], None] = nothing
+        self.is_worn: Callable[[], bool] = unworn
         self._state = threading.Lock()
         self._ended = self._shielded = self._late = False
 
@@ -168,14 +169,16 @@ class Runtime(sdk.ToolRuntime):
                     self.send(wire.message(wire.DELTA, piece))
                 if last:
                     out += wire.message(wire.DELTA, last)
-        self.send(bytes(out) + wire.message(wire.DONE), last=True)
+        self._end(bytes(out))
 
     def fail(self, error: BaseException) -> None:
         if isinstance(error, ToolCancelled):
             return
         code, text = _blame(error)
-        fault = wire.message(wire.FAULT, _pack((code, _bounded(text))))
-        self.send(fault + wire.message(wire.DONE), last=True)
+        self._end(wire.message(wire.FAULT, _pack((code, _bounded(text)))))
+
+    def _end(self, out: bytes) -> None:
+        self.send(out + wire.message(wire.DONE, wire.WORN if self.is_worn() else b""), last=True)
 
     # -- its end
 
@@ -237,6 +240,10 @@ def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
 
 def nothing() -> None:
     pass
+
+
+def unworn() -> bool:
+    return False
 
 
 def _pieces(text: str) -> Iterator[bytes]:

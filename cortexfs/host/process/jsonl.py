@@ -27,6 +27,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault, is_code
 from cortexfs.core.manifest.targets import ProgramTarget
 from cortexfs.host.call.runtime import sentence
+from cortexfs.host.call.wear import Wear
 from cortexfs.host.process import children, one_shot, persistent
 from cortexfs.linux import syscalls
 
@@ -152,6 +153,7 @@ class Companion(persistent.Warm[_Call]):
         super().__init__(program.output_bytes + persistent.ROOM)
         self._program = program
         self._environment = environment
+        self._wear: Wear | None = None  # since its first call
 
     def start(self) -> None:
         error = self._start()
@@ -164,7 +166,12 @@ class Companion(persistent.Warm[_Call]):
         return self._begin(call, {"tool": call.program.name} | asked)
 
     def leave(self, call: _Call) -> None:
+        """A child in which calls have left too much behind ends when its others have."""
         self._leave(call)
+        if self.is_open:
+            self._wear = self._wear or Wear(self._child.pid)
+            if self._wear.is_worn(len(self._calls)):
+                self.close()
 
     def _spawn(self) -> None:
         program = self._program

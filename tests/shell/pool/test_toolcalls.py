@@ -48,7 +48,7 @@ class Hosts:
     async def acquire(self, _plugin: Any, _identity: Any) -> Host:
         return self._hosts.pop(0)
 
-    def release(self, host: Host, stuck: bool) -> None:
+    def release(self, host: Host, stuck: bool, worn: bool) -> None:
         assert host.socket
         assert not stuck
         host.socket.close()
@@ -122,8 +122,8 @@ class Full(Hosts):
             raise Fault("EAGAIN", "so many hosts are at work")
         return self._hosts.pop()
 
-    def release(self, host: Host, stuck: bool) -> None:
-        super().release(host, stuck)
+    def release(self, host: Host, stuck: bool, worn: bool) -> None:
+        super().release(host, stuck, worn)
         self._hosts.append(host)
 
 

@@ -64,7 +64,7 @@ class OneHost:
     def open(self, cwd: int | None) -> tuple[socket.socket, socket.socket]:
         return self.ours, self.theirs.dup()
 
-    def release(self, host: Host, stuck: bool) -> None:
+    def release(self, host: Host, stuck: bool, worn: bool) -> None:
         self.released.append(stuck)
 
     def describe_end(self) -> str:
