@@ -19,126 +19,57 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
 from cortexfs.linux import syscalls
+from cortexfs.linux.call_numbers import NUMBERS, names
 
 
 class _Machine(NamedTuple):
     arch: int  # AUDIT_ARCH_* of <linux/audit.h>
-    column: int  # of the tables below
+    column: int  # of call_numbers.py
 
 
 MACHINES = {"x86_64": _Machine(0xC000003E, 0), "aarch64": _Machine(0xC00000B7, 1)}
 
-# By name, the numbers on x86_64 and on aarch64. All of these are EPERM.
-REFUSED = {
+# All of these are EPERM.
+REFUSED = names("""
     # into other processes: Landlock refuses those outside its domain, and this in it as well
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
+    ptrace process_vm_readv process_vm_writev pidfd_getfd
     # into the kernel: large, rarely needed, and where its holes have been
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),  # does what this filter refuses, past it
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
+    kexec_load kexec_file_load bpf perf_event_open userfaultfd
+    # does what this filter refuses, past it
+    io_uring_setup io_uring_enter io_uring_register
     # keys of the user's
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
+    add_key request_key keyctl
     # other places: paths are what a view is made of
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "open_tree": (428, 428),
-    "open_tree_attr": (467, 467),
-    "move_mount": (429, 429),
-    "mount_setattr": (442, 442),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "setns": (308, 268),
-    "open_by_handle_at": (304, 265),
-}
+    mount umount2 pivot_root open_tree open_tree_attr move_mount mount_setattr fsopen fsconfig fsmount
+    fspick setns open_by_handle_at
+""")
 # Refused besides where no mounts keep what a view does not let be written
-# (host/confine/readonly_mounts.py). -1: there is none.
-METADATA = {
-    "chmod": (90, -1),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, -1),
-    "fchown": (93, 55),
-    "lchown": (94, -1),
-    "fchownat": (260, 54),
-    "utime": (132, -1),
-    "utimes": (235, -1),
-    "futimesat": (261, -1),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "setxattrat": (463, 463),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    "removexattrat": (466, 466),
-    "file_setattr": (469, 469),
-}
+# (host/confine/readonly_mounts.py).
+METADATA = names("""
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr
+    lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr
+""")
 # Refused to the daemon besides, once it serves (daemon/selfconfinement.py): what no capability stands before.
-OF_DAEMON = {
+OF_DAEMON = names("""
     # new programs and processes; CLONE without CLONE_THREAD, too
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "fork": (57, -1),
-    "vfork": (58, -1),
+    execve execveat fork vfork
     # others of root's processes; tgkill of its own threads alone, and pidfd_send_signal of no signal
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "setpriority": (141, 140),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setaffinity": (203, 122),
-    "sched_setattr": (314, 274),
-    "ioprio_set": (251, 30),
+    kill tkill rt_sigqueueinfo rt_tgsigqueueinfo setpriority sched_setparam sched_setscheduler
+    sched_setaffinity sched_setattr ioprio_set
     # names for sockets, by which the fork server knows connections that were accepted
-    "bind": (49, 200),
-    "listen": (50, 201),
+    bind listen
     # other filters, whose listener could put descriptors here
-    "seccomp": (317, 277),
+    seccomp
     # memory, counters and messages that root's processes share (sysvipc(7), mq_overview(7))
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "semget": (64, 190),
-    "semop": (65, 193),
-    "semctl": (66, 191),
-    "semtimedop": (220, 192),
-    "msgget": (68, 186),
-    "msgrcv": (70, 188),
-    "msgsnd": (69, 189),
-    "msgctl": (71, 187),
-    "mq_open": (240, 180),
-    "mq_unlink": (241, 181),
-}
-TGKILL, PIDFD_SEND_SIGNAL = (234, 131), (424, 424)
-# What could bring descriptors from others than the starter and the looker, or something else in the place
-# of their channels.
-RECVMSG, RECVMMSG, CLOSE, CLOSE_RANGE = (47, 212), (299, 243), (3, 57), (436, 436)
-DUP2, DUP3 = (33, -1), (292, 24)
-PRCTL, PR_SET_SECCOMP = (157, 167), 22
-IOCTL = (16, 29)
+    shmget shmat shmctl semget semop semctl semtimedop msgget msgrcv msgsnd msgctl mq_open mq_unlink
+""")
+PR_SET_SECCOMP = 22
 # The daemon's alone: FIOCLEX and FIONCLEX, FIONBIO, FIONREAD, TCGETS, TIOCGWINSZ, SIOCOUTQ.
 REQUESTS = (0x5451, 0x5450, 0x5421, 0x541B, 0x5401, 0x5413, 0x5411)
 # What is newer than all of these tables. Whoever gets ENOSYS takes it for an old kernel's.
@@ -155,24 +86,13 @@ METADATA_REQUESTS = (
 TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which type for whoever is at it
 # Whom the kernel signals when there is something to read (F_SETOWN): of uid 0 it may be any process, and any
 # signal.
-FCNTL, COMMANDS = (72, 25), (8, 15, 1024)  # F_SETOWN, F_SETOWN_EX and F_SETLEASE
+COMMANDS = (8, 15, 1024)  # F_SETOWN, F_SETOWN_EX and F_SETLEASE
 # Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
-MODES = {
-    "chmod": ((90, -1), 1),
-    "fchmod": ((91, 52), 1),
-    "fchmodat": ((268, 53), 2),
-    "fchmodat2": ((452, 452), 2),
-    "creat": ((85, -1), 1),
-    "mknod": ((133, -1), 1),
-    "mknodat": ((259, 33), 2),
-}
+MODES = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
 # The same of calls whose mode counts where the flags, one argument before it, make a file.
-MODES_BY_FLAGS = {"open": ((2, -1), 2), "openat": ((257, 56), 3)}
-OPENAT2 = (437, 437)
-CLONE, CLONE3, UNSHARE, PRLIMIT = (56, 220), (435, 435), (272, 97), (302, 261)
-SOCKET, SOCKETPAIR = (41, 198), (53, 199)
+MODES_BY_FLAGS = {"open": 2, "openat": 3}
 # SO_PASSCRED, SO_PASSSEC and SO_PASSPIDFD, by which a socket gets a name without bind(2)
-SETSOCKOPT, NAMING = (54, 208), (16, 34, 76)
+NAMING = (16, 34, 76)
 
 # Every CLONE_NEW*, the time namespace being what is the exit signal's place for clone(2).
 _NAMESPACES = sum(syscalls.NAMESPACES.values())
@@ -196,8 +116,6 @@ _GO_ON: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 class FilterChoice(NamedTuple):
-    """The choices of a filter."""
-
     network: bool  # without it there are no sockets but Unix ones
     unix: int = _REFUSE  # what becomes of Unix sockets, other than pairs
     metadata: bool = True  # whether modes, owners, times and attributes of files can be changed
@@ -231,11 +149,9 @@ def guard(channels: Sequence[int]) -> None:
 
 
 def guarding(machine: _Machine, pid: int, channels: Sequence[int]) -> bytes:
-    instructions = [*_of_machine(machine.arch), *_of_daemon(machine.column, pid)]
-    if channels:
-        instructions += _by_these(machine.column, channels)
-    instructions += _confining(machine.column, FilterChoice(True, metadata=False, families=_FAMILIES))
-    return b"".join(_INSTRUCTION.pack(*each) for each in instructions)
+    by_these = _by_these(machine.column, channels) if channels else ()
+    confining = _confining(machine.column, FilterChoice(True, metadata=False, families=_FAMILIES))
+    return _packed(_of_machine(machine.arch), _of_daemon(machine.column, pid), by_these, confining)
 
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # getaddrinfo(3) asks for addresses there
@@ -243,28 +159,30 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # getaddrinfo(
 
 def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
     no = _failing(errno.EPERM)
-    for numbers in OF_DAEMON.values():
-        yield from _if_called(numbers[column], [no])
-    yield from _if_called(CLONE[column], _where(_ANY_BIT, _CLONE_THREAD, _GO_ON, no))
+    for name in OF_DAEMON:
+        yield from _called(column, name, [no])
+    yield from _called(column, "clone", _where(_ANY_BIT, _CLONE_THREAD, _GO_ON, no))
     yield from [(_AT_LEAST, 0, 1, NEWER), _failing(errno.ENOSYS)]
-    yield from _if_called(IOCTL[column], [_look(1), *_any_of(REQUESTS, _GO_ON), _failing(errno.ENOTTY)])
-    yield from _if_called(PRCTL[column], _where(_EQUAL, PR_SET_SECCOMP, no, _GO_ON))
+    yield from _called(column, "ioctl", [_look(1), *_any_of(REQUESTS, _GO_ON), _failing(errno.ENOTTY)])
+    yield from _called(column, "prctl", _where(_EQUAL, PR_SET_SECCOMP, no, _GO_ON))
     options = [_look(2), *_any_of(NAMING, no), _GO_ON]
     of_sockets = [_look(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), _GO_ON, *options]
-    yield from _if_called(SETSOCKOPT[column], of_sockets)
-    yield from _if_called(FCNTL[column], [_look(1), *_any_of(COMMANDS, no), _GO_ON])
-    yield from _if_called(TGKILL[column], _where(_EQUAL, pid, _GO_ON, no))
-    yield from _if_called(PIDFD_SEND_SIGNAL[column], [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])
+    yield from _called(column, "setsockopt", of_sockets)
+    yield from _called(column, "fcntl", [_look(1), *_any_of(COMMANDS, no), _GO_ON])
+    yield from _called(column, "tgkill", _where(_EQUAL, pid, _GO_ON, no))
+    yield from _called(column, "pidfd_send_signal", [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])
 
 
 def _by_these(column: int, channels: Sequence[int]) -> Iterator[Instruction]:
+    """Nothing brings descriptors from others than the starter and the looker, or puts something else in the
+    place of their channels."""
     no = _failing(errno.EPERM)
-    for numbers in (RECVMMSG, CLOSE_RANGE):
-        yield from _if_called(numbers[column], [no])
-    yield from _if_called(RECVMSG[column], [_look(0), *_any_of(channels, _GO_ON), no])
-    yield from _if_called(CLOSE[column], [_look(0), *_any_of(channels, no), _GO_ON])
-    for numbers in (DUP2, DUP3):
-        yield from _if_called(numbers[column], [_look(1), *_any_of(channels, no), _GO_ON])
+    for name in ("recvmmsg", "close_range"):
+        yield from _called(column, name, [no])
+    yield from _called(column, "recvmsg", [_look(0), *_any_of(channels, _GO_ON), no])
+    yield from _called(column, "close", [_look(0), *_any_of(channels, no), _GO_ON])
+    for name in ("dup2", "dup3"):
+        yield from _called(column, name, [_look(1), *_any_of(channels, no), _GO_ON])
 
 
 def allow_only(numbers: Sequence[int]) -> None:
@@ -274,9 +192,7 @@ def allow_only(numbers: Sequence[int]) -> None:
 
 def listed(machine: _Machine, numbers: Sequence[int]) -> bytes:
     known = (line for number in numbers for line in _if_called(number, [_GO_ON]))
-    return b"".join(
-        _INSTRUCTION.pack(*each) for each in (*_of_machine(machine.arch), *known, _failing(errno.ENOSYS))
-    )
+    return _packed(_of_machine(machine.arch), known, [_failing(errno.ENOSYS)])
 
 
 def _machine() -> _Machine:
@@ -288,31 +204,30 @@ def _machine() -> _Machine:
 
 @functools.cache
 def program(machine: _Machine, choice: FilterChoice) -> bytes:
-    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine.column, machine.arch, choice))
+    return _packed(_of_machine(machine.arch), _confining(machine.column, choice))
 
 
-def _instructions(column: int, arch: int, choice: FilterChoice) -> Iterator[Instruction]:
+def _packed(*parts: Iterable[Instruction]) -> bytes:
     """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
-    yield from _of_machine(arch)
-    yield from _confining(column, choice)
+    return b"".join(_INSTRUCTION.pack(*each) for part in parts for each in part)
 
 
 def _confining(column: int, choice: FilterChoice) -> Iterator[Instruction]:
-    refused = REFUSED if choice.metadata else REFUSED | METADATA
-    for numbers in refused.values():
-        yield from _if_called(numbers[column], [_failing(errno.EPERM)])
+    refused = REFUSED if choice.metadata else (*REFUSED, *METADATA)
+    for name in refused:
+        yield from _called(column, name, [_failing(errno.EPERM)])
     yield from _modes(column)
     if not choice.metadata:
         kinds = (*METADATA_REQUESTS, *TERMINAL_REQUESTS)
         requests = [_look(1), *_any_of(kinds, _failing(errno.EPERM)), _GO_ON]
-        yield from _if_called(IOCTL[column], requests)
+        yield from _called(column, "ioctl", requests)
     # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).
-    yield from _if_called(CLONE3[column], [_failing(errno.ENOSYS)])
+    yield from _called(column, "clone3", [_failing(errno.ENOSYS)])
     spaces = _NAMESPACES | _TIME_NAMESPACE
-    yield from _if_called(CLONE[column], _where(_ANY_BIT, _NAMESPACES, _failing(errno.EPERM), _GO_ON))
-    yield from _if_called(UNSHARE[column], _where(_ANY_BIT, spaces, _failing(errno.EPERM), _GO_ON))
+    yield from _called(column, "clone", _where(_ANY_BIT, _NAMESPACES, _failing(errno.EPERM), _GO_ON))
+    yield from _called(column, "unshare", _where(_ANY_BIT, spaces, _failing(errno.EPERM), _GO_ON))
     # Of others of the same user: a process whose RLIMIT_CPU is 0 is a dead one.
-    yield from _if_called(PRLIMIT[column], _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
+    yield from _called(column, "prlimit64", _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
     yield from _sockets(column, choice)
     yield _GO_ON
 
@@ -325,22 +240,28 @@ def _of_machine(arch: int) -> Iterator[Instruction]:
 def _modes(column: int) -> Iterator[Instruction]:
     """No file becomes a program that gives its owner's or group's powers to whoever executes it."""
     has_bit = [(_ANY_BIT, 0, 1, _SET_ID), _failing(errno.EPERM), _GO_ON]
-    for numbers, at in MODES.values():
-        yield from _if_called(numbers[column], [_look(at), *has_bit])
-    for numbers, at in MODES_BY_FLAGS.values():
+    for name, at in MODES.items():
+        yield from _called(column, name, [_look(at), *has_bit])
+    for name, at in MODES_BY_FLAGS.items():
         makes = [_look(at - 1), (_ANY_BIT, 1, 0, _MAKES), _GO_ON]
-        yield from _if_called(numbers[column], [*makes, _look(at), *has_bit])
+        yield from _called(column, name, [*makes, _look(at), *has_bit])
     # Its mode is behind a pointer. Who gets ENOSYS uses openat(2).
-    yield from _if_called(OPENAT2[column], [_failing(errno.ENOSYS)])
+    yield from _called(column, "openat2", [_failing(errno.ENOSYS)])
 
 
 def _sockets(column: int, choice: FilterChoice) -> Iterator[Instruction]:
     network, unix, families = choice.network, choice.unix, choice.families
     other = _GO_ON if network else (_RETURN, 0, 0, _REFUSE)
     sockets = _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other)
-    yield from _if_called(SOCKET[column], _among(families, sockets) if network and families else sockets)
-    is_unix = [_look(0), (_EQUAL, 1, 0, socket.AF_UNIX), other]
-    yield from _if_called(SOCKETPAIR[column], [*is_unix, *_pairs(unix)])
+    if network and families:  # sockets of others are what a kernel without these says
+        known = [(_EQUAL, len(families) - at, 0, family) for at, family in enumerate(families)]
+        sockets = [_look(0), *known, _failing(errno.EAFNOSUPPORT), *sockets]
+    yield from _called(column, "socket", sockets)
+    is_unix, pairs = [_look(0), (_EQUAL, 1, 0, socket.AF_UNIX), other], [_GO_ON]
+    if unix != _ALLOW:  # pairs that stay pairs: one that sends datagrams could send them elsewhere, too
+        lasting = [(_EQUAL, 1, 0, socket.SOCK_STREAM), (_EQUAL, 0, 1, socket.SOCK_SEQPACKET)]
+        pairs = [_look(1), (_AND, 0, 0, _TYPE_MASK), *lasting, _GO_ON, (_RETURN, 0, 0, _REFUSE)]
+    yield from _called(column, "socketpair", [*is_unix, *pairs])
 
 
 def _any_of(values: Sequence[int], then: Instruction) -> list[Instruction]:
@@ -349,19 +270,8 @@ def _any_of(values: Sequence[int], then: Instruction) -> list[Instruction]:
     return [*((_EQUAL, last - at, 0, value) for at, value in enumerate(values)), (_SKIP, 0, 0, 1), then]
 
 
-def _among(families: tuple[int, ...], then: list[Instruction]) -> list[Instruction]:
-    """Sockets of other families are what a kernel without these says."""
-    known = [(_EQUAL, len(families) - at, 0, family) for at, family in enumerate(families)]
-    return [_look(0), *known, _failing(errno.EAFNOSUPPORT), *then]
-
-
-def _pairs(unix: int) -> list[Instruction]:
-    """Pairs that stay pairs: one that sends datagrams could send them elsewhere, too."""
-    if unix == _ALLOW:
-        return [_GO_ON]
-    kind = [_look(1), (_AND, 0, 0, _TYPE_MASK)]
-    lasting = [(_EQUAL, 1, 0, socket.SOCK_STREAM), (_EQUAL, 0, 1, socket.SOCK_SEQPACKET)]
-    return [*kind, *lasting, _GO_ON, (_RETURN, 0, 0, _REFUSE)]
+def _called(column: int, name: str, then: list[Instruction]) -> list[Instruction]:
+    return _if_called(NUMBERS[name][column], then)
 
 
 def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:

@@ -13,18 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Protocol
+from typing import Any
 
 import trio
 
 PROMPT = 0.0005  # seconds
 PAUSE = 0.1
-
-
-class ThreadResult(Protocol):
-    """The outcome of a thread: outcome.Outcome."""
-
-    def unwrap(self) -> None: ...
 
 
 class Prompt:
@@ -50,10 +44,10 @@ class _Piece:
         self._token = trio.lowlevel.current_trio_token()
         self._done, self._claim = Lock(), Lock()  # whoever has the claim first decides who tells of the end
         self._done.acquire()
-        self._results: list[ThreadResult] = []
+        self._results: list[Any] = []  # outcome.Outcome
         self.ended = trio.Event()
 
-    def end(self, result: ThreadResult) -> None:
+    def end(self, result: Any) -> None:
         self._results.append(result)
         if self._claim.acquire(blocking=False):
             self._done.release()

@@ -43,7 +43,7 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 CAP_SYS_ADMIN = 21
 
-CLONE_FILES = 0x400  # unshare(2)
+CLONE_FS, CLONE_FILES = 0x200, 0x400  # unshare(2)
 
 # capset(2): header of version and pid (0: self), then low and high words of each set in turn.
 _CAP_HEADER = struct.Struct("=Ii")
@@ -57,9 +57,8 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 _LANDLOCK_RULE_PATH_BENEATH = 1
-_RULESET = struct.Struct(
-    "=QQQ"
-)  # of files, network and scopes; older kernels take zeroes that they do not know
+# Of files, network and scopes; older kernels take zeroes that they do not know.
+_RULESET = struct.Struct("=QQQ")
 _PATH_BENEATH = struct.Struct("=Qi")
 _LANDLOCK_RULE_NET_PORT = 2
 _NET_PORT = struct.Struct("=QQ")
@@ -108,15 +107,14 @@ class Sender(NamedTuple):
 def receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:
     """Data, at most so many descriptors, and flags. socket.recv_fds of Python 3.11 drops the flag that keeps
     descriptors from programs that are executed in another thread at that moment."""
-    return _received(sock, size, socket.CMSG_LEN(most * 4))[:3]
+    return receive_signed(sock, size, most, 0)[:3]
 
 
-def receive_signed(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int, Sender | None]:
+def receive_signed(
+    sock: socket.socket, size: int, most: int, credentials: int = socket.CMSG_SPACE(_CREDENTIALS.size)
+) -> tuple[bytes, list[int], int, Sender | None]:
     """The same of a socket that has SO_PASSCRED, and the sender."""
-    return _received(sock, size, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_LEN(most * 4))
-
-
-def _received(sock: socket.socket, size: int, room: int) -> tuple[bytes, list[int], int, Sender | None]:
+    room = credentials + socket.CMSG_LEN(most * 4)
     data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     rights, sender = array("i"), None
     for level, kind, payload in ancillary:
@@ -193,17 +191,10 @@ def abort_fuse(path: str) -> None:
         os.close(held)
 
 
-def make_read_only(mount: int) -> None:
-    """Let nothing be changed through this mount and all mounts below. Needs Linux 5.12."""
-    _set_mount(mount, _MOUNT_ATTR_RDONLY, 0)
-
-
-def make_private(mount: int) -> None:
-    """Part this mount and all mounts below from the mounts that they were copied from."""
-    _set_mount(mount, 0, _MS_PRIVATE)
-
-
-def _set_mount(mount: int, attributes: int, propagation: int) -> None:
+def set_mount(mount: int, *, is_read_only: bool = False, is_private: bool = False) -> None:
+    """Let nothing be changed through this mount and all mounts below, or part them from the mounts that they
+    were copied from. Needs Linux 5.12."""
+    attributes, propagation = _MOUNT_ATTR_RDONLY * is_read_only, _MS_PRIVATE * is_private
     changes = _MOUNT_ATTR.pack(attributes, 0, propagation, 0)
     _syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, changes, _MOUNT_ATTR.size)
 
@@ -228,7 +219,6 @@ def close_on_exec(first: int) -> None:
 
 
 def permitted() -> int:
-    """This process's permitted capabilities."""
     data = ctypes.create_string_buffer(_CAP_DATA.size)
     _checked(_libc.capget, _CAP_HEADER.pack(_CAP_VERSION_3, 0), data)
     words = _CAP_DATA.unpack(data.raw)
@@ -243,15 +233,11 @@ def set_capabilities(mask: int) -> None:
 
 
 def new_session_keyring() -> None:
-    number = _KEYCTL.get(os.uname().machine)
-    if number is None:
-        raise OSError(errno.ENOSYS, "keyctl(2) has no known number on this machine")
-    # The syscall's name argument is NULL: an anonymous keyring.
-    _syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
+    # ENOSYS on a machine whose number is not known. The name is NULL: an anonymous keyring.
+    _syscall(_KEYCTL.get(os.uname().machine, -1), _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def landlock_abi() -> int:
-    """The version of Landlock that this kernel has."""
     return _syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
 
 
@@ -267,7 +253,6 @@ def landlock_allow(ruleset: int, fd: int, rights: int) -> None:
 
 
 def landlock_allow_port(ruleset: int, port: int, rights: int) -> None:
-    """Give `rights` to one port of TCP."""
     _syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_NET_PORT, _NET_PORT.pack(rights, port), 0)
 
 

@@ -41,6 +41,16 @@ def folder(base: Path, name: str | Path, mode: int) -> Iterator[Path]:
         os.close(held)
 
 
+@contextlib.contextmanager
+def held(path: str | Path, flags: int, above: int | None = None) -> Iterator[int]:
+    """Yields a descriptor, and closes it. `above` is that of the folder from which the path leads on."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, dir_fd=above)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def opener(path: str, flags: int) -> int:
     """Open a file that is nobody else's to read. Raises Fault ELOOP for a link."""
     with _told(Path(path)):

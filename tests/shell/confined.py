@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from cortexfs.core import hostcalls
 from cortexfs.linux import seccomp, syscalls
+from cortexfs.linux.call_numbers import NUMBERS
 from tests.shell.forks import NOBODY, Forks, Host, public_directory
 
 ONLY_HERE = [
@@ -147,12 +148,7 @@ def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
 def numbered(source: str) -> str:
     """With the numbers of the system calls that it names on this machine, as in "call(bpf, 0)"."""
     column = seccomp.MACHINES[os.uname().machine].column
-    known = (
-        seccomp.REFUSED
-        | seccomp.METADATA
-        | {"unshare": seccomp.UNSHARE, "clone3": seccomp.CLONE3, "clone": seccomp.CLONE}
-    )
-    for name, numbers in known.items():
+    for name, numbers in NUMBERS.items():
         source = source.replace(f"call({name},", f"call({numbers[column]},")
     return source
 

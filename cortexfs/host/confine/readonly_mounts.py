@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from cortexfs.core.errors import Fault
 from cortexfs.core.value_formats import is_below
 from cortexfs.linux import syscalls
+from cortexfs.state.no_links import held
 
 
 def enter() -> None:
@@ -34,8 +35,8 @@ def enter() -> None:
         uid, gid = os.geteuid(), os.getegid()
         syscalls.unshare(mounts | syscalls.NAMESPACES["user"])
         _map(uid, gid)
-    with opened("/") as root:
-        syscalls.make_private(root)
+    with held("/", os.O_PATH) as root:
+        syscalls.set_mount(root, is_private=True)
 
 
 def _map(uid: int, gid: int) -> None:
@@ -58,13 +59,17 @@ def keep(view: Iterable[tuple[str, str]]) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one a path; limits.restrict comes later
     copies: dict[str, int] = {}
+    last = ""
     try:
-        for path in _outermost(paths):
+        for path in paths:
+            if last and is_below(path, last):
+                continue
+            last = path
             with _writable(path) as place:
                 if place is not None:
                     copies[path] = syscalls.copy_mount(place)
-        with opened("/") as root:
-            syscalls.make_read_only(root)
+        with held("/", os.O_PATH) as root:
+            syscalls.set_mount(root, is_read_only=True)
         for path, mount in copies.items():
             with _writable(path) as place:
                 if place is not None:
@@ -72,15 +77,6 @@ def keep(view: Iterable[tuple[str, str]]) -> None:
     finally:
         for mount in copies.values():
             os.close(mount)
-
-
-def _outermost(paths: list[str]) -> Iterator[str]:
-    """Yields the paths that are not below the one before."""
-    last = None
-    for path in paths:
-        if last is None or not is_below(path, last):
-            yield path
-            last = path
 
 
 @contextmanager
@@ -92,22 +88,8 @@ def _writable(path: str) -> Iterator[int | None]:
         yield None
         return
     try:
-        is_same = os.readlink(f"/proc/self/fd/{place}") == path
-        yield place if is_same and _is_stored(place) else None
+        is_same, mode = os.readlink(f"/proc/self/fd/{place}") == path, os.fstat(place).st_mode
+        # Devices and pipes can be written through a mount that is read-only.
+        yield place if is_same and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) else None
     finally:
         os.close(place)
-
-
-def _is_stored(place: int) -> bool:
-    """Devices and pipes can be written through a mount that is read-only."""
-    mode = os.fstat(place).st_mode
-    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
-
-
-@contextmanager
-def opened(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from cortexfs.core.errors import Fault
 from cortexfs.host.confine import readonly_mounts
 from cortexfs.linux import syscalls
+from cortexfs.state.no_links import held
 
 FORK_SERVER = "cortexfs.host.forkserver"
 SEALED = "--sealed"
@@ -30,17 +31,13 @@ def sealed(path: str) -> str | None:
         pid = os.fork()
         if not pid:
             with suppress(OSError, Fault):
-                socket.send_fds(theirs, [b"p"], [_copy(path)])
+                readonly_mounts.enter()
+                with held(path, os.O_PATH) as program:
+                    copy = syscalls.copy_mount(program)
+                syscalls.set_mount(copy, is_read_only=True)
+                socket.send_fds(theirs, [b"p"], [copy])
             os._exit(0)
         theirs.close()
         _, found, _ = syscalls.receive(ours, 1, 1)
         os.waitpid(pid, 0)
     return f"/proc/self/fd/{found[0]}" if found else None
-
-
-def _copy(path: str) -> int:
-    readonly_mounts.enter()
-    with readonly_mounts.opened(path) as program:
-        copy = syscalls.copy_mount(program)
-    syscalls.make_read_only(copy)
-    return copy

@@ -15,6 +15,7 @@ import pytest
 from cortexfs.core import hostcalls
 from cortexfs.host.confine import wasm_calls
 from cortexfs.linux import seccomp, syscalls
+from cortexfs.linux.call_numbers import NUMBERS
 from tests.shell.confined import ONLY_HERE, in_child
 from tests.shell.forks import NOBODY, Forks
 
@@ -26,7 +27,7 @@ def test_each_refused_call_is_refused_to_root_with_all_powers(name: str) -> None
     column = seccomp.MACHINES[os.uname().machine].column
 
     def work() -> None:
-        syscalls._syscall(seccomp.REFUSED[name][column], -1, -1, -1, -1)
+        syscalls._syscall(NUMBERS[name][column], -1, -1, -1, -1)
 
     def filtered() -> None:
         seccomp.restrict(network=True, metadata=True)
@@ -48,33 +49,13 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     if not Path(header).exists():
         pytest.skip("the kernel's headers are not installed")
     found = dict(re.findall(r"define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text()))
-    ours = (
-        seccomp.REFUSED | seccomp.METADATA | {name: numbers for name, (numbers, _) in seccomp.MODES.items()}
-    )
-    ours |= {name: numbers for name, (numbers, _) in seccomp.MODES_BY_FLAGS.items()}
-    ours |= {"openat2": seccomp.OPENAT2, "ioctl": seccomp.IOCTL}
-    ours |= {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
-    ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
-    ours["unshare"] = seccomp.UNSHARE
-    ours |= seccomp.OF_DAEMON
-    ours |= {"tgkill": seccomp.TGKILL, "pidfd_send_signal": seccomp.PIDFD_SEND_SIGNAL}
-    ours |= {"recvmsg": seccomp.RECVMSG, "recvmmsg": seccomp.RECVMMSG, "close": seccomp.CLOSE}
-    ours |= {"close_range": seccomp.CLOSE_RANGE, "dup2": seccomp.DUP2, "dup3": seccomp.DUP3}
-    ours |= {"fcntl": seccomp.FCNTL, "prctl": seccomp.PRCTL, "setsockopt": seccomp.SETSOCKOPT}
-    for name, words in wasm_calls.CALLS.items():
-        assert ours.get(name, seen(words)) == seen(words)
-        ours[name] = seen(words)
+    ours = dict(NUMBERS)
     for name in NEWER:
         assert len(set(ours.pop(name))) == 1
     found |= {"newfstatat": found.get("newfstatat", found.get("fstatat", ""))}
     assert {name: numbers[column] for name, numbers in ours.items()} == {
         name: int(found.get(name) or -1) for name in ours
     }
-
-
-def seen(words: tuple[str, str]) -> tuple[int, int]:
-    first, second = (-1 if word == "-" else int(word) for word in words)
-    return first, second
 
 
 def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
@@ -100,43 +81,43 @@ def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
 
 HIGH = 1 << 32  # what is above an int, the kernel does not look at
 DECISIONS = [
-    (seccomp.REFUSED["bpf"], (), errno.EPERM),
-    (seccomp.CLONE, (0x10000000,), errno.EPERM),
-    (seccomp.CLONE, (HIGH | 0x20000000 | 17,), errno.EPERM),
-    (seccomp.CLONE, (0x80 | 0x10F00,), 0),
-    (seccomp.UNSHARE, (0x80,), errno.EPERM),
-    (seccomp.UNSHARE, (0x200,), 0),
-    (seccomp.PRLIMIT, (0,), 0),
-    (seccomp.PRLIMIT, (HIGH,), 0),
-    (seccomp.PRLIMIT, (1,), errno.EPERM),
-    (seccomp.SOCKET, (2, 1), errno.EACCES),
-    (seccomp.SOCKET, (HIGH | 1, 1), None),
-    (seccomp.SOCKETPAIR, (1, HIGH | 0x80801), 0),
-    (seccomp.SOCKETPAIR, (1, 5), 0),
-    (seccomp.SOCKETPAIR, (1, 2), errno.EACCES),
-    (seccomp.SOCKETPAIR, (1, 0x80802), errno.EACCES),
-    (seccomp.SOCKETPAIR, (30, 1), errno.EACCES),
+    (NUMBERS["bpf"], (), errno.EPERM),
+    (NUMBERS["clone"], (0x10000000,), errno.EPERM),
+    (NUMBERS["clone"], (HIGH | 0x20000000 | 17,), errno.EPERM),
+    (NUMBERS["clone"], (0x80 | 0x10F00,), 0),
+    (NUMBERS["unshare"], (0x80,), errno.EPERM),
+    (NUMBERS["unshare"], (0x200,), 0),
+    (NUMBERS["prlimit64"], (0,), 0),
+    (NUMBERS["prlimit64"], (HIGH,), 0),
+    (NUMBERS["prlimit64"], (1,), errno.EPERM),
+    (NUMBERS["socket"], (2, 1), errno.EACCES),
+    (NUMBERS["socket"], (HIGH | 1, 1), None),
+    (NUMBERS["socketpair"], (1, HIGH | 0x80801), 0),
+    (NUMBERS["socketpair"], (1, 5), 0),
+    (NUMBERS["socketpair"], (1, 2), errno.EACCES),
+    (NUMBERS["socketpair"], (1, 0x80802), errno.EACCES),
+    (NUMBERS["socketpair"], (30, 1), errno.EACCES),
     ((0, 63), (1,), 0),  # read
-    (seccomp.MODES["fchmod"][0], (3, 0o755), 0),
-    (seccomp.MODES["fchmod"][0], (3, 0o4755), errno.EPERM),
-    (seccomp.MODES["fchmodat"][0], (3, 0, 0o2755), errno.EPERM),
-    (seccomp.MODES["fchmodat2"][0], (3, 0, 0o6000), errno.EPERM),
-    (seccomp.MODES["mknodat"][0], (3, 0, 0o104755), errno.EPERM),
-    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_CREAT, 0o4755), errno.EPERM),
-    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_TMPFILE, 0o4755), errno.EPERM),
-    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_DIRECTORY, 0o4755), 0),
-    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_CREAT, 0o1755), 0),
-    (seccomp.OPENAT2, (3, 0), errno.ENOSYS),
-    (seccomp.METADATA["utimensat"], (3, 0), 0),
-    (seccomp.IOCTL, (3, 0x40086602), 0),
+    (NUMBERS["fchmod"], (3, 0o755), 0),
+    (NUMBERS["fchmod"], (3, 0o4755), errno.EPERM),
+    (NUMBERS["fchmodat"], (3, 0, 0o2755), errno.EPERM),
+    (NUMBERS["fchmodat2"], (3, 0, 0o6000), errno.EPERM),
+    (NUMBERS["mknodat"], (3, 0, 0o104755), errno.EPERM),
+    (NUMBERS["openat"], (3, 0, os.O_CREAT, 0o4755), errno.EPERM),
+    (NUMBERS["openat"], (3, 0, os.O_TMPFILE, 0o4755), errno.EPERM),
+    (NUMBERS["openat"], (3, 0, os.O_DIRECTORY, 0o4755), 0),
+    (NUMBERS["openat"], (3, 0, os.O_CREAT, 0o1755), 0),
+    (NUMBERS["openat2"], (3, 0), errno.ENOSYS),
+    (NUMBERS["utimensat"], (3, 0), 0),
+    (NUMBERS["ioctl"], (3, 0x40086602), 0),
 ]
 # Of the same filter where there are no mounts.
 MOUNTLESS = [
-    (seccomp.METADATA["fchmod"], (3, 0o755), errno.EPERM),
-    (seccomp.METADATA["utimensat"], (3, 0), errno.EPERM),
-    (seccomp.IOCTL, (3, 0x40086602), errno.EPERM),
-    (seccomp.IOCTL, (3, 0x401C5820), errno.EPERM),
-    (seccomp.IOCTL, (3, 0x5401), 0),  # TCGETS
+    (NUMBERS["fchmod"], (3, 0o755), errno.EPERM),
+    (NUMBERS["utimensat"], (3, 0), errno.EPERM),
+    (NUMBERS["ioctl"], (3, 0x40086602), errno.EPERM),
+    (NUMBERS["ioctl"], (3, 0x401C5820), errno.EPERM),
+    (NUMBERS["ioctl"], (3, 0x5401), 0),  # TCGETS
     ((0, 63), (1,), 0),
 ]
 
@@ -166,22 +147,22 @@ def test_the_filter_where_there_are_no_mounts(
 
 
 OF_DAEMON = [
-    (seccomp.OF_DAEMON["seccomp"], (1, 8), errno.EPERM),
-    (seccomp.PRCTL, (22, 2), errno.EPERM),
-    (seccomp.PRCTL, (4, 0), 0),
-    (seccomp.METADATA["utimensat"], (3, 0), errno.EPERM),
-    (seccomp.IOCTL, (3, 0x5421), 0),
-    (seccomp.IOCTL, (3, 0x40086604), errno.ENOTTY),
-    (seccomp.FCNTL, (3, 1024), errno.EPERM),
-    (seccomp.SETSOCKOPT, (3, 1, 16), errno.EPERM),
-    (seccomp.SETSOCKOPT, (3, 1, 83), 0),
-    (seccomp.SETSOCKOPT, (3, 41, 16), 0),
-    (seccomp.FCNTL, (3, 3), 0),
-    (seccomp.RECVMSG, (5,), 0),
-    (seccomp.RECVMSG, (6,), errno.EPERM),
-    (seccomp.CLOSE, (5,), errno.EPERM),
-    (seccomp.CLOSE, (6,), 0),
-    (seccomp.DUP3, (6, 5), errno.EPERM),
+    (NUMBERS["seccomp"], (1, 8), errno.EPERM),
+    (NUMBERS["prctl"], (22, 2), errno.EPERM),
+    (NUMBERS["prctl"], (4, 0), 0),
+    (NUMBERS["utimensat"], (3, 0), errno.EPERM),
+    (NUMBERS["ioctl"], (3, 0x5421), 0),
+    (NUMBERS["ioctl"], (3, 0x40086604), errno.ENOTTY),
+    (NUMBERS["fcntl"], (3, 1024), errno.EPERM),
+    (NUMBERS["setsockopt"], (3, 1, 16), errno.EPERM),
+    (NUMBERS["setsockopt"], (3, 1, 83), 0),
+    (NUMBERS["setsockopt"], (3, 41, 16), 0),
+    (NUMBERS["fcntl"], (3, 3), 0),
+    (NUMBERS["recvmsg"], (5,), 0),
+    (NUMBERS["recvmsg"], (6,), errno.EPERM),
+    (NUMBERS["close"], (5,), errno.EPERM),
+    (NUMBERS["close"], (6,), 0),
+    (NUMBERS["dup3"], (6, 5), errno.EPERM),
     ((seccomp.NEWER, seccomp.NEWER), (), errno.ENOSYS),
     ((seccomp.NEWER + 99, seccomp.NEWER + 99), (), errno.ENOSYS),
     ((0, 63), (1,), 0),
@@ -201,8 +182,7 @@ def test_the_filter_of_the_daemon(
 
 def test_what_is_newer_than_the_tables_is_refused() -> None:
     # so that what a new kernel brings does nothing for whoever has the daemon
-    known = seccomp.REFUSED | seccomp.METADATA | seccomp.OF_DAEMON
-    assert max(number for numbers in known.values() for number in numbers) == seccomp.NEWER - 1
+    assert max(number for numbers in NUMBERS.values() for number in numbers) == seccomp.NEWER - 1
 
 
 FAMILIES = [
@@ -222,7 +202,7 @@ def test_sockets_of_some_families_alone(name: str, family: int, error: int) -> N
     machine = seccomp.MACHINES[name]
     program = seccomp.program(machine, seccomp.FilterChoice(True, seccomp._ALLOW, families=(1, 2, 16)))
     answer = 0x50000 | error if error else 0x7FFF0000
-    assert judged(program, machine.arch, seccomp.SOCKET[machine.column], family) == answer
+    assert judged(program, machine.arch, NUMBERS["socket"][machine.column], family) == answer
     assert judged(program, machine.arch, (0, 63)[machine.column], family) == 0x7FFF0000
 
 
@@ -233,9 +213,7 @@ UNLISTED: dict[str, Callable[[], object]] = {
     "a program": lambda: os.execv("/bin/true", ["true"]),
     "a signal": lambda: os.kill(os.getpid(), 0),
     "a mount": lambda: syscalls.cover("/tmp", "x"),
-    "a trace": lambda: syscalls._syscall(
-        seccomp.REFUSED["ptrace"][seccomp.MACHINES[os.uname().machine].column]
-    ),
+    "a trace": lambda: syscalls._syscall(NUMBERS["ptrace"][seccomp.MACHINES[os.uname().machine].column]),
     "a link": lambda: os.symlink("x", f"/tmp/cortexfs-test-{os.getpid()}"),
     "another filter": lambda: seccomp.close(network=True, unix=True),
     "a number of tomorrow": lambda: syscalls._syscall(1000),
