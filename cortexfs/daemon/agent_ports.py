@@ -37,7 +37,7 @@ from cortexfs.pool.tool_call import ToolCalls
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.store import Sessions
 from cortexfs.state import believed
-from cortexfs.state.beside import kept_of, place_of
+from cortexfs.state.directories import kept_of, place_of
 from cortexfs.tree.fuse import Filesystem
 
 MAX_LINKS = 8  # an alias of an alias, and so on

@@ -22,7 +22,7 @@ import cortexfs
 from cortexfs.core.errors import Fault
 from cortexfs.linux import capabilities, landlock, seccomp
 from cortexfs.peers import safe_sockets
-from cortexfs.state.beside import kept_of, place_of
+from cortexfs.state.directories import kept_of, place_of
 
 _PACKAGE = Path(cortexfs.__file__)
 

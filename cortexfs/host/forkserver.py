@@ -44,7 +44,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.host import start, vouching, warm
 from cortexfs.host.confine import identity, leftovers, limits, socket_gate, view
 from cortexfs.linux import syscalls
-from cortexfs.state.beside import kept_of
+from cortexfs.state.directories import kept_of
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"

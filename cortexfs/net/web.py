@@ -144,7 +144,6 @@ class _Exchange:
         self._left = False
 
     def leave(self) -> None:
-        """Make the thread end that is still at it."""
         self._left = True
         for each in self._sockets:
             with suppress(OSError):
@@ -197,13 +196,17 @@ class _Exchange:
         return parts.hostname
 
     def _way(self, scheme: str, host: str, port: int, proxy: SplitResult | None) -> socket.socket:
-        """A connection to the server, or to what passes on to it."""
         to = proxies.address(proxy) if proxy else (host, port)
         way = connect(*to, self._open, self._keep)
         try:
             if scheme == "https":
                 if proxy:
-                    _pass_on(way, proxy, host, port)
+                    way.sendall(proxies.tunnel(proxy, host, port))
+                    said = b""
+                    while (through := proxies.is_through(said)) is None and (some := way.recv(1 << 10)):
+                        said += some
+                    if not through:
+                        raise OSError(proxies.REFUSAL)
                 way = ssl.create_default_context().wrap_socket(way, server_hostname=host)
                 self._keep(way)
             return way
@@ -239,16 +242,6 @@ def connect(
             made.close()
             fault = problem
     raise fault
-
-
-def _pass_on(way: socket.socket, proxy: SplitResult, host: str, port: int) -> None:
-    """Have a proxy pass on what follows."""
-    way.sendall(proxies.tunnel(proxy, host, port))
-    said = b""
-    while (through := proxies.is_through(said)) is None and (some := way.recv(1 << 10)):
-        said += some
-    if not through:
-        raise OSError(proxies.REFUSAL)
 
 
 def redirected(request: WebRequest, status: int, url: str) -> WebRequest:

@@ -37,7 +37,7 @@ from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.trust import openpgp, signing
 from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import believed
-from cortexfs.state.beside import kept_of, place_of
+from cortexfs.state.directories import kept_of, place_of
 
 RESERVED = ("builtin",)
 _OUT_OF_USE = ("disabled", "quarantined")

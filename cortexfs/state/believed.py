@@ -36,7 +36,13 @@ def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator
     Raises Unbelieved, or an OSError."""
     owner = os.geteuid() if uid is None else uid
     with open(_open(path, owner), "rb") as found:
-        _check(path, os.fstat(found.fileno()), others, owner)
+        seen = os.fstat(found.fileno())
+        if not stat.S_ISREG(seen.st_mode):
+            raise UntrustedFile("EINVAL", f"{path} is not used: it is no regular file; remove it")
+        _check_owner(path, seen, owner)
+        if seen.st_mode & others:
+            why = "others than its owner may write it; look at what it says, then: chmod go-w"
+            raise UntrustedFile("EPERM", f"{path} is not used: {why} {path}")
         yield found
 
 
@@ -125,15 +131,6 @@ def _open(path: Path | str, owner: int) -> int:
     raise UntrustedFile(
         "ELOOP", f"{path} is a link of a link, over {MAX_LINKS} deep; put the file itself there"
     )
-
-
-def _check(path: Path | str, seen: os.stat_result, others: int, owner: int) -> None:
-    if not stat.S_ISREG(seen.st_mode):
-        raise UntrustedFile("EINVAL", f"{path} is not used: it is no regular file; remove it")
-    _check_owner(path, seen, owner)
-    if seen.st_mode & others:
-        why = "others than its owner may write it; look at what it says, then: chmod go-w"
-        raise UntrustedFile("EPERM", f"{path} is not used: {why} {path}")
 
 
 def _check_folder(path: Path | str, seen: os.stat_result, owner: int) -> None:

@@ -107,15 +107,10 @@ class ControlStore:
                     value = Written(None, absent.lstat().st_mtime_ns, absent=True)
                     kept.values.setdefault(key, {})[control.name] = value
                 if entry and control.check and (control.holds or not absent):
-                    self._load_value(key, control, entry, bool(absent), kept)
-
-    def _load_value(
-        self, key: Key, control: controls.Control, entry: Path, absent: bool, kept: StoredTree
-    ) -> None:
-        with self._tolerated(entry):
-            data = controls.judge(control, self._read(entry))
-            value = Written(data, entry.stat().st_mtime_ns, absent)
-            kept.values.setdefault(key, {})[control.name] = value
+                    with self._tolerated(entry):
+                        data = controls.judge(control, self._read(entry))
+                        value = Written(data, entry.stat().st_mtime_ns, bool(absent))
+                        kept.values.setdefault(key, {})[control.name] = value
 
     def _read(self, entry: Path) -> bytes:
         try:
@@ -172,14 +167,15 @@ class ControlStore:
         whole_files.sync(folder)
 
     def reset_value(self, key: Key, name: str) -> None:
-        folder = self._control_folder(key)
-        for each in (folder / name, folder / (ABSENT + name)):
-            each.unlink(missing_ok=True)
-        whole_files.sync(folder)
+        self._unlink(key, name, ABSENT + name)
 
     def restore_value(self, key: Key, name: str) -> None:
+        self._unlink(key, ABSENT + name)
+
+    def _unlink(self, key: Key, *names: str) -> None:
         folder = self._control_folder(key)
-        (folder / (ABSENT + name)).unlink(missing_ok=True)
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
         whole_files.sync(folder)
 
     def drop_values(self, key: Key) -> None:

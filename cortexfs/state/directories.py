@@ -1,6 +1,7 @@
-"""The directories in which CortexFS keeps things: the state and the configuration.
+"""The directories in which CortexFS keeps things: the state, what lies beside it, and the configuration.
 
-Rules: nobody but their owner and root may write there. Nothing here imports msgspec, as `ctx mount` reads it.
+Rules: nobody but their owner and root may write there. Others than the daemon have to come to what lies
+beside the state. Nothing here imports msgspec, as `ctx mount` reads it.
 This file must never know what is in them.
 """
 
@@ -66,3 +67,13 @@ def create(where: Places) -> None:
             raise Fault(
                 "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"
             )
+
+
+def place_of(state: Path) -> Path:
+    """Copies of plugins. Hosts that are somebody else, or an agent's, cannot pass through the state."""
+    return state.with_name(f"{state.name}-plugins")
+
+
+def kept_of(state: Path) -> Path:
+    """Where plugins keep what outlives their hosts, a directory for each of their users."""
+    return state.with_name(f"{state.name}-kept")

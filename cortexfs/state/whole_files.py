@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cortexfs.state import believed
+from cortexfs.state import believed, no_links
 
 _MAKING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -79,6 +79,11 @@ def write(
             os.fsync(file.fileno())
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file that grows, which is made for its owner alone."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 def move(new: Path, path: Path, *, durable: bool = True) -> None:
     """Let a draft take its name."""
     new.replace(path)
@@ -88,11 +93,9 @@ def move(new: Path, path: Path, *, durable: bool = True) -> None:
 
 def sync(folder: Path) -> None:
     """Have the names in a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as problem:
-        if problem.errno != errno.EINVAL:  # of a file system that has this for files alone
-            raise
-    finally:
-        os.close(descriptor)
+    with no_links.held(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        try:
+            os.fsync(descriptor)
+        except OSError as problem:
+            if problem.errno != errno.EINVAL:  # of a file system that has this for files alone
+                raise

@@ -15,7 +15,7 @@ import msgspec
 from cortexfs.core import hostcalls, starts, wire
 from cortexfs.daemon.daemon import Daemon
 from cortexfs.linux import syscalls
-from cortexfs.state.beside import place_of
+from cortexfs.state.directories import place_of
 
 ALL = (1 << 41) - 1
 

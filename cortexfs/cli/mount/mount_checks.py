@@ -11,7 +11,7 @@ from cortexfs.cli.bounded import ask
 from cortexfs.cli.mount.checks import FAIL, Check, Finding, Subject, fail, ok, warn
 from cortexfs.core.errors import Fault
 from cortexfs.core.wire import SOCKET_NAME
-from cortexfs.state.beside import place_of
+from cortexfs.state.directories import place_of
 
 
 def stale(subject: Subject) -> Finding:

@@ -21,7 +21,7 @@ from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.trust import secret_box
 from cortexfs.state import locked_store
-from cortexfs.state.beside import kept_of
+from cortexfs.state.directories import kept_of
 
 STORE = "plugin-settings.json"
 Decision: TypeAlias = Literal["grant", "deny"]

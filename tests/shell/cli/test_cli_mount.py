@@ -16,8 +16,7 @@ from cortexfs.cli.mount import doctor, mount, mount_checks, serve, system_checks
 from cortexfs.cli.mount.checks import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.run import shebang
-from cortexfs.state.beside import place_of
-from cortexfs.state.directories import Places
+from cortexfs.state.directories import Places, place_of
 from tests.shell.cli_tree import ctx, plant
 
 

@@ -23,7 +23,7 @@ from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.package import directory, package, records
 from cortexfs.plugins.trust import signing
 from cortexfs.plugins.trust.trust import TrustStore
-from cortexfs.state.beside import place_of
+from cortexfs.state.directories import place_of
 from tests.places import PROJECT
 from tests.shell import plugin_files
 from tests.shell.plugin_files import SECRET, TOOL, plugin

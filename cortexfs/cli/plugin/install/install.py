@@ -40,7 +40,7 @@ from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
 from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import directories
-from cortexfs.state.beside import kept_of
+from cortexfs.state.directories import kept_of
 
 CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 # That the mount may take for last hooks: also to check the plugin and to start a host.
