@@ -3,12 +3,16 @@
 Main path: `outdate` notes a log, and `run` brings what lies beside it up to date, many logs in a pass.
 
 Rules: the state changes on the trio thread only, files are written in a thread only. A pass that has begun is
-finished, whoever is cancelled. Whoever looks at these files calls `freshen` first.
+finished, whoever is cancelled. Whoever looks at these files calls `freshen` first. A list of session/index
+(`Indexes`) that an earlier life put away is believed until somebody removes something, as a look at each of
+100,000 sessions takes seconds.
 This file must never know how a log is written.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,11 +20,10 @@ from pathlib import Path
 import trio
 
 from cortexfs.core.errors import bare
-from cortexfs.sessions import layout
+from cortexfs.sessions import disk, layout
 from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.file_log import FileLog
-from cortexfs.sessions.index import Indexes
-from cortexfs.sessions.layout import Address, DerivedFacts
+from cortexfs.sessions.layout import INDEX, Address, DerivedFacts, by_use, text
 
 SHARE = 128  # logs in a pass: whoever looks at the files of one waits for it
 PAUSE = 0.05  # seconds; runs that end together share a pass
@@ -54,7 +57,6 @@ class Beside:
         self._more = trio.lowlevel.ParkingLot()
         self._turn = trio.Lock()
         self._renewed: Sequence[FileLog] = ()  # those whose files are being made now
-        self._rested = trio.lowlevel.ParkingLot()
 
     @property
     def is_behind(self) -> bool:
@@ -99,20 +101,12 @@ class Beside:
                 with suppress(OSError):  # then it says what it said
                     await trio.to_thread.run_sync(self.indexes.ensure, sessions, limiter=self._threads)
 
-    async def rested(self) -> None:
-        """Wait until nothing is behind."""
-        while self.is_behind:
-            await self._rested.park()
-
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """While this lasts nothing else is made; it cannot be cancelled."""
-        try:
-            with trio.CancelScope(shield=True):
-                async with self._turn:
-                    yield
-        finally:
-            self._rested.unpark_all()
+        with trio.CancelScope(shield=True):
+            async with self._turn:
+                yield
 
     async def _derive(self, logs: Sequence[FileLog], anew: bool = False) -> None:
         for log in logs:
@@ -139,15 +133,128 @@ class Beside:
 
     def _make(self, each: _Pass) -> None:
         log, told = each.log, each.told
-        opened = self._descriptors.take(log.path)
-        start = 0 if each.anew else log.derived
-        log.derived = 0  # should this fail half-way, the next time begins anew
-        try:
-            layout.derive(log.folder, log.address, opened.descriptor, start, told)
-        finally:
-            self._descriptors.release(opened)
+        with self._descriptors.using(log.path) as descriptor:
+            start = 0 if each.anew else log.derived
+            log.derived = 0  # should this fail half-way, the next time begins anew
+            layout.derive(log.folder, log.address, descriptor, start, told)
         log.derived = told.size
         if each.anew:
             self.indexes.rebuild(log.address)
         elif start < told.size:
             self.indexes.used(log.address, told.cwd)
+
+
+BY_CWD = 1000  # working directories of an object's sessions that are remembered, the ones used last
+REMEMBERED = 256  # objects whose sessions' order is kept in memory
+
+
+class Indexes:
+    """session/index: kept in memory as an order, so that a run's end does not look at every session."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._orders: dict[Path, dict[str, None]] = {}
+        self._changed: dict[Path, tuple[str, ...]] = {}
+        self._believes = True  # what a list of an earlier life says
+
+    def used(self, address: Address, cwd: str | None) -> None:
+        """The session was used just now, in `cwd`; `write` when that is said of all that were."""
+        above = address.parts[:-1]
+        folder, order = self._order(above)
+        if next(reversed(order), None) != address.session:
+            order.pop(address.session, None)
+            order[address.session] = None
+            self._changed[folder] = above
+        if cwd is not None:
+            path = self._by_cwd(folder, cwd)
+            if text(path) != address.session:
+                self._make(above, "by-cwd")
+                _make_room(path.parent)
+                disk.replace(path, [address.session.encode() + b"\n"])
+
+    def write(self) -> None:
+        """Write each list once, however many of its sessions were used."""
+        for folder, above in list(self._changed.items()):
+            if folder in self._orders:
+                self._write(folder, above, self._orders[folder])
+            del self._changed[folder]
+
+    def rebuild(self, address: Address) -> None:
+        """Make list and current anew, from what is there."""
+        self.forget()
+        self._order(address.parts[:-1])
+
+    def knows(self, above: tuple[str, ...]) -> bool:
+        return self._root.joinpath(*above) in self._orders
+
+    def ensure(self, above: tuple[str, ...]) -> None:
+        """Have the list of a folder of sessions say what is there, whatever another life left."""
+        if self._root.joinpath(*above).is_dir():
+            self._order(above)
+
+    def forget(self) -> None:
+        """Somebody removed something, or the last life had a hard end: look at what is there before the next
+        use."""
+        self._orders.clear()
+        self._believes = False
+
+    def removed(self, address: Address, cwd: str | None) -> None:
+        folder = self._root.joinpath(*address.parts).parent
+        if not (folder / INDEX).is_dir():  # whoever removed it is about to remove the folder, too
+            self._orders.pop(folder, None)
+            return
+        folder, order = self._order(address.parts[:-1])
+        order.pop(address.session, None)
+        self._write(folder, address.parts[:-1], order)
+        if cwd and text(path := self._by_cwd(folder, cwd)) == address.session:
+            path.unlink()
+
+    def _order(self, above: tuple[str, ...]) -> tuple[Path, dict[str, None]]:
+        folder = self._root.joinpath(*above)
+        if folder not in self._orders:
+            if len(self._orders) >= REMEMBERED:
+                self.write()
+                self._orders.clear()
+            if kept := _kept(folder) if self._believes else []:
+                self._orders[folder] = dict.fromkeys(kept)
+            else:
+                self._orders[folder] = dict.fromkeys(by_use(folder))
+                disk.clear_graves(folder)
+                self._write(folder, above, self._orders[folder])  # a crash may have left it behind
+        return folder, self._orders[folder]
+
+    def _write(self, folder: Path, above: tuple[str, ...], order: dict[str, None]) -> None:
+        self._make(above)
+        newest = list(reversed(order))
+        disk.replace(folder / INDEX / "list", [f"{name}\n".encode() for name in newest])
+        if newest:
+            disk.replace(folder / INDEX / "current", [f"{newest[0]}\n".encode()])
+        else:
+            (folder / INDEX / "current").unlink(missing_ok=True)
+
+    def _make(self, above: tuple[str, ...], *below: str) -> None:
+        disk.make_folder(self._root, (*above, INDEX, *below))
+
+    @staticmethod
+    def _by_cwd(folder: Path, cwd: str) -> Path:
+        return (
+            folder / INDEX / "by-cwd" / hashlib.sha256(cwd.encode(errors="surrogateescape")).hexdigest()[:32]
+        )
+
+
+def _kept(folder: Path) -> list[str]:
+    """The names on the list, the one that was used last at the end; none if any has come or gone since."""
+    path = folder / INDEX / "list"
+    with suppress(OSError):
+        if path.stat(follow_symlinks=False).st_mtime_ns > folder.stat().st_mtime_ns:
+            return text(path).split()[::-1]
+    return []
+
+
+def _make_room(by_cwd: Path) -> None:
+    """Forget the directories that were used longest ago: nobody makes files here without end."""
+    there = [entry for entry in os.scandir(by_cwd) if not entry.name.startswith(".")]
+    if len(there) >= BY_CWD:
+        there.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
+        for entry in there[: BY_CWD // 4]:
+            os.unlink(entry)

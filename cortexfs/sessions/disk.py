@@ -15,13 +15,13 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
 from cortexfs.sessions.log_facts import Scan
-from cortexfs.state import whole_files
+from cortexfs.state import no_links, whole_files
 
 PIECE = 1 << 20
 NEW = ".new."
@@ -70,6 +70,15 @@ class Descriptors:
             opened.users -= 1
             if opened.forgotten and not opened.users:
                 os.close(opened.descriptor)
+
+    @contextlib.contextmanager
+    def using(self, path: Path, write: bool = False) -> Iterator[int]:
+        """Yields the descriptor of the file, opened if need be."""
+        opened = self.take(path, write)
+        try:
+            yield opened.descriptor
+        finally:
+            self.release(opened)
 
     def forget(self, path: Path) -> None:
         """Close the file, now or when its last user releases it."""
@@ -188,11 +197,8 @@ def rewrite(descriptor: int, start: int, end: int) -> None:
 
 
 def sync_path(path: Path, sync: Callable[[int], None] = os.fsync) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with no_links.held(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
         sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def replace(path: Path, pieces: Iterable[bytes]) -> None:
@@ -212,7 +218,3 @@ def clear_graves(parent: Path) -> None:
     """Remove what a `discard` that a crash cut short left behind."""
     for grave in parent.glob(REMOVED + "*"):
         shutil.rmtree(grave, ignore_errors=True)
-
-
-def boot_time() -> float:
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

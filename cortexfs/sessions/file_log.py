@@ -36,8 +36,6 @@ def fault_of(error: OSError, doing: str) -> Fault:
 
 
 class LogContent(msgspec.Struct):
-    """The content of a log on disk."""
-
     scan: Scan
     given: int  # the last id that may have been seen
     derived: int = 0  # how much of the log is in the files beside it
@@ -47,8 +45,6 @@ class LogContent(msgspec.Struct):
 
 
 class LogDisk:
-    """The common part of all logs on disk."""
-
     def __init__(self, root: Path, descriptors: int, touched: Callable[[Log], None]) -> None:
         self.root = root
         self.touched = touched
@@ -79,7 +75,7 @@ class FileLog(Log):
         if data := self._at_hand(offset, size):
             return data
         try:
-            return await trio.to_thread.run_sync(self._read, offset, size, limiter=self._disk.reading)
+            return await trio.to_thread.run_sync(self.read, offset, size, limiter=self._disk.reading)
         except OSError as error:
             raise fault_of(error, "read") from None
 
@@ -98,12 +94,9 @@ class FileLog(Log):
         finally:
             self._disk.descriptors.release(opened)
 
-    def _read(self, offset: int, size: int) -> bytes:
-        opened = self._disk.descriptors.take(self.path)
-        try:
-            return os.pread(opened.descriptor, size, offset)
-        finally:
-            self._disk.descriptors.release(opened)
+    def read(self, offset: int, size: int) -> bytes:
+        with self._disk.descriptors.using(self.path) as descriptor:
+            return os.pread(descriptor, size, offset)
 
     @property
     def told(self) -> DerivedFacts:

@@ -30,6 +30,7 @@ from cortexfs.core import frames, names
 from cortexfs.core.errors import Fault
 from cortexfs.sessions import disk
 from cortexfs.sessions.log_facts import MESSAGE, LogFacts
+from cortexfs.state import whole_files
 
 EVENTS = "events.jsonl"
 MESSAGES = "messages.jsonl"
@@ -76,8 +77,6 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
-    """meta.json."""
-
     session: str
     class_: str
     object: str
@@ -93,8 +92,6 @@ class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """The facts about a session in a list."""
-
     address: Address
     state: str
     updated: float
@@ -102,8 +99,6 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class DerivedFacts(msgspec.Struct, frozen=True):
-    """The facts about a log at one moment."""
-
     size: int
     state: str
     cwd: str | None
@@ -144,26 +139,15 @@ def derive(folder: Path, address: Address, log: int, start: int, told: DerivedFa
     """Bring the files in `folder` up to date with `log`, a descriptor; `start` bytes of it are in them."""
     _derive_messages(folder / MESSAGES, log, start, told.size)
     created, updated = _created(folder), when(os.fstat(log).st_mtime)
-    values = {"state": told.state, "updated_at": updated, "cwd": told.cwd or "/"}
+    cwd, last = told.cwd or "/", str(told.last) if told.last else None
+    values = {"state": told.state, "updated_at": updated, "cwd": cwd}
     for name, value in values.items():
         if text(folder / name) != value:  # to replace a file makes ext4 write it out
             disk.replace(folder / name, [value.encode() + b"\n"])
     if not start or (told.latest and told.latest[-1][0] >= start):
         disk.replace(folder / "latest.md", _latest(log, told.latest))
-    meta = Meta(
-        address.session,
-        address.class_,
-        address.object,
-        address.space.folder,
-        created,
-        updated,
-        told.state,
-        told.cwd or "/",
-        told.runs,
-        told.messages,
-        str(told.last) if told.last else None,
-        told.size,
-    )
+    place = (address.session, address.class_, address.object, address.space.folder)
+    meta = Meta(*place, created, updated, told.state, cwd, told.runs, told.messages, last, told.size)
     disk.replace(folder / "meta.json", [msgspec.json.encode(meta) + b"\n"])
 
 
@@ -171,13 +155,9 @@ def _derive_messages(path: Path, log: int, start: int, end: int) -> None:
     if not start or not path.exists():
         disk.replace(path, _messages(log, 0, end))
         return
-    with open(path, "ab", buffering=0, opener=_beside) as file:
+    with open(path, "ab", buffering=0, opener=whole_files.private) as file:
         for piece in _messages(log, start, end):
             file.write(piece)
-
-
-def _beside(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _messages(log: int, start: int, end: int) -> Iterator[bytes]:
@@ -256,7 +236,6 @@ def objects(root: Path, space: Space) -> list[tuple[str, str]]:
 
 
 def spaces(root: Path) -> list[Space]:
-    """The spaces that hold something."""
     shared = [Space.shared()] if session_names(root / "shared" / "main") else []
     homes = [name for name in session_names(root / "home") if name.isascii() and name.isdecimal()]
     return shared + [Space.private(int(name)) for name in homes]
@@ -291,7 +270,7 @@ class Marks:
         """Mark a session that is about to be written to; whether that is new."""
         if address in self.marked:
             return False
-        with open(self.path, "ab", buffering=0, opener=_beside) as file:
+        with open(self.path, "ab", buffering=0, opener=whole_files.private) as file:
             # A newline first: what a crash cut short must not spoil what follows.
             file.write(b"\n" + msgspec.json.encode(address) + b"\n")
         self.marked.add(address)

@@ -113,7 +113,8 @@ class Loading:
         elif not loaded.torn:
             loaded.derived = min(layout.derived(self._folder(address)), found.size)
         # A clock that was behind at that boot, or is now, tells of files from the future.
-        if not disk.boot_time() <= written <= time.time():
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        if not booted <= written <= time.time():
             # What was seen and then lost with the machine's power must not get another meaning.
             loaded.given += LEAP
         return loaded

@@ -50,8 +50,6 @@ class Most(msgspec.Struct, frozen=True):
 
 
 class Share:
-    """The share of a space's sessions."""
-
     def __init__(self, most: Most) -> None:
         self.sessions = 0
         self.bytes = 0
@@ -194,7 +192,8 @@ class Log(ABC):
     async def room(self) -> None:
         """Wait until the disk has caught up: for whoever appends without end. Raises what `append` would."""
         while not self.fault and not self.ended:
-            if self._crowded() or (self._pending_bytes and self._load.is_heavy):
+            is_crowded = self._pending_bytes >= ROOM or self.unsynced >= UNSYNCED // 2
+            if is_crowded or (self._pending_bytes and self._load.is_heavy):
                 await self._lot.park()
             elif self._load.is_heavy:
                 await self._load.lighter()
@@ -208,9 +207,6 @@ class Log(ABC):
         if self._share:
             self._share.admit(self.size, self._is_new)
 
-    def _crowded(self) -> bool:
-        return self._pending_bytes >= ROOM or self.unsynced >= UNSYNCED // 2
-
     def _count(self, size: int) -> None:
         self._pending_bytes += size
         self._load.count(size)
@@ -222,7 +218,10 @@ class Log(ABC):
         if id <= self.synced_id:
             await trio.lowlevel.checkpoint()
             return
-        self._admit_wait(id)
+        if self.ended:
+            raise Fault("ENOENT", "the session was removed; begin another")
+        if self.fault and id > self.last:
+            raise self.fault
         wait = _Wait(id)
         self._waits.append(wait)
         if not self.pending:
@@ -234,12 +233,6 @@ class Log(ABC):
                 self._waits.remove(wait)
         if wait.fault:
             raise wait.fault
-
-    def _admit_wait(self, id: int) -> None:
-        if self.ended:
-            raise Fault("ENOENT", "the session was removed; begin another")
-        if self.fault and id > self.last:
-            raise self.fault
 
     def reset(self) -> int:
         """Go on after a fault: the id of the last event that is in the log; all after it are lost."""
@@ -288,23 +281,15 @@ class Log(ABC):
         at, found = bisect_left(self.facts.places, end), deque[bytes]()
         while at:
             at -= 1
-            line = await self.fetch_line(self.facts.places[at])
+            data = await self.lines(self.facts.places[at], LINE)
+            line = data[: data.index(b"\n") + 1]
             room -= len(line)
             if room < 0:
                 break
             found.appendleft(line)
         return list(found)
 
-    async def fetch_line(self, offset: int) -> bytes:
-        """The line that begins at `offset`."""
-        data = await self.lines(offset, LINE)
-        return data[: data.index(b"\n") + 1]
-
     # The side of whoever moves the bytes.
-
-    @property
-    def unwritten(self) -> bool:
-        return bool(self.pending)
 
     @property
     def holds_done(self) -> bool:

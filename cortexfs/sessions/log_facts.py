@@ -76,28 +76,22 @@ class LogFacts:
         """Learn from one of the TELLING lines, which stands at `offset`; ValueError when it is none."""
         said = _decoder.decode(line)
         if said.type == "start":
-            self._start(said)
+            self.runs += 1
+            self.active[said.run or ""] = None
+            self.cwd = said.cwd or self.cwd
+            self._parts = []
         elif said.type == "message":
-            self._message(said, (offset, len(line)))
+            self.messages += 1
+            self.places.append(offset)
+            # A long answer is several frames in a row, and the next answer begins after a call or a start.
+            if said.role == "assistant":
+                self._parts.append((offset, len(line)))
+                self.latest = self._parts
         elif said.type == "done":
             self.active.pop(said.run or "", None)
             self.status = said.status
         else:
             self._parts = []
-
-    def _start(self, said: _Line) -> None:
-        self.runs += 1
-        self.active[said.run or ""] = None
-        self.cwd = said.cwd or self.cwd
-        self._parts = []
-
-    def _message(self, said: _Line, place: tuple[int, int]) -> None:
-        """A long answer is several frames in a row, and the next answer begins after a call or a start."""
-        self.messages += 1
-        self.places.append(place[0])
-        if said.role == "assistant":
-            self._parts.append(place)
-            self.latest = self._parts
 
 
 class Index:

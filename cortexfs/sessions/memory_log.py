@@ -63,7 +63,7 @@ class MemoryLog(Log):
             raise Fault("ENOSPC", f"a temp session holds at most {mib} MiB; begin another, or a private one")
         self._budget.admit(self._uid, size)
         super().append(lines)
-        if self.unwritten:
+        if self.pending:
             lines, data = self.take()
             self._budget.take(self._uid, size)
             self._bytes += data

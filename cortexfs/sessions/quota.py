@@ -22,8 +22,6 @@ from cortexfs.sessions.log import Most, Share
 
 
 class Shares:
-    """Those of all spaces that are in use."""
-
     def __init__(self, root: Path, most: Most) -> None:
         self._root = root
         self._most = most

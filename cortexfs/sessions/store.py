@@ -80,7 +80,6 @@ class Sessions:
         self._shares = Shares(root, most or Most())
         self._budget = MemoryBudget(limits.temp_session, limits.temp_total)
         self.run = self._commit.run
-        self.settle = self._commit.settle
 
     def on_loss(self, told: Callable[[Address], None]) -> None:
         """Have `told` called when a log has lost what was to be seen in it."""
@@ -138,22 +137,19 @@ class Sessions:
 
     async def show(self, address: Address) -> Meta:
         """Returns meta.json, brought up to date first."""
-        log = await self.open(address)
-        if not log.made:
-            raise Fault("ENOENT", MISSING)
-        await self._commit.beside.renew(log)
+        await self.rebuild(address, anew=False)
         try:
             data = await trio.to_thread.run_sync((self.folder(address) / "meta.json").read_bytes)
             return msgspec.json.decode(data, type=Meta)
         except OSError as error:
             raise fault_of(error, "shown") from None
 
-    async def rebuild(self, address: Address) -> None:
-        """Make everything beside the log anew."""
+    async def rebuild(self, address: Address, anew: bool = True) -> None:
+        """Make everything beside the log anew, or bring it up to date."""
         log = await self.open(address)
         if not log.made:
             raise Fault("ENOENT", MISSING)
-        await self._commit.beside.renew(log, anew=True)
+        await self._commit.beside.renew(log, anew)
 
     def visible(self, address: Address) -> int | None:
         """How much of its log may be seen; None when nobody has it open, and all of it may."""
@@ -170,7 +166,6 @@ class Sessions:
         await self._commit.beside.freshen(lambda log: _is_below(log.address, parts))
 
     async def ordered(self, sessions: tuple[str, ...]) -> None:
-        """Bring the index of an object's sessions up to date."""
         await self.freshen(sessions)
         await self._commit.beside.ensure(sessions)
 
@@ -232,13 +227,10 @@ class Sessions:
             for rank, info in enumerate(there):
                 old = policy.age is not None and now - info.updated > policy.age
                 many = policy.count is not None and rank >= policy.count
-                if rank and (old or many) and self._may_go(info, policy):
+                is_kept = info.address.session in policy.keep or info.address in self._logs
+                if rank and (old or many) and info.state != "active" and not is_kept:
                     found.append(info)
         return found
-
-    def _may_go(self, info: Info, policy: Policy) -> bool:
-        address = info.address
-        return info.state != "active" and address not in self._logs and address.session not in policy.keep
 
     async def collect(self, infos: list[Info]) -> list[Info]:
         """Remove these, but for those that were used since they were listed; what was removed."""

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 from weakref import WeakSet
 
 import trio
@@ -28,9 +27,6 @@ from cortexfs.sessions.file_log import FileLog, LogDisk, fault_of
 from cortexfs.sessions.layout import Address, Marks
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.log_facts import Scan
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 SYNCERS = 4
 SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its neighbours
@@ -112,8 +108,6 @@ class Commit:
         self._behind: dict[FileLog, None] = {}  # written, and not synced as far
         self._threads = trio.CapacityLimiter(SYNCERS + 2)  # ours: others may keep theirs waiting
         self.beside = Beside(root, self.descriptors, self._threads, report)
-        self._busy = 0
-        self._idle = trio.lowlevel.ParkingLot()
 
     def _touched(self, log: Log) -> None:
         assert isinstance(log, FileLog)
@@ -139,13 +133,6 @@ class Commit:
             with trio.CancelScope(shield=True):
                 await self._finish()
 
-    async def settle(self) -> None:
-        """Wait until nothing is left to do."""
-        while self._unwritten or self._unsynced or self._busy or self.beside.is_behind:
-            while self._unwritten or self._unsynced or self._busy:
-                await self._idle.park()
-            await self.beside.rested()
-
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """While this lasts nothing is written or derived."""
@@ -160,20 +147,6 @@ class Commit:
         self._behind.pop(log, None)
         log.end()
 
-    @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """A round: it is finished, whoever is cancelled."""
-        self._busy += 1
-        try:
-            with trio.CancelScope(shield=True):
-                yield
-        finally:
-            self._busy -= 1
-            self._idle.unpark_all()
-
-    async def _in_thread(self, work: Callable[[T], R], what: T) -> R:
-        return await trio.to_thread.run_sync(work, what, limiter=self._threads)
-
     # Writing.
 
     async def _run_writer(self) -> None:
@@ -182,7 +155,7 @@ class Commit:
             await self._write_round()
 
     async def _write_round(self) -> None:
-        with self._at_work():
+        with trio.CancelScope(shield=True):  # a round is finished, whoever is cancelled
             # The lock lets others run first: a message just accepted has its answer in the same round.
             async with self._writing:
                 jobs = [_Job(log) for log in self._unwritten.take() if log.pending]
@@ -208,30 +181,24 @@ class Commit:
     def _write(self, job: _Job) -> None:
         log = job.log
         if not log.made:
-            self._make(log)
+            log.fresh += disk.make_folder(self.root, log.address.parts)
+            disk.create(log.path)
+            log.fresh.append(log.folder)
+            log.made = True
         if self._marks.add(log.address):
             log.fresh += [self._marks.path, self.root]
-        opened = self.descriptors.take(log.path, write=True)
-        try:
-            if log.torn:
-                disk.cut(log.path, opened.descriptor, job.size)
-                log.torn = False
-            if log.ragged:
-                disk.shorten(opened.descriptor, job.size)
-                log.ragged = False
-            disk.write(opened.descriptor, job.data, job.size)
-        except OSError:
-            log.ragged = True
-            raise
-        finally:
-            self.descriptors.release(opened)
-
-    def _make(self, log: FileLog) -> None:
-        address = log.address
-        log.fresh += disk.make_folder(self.root, address.parts)
-        disk.create(log.path)
-        log.fresh.append(log.folder)
-        log.made = True
+        with self.descriptors.using(log.path, write=True) as descriptor:
+            try:
+                if log.torn:
+                    disk.cut(log.path, descriptor, job.size)
+                    log.torn = False
+                if log.ragged:
+                    disk.shorten(descriptor, job.size)
+                    log.ragged = False
+                disk.write(descriptor, job.data, job.size)
+            except OSError:
+                log.ragged = True
+                raise
 
     def _written(self, jobs: list[_Job]) -> None:
         for job in jobs:
@@ -260,11 +227,11 @@ class Commit:
             await self._sync_round(SYNC_SHARE)
 
     async def _sync_round(self, share: int | None) -> None:
-        with self._at_work():
+        with trio.CancelScope(shield=True):  # a round is finished, whoever is cancelled
             jobs = [_Job(log) for log in self._unsynced.take(share)]
             for job in jobs:
                 job.log.syncing = True
-            await self._in_thread(self._sync_all, jobs)
+            await trio.to_thread.run_sync(self._sync_all, jobs, limiter=self._threads)
             for job in jobs:
                 if job.error:
                     await self._sync_again(job.log, job.error)
@@ -279,15 +246,12 @@ class Commit:
 
     def _sync_one(self, job: _Job, synced: set[Path]) -> None:
         log = job.log
-        opened = self.descriptors.take(log.path, write=log.doubtful)
-        try:
+        with self.descriptors.using(log.path, write=log.doubtful) as descriptor:
             if log.doubtful:
-                disk.rewrite(opened.descriptor, job.synced, job.size)
+                disk.rewrite(descriptor, job.synced, job.size)
             log.doubtful = True
-            self._sync(opened.descriptor)
+            self._sync(descriptor)
             log.doubtful = False
-        finally:
-            self.descriptors.release(opened)
         for path in log.fresh:
             if path not in synced:
                 disk.sync_path(path, self._sync)
@@ -312,7 +276,7 @@ class Commit:
                 return
             self._report(log.address, f"the log may have lost events, and is read again: {error.strerror}")
             job = _Job(log)
-            found = await self._in_thread(self._look_again, job)
+            found = await trio.to_thread.run_sync(self._look_again, job, limiter=self._threads)
             log.syncing = False
             if found and found.size < log.size:
                 log.adopt(found)
@@ -328,11 +292,8 @@ class Commit:
         anew."""
         self.descriptors.forget(job.log.path)
         with job.judged():
-            opened = self.descriptors.take(job.log.path)
-            try:
-                found = disk.scan(opened.descriptor)
-            finally:
-                self.descriptors.release(opened)
+            with self.descriptors.using(job.log.path) as descriptor:
+                found = disk.scan(descriptor)
             if found.size < job.size:
                 job.log.ragged = True
                 return found

@@ -16,6 +16,7 @@ import trio
 
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.store import Sessions
+from tests.settled import settled
 from tests.shell.logreader import Reader
 from tests.shell.session_stores import address, line, run_of, store
 
@@ -41,7 +42,7 @@ async def stream(sessions: Sessions, label: str, count: int) -> tuple[float, flo
     logs = [await sessions.open(address(f"{label}-{n}")) for n in range(count)]
     for log in logs:
         log.append(LINES[:1])
-    await sessions.settle()
+    await settled(sessions)
     lines = LINES[1 : EVENTS // count]
     size = sum(map(len, lines)) + len(LINES[0])
     readers = [Reader(log) for log in logs]
@@ -58,7 +59,7 @@ async def resume(sessions: Sessions, root: Path) -> None:
     log = await sessions.open(address("resumed"))
     await produce(log, LINES[:100_000])
     await log.durable(100_000)
-    await sessions.settle()
+    await settled(sessions)
     size = log.size
     del log
     began = time.perf_counter()
@@ -115,14 +116,14 @@ def memory() -> float:
 async def main(root: Path) -> None:
     async with store(root) as sessions:
         await stream(sessions, "warm", 1)
-        await sessions.settle()
+        await settled(sessions)
         before = memory()
         for count in (1, 10, 100, 1000):
             rate, cost = await stream(sessions, str(count), count)
             print(
                 f"{count:>4} sessions, a live reader each: {rate:>9,.0f} deltas/s, {cost:.2f} µs CPU an event"
             )
-            await sessions.settle()
+            await settled(sessions)
         print(f"memory grew by {memory() - before:.0f} MiB")
         await resume(sessions, root)
         await first_delta(sessions)

@@ -27,6 +27,7 @@ from cortexfs.sessions.store import SessionLimits, Sessions
 from cortexfs.state.run_logs import Logs
 from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
+from tests.settled import settled
 from tests.shell.calling import no_hosts
 from tests.waiting import PATIENCE
 
@@ -165,7 +166,7 @@ class World:
         with trio.fail_after(PATIENCE):
             while self.runs.active:
                 await trio.lowlevel.checkpoint()
-            await self.sessions.settle()
+            await settled(self.sessions)
 
     def address(self, session: str = "default", object: Key = ECHO, uid: int | None = None) -> Address:
         return Address(Space.private(self.uid if uid is None else uid), *object, session)

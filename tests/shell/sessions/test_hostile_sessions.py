@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from cortexfs.core import frames
-from cortexfs.sessions import index, writer
+from cortexfs.sessions import beside, writer
 from cortexfs.sessions.log import LEAP
+from tests.settled import settled
 from tests.shell.session_stores import address, line, run_of, store
 
 
@@ -53,7 +54,7 @@ async def test_directories_without_end_leave_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # docs/ctx.md: `../index/by-cwd/HASH`: whoever says something in many directories makes no file for each
-    monkeypatch.setattr(index, "BY_CWD", 8)
+    monkeypatch.setattr(beside, "BY_CWD", 8)
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         for number in range(12):
@@ -61,7 +62,7 @@ async def test_directories_without_end_leave_few_files(
             begun = start[:-2] + b',"cwd":"/d%d"}\n' % number
             log.append([begun, line(2 * number + 2, "done", f"r{number}")])
             await log.durable(log.given)
-            await sessions.settle()
+            await settled(sessions)
         there = list((log.folder.parent / "index" / "by-cwd").iterdir())
         assert len(there) <= 8
         newest = max(there, key=lambda path: path.stat().st_mtime_ns)

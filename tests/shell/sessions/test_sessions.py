@@ -12,6 +12,7 @@ import trio.testing
 
 from cortexfs.core.errors import Fault
 from cortexfs.sessions.store import SessionLimits
+from tests.settled import settled
 from tests.shell.logreader import Reader, grown
 from tests.shell.session_stores import address, append_each, fill, line, read_to, run_of, store
 
@@ -220,7 +221,7 @@ async def test_descriptors_are_bounded_and_none_is_left_open(tmp_path: Path) -> 
         for name in map(str, range(200)):
             log = await fill(sessions, name)
             assert len(await Reader(log).read()) == log.size
-        await sessions.settle()
+        await settled(sessions)
         assert len(os.listdir("/proc/self/fd")) <= during + 8
     del log
     assert len(os.listdir("/proc/self/fd")) <= before
@@ -230,7 +231,7 @@ async def test_a_log_is_in_memory_as_long_as_somebody_holds_it(tmp_path: Path) -
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
         assert await sessions.open(address("a")) is log
-        await sessions.settle()
+        await settled(sessions)
         size = log.size
         del log
         assert not sessions._logs

@@ -15,6 +15,7 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.writer import Commit
+from tests.settled import settled
 from tests.shell.logreader import Reader
 from tests.shell.session_stores import (
     Reports,
@@ -40,7 +41,7 @@ async def test_a_full_disk_is_told_and_service_goes_on_when_there_is_room(tmp_pa
             log = await sessions.open(address())
             log.append(run_of(1, "r1"))
             await log.durable(6)
-            await sessions.settle()  # or what is derived of the other session would not fit either
+            await settled(sessions)  # or what is derived of the other session would not fit either
             ballast = disk / "ballast"
             with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
                 _ = [file.write(bytes(4096)) for _ in range(1000)]
@@ -173,7 +174,7 @@ async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_pa
         for first in (1, 7):
             log.append(run_of(first, f"r{first}"))
             await log.durable(log.given)
-            await sessions.settle()
+            await settled(sessions)
             if first == 1:
                 latest.unlink()
                 latest.mkdir()
@@ -200,7 +201,7 @@ async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(
         async with store(disk) as sessions:
             log = await sessions.open(address())
             log.append([line(2)])
-            while log.unwritten:  # then a thread has it
+            while log.pending:  # then a thread has it
                 await trio.lowlevel.checkpoint()
             log.append([line(3)])
             may_write.set()

@@ -22,6 +22,7 @@ from cortexfs.sessions.log_facts import INDEX_ENTRIES, Index, Scan
 from cortexfs.sessions.store import SessionLimits
 from cortexfs.state import whole_files
 from tests.places import PROJECT
+from tests.settled import settled
 from tests.shell.logreader import Reader
 from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, store
 
@@ -298,7 +299,7 @@ async def test_files_made_before_a_crash_are_made_anew(tmp_path: Path) -> None:
         log = await sessions.open(address())
         log.append(run_of(1, "r1"))
         await log.durable(6)
-        await sessions.settle()
+        await settled(sessions)
         folder, marks = log.folder, (tmp_path / "unclean.jsonl").read_bytes()
     whole = (folder / "messages.jsonl").read_bytes()
     (folder / "messages.jsonl").write_bytes(whole[:-9])
@@ -317,7 +318,7 @@ async def test_many_sessions_take_few_descriptors(tmp_path: Path) -> None:
         logs = [await sessions.open(address(f"s{n}", "debug/many")) for n in range(count)]
         for log in logs:
             log.append([line(1)])
-        await sessions.settle()
+        await settled(sessions)
         assert len(os.listdir("/proc/self/fd")) <= before + 64
         for log in logs:
             assert await Reader(log).read() == line(1)

@@ -15,6 +15,7 @@ import trio.testing
 from cortexfs.core.errors import Fault
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.store import Policy, SessionLimits
+from tests.settled import settled
 from tests.shell.logreader import Reader, grown
 from tests.shell.session_stores import SPACE, address, append_each, fill, line, read_to, run_of, store
 
@@ -26,7 +27,7 @@ async def test_the_files_beside_the_log_say_what_it_says(tmp_path: Path) -> None
     placed = b'{"type":"start","id":"7","run":"r2","model":"debug/echo","cwd":"/srv/data"}\n'
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
-        await sessions.settle()
+        await settled(sessions)
         folder = sessions.folder(address("a"))
         assert (folder / "state").read_text() == "done\n"
         assert (folder / "latest.md").read_text() == "the answer\n"
@@ -34,7 +35,7 @@ async def test_the_files_beside_the_log_say_what_it_says(tmp_path: Path) -> None
         log.append([line(10, "assistant", "r2", text="two\n")])
         while log.last != 10:
             await grown(log)
-        await sessions.settle()
+        await settled(sessions)
         assert (folder / "state").read_text() == "active\n"
         assert (folder / "latest.md").read_text() == "one\ntwo\n"
         assert (folder / "cwd").read_text() == "/srv/data\n"
@@ -61,7 +62,7 @@ async def test_all_but_the_log_comes_back_from_it(tmp_path: Path) -> None:
     # issue 3: "the documented files are the only copy"
     async with store(tmp_path) as sessions:
         await fill(sessions, "a", runs=3)
-        await sessions.settle()
+        await settled(sessions)
         folder = sessions.folder(address("a"))
         there = {path.name: path.read_bytes() for path in folder.iterdir()}
         assert len(there) == 8
@@ -80,7 +81,7 @@ async def test_folders_and_files_are_private(tmp_path: Path) -> None:
         log = await sessions.open(where)
         log.append(run_of(1, "r1"))
         await log.durable(6)
-        await sessions.settle()
+        await settled(sessions)
     top = tmp_path / "root" / owned.folder
     for path in [top, *top.rglob("*")]:
         found = path.stat()
@@ -93,14 +94,14 @@ async def test_the_log_grows_in_place_and_the_rest_is_replaced_as_a_whole(tmp_pa
     # abi.md 1.17
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
-        await sessions.settle()
+        await settled(sessions)
         folder = sessions.folder(address("a"))
         with (folder / "events.jsonl").open("rb") as events, (folder / "state").open("rb") as state:
             first = events.read()
             log.append([line(7, "start", "r2")])
             while log.last != 7:
                 await grown(log)
-            await sessions.settle()
+            await settled(sessions)
             assert events.read() == line(7, "start", "r2")
             assert (first.count(b"\n"), state.read()) == (6, b"done\n")
         assert (folder / "state").read_bytes() == b"active\n"
@@ -114,7 +115,7 @@ async def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
         for name in ("a", "b", "c"):
             await fill(sessions, name)
         await fill(sessions, "a")
-        await sessions.settle()
+        await settled(sessions)
         found = await sessions.listed(SPACE, "model", "debug/echo")
         assert [info.address.session for info in found] == ["a", "c", "b"]
         assert {info.state for info in found} == {"done"}
@@ -122,7 +123,7 @@ async def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
         assert (index / "list").read_text() == "a\nc\nb\n"
         assert await sessions.listed(SPACE, "agent", "nobody") == []
         await sessions.show(address("b"))  # looking is no use
-        await sessions.settle()
+        await settled(sessions)
         assert (index / "current").read_text() == "a\n"
 
 
@@ -153,7 +154,7 @@ async def test_a_removed_session_ends_for_readers_and_writers(tmp_path: Path) ->
             log.append([line(7)])
         with pytest.raises(Fault, match="ENOENT"):
             await sessions.remove(address("a"))
-        await sessions.settle()
+        await settled(sessions)
         assert sorted(os.listdir(sessions.folder(address("a")).parent)) == ["b", "index"]
         assert (sessions.folder(address("b")).parent / "index" / "list").read_text() == "b\n"
         again = await fill(sessions, "a")
@@ -173,7 +174,7 @@ async def test_removing_while_it_is_written_to_leaves_nothing(tmp_path: Path) ->
             await log.durable(6)
             log.append(run_of(7, "r2"))
             await sessions.remove(address("a"))
-            await sessions.settle()
+            await settled(sessions)
             assert not sessions.folder(address("a")).exists()
 
 
@@ -183,7 +184,7 @@ async def test_what_is_old_or_too_many_can_be_seen_and_cleared(tmp_path: Path) -
             await fill(sessions, name)
             events = sessions.folder(address(name)) / "events.jsonl"
             os.utime(events, (0, events.stat().st_mtime - 10_000 + age * 1000))
-        await sessions.settle()
+        await settled(sessions)
         held = await sessions.open(address("held"))
 
         async def names(policy: Policy) -> list[str]:

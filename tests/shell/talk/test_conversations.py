@@ -18,6 +18,7 @@ from cortexfs.core.registry import Key
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.sessions.store import SessionLimits
 from cortexfs.talk.conversations import IDLE, IDLE_RUNS
+from tests.settled import settled
 from tests.shell.conversing import ECHO, HANG, SCRIPT, Client, Frame, World, conversing
 
 
@@ -206,7 +207,7 @@ async def test_idle_sessions_are_bounded(tmp_path: Path) -> None:
                 await client.until("done")
         await world.idle()
         assert len(world.conversations) == IDLE
-        await world.sessions.settle()  # the last few whose files are being made are held for that
+        await settled(world.sessions)  # the last few whose files are being made are held for that
         assert len(world.sessions._logs) < IDLE + 10  # no cycle keeps those of the others
         for number in (0, IDLE + 19):  # one that was put away, and one that was not
             assert (await history(world, f"s{number}"))[-1]["status"] == "ok"

@@ -11,6 +11,7 @@ from typing import cast
 import pyfuse3
 import pytest
 
+from tests.settled import settled
 from tests.shell.handlers import Fields, caller, refused
 from tests.shell.logreader import Reader
 from tests.shell.session_stores import line
@@ -114,7 +115,7 @@ async def test_a_file_that_goes_between_look_and_open_is_missing(tmp_path: Path)
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
         inode = await world.find(f"{MINE}/index/list")
-        await world.sessions.settle()
+        await settled(world.sessions)
         (tmp_path / "sessions" / MINE / "index/list").unlink()
         with refused(errno.ENOENT):
             await world.fs.open(inode, os.O_RDONLY, caller())
@@ -123,7 +124,7 @@ async def test_a_file_that_goes_between_look_and_open_is_missing(tmp_path: Path)
 async def test_what_a_crash_left_half_removed_is_in_nobodys_way(tmp_path: Path) -> None:
     async with seen(tmp_path) as world:
         await written(world.sessions, address("a"))
-        await world.sessions.settle()  # the index is made a moment after a done
+        await settled(world.sessions)  # the index is made a moment after a done
         folder = tmp_path / "sessions" / MINE
         (folder / ".removed.17.b").mkdir()
         (folder / ".removed.17.b" / "events.jsonl").write_bytes(b"x")
