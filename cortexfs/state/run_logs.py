@@ -23,6 +23,7 @@ from typing import BinaryIO, NamedTuple
 import trio
 
 from cortexfs.core.tree.session_places import RUNS_NAME
+from cortexfs.state import whole_files
 
 FLUSH_SECONDS = 0.1
 MAX_OF_USER = 1000  # so that a listing of a home stays quick, however many tools there are
@@ -67,7 +68,6 @@ class Logs:
         self._write_all(pending)
 
     def settle(self, uid: int) -> None:
-        """Write what was appended to this user's own logs."""
         self._write_all({which: self._pending.pop(which) for which in [*self._pending] if which.uid == uid})
 
     def _write_all(self, pending: dict[_Log, list[bytes]]) -> None:
@@ -84,7 +84,7 @@ class Logs:
 
     def _write(self, which: _Log, data: bytes) -> None:
         path = self._path(which)
-        with _opened(path) as file:
+        with self._opened(path) as file:
             size = file.tell()
             if not size and which.uid is not None:
                 self._grown.add(which.uid)
@@ -96,12 +96,22 @@ class Logs:
         os.replace(path, _older(path))
         self._write(which, data)
 
-    def size(self, class_: str, name: str) -> int:
-        return self._stat(class_, name)[0]
+    @staticmethod
+    def _opened(path: Path) -> BinaryIO:
+        """The file, made if need be, with its folder, which its user may be removing at this moment."""
+        for _ in range(3):
+            with contextlib.suppress(FileNotFoundError):
+                return open(path, "ab", buffering=0, opener=whole_files.private)
+            path.parent.mkdir(parents=True, exist_ok=True)
+        raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", path)
 
-    def mtime(self, class_: str, name: str) -> float:
-        """When the log last grew; 0 when it never did."""
-        return self._stat(class_, name)[1]
+    def stat(self, class_: str, name: str) -> tuple[int, float]:
+        """The log's size, and when it last grew: 0 when it never did."""
+        try:
+            found = os.stat(self._path(self._settled(class_, name)))
+        except FileNotFoundError:
+            return 0, 0.0
+        return found.st_size, found.st_mtime
 
     def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
         which = self._settled(class_, name)
@@ -136,13 +146,6 @@ class Logs:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
 
-    def _stat(self, class_: str, name: str) -> tuple[int, float]:
-        try:
-            found = os.stat(self._path(self._settled(class_, name)))
-        except FileNotFoundError:
-            return 0, 0.0
-        return found.st_size, found.st_mtime
-
     def _settled(self, class_: str, name: str) -> _Log:
         which = _Log(class_, name, None)
         if which in self._pending:
@@ -153,19 +156,6 @@ class Logs:
         if which.uid is None:
             return self.root / which.class_ / f"{which.name}.jsonl"
         return self.root / "home" / str(which.uid) / which.class_ / f"{which.name}.d" / RUNS_NAME
-
-
-def _opened(path: Path) -> BinaryIO:
-    """The file, made if need be, with its folder, which its user may be removing at this moment."""
-    for _ in range(3):
-        with contextlib.suppress(FileNotFoundError):
-            return open(path, "ab", buffering=0, opener=_private)
-        path.parent.mkdir(parents=True, exist_ok=True)
-    raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _older(path: Path) -> Path:

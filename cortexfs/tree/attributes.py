@@ -21,8 +21,9 @@ from cortexfs.core.tree import controls, metadata, places
 from cortexfs.core.tree.places import COMMANDS, HOME, OBJECTS, STATUS, Attributes, Keep
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
+from cortexfs.state.run_logs import Logs
 from cortexfs.tree import kernel
-from cortexfs.tree.open_files import Listing, LogFile, LogSource, OpenFile, Snapshot
+from cortexfs.tree.open_files import Listing, LogFile, OpenFile, Snapshot
 from cortexfs.tree.session_view import Spaces
 
 RENDERING = 1_000_000_000  # nanoseconds that one rendering serves (abi.md 1.16)
@@ -33,7 +34,7 @@ class Entries:
         self,
         tree: Tree,
         spaces: Spaces,
-        logs: LogSource,
+        logs: Logs,
         status: Callable[[], str],
         commands: Callable[[], bytes],
         clock: Callable[[], int],
@@ -76,7 +77,11 @@ class Entries:
     async def listing(self, folder: int, uid: int) -> Listing:
         """Returns the entries that this user sees, of one moment, held until `let_go`."""
         if folder == HOME:
-            await self._find_homes()
+            for user in await self._spaces.homes():
+                with contextlib.suppress(Fault):  # there are too many; the others are there still
+                    if self._tree.lookup(HOME, str(user)) is None:
+                        self._tree.home(user, user, self._clock())
+                        self.clear()
         space = self._spaces.place(folder)
         if space is None:
             return self._listing(folder, uid)
@@ -93,13 +98,6 @@ class Entries:
         """Returns True if a name is an object's in the tree, and not a folder of sessions."""
         found = self._tree.lookup(folder, name)
         return found is not None and self._tree.owner_object(found) is not None
-
-    async def _find_homes(self) -> None:
-        for uid in await self._spaces.homes():
-            with contextlib.suppress(Fault):  # there are too many; the others are there still
-                if self._tree.lookup(HOME, str(uid)) is None:
-                    self._tree.home(uid, uid, self._clock())
-                    self.clear()
 
     def _listing(self, folder: int, uid: int) -> Listing:
         """Large folders' are shared, as anybody may open one very often."""
@@ -140,9 +138,8 @@ class Entries:
             return found._replace(size=len(text_of()))
         control = self._tree.control_at(inode)
         if control and control[1].name == controls.LOG:
-            key = control[0].key
-            size, mtime = self._logs.size(*key), int(self._logs.mtime(*key) * 1e9)
-            return found._replace(size=size, mtime=mtime or found.mtime)
+            size, grew = self._logs.stat(*control[0].key)
+            return found._replace(size=size, mtime=int(grew * 1e9) or found.mtime)
         return found
 
     async def now(self, inode: int) -> EntryAttributes:

@@ -33,13 +33,15 @@ from cortexfs.core.tree.places import ROOT, RUN_SOCKET, UNLISTED, Stale
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
+from cortexfs.sessions.store import Sessions
 from cortexfs.state.control_store import ControlStore
+from cortexfs.state.run_logs import Logs
 from cortexfs.tree import kernel
 from cortexfs.tree.attributes import Entries
-from cortexfs.tree.fault_guard import guarded
 from cortexfs.tree.home_agents import OwnAgents
-from cortexfs.tree.open_files import FIRST_HANDLE, ControlFile, Handles, LogFile, LogSource, OpenFile
-from cortexfs.tree.session_view import NO_SESSIONS, SessionSource, Spaces
+from cortexfs.tree.kernel import guarded
+from cortexfs.tree.open_files import FIRST_HANDLE, ControlFile, Handles, LogFile, OpenFile
+from cortexfs.tree.session_view import Spaces
 from cortexfs.tree.socket_binding import Bindings
 from cortexfs.tree.writes import TreeWrites, read_only
 
@@ -57,8 +59,8 @@ class Filesystem(pyfuse3.Operations):
         self,
         *,
         store: ControlStore,
-        logs: LogSource,
-        sessions: SessionSource = NO_SESSIONS,
+        logs: Logs,
+        sessions: Sessions,
         status: Callable[[], str],
         commands: Callable[[], bytes] = lambda: b"",
         shebang: bytes,

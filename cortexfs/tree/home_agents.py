@@ -78,7 +78,6 @@ class OwnAgents:
         return self._home(folder) is not None
 
     def is_file(self, inode: int) -> bool:
-        """Returns True if this is the file of one of them."""
         found = self._tree.object_at(inode)
         return found is not None and found.home is not None
 
@@ -88,7 +87,6 @@ class OwnAgents:
         return self._own.get(own_key("agent", home.uid, name)) if home else None
 
     async def make(self, folder: int, name: str) -> int:
-        """The inode of the new agent's file."""
         home = self._home(folder)
         assert home
         async with self._changes.lock:

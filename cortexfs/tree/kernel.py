@@ -1,21 +1,28 @@
-"""The kernel's side: attributes for it, and the names that it is told to forget.
+"""The kernel's side: attributes for it, the names that it is told to forget, and the errors that it hears.
 
 Rules: how long the kernel may remember follows from `Keep` alone, here. Owner and mode of a control
 are what the tree says: setting them to what they are is no error, and neither are other permission
 bits, which have no effect (`install` sets 0755, rsync what its source has); another owner is EPERM.
 `forget` blocks, and a notification waits for handlers that hold the same folder: it belongs in a
-thread, and one about a folder's entries is never awaited inside a handler.
+thread, and one about a folder's entries is never awaited inside a handler. `guarded` stands around every
+handler that can fail: any exception but FUSEError would end the mount for all. A Fault becomes its
+errno; a bug becomes EIO for whoever met it and a line in the log, which is counted (daemon/status.py), and
+is raised only where tests want to see it.
 This file must never know the tree.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyfuse3
-from pyfuse3 import EntryAttributes, SetattrFields, StatvfsData
+from pyfuse3 import EntryAttributes, FUSEError, SetattrFields, StatvfsData
 
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, errno_of
 from cortexfs.core.tree.edits import MODES, Temporary
 from cortexfs.core.tree.places import Attributes, Keep, Stale
 
@@ -56,7 +63,6 @@ def missing() -> EntryAttributes:
 
 
 def check_change(found: Attributes, wanted: EntryAttributes, fields: SetattrFields) -> None:
-    """Checks that a control may be given this owner and mode."""
     if fields.update_mode and wanted.st_mode & 0o7000:
         raise Fault("EPERM", "a control has no set-id or sticky bit")
     if fields.update_uid and wanted.st_uid != found.uid:
@@ -100,3 +106,35 @@ def room(files: int, size: int) -> StatvfsData:
     found.f_files = found.f_ffree = found.f_favail = files
     found.f_namemax = 255
     return found
+
+
+log = logging.getLogger("cortexfs.tree.fuse")
+
+
+class StrictMode(Protocol):
+    strict: bool
+
+
+S = TypeVar("S", bound=StrictMode)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def guarded(
+    handler: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(handler)
+    async def guard(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await handler(self, *args, **kwargs)
+        except FUSEError:
+            raise
+        except Fault as fault:
+            raise FUSEError(fault.errno) from None
+        except Exception:  # pyfuse3 would unmount; whoever asked gets EIO, the log the traceback
+            log.exception("%s failed; please report this", handler.__name__)
+            if self.strict:
+                raise
+            raise FUSEError(errno_of("EIO")) from None
+
+    return guard

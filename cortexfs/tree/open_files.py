@@ -17,7 +17,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from cortexfs.core.errors import Fault
@@ -25,21 +24,13 @@ from cortexfs.core.registry import Key
 from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Edit, Temporary
 from cortexfs.state.control_store import Draft
+from cortexfs.state.run_logs import Logs
 
 Listing: TypeAlias = list[tuple[str, int]]
 
 MAX_ENTRIES = 1_000_000  # of folders that one user has open; a hundred bytes each
 MAX_OF_HOME = 128  # files that a user has open of what he has made himself; a control has 64 KiB at most
 FIRST_HANDLE = 1 << 62  # above all inodes
-
-
-class LogSource(Protocol):
-    root: Path  # in its home/, users' own logs, as the tree has them
-
-    def size(self, class_: str, name: str) -> int: ...
-    def mtime(self, class_: str, name: str) -> float: ...
-    def read(self, class_: str, name: str, offset: int, size: int) -> bytes: ...
-    def settle(self, uid: int) -> None: ...
 
 
 class OpenFile(ABC):
@@ -69,7 +60,7 @@ class Snapshot(OpenFile):
 
 
 class LogFile(OpenFile):
-    def __init__(self, logs: LogSource, key: Key) -> None:
+    def __init__(self, logs: Logs, key: Key) -> None:
         self._logs = logs
         self._key = key
 

@@ -32,6 +32,7 @@ from cortexfs.core.tree.session_places import (
     order,
 )
 from cortexfs.sessions import disk
+from cortexfs.state.no_links import held
 from cortexfs.state.run_logs import OLDER
 
 NAMES = 8 << 10  # bytes of names that are looked at together: some hundred sessions
@@ -53,8 +54,6 @@ class Roots(NamedTuple):
 
 
 class SessionFacts(msgspec.Struct):
-    """A line of FACTS."""
-
     session: str
     state: str
     updated: float  # seconds since the epoch
@@ -79,13 +78,10 @@ class FileFacts(NamedTuple):
 def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
     """A descriptor of a folder below the root, which is a real path itself."""
     path = os.path.join(root, *parts)
-    descriptor = os.open(path, _FOLDER)
-    try:
+    with held(path, _FOLDER) as descriptor:
         if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # a link on the way
             raise NotADirectoryError(errno.ENOTDIR, "there is a link on the way", path)
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def look(roots: Roots, place: SessionPlace) -> FileFacts | None:
@@ -126,7 +122,6 @@ def listed(roots: Roots, place: SessionPlace) -> list[tuple[SessionPlace, FileFa
 
 
 def below(roots: Roots, place: SessionPlace) -> list[SessionPlace]:
-    """All that is in a folder and in the folders of it."""
     found = []
     for child, _ in listed(roots, place):
         found += [child, *(below(roots, child) if child.is_folder else ())]
@@ -134,11 +129,8 @@ def below(roots: Roots, place: SessionPlace) -> list[SessionPlace]:
 
 
 def _names(folder: int) -> list[str]:
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    with held(".", os.O_RDONLY | os.O_DIRECTORY, folder) as descriptor:
         return os.listdir(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def open_file(roots: Roots, place: SessionPlace) -> int:
@@ -177,7 +169,7 @@ def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[by
     lines: list[bytes] = []
     with folder(roots.sessions, place.parts[:-1]) as sessions:
         for name in piece.decode(errors="replace").split("\n")[:-1]:
-            with contextlib.suppress(OSError), _session(sessions, name) as here:
+            with contextlib.suppress(OSError), held(name, _FOLDER, sessions) as here:
                 found = os.stat(LOG_NAME, dir_fd=here, follow_symlinks=False)
                 told = _meta(here)
                 line = SessionFacts(name, told.state, found.st_mtime, told.messages, found.st_size)
@@ -185,22 +177,9 @@ def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[by
     return b"\n".join([*lines, b""]) if lines else b"", start + len(piece)
 
 
-@contextlib.contextmanager
-def _session(sessions: int, name: str) -> Iterator[int]:
-    descriptor = os.open(name, _FOLDER, dir_fd=sessions)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _meta(session: int) -> _Meta:
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        descriptor = os.open("meta.json", _FILE, dir_fd=session)
-        try:
-            return _metas.decode(os.pread(descriptor, NAMES, 0))
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError, msgspec.MsgspecError), held("meta.json", _FILE, session) as descriptor:
+        return _metas.decode(os.pread(descriptor, NAMES, 0))
     return _Meta()
 
 
@@ -211,7 +190,11 @@ def _missing(place: SessionPlace) -> FileNotFoundError:
 def remove(roots: Roots, place: SessionPlace) -> None:
     """Remove a file, or a folder in which there is nothing that is shown, but for a log of runs."""
     if not place.is_folder:
-        _unlink(roots.of(place)[0], place)
+        with folder(roots.of(place)[0], place.parts[:-1]) as above:
+            if place.kind is PlaceKind.RUNS:  # the older half first: nobody sees that it was left
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(place.name + OLDER, dir_fd=above)
+            os.unlink(place.name, dir_fd=above)
         return
     for root in roots.of(place):
         with _tolerated(), folder(root, place.parts[:-1]) as above:
@@ -219,14 +202,6 @@ def remove(roots: Roots, place: SessionPlace) -> None:
                 with folder(root, place.parts) as here:
                     _clear(here)
             os.rmdir(place.name, dir_fd=above)
-
-
-def _unlink(root: Path, place: SessionPlace) -> None:
-    with folder(root, place.parts[:-1]) as above:
-        if place.kind is PlaceKind.RUNS:  # the older half first: nobody sees that it was left
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(place.name + OLDER, dir_fd=above)
-        os.unlink(place.name, dir_fd=above)
 
 
 def _clear(folder: int) -> None:
@@ -240,7 +215,6 @@ def _clear(folder: int) -> None:
 
 
 def homes(roots: Roots) -> list[int]:
-    """The users who have something here."""
     found: set[int] = set()
     for root in roots:
         with _tolerated(), folder(root, ("home",)) as here:

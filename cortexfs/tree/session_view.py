@@ -18,7 +18,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import trio
 from pyfuse3 import EntryAttributes
@@ -29,8 +28,10 @@ from cortexfs.core.tree.inodes import Nodes
 from cortexfs.core.tree.places import Attributes, Keep
 from cortexfs.core.tree.session_places import BIT, CONTEXTS, LOGGED, PlaceKind, SessionPlace
 from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.store import Sessions
+from cortexfs.state.run_logs import Logs
 from cortexfs.tree import kernel, session_disk
-from cortexfs.tree.open_files import Listing, LogSource, OpenFile, Snapshot
+from cortexfs.tree.open_files import Listing, OpenFile, Snapshot
 from cortexfs.tree.session_disk import FileFacts, Roots
 from cortexfs.tree.session_files import SessionDisk, SessionFileState
 from cortexfs.tree.writes import read_only
@@ -39,42 +40,6 @@ GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldes
 TOGETHER = 500  # entries of a listing that are made before others have their turn
 MOMENT = 2_000_000_000  # nanoseconds for which a folder that was seen is taken to be there
 LIVES = 4096  # paths that were removed here, and get other inodes when they come back
-
-
-class SessionSource(Protocol):
-    """The part of sessions.Sessions that is needed."""
-
-    root: Path
-
-    def visible(self, address: Address) -> int | None: ...
-    async def freshen(self, parts: tuple[str, ...]) -> None: ...
-    async def ordered(self, sessions: tuple[str, ...]) -> None: ...
-    async def discard(self, work: Callable[[], None]) -> None: ...
-    async def remove(self, address: Address) -> None: ...
-
-
-class NoSessions:
-    """Of a tree without any."""
-
-    root = Path("/dev/null")  # in which there is nothing
-
-    def visible(self, address: Address) -> int | None:
-        return None
-
-    async def freshen(self, parts: tuple[str, ...]) -> None:
-        pass
-
-    async def ordered(self, sessions: tuple[str, ...]) -> None:
-        pass
-
-    async def discard(self, work: Callable[[], None]) -> None:
-        work()
-
-    async def remove(self, address: Address) -> None:
-        raise Fault("ENOENT", "there are no sessions here")
-
-
-NO_SESSIONS = NoSessions()
 
 
 class _Node:
@@ -99,10 +64,10 @@ class Spaces:
     def __init__(
         self,
         nodes: Nodes,
-        source: SessionSource,
+        source: Sessions,
         owner: tuple[int, int],
         clock: Callable[[], int],
-        logs: LogSource,
+        logs: Logs,
     ) -> None:
         self._nodes = nodes
         self._source = source
@@ -131,17 +96,15 @@ class Spaces:
         return node
 
     def _inode(self, place: SessionPlace) -> int:
-        path = "\0".join((*place.parts, str(self._life(place))))
+        # How often this, or a folder of the session that it is in, was removed.
+        first = len(place.session or place.parts)
+        lives = sum(self._lives.get(place.parts[:end], 0) for end in range(first, len(place.parts) + 1))
+        path = "\0".join((*place.parts, str(lives)))
         digest = hashlib.blake2b(path.encode(), digest_size=8, key=self._key).digest()
         number = BIT | (int.from_bytes(digest, "big") >> 4)
         while (node := self._known.get(number)) and node.place != place:
             number = BIT | (number + 1)  # 60 bits: it takes a thousand million names
         return number
-
-    def _life(self, place: SessionPlace) -> int:
-        """How often this, or a folder of the session that it is in, was removed."""
-        first = len(place.session or place.parts)
-        return sum(self._lives.get(place.parts[:end], 0) for end in range(first, len(place.parts) + 1))
 
     def _learn(self, place: SessionPlace, attributes: Attributes) -> int:
         inode = self._inode(place)
@@ -306,7 +269,8 @@ class Spaces:
             self._bury(place.parts)
             return
         if ghost := self._ghosts.get(place.session or ()):
-            _forget_below(ghost, place)
+            depth = len(place.parts)
+            ghost.paths = {parts for parts in ghost.paths if parts[:depth] != place.parts}
             return
         if any(parts[: len(place.parts)] == place.parts for parts in self._ghosts):
             raise Fault("ENOTEMPTY", "there are folders of sessions in it")
@@ -373,11 +337,6 @@ class Spaces:
 
     async def has_home(self, name: str) -> bool:
         return await self._disk.do(session_disk.has_home, self._roots, name)
-
-
-def _forget_below(ghost: _Ghost, folder: SessionPlace) -> None:
-    """A folder of a session that has ended is removed, with whatever is left in it."""
-    ghost.paths = {parts for parts in ghost.paths if parts[: len(folder.parts)] != folder.parts}
 
 
 def _keep(place: SessionPlace) -> Keep:

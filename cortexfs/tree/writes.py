@@ -85,23 +85,20 @@ class TreeWrites:
     # Controls.
 
     def judge(self, object_: Object, control: Control, data: bytes) -> bytes:
+        place = f"{object_.path}.d/{control.name}"
         try:
             if (object_.class_, control.name) == ("agent", "tools"):
                 data = name_patterns.expanded(data, self._tree.registry.names("tool"))
             value = controls.judge(control, data)
-            self._check_emptied(object_, control, value)
+            # An empty policy would let agents do more, and may be what is left of a write that failed.
+            if control.holds and not value.strip() and self._tree.value(object_, control).strip():
+                mend = f"to undo it: ctx policy reset {object_.path}"
+                raise Fault("EINVAL", f"{place} would be empty; {mend}")
             self._check_share(object_, control, value)
             return value
         except Fault as fault:
-            place = f"{object_.path}.d/{control.name}"
             log.warning("%s stays as it is: %s", place, fault.message)
             raise
-
-    def _check_emptied(self, object_: Object, control: Control, value: bytes) -> None:
-        """An empty policy would let agents do more, and may be what is left of a write that failed."""
-        if control.holds and not value.strip() and self._tree.value(object_, control).strip():
-            name = f"{object_.path}.d/{control.name}"
-            raise Fault("EINVAL", f"{name} would be empty; to undo it: ctx policy reset {object_.path}")
 
     def _check_share(self, object_: Object, control: Control, value: bytes) -> None:
         """Checks a user's share: what users write is memory of ours."""

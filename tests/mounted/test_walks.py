@@ -31,7 +31,7 @@ DAEMON = Path(__file__).with_name("walked_daemon.py")
 OLD_KERNELS = () if safe_sockets.REFUSED else ("peers/safe_sockets.py",)
 
 TIMES, COLD = 20, 4  # and how many of them are not warm
-ASIDE = {("tree/fault_guard.py", "guard"), ("state/run_logs.py", "run"), ("sessions/beside.py", "run")}
+ASIDE = {("tree/kernel.py", "guard"), ("state/run_logs.py", "run"), ("sessions/beside.py", "run")}
 WRITERS = {("sessions/writer.py", "_run_writer"), ("sessions/writer.py", "_run_syncer")}
 Function: TypeAlias = tuple[str, str]  # file and name
 

@@ -20,7 +20,9 @@ import trio
 from cortexfs.core.hostcalls import Capabilities, Effect, Plugin
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.state.control_store import ControlStore
+from cortexfs.state.run_logs import Logs
 from cortexfs.tree.fuse import Filesystem
+from tests.no_sessions import NoSessions
 
 SHEBANG = b"#!/bin/cat\n"  # so that an executable can be run without a daemon
 PROGRAMS = {"ctx": "/usr/local/bin/ctx", "cortexfs-object-runner": "/usr/local/bin/cortexfs-object-runner"}
@@ -49,22 +51,19 @@ def examples() -> dict[Key, Object]:
     return {object_.key: object_ for object_ in objects}
 
 
-class MemoryLogs:
+class MemoryLogs(Logs):
     root = Path("/dev/null")  # no user has any
 
     def __init__(self) -> None:
         self._lines: dict[Key, bytes] = {}
-        self._grown: dict[Key, float] = {}
+        self._times: dict[Key, float] = {}
 
-    def append(self, class_: str, name: str, line: bytes) -> None:
+    def append(self, class_: str, name: str, line: bytes, uid: int | None = None) -> None:
         self._lines[class_, name] = self._lines.get((class_, name), b"") + line
-        self._grown[class_, name] = time.time()
+        self._times[class_, name] = time.time()
 
-    def size(self, class_: str, name: str) -> int:
-        return len(self._lines.get((class_, name), b""))
-
-    def mtime(self, class_: str, name: str) -> float:
-        return self._grown.get((class_, name), 0.0)
+    def stat(self, class_: str, name: str) -> tuple[int, float]:
+        return len(self._lines.get((class_, name), b"")), self._times.get((class_, name), 0.0)
 
     def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
         return self._lines.get((class_, name), b"")[offset : offset + size]
@@ -80,6 +79,7 @@ class Mount:
         self.fs = Filesystem(
             store=ControlStore(Path(state)),
             logs=self.logs,
+            sessions=NoSessions(),
             status=lambda: f"uptime: {time.monotonic_ns()}\n",
             shebang=SHEBANG,
             bin_targets=PROGRAMS,

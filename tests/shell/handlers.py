@@ -12,7 +12,9 @@ from pyfuse3 import FUSEError, RequestContext
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree.places import ROOT, Stale
 from cortexfs.state.control_store import ControlStore
+from cortexfs.state.run_logs import Logs
 from cortexfs.tree.fuse import Filesystem
+from tests.no_sessions import NoSessions
 
 SECOND = 1_000_000_000
 
@@ -40,14 +42,12 @@ class Fields(NamedTuple):
     update_size: bool = False
 
 
-class NoLogs:
-    root = Path("/dev/null")  # no user has any
+class NoLogs(Logs):
+    def __init__(self) -> None:
+        self.root = Path("/dev/null")  # no user has any
 
-    def size(self, class_: str, name: str) -> int:
-        return 5
-
-    def mtime(self, class_: str, name: str) -> float:
-        return 7.0
+    def stat(self, class_: str, name: str) -> tuple[int, float]:
+        return 5, 7.0
 
     def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
         return b"12345"[offset : offset + size]
@@ -70,6 +70,7 @@ class World:
         self.fs = Filesystem(
             store=ControlStore(self.state),
             logs=NoLogs(),
+            sessions=NoSessions(),
             status=self.status,
             shebang=b"#!/runner\n",
             bin_targets={"ctx": "/usr/bin/ctx"},

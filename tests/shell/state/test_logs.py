@@ -17,16 +17,16 @@ from tests.waiting import PATIENCE, awaited
 
 def test_what_was_appended_is_there_for_who_looks(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 1000)
-    assert logs.size("tool", "t") == 0
-    assert logs.mtime("tool", "t") == 0
+    assert logs.stat("tool", "t")[0] == 0
+    assert logs.stat("tool", "t")[1] == 0
     assert logs.read("tool", "t", 0, 100) == b""
     logs.append("tool", "t", b"one\n")
     logs.append("model", "p/m", b"other\n")
-    assert logs.size("tool", "t") == 4  # before any flush: sizes are exact
+    assert logs.stat("tool", "t")[0] == 4  # before any flush: sizes are exact
     logs.append("tool", "t", b"two\n")
     assert logs.read("tool", "t", 0, 100) == b"one\ntwo\n"
     assert logs.read("tool", "t", 4, 2) == b"tw"
-    assert logs.mtime("tool", "t") > 0
+    assert logs.stat("tool", "t")[1] > 0
     assert logs.read("model", "p/m", 0, 100) == b"other\n"
 
 
@@ -45,7 +45,7 @@ def test_a_log_is_rotated_at_its_limit(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 100)
     for number in range(30):
         logs.append("tool", "t", b"line %02d\n" % number)
-        assert logs.size("tool", "t") <= 100
+        assert logs.stat("tool", "t")[0] <= 100
     text = logs.read("tool", "t", 0, 1000)
     assert text.endswith(b"line 29\n")
     older = (tmp_path / "tool" / "t.jsonl.1").read_bytes()
@@ -97,7 +97,7 @@ def test_a_users_own_lines_are_a_file_that_others_do_not_rotate_away(tmp_path: P
     assert own.read_bytes() == b"mine\n"
     assert 0 < others.stat().st_size <= 100
     assert others.with_name("log.1").stat().st_size <= 100
-    assert logs.size("tool", "t") == 0
+    assert logs.stat("tool", "t")[0] == 0
     assert {half.stat().st_mode & 0o777 for half in (own, others)} == {0o600}
 
 
