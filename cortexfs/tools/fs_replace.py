@@ -60,13 +60,18 @@ def replace(
 ) -> ToolResult:
     change = _change(old, new, all, diff)
     with _locked(checked(path)) as file:
-        before = _Stamp(file)
+        before = _state(os.fstat(file.fileno()))
+
+        def check(place: str) -> None:
+            if _state(os.stat(place)) != before:
+                raise _busy(place)
+
         data = file.readall()
         try:
             after, told = change(data)
         except _Unchanged as error:
             return ToolResult.error(f"{shown(path)} is unchanged: {error}")
-        put_over(path, after, file, runtime, before.check)
+        put_over(path, after, file, runtime, check)
     return ToolResult.success(f"{told} in {shown(path)}\n")
 
 
@@ -145,39 +150,24 @@ def _locked(path: str) -> FileIO:
     try:
         if os.fstat(file.fileno()).st_size > MAX_SIZE:
             raise ExecutionFailed(f"{shown(path)} is over 64 MiB; change it with shell.exec", "EFBIG")
-        _lock(file.fileno(), path)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(path) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
     except BaseException:  # a cancellation, too, goes on; nobody else has the file
         file.close()
         raise
     return file
 
 
-def _lock(fd: int, path: str) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _busy(path) from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+def _state(seen: os.stat_result) -> tuple[int, ...]:
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _busy(path: str) -> ExecutionFailed:
     return ExecutionFailed(
         f"{shown(path)} is being changed by somebody else; read it and try again", "EAGAIN"
     )
-
-
-class _Stamp:
-    """A file's state when it was read."""
-
-    def __init__(self, file: FileIO) -> None:
-        self._seen = _seen(os.fstat(file.fileno()))
-
-    def check(self, path: str) -> None:
-        if _seen(os.stat(path)) != self._seen:
-            raise _busy(path)
-
-
-def _seen(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -19,14 +19,7 @@ from typing import Annotated, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
-from cortexfs.sdk import (
-    ExecutionFailed,
-    InvalidInput,
-    ToolEffect,
-    ToolEffectKind,
-    ToolRuntime,
-    tool,
-)
+from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, ToolRuntime, tool
 from cortexfs.tools.support.gitignore import IgnoreRules
 from cortexfs.tools.support.linear_pattern import Pattern, parsed
 from cortexfs.tools.support.paths import at_least, checked, opened, opened_regular, shown, sorted_entries
@@ -159,7 +152,8 @@ class _Batch:
         if not self._blocks:
             return
         blocks, self._blocks, self._size = self._blocks, [], 0
-        hits = deque(self._engine.hits("".join([_ended(block.text) for block in blocks])))
+        whole = [block.text + "\n" * (not block.text.endswith("\n")) for block in blocks]
+        hits = deque(self._engine.hits("".join(whole)))
         first = 0
         for name, number, text in blocks:
             if not hits and not self._context:
@@ -177,10 +171,6 @@ class _Batch:
         if self._shown is None or self._shown.path != name:
             self._shown = _Shown(name, self._context, self._engine.leads)
         return self._shown
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith("\n") else text + "\n"
 
 
 def _lines(text: str) -> list[str]:
@@ -295,7 +285,11 @@ class _Shown:
         self._last, self._after = 0, 0
 
     def lines(self, first: int, lines: list[str], hits: set[int]) -> Iterator[tuple[bool, str]]:
-        found = self._cut_hits(lines, sorted(hits))
+        # The lines that match, by their place; where a match begins is asked for long ones only.
+        found = {at: lines[at] for at in sorted(hits)}
+        if long := [at for at, line in found.items() if len(line) > MAX_SHOWN]:
+            for at, lead in zip(long, self._leads([lines[at] for at in long]), strict=True):
+                found[at] = _cut(lines[at], lead)
         if not self._context:
             for at, line in found.items():
                 yield True, f"{self._name}:{first + at}:{line}\n"
@@ -316,15 +310,6 @@ class _Shown:
                 self._last, self._after = number, self._after - 1
             else:
                 before.append((number, line))
-
-    def _cut_hits(self, lines: list[str], hits: list[int]) -> dict[int, str]:
-        """The lines that match, by their place; where a match begins is asked for long ones only."""
-        found = {at: lines[at] for at in hits}
-        long = [at for at, line in found.items() if len(line) > MAX_SHOWN]
-        if long:
-            for at, lead in zip(long, self._leads([lines[at] for at in long]), strict=True):
-                found[at] = _cut(lines[at], lead)
-        return found
 
 
 def _cut(line: str, at: int) -> str:

@@ -69,13 +69,9 @@ def exec_(
             job.end()
     if not job.finished:
         raise ExecutionFailed(f"the command took longer than {timeout_secs:g} s and was ended", "ETIMEDOUT")
-    return _result(job.status)
-
-
-def _result(status: int) -> ToolResult:
-    if status < 0:
-        return ToolResult.error(f"killed by signal {-status}")
-    return ToolResult.error(f"exit status {status}") if status else ToolResult.success("")
+    if job.status < 0:
+        return ToolResult.error(f"killed by signal {-job.status}")
+    return ToolResult.error(f"exit status {job.status}") if job.status else ToolResult.success("")
 
 
 def _arguments(cmd: str, cwd: str | None) -> list[str]:

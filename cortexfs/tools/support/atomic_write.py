@@ -39,7 +39,17 @@ def resolved(path: str) -> str:
 
 def put_new(path: str, data: bytes, runtime: ToolRuntime) -> None:
     """Make a file that must not exist, complete from the moment that it has its name."""
-    _put(path, data, None, runtime, _claim)
+
+    def claim(draft: str, place: str) -> None:
+        try:
+            os.link(draft, place)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            opened(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL).close()  # the name is ours now
+            os.replace(draft, place)
+
+    _put(path, data, None, runtime, claim)
 
 
 def put_over(
@@ -67,7 +77,12 @@ def _put(
 ) -> None:
     draft = os.path.join(os.path.dirname(place), f".ctx-{os.urandom(8).hex()}.tmp")
     try:
-        _fill(draft, place, data, old)
+        # What replaces a private file is private from the start; a new file gets what the umask leaves.
+        with _draft(draft, place, 0o666 if old is None else 0o600, old is not None) as file:
+            write_all(file, data)
+            if old is not None:
+                _resemble(file.fileno(), old.fileno())
+            os.fsync(file.fileno())
         if runtime.cancelled:
             raise ExecutionFailed("cancelled", "ECANCELED")
         commit(draft, place)
@@ -83,25 +98,6 @@ def _put(
 def _discard(draft: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(draft)
-
-
-def _claim(draft: str, place: str) -> None:
-    try:
-        os.link(draft, place)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        opened(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL).close()  # the name is ours now
-        os.replace(draft, place)
-
-
-def _fill(draft: str, place: str, data: bytes, old: FileIO | None) -> None:
-    # What replaces a private file is private from the start; a new file gets what the umask leaves.
-    with _draft(draft, place, 0o666 if old is None else 0o600, old is not None) as file:
-        write_all(file, data)
-        if old is not None:
-            _resemble(file.fileno(), old.fileno())
-        os.fsync(file.fileno())
 
 
 def _draft(draft: str, place: str, mode: int, replaces: bool) -> FileIO:

@@ -68,10 +68,9 @@ def _read(directory: str) -> GitIgnoreSpec | None:
             data = file.read(MAX_SIZE + 1) or b""
     except (OSError, ToolError):
         return None
-    return None if len(data) > MAX_SIZE else _spec(data.decode(errors="surrogateescape").splitlines())
-
-
-def _spec(lines: list[str]) -> GitIgnoreSpec:
+    if len(data) > MAX_SIZE:
+        return None
+    lines = data.decode(errors="surrogateescape").splitlines()
     try:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError:

@@ -90,7 +90,9 @@ def _told(code: Any, value: Any, flags: int) -> str:
     if code in (codes.ASSERT, codes.ASSERT_NOT):
         raise _missing(_AROUND[code, value[0]])
     if code is codes.LITERAL:
-        return _class([(code, value)], flags) if _folds_oddly(value, flags) else _character(value)
+        # Python takes both of Turkish for i where case is the same; of ASCII, only letters have a case.
+        is_odd = bool(flags & re.IGNORECASE) and (value in _DOTTED or bool(flags & re.ASCII))
+        return _class([(code, value)], flags) if is_odd else _character(value)
     if code is codes.NOT_LITERAL:
         return _class([(codes.NEGATE, None), (codes.LITERAL, value)], flags)
     if code is codes.ANY:
@@ -98,7 +100,8 @@ def _told(code: Any, value: Any, flags: int) -> str:
     if code is codes.IN:
         return _class(value, flags)
     if code is codes.AT:
-        return _PLACES.get(value) or _boundary(value, flags)
+        boundary = r"\b" if value is codes.AT_BOUNDARY else r"\B"
+        return _PLACES.get(value) or (f"(?-u:{boundary})" if flags & re.ASCII else boundary)
     if code is codes.BRANCH:
         return f"(?:{'|'.join(_sequence(branch, flags) for branch in value[1])})"
     if code is codes.SUBPATTERN:
@@ -121,11 +124,6 @@ def _switched(told: str, wanted: int, standing: int) -> str:
     return f"(?i:{told})" if wanted else f"(?-i:{told})"
 
 
-def _boundary(place: Any, flags: int) -> str:
-    told = r"\b" if place is codes.AT_BOUNDARY else r"\B"
-    return f"(?-u:{told})" if flags & re.ASCII else told
-
-
 def _repeated(value: Any, flags: int) -> str:
     least, most, inner = value
     told = _sequence(inner, flags)
@@ -142,12 +140,7 @@ def _character(number: int) -> str:
     return chr(number) if chr(number).isalnum() else f"\\x{{{number:x}}}"
 
 
-# Python takes both of Turkish for i where case is the same; with re.ASCII, only letters of ASCII have a case.
 _DOTTED = frozenset(map(ord, "iI\u0130\u0131"))
-
-
-def _folds_oddly(number: int, flags: int) -> bool:
-    return bool(flags & re.IGNORECASE) and (number in _DOTTED or bool(flags & re.ASCII))
 
 
 def _class(items: list[tuple[Any, Any]], flags: int) -> str:

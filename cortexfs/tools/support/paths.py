@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Callable
 from io import FileIO
+from itertools import chain, starmap
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput
 
@@ -73,6 +74,11 @@ def owned(call: Callable[..., int], *arguments: object) -> FileIO:
     object to drop, and not the number of a descriptor that nobody knows.
     """
     return next(map(FileIO, map(call, *([argument] for argument in arguments))))
+
+
+def pipe() -> list[FileIO]:
+    """Both ends of one, the reading one first."""
+    return list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))  # in one C call, as above
 
 
 def opened(path: str, flags: int, mode: int = 0o666) -> FileIO:

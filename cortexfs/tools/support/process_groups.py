@@ -14,20 +14,56 @@ import signal
 import threading
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import FileIO
-from itertools import chain, starmap
 
 from cortexfs.sdk import ExecutionFailed
-from cortexfs.tools.support.paths import opened, owned, write_all
+from cortexfs.tools.support.paths import opened, owned, pipe, write_all
 
 CHUNK = 64 << 10  # what a pipe holds
 LINGER = 0.1  # seconds for output that background processes still write after the first one has ended
 GRACE = 0.3  # seconds from SIGTERM to SIGKILL; a cancelled run must end within one
 REAP = 5.0  # seconds to wait for a killed process; longer only if the kernel holds it
 _DEFAULTS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+class Waker:
+    """A file by which others wake whoever polls it, from any thread and at any time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.file = owned(os.eventfd, 0)
+
+    def wake(self) -> None:
+        with self._lock:
+            if not self.file.closed:
+                os.eventfd_write(self.file.fileno(), 1)
+
+    def close(self) -> None:
+        with self._lock:
+            self.file.close()
+
+
+def spawn(
+    pids: list[int], words: Sequence[str], environment: Mapping[str, str], streams: Iterable[FileIO | int]
+) -> None:
+    """Start a program in a session of its own. `streams` are its standard input, output and errors; its
+    number is added to `pids`."""
+    numbers = (each if isinstance(each, int) else each.fileno() for each in streams)
+    # Not subprocess, which leaves ignored and blocked signals as the host has them.
+    program = partial(
+        os.posix_spawn,
+        words[0],
+        [*words],
+        file_actions=[(os.POSIX_SPAWN_DUP2, number, at) for at, number in enumerate(numbers)],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_DEFAULTS,
+    )
+    # One C call, so that a cancellation cannot come between the process and its number.
+    pids.extend(map(program, [environment]))
 
 
 class Job:
@@ -37,16 +73,9 @@ class Job:
         self.finished = False  # it ended by itself
         self.status = 0
         self._pids: list[int] = []
-        self._waking = threading.Lock()
-        self._waker = owned(os.eventfd, 0)
-        # In one C call, as in `owned`.
-        self._output, self._written = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))
-
-    def wake(self) -> None:
-        """Called on cancel, from another thread, at any time."""
-        with self._waking:
-            if not self._waker.closed:
-                os.eventfd_write(self._waker.fileno(), 1)
+        self._waker = Waker()
+        self.wake = self._waker.wake  # called on cancel
+        self._output, self._written = pipe()
 
     def start(
         self,
@@ -57,34 +86,18 @@ class Job:
     ) -> None:
         """With `errors`, what it writes to standard error goes there, else where its output goes."""
         with _input(stdin) as source:
-            actions = [
-                (os.POSIX_SPAWN_DUP2, source.fileno(), 0),
-                (os.POSIX_SPAWN_DUP2, self._written.fileno(), 1),
-                (os.POSIX_SPAWN_DUP2, (errors or self._written).fileno(), 2),
-            ]
-            # Not subprocess, which leaves ignored and blocked signals as the host has them.
-            spawn = partial(
-                os.posix_spawn,
-                arguments[0],
-                arguments,
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=_DEFAULTS,
-            )
-            # One C call, so that a cancellation cannot come between the process and its number.
-            self._pids.extend(map(spawn, [environment]))
+            spawn(self._pids, arguments, environment, (source, self._written, errors or self._written))
         self._written.close()
 
     def follow(self, emit: Callable[[str], None], deadline: float | None = None) -> None:
         """Pass output on until the program has ended and its output is read, or time is over."""
         decode = getincrementaldecoder("utf-8")("replace").decode
         with owned(os.pidfd_open, self._pids[0]) as process:
-            poller = _poller(self._waker, self._output, process)
+            poller = polled(self._waker.file, self._output, process)
             more, drained = True, 0
             while True:
                 ready = {fd for fd, _ in poller.poll(_milliseconds(deadline))}
-                if self._waker.fileno() in ready:
+                if self._waker.file.fileno() in ready:
                     raise ExecutionFailed("cancelled", "ECANCELED")
                 if self._output.fileno() in ready:
                     data = os.read(self._output.fileno(), CHUNK)
@@ -115,8 +128,7 @@ class Job:
             while self._pids:
                 self._reap(self._pids[0])
                 self._pids.clear()
-        with self._waking:
-            self._waker.close()
+        self._waker.close()
         self._output.close()
         self._written.close()
 
@@ -127,7 +139,7 @@ class Job:
                 _signal(pid, signal.SIGCONT)
                 self._drain(process, time.monotonic() + GRACE)
             _signal(pid, signal.SIGKILL)
-            _poller(process).poll(REAP * 1000)
+            polled(process).poll(REAP * 1000)
         reaped, status = os.waitpid(pid, os.WNOHANG)
         if reaped:
             self.status = os.waitstatus_to_exitcode(status)
@@ -135,7 +147,7 @@ class Job:
     def _drain(self, process: FileIO, deadline: float) -> None:
         """Let the group clean up, until its output and the program have ended."""
         waiting = {self._output.fileno(), process.fileno()}
-        poller = _poller(self._output, process)
+        poller = polled(self._output, process)
         while waiting and time.monotonic() < deadline:
             for fd, _ in poller.poll(_milliseconds(deadline)):
                 if fd == process.fileno() or not os.read(fd, CHUNK):
@@ -153,7 +165,7 @@ def _input(text: str | None) -> FileIO:
     return file
 
 
-def _poller(*files: FileIO) -> select.poll:
+def polled(*files: FileIO) -> select.poll:
     poller = select.poll()
     for file in files:
         poller.register(file, select.POLLIN)

@@ -83,7 +83,8 @@ class Ripgrep:
             if self._runtime.cancelled:  # which may have come before there was a job to wake
                 raise ExecutionFailed("cancelled", "ECANCELED")
             with owned(os.memfd_create, "errors") as errors:
-                job.start([_program(), *_OPTIONS, *options, "-e", told, "-"], {}, text, errors)
+                program = f"/proc/self/fd/{_held[0].fileno()}" if _held else PROGRAM
+                job.start([program, *_OPTIONS, *options, "-e", told, "-"], {}, text, errors)
                 job.follow(said.append)
                 job.end()
                 if job.status not in (0, 1):
@@ -102,10 +103,6 @@ class Ripgrep:
     def _wake(self) -> None:
         if self._job is not None:
             self._job.wake()
-
-
-def _program() -> str:
-    return f"/proc/self/fd/{_held[0].fileno()}" if _held else PROGRAM
 
 
 def _refusal(status: int, errors: bytes) -> InvalidInput | ExecutionFailed:
