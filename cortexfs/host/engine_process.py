@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from cortexfs.core.models import engine_protocol
+from cortexfs.host.confine.limits import lower
 from cortexfs.linux import capabilities
 from cortexfs.linux.syscalls import (
     PR_SET_DUMPABLE,
@@ -154,9 +155,9 @@ def _give_up() -> None:
         os.close(fd)
     with suppress(OSError):  # a container's filter may not know the call
         take_turns_of(TURN)
-    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
-    _limit(resource.RLIMIT_CORE, 0)  # it would hold the key and what was said
-    _limit(resource.RLIMIT_FSIZE, 0)
+    lower(resource.RLIMIT_NOFILE, OPEN_FILES, for_good=True)
+    lower(resource.RLIMIT_CORE, 0, for_good=True)  # it would hold the key and what was said
+    lower(resource.RLIMIT_FSIZE, 0, for_good=True)
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -164,12 +165,6 @@ def _give_up() -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)  # others of this user do not look into it
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # one that died before this, the other thread will notice
-
-
-def _limit(which: int, most: int) -> None:
-    hard = resource.getrlimit(which)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(which, (most, most))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import msgspec
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.host.call import plugin_state
-from cortexfs.host.confine import identity, limits, sandbox, view
+from cortexfs.host.confine import identity, limits, view
 
 Serve = Callable[[socket.socket, hostcalls.Plugin], NoReturn]
 Leaving = Callable[[], None]  # opens what is not to be found where the caller is
@@ -60,7 +60,7 @@ def start(
             confinement = view.Confinement(spawn.identity, spawn.plugin, ground)
             enclosed = hostcalls.is_enclosed(spawn.plugin, spawn.identity)
             enclose = confinement.enclose if enclosed else None
-            become = sandbox.without_powers(spawn)
+            become = view.without_powers(spawn)
             identity.become(become, pidfd, root_fd, lambda pid: _hand_over(status, pid), enclose)
             limits.restrict(spawn.limits, None if counted else tasks)
             asks = confinement.close()

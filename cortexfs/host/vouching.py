@@ -71,7 +71,11 @@ class Vouching:
             raise Fault("EACCES", f"uid {asked.uid} is not connected any more; call again")
 
     def _read(self, connection: int) -> _Person:
-        with socket.socket(fileno=os.dup(_checked(connection))) as sock:
+        try:  # and not fstat(2): a file's system may never answer
+            syscalls.getsockopt(connection, socket.SOL_SOCKET, socket.SO_TYPE, 4)
+        except OSError:
+            raise _no_connection() from None
+        with socket.socket(fileno=os.dup(connection)) as sock:
             # A name in bytes is no path. A pair gets one by a connect(2) that fails (unix(7), autobind).
             name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
             if sock.type != socket.SOCK_STREAM or not isinstance(name, str) or not name:
@@ -109,15 +113,6 @@ def following(sock: socket.socket, pid: int, identity: Identity) -> list[int]:
             os.close(fd)
         raise
     return rights
-
-
-def _checked(connection: int) -> int:
-    """A descriptor that is a socket's. It is not asked by fstat(2), as a file's system may never answer."""
-    try:
-        syscalls.getsockopt(connection, socket.SOL_SOCKET, socket.SO_TYPE, 4)
-    except OSError:
-        raise _no_connection() from None
-    return connection
 
 
 def _no_connection() -> Fault:

@@ -40,7 +40,6 @@ def mark(state: str, name: str) -> None:
 
 
 def end(name: str) -> None:
-    """Kill all that has this mark."""
     for _ in range(_ROUNDS):
         found = list(_marked(name))
         if not found:

@@ -35,18 +35,18 @@ def restrict(limits: HostLimits, tasks: int | None) -> None:
     """Limit this process. `tasks` is `tasks_of` its user, or None when a cgroup counts."""
     # Soft only: a shell that a tool starts may raise it again for a compiler; RLIMIT_AS would kill
     # runtimes that reserve address space.
-    _lower(resource.RLIMIT_DATA, limits.memory_bytes)
-    _lower(resource.RLIMIT_NOFILE, limits.open_files)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    lower(resource.RLIMIT_DATA, limits.memory_bytes)
+    lower(resource.RLIMIT_NOFILE, limits.open_files)
+    lower(resource.RLIMIT_CORE, 0, for_good=True)
     if tasks is not None:
-        _lower(resource.RLIMIT_NPROC, tasks + limits.processes)
+        lower(resource.RLIMIT_NPROC, tasks + limits.processes)
 
 
-def _lower(which: int, soft: int) -> None:
+def lower(which: int, most: int, *, for_good: bool = False) -> None:
+    """Limit this process, and what it starts, to `most`, or to less where it has less."""
     hard = resource.getrlimit(which)[1]
-    if hard != resource.RLIM_INFINITY:
-        soft = min(soft, hard)
-    resource.setrlimit(which, (soft, hard))
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (most, most if for_good else hard))
 
 
 def tasks_of(uid: int) -> int:
@@ -66,20 +66,6 @@ class Group:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.counts = False  # whether it limits the number of processes
-
-    @classmethod
-    def create(cls, base: Path, host: int, processes: int) -> Group:
-        group = cls(base / str(host))
-        group.path.mkdir()
-        try:
-            (group.path / "pids.max").write_text(str(processes))
-            group.counts = True
-        except (FileNotFoundError, PermissionError):
-            pass  # v2 without the pids controller can still kill
-        except OSError:
-            group.path.rmdir()
-            raise
-        return group
 
     def enter(self) -> None:
         """Put this process, and so all that it will fork, into the group."""
@@ -147,7 +133,17 @@ class Groups:
         return "pids" in control.read_text().split() if control.exists() else True
 
     def create(self, host: int, processes: int) -> Group:
-        return Group.create(self.path, host, processes)
+        group = Group(self.path / str(host))
+        group.path.mkdir()
+        try:
+            (group.path / "pids.max").write_text(str(processes))
+            group.counts = True
+        except (FileNotFoundError, PermissionError):
+            pass  # v2 without the pids controller can still kill
+        except OSError:
+            group.path.rmdir()
+            raise
+        return group
 
     def remove(self) -> None:
         with suppress(OSError):
@@ -207,18 +203,14 @@ def _clear(base: Path) -> None:
         with suppress(OSError):
             lock = _locked(stale)
             try:
-                _end(stale)
+                groups = [Group(path) for path in stale.iterdir() if path.is_dir()]
+                for _ in range(_CLEARINGS):
+                    if all([group.kill() for group in groups]):
+                        break
+                    time.sleep(KILLING_SECONDS)
+                stale.rmdir()
             finally:
                 os.close(lock)  # not before it is gone, or its maker could lock what is then removed
-
-
-def _end(stale: Path) -> None:
-    groups = [Group(path) for path in stale.iterdir() if path.is_dir()]
-    for _ in range(_CLEARINGS):
-        if all([group.kill() for group in groups]):
-            break
-        time.sleep(KILLING_SECONDS)
-    stale.rmdir()
 
 
 def kill_strays(known: Collection[int]) -> bool:
@@ -228,24 +220,19 @@ def kill_strays(known: Collection[int]) -> bool:
     killed fills the places of the dead. A process that does nothing but fork and exit can outrun
     this for a while, which is what cgroups are for.
     """
-    try:
-        return _kill_strays(known)
-    except OSError:  # no descriptors left to look: some will come free
-        return False
-
-
-def _kill_strays(known: Collection[int]) -> bool:
-    strays = _strays(known)
-    for _ in range(_STOPS):
-        running = {pid for pid, (_, state) in strays.items() if state not in b"Tt"}
-        if not running:
-            break
-        for pid in running:
-            _signal(pid, strays[pid][0], signal.SIGSTOP)
+    with suppress(OSError):  # no descriptors left to look: some will come free
         strays = _strays(known)
-    for pid, (parent, _) in strays.items():
-        _signal(pid, parent, signal.SIGKILL)
-    return not strays
+        for _ in range(_STOPS):
+            running = {pid for pid, (_, state) in strays.items() if state not in b"Tt"}
+            if not running:
+                break
+            for pid in running:
+                _signal(pid, strays[pid][0], signal.SIGSTOP)
+            strays = _strays(known)
+        for pid, (parent, _) in strays.items():
+            _signal(pid, parent, signal.SIGKILL)
+        return not strays
+    return False
 
 
 def _strays(known: Collection[int]) -> dict[int, tuple[int, bytes]]:

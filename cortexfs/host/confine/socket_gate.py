@@ -43,30 +43,20 @@ def answer(listener: int, device: int) -> None:
     # The process may end at any time; then there is nobody to answer.
     with suppress(OSError):
         question, pid = syscalls.seccomp_question(listener)
-        syscalls.seccomp_answer(listener, question, allow=_is_runner(pid) and _runs_ours(pid, device))
+        runs_ours = False
+        with suppress(OSError, LookupError, ValueError):  # it has ended, or has too many files
+            runs_ours = _is_runner(pid) and set(_opened(pid)) == {device}
+        syscalls.seccomp_answer(listener, question, allow=runs_ours)
 
 
 def _is_runner(pid: int) -> bool:
-    try:
-        program = syscalls.device_and_inode(b"/proc/%d/exe" % pid)
-    except OSError:
-        return False
-    return any(_is(runner, program) for runner in RUNNERS)
-
-
-def _is(runner: Path, program: tuple[int, int]) -> bool:
-    try:
-        # Looked at each time, as the package may have been installed again.
-        return syscalls.device_and_inode(bytes(runner)) == program and is_static(runner)
-    except OSError:
-        return False
-
-
-def _runs_ours(pid: int, device: int) -> bool:
-    try:
-        return set(_opened(pid)) == {device}
-    except (OSError, LookupError, ValueError):  # it has ended, or has too many files
-        return False
+    for runner in RUNNERS:
+        with suppress(OSError):
+            program = syscalls.device_and_inode(b"/proc/%d/exe" % pid)
+            # Looked at each time, as the package may have been installed again.
+            if syscalls.device_and_inode(bytes(runner)) == program and is_static(runner):
+                return True
+    return False
 
 
 def _opened(pid: int) -> Iterator[int]:
@@ -87,7 +77,6 @@ def _opened(pid: int) -> Iterator[int]:
 
 
 def is_static(program: Path) -> bool:
-    """Returns True if an executable is loaded without a dynamic linker."""
     with open(program, "rb") as file:
         head = file.read(_HEAD)
     if head[:6] != b"\x7fELF\x02\x01" or len(head) < _ELF.size:  # of 64 bits, the low ones first

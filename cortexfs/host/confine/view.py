@@ -1,27 +1,36 @@
 """Confine a host to what its identity's view shows and its plugin claims, before any code of a plugin's runs.
 
+The claims of a manifest (core/manifest/governance.py) are held by Landlock for files, a filter of system
+calls for the network and for the profile, and resource limits (`box`). This comes before what a view takes
+away, and both hold: rules of the kernel of either kind add up.
+
 Main path: `enclose` comes while the host still has powers over mounts (identity.become), and `close` when the
 caller's powers are gone.
 
 Rules: where any of it fails nothing runs. What a host needs besides the view, to go on working, is `SHOWN`
-and `CODE`.
+and `CODE`. A boxed host has no powers of root's. Where any file or the network is closed to it, it has no
+sockets with a name: a service behind one could do for it what it cannot. So it runs no objects of a mount.
 This file must never know what a tool is asked to do.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 import cortexfs
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Identity, Plugin
+from cortexfs.core.hostcalls import Identity, Plugin, Sandbox, Spawn
 from cortexfs.host.call import plugin_state
-from cortexfs.host.confine import leftovers, readonly_mounts, wasm_calls
-from cortexfs.host.confine import sandbox as boxing
+from cortexfs.host.confine import leftovers, limits, readonly_mounts, wasm_calls
 from cortexfs.host.confine.hidden_paths import carved
 from cortexfs.linux import landlock, seccomp
 
@@ -55,8 +64,6 @@ CODE: View = tuple(
 
 
 class Ground(NamedTuple):
-    """The ground on which a confinement stands."""
-
     sealed: bool  # whether no file can be changed through the program that hosts execute (sealed_program.py)
     state: str = ""  # the daemon's state directory; empty: there is none
     kept: str = ""  # where plugins keep what outlives hosts
@@ -104,20 +111,17 @@ class Confinement:
         """Close to this process all that is not open to it, for good; before that `enclose` was called where
         there is a view. Returns a descriptor where there is something that socket_gate.py decides. Raises
         Fault."""
-        asks = self._close()
+        identity, sandbox = self._identity, self._plugin.sandbox
+        if sandbox is not None:
+            box(sandbox, self._claimed, metadata=self._keeps_metadata)
+        asks = None
+        if identity.view is not None:
+            with _told():
+                landlock.restrict(self._shown, network=identity.network)
+                asks = seccomp.restrict(network=identity.network, metadata=self._keeps_metadata)
         if self._plugin.kind == WASM and os.uname().machine in seccomp.MACHINES:
             seccomp.allow_only(wasm_calls.numbers(os.uname().machine))  # last: it allows no other filter
         return asks
-
-    def _close(self) -> int | None:
-        identity, sandbox = self._identity, self._plugin.sandbox
-        if sandbox is not None:
-            boxing.box(sandbox, self._claimed, metadata=self._keeps_metadata)
-        if identity.view is None:
-            return None
-        with _told():
-            landlock.restrict(self._shown, network=identity.network)
-            return seccomp.restrict(network=identity.network, metadata=self._keeps_metadata)
 
 
 @contextmanager
@@ -126,3 +130,42 @@ def _told() -> Iterator[None]:
         yield
     except OSError as error:
         raise Fault("EACCES", f"an agent's tool cannot be confined here: {error.strerror}") from error
+
+
+# Address space that a host takes for its own threads, before any code of a plugin's runs.
+OWN_BYTES = 64 << 20
+
+
+def without_powers(spawn: Spawn) -> Identity:
+    """Returns the host's identity: its caller, without root's powers where there is a claim, as some of
+    them open what is closed and lift what is limited."""
+    return spawn.identity if spawn.plugin.sandbox is None else replace(spawn.identity, capabilities=0)
+
+
+def box(sandbox: Sandbox, view: Iterable[tuple[str, str]], *, metadata: bool) -> None:
+    """Close to this process what the claims say. `view` is what they leave open where they close files:
+    then, without `metadata`, calls that change modes, owners, times and attributes are refused."""
+    try:
+        if sandbox.cpu_seconds is not None:
+            limits.lower(resource.RLIMIT_CPU, sandbox.cpu_seconds, for_good=True)
+        if sandbox.memory_bytes is not None:
+            most = _size() + OWN_BYTES + sandbox.memory_bytes
+            limits.lower(resource.RLIMIT_AS, most, for_good=True)
+        if sandbox.view is not None:
+            # The host may look at itself; what it starts cannot.
+            landlock.restrict({*view, ("/proc/self", "r")}, network=True)
+        elif not sandbox.network:
+            # All files, and no other process: one that has the network could be made to use it.
+            landlock.restrict([("/", "rwx")], network=False)
+        if sandbox.confines:
+            open_ = sandbox.network and sandbox.view is None
+            seccomp.close(network=sandbox.network, unix=open_, metadata=metadata or sandbox.view is None)
+    except OSError as error:
+        raise Fault("EACCES", f"its plugin's sandbox cannot be had here: {error.strerror}") from error
+
+
+def _size() -> int:
+    found = re.search(r"^VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if found is None:
+        raise Fault("EACCES", "its plugin's sandbox cannot be had here: /proc does not tell its size")
+    return int(found[1]) << 10

@@ -292,7 +292,7 @@ def test_a_cgroup_of_either_version_ends_all_that_is_in_it(place: Path) -> None:
         pytest.skip("no cgroups here")
     base.mkdir()
     try:
-        group = limits.Group.create(base, 7, 10)
+        group = limits.Groups(base, -1).create(7, 10)
         child = os.fork()
         if not child:
             group.enter()
