@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -80,7 +81,6 @@ _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
 
 
 def has_changed(plugin: hostcalls.Plugin) -> bool:
-    """Returns True if it has other tools now than when it was loaded."""
     return plugin.kind == MCP_SERVER and mcptools.has_changed(plugin)
 
 
@@ -102,12 +102,16 @@ def described(tool: sdk.Tool) -> bytes:
         raise Fault("EPROTO", f"the tool {tool.name} cannot be described: {sentence(error)}") from None
 
 
+_leaving = threading.Lock()
+
+
 def leave() -> NoReturn:
     """End this host in good order: the daemon wants no more of it."""
-    try:
-        library.drop_all()
-        wasm.drop_all()
-        tools.drop_all()
-        mcptools.drop_all()
-    finally:
-        os._exit(os.EX_OK)
+    with _leaving:  # whoever asks second waits for the first
+        try:
+            library.drop_all()
+            wasm.drop_all()
+            tools.drop_all()
+            mcptools.drop_all()
+        finally:
+            os._exit(os.EX_OK)

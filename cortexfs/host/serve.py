@@ -16,14 +16,15 @@ This file must never know of FUSE, the tree, frames or policy.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
+import signal
 import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -35,13 +36,13 @@ from cortexfs.host import loaders
 from cortexfs.host.call import dry_runs, wear
 from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, raise_again, sentence
 from cortexfs.host.call.validation import Validator
-from cortexfs.host.process.adopted import Adopted
 from cortexfs.linux import syscalls
 
 SPARE_WORKERS = 4
 BUILTIN = "builtin"  # the plugin of the built-in tools, each child of which has a thread that waits for it
-_CLONE_FS = 0x200  # unshare(2)
 _ROBBED = (errno.EBADF, errno.ENOTSOCK)
+_WNOTHREAD = 0x20000000  # waitpid(2): no children of other threads
+_DRAINED = 4096
 
 
 def serve(control: socket.socket, plugin: hostcalls.Plugin) -> NoReturn:
@@ -119,7 +120,7 @@ class _Host:
         try:
             # A directory of its own, also of threads that an earlier call left behind; none of a caller's:
             # that one can be unmounted.
-            syscalls.unshare(_CLONE_FS)
+            syscalls.unshare(syscalls.CLONE_FS)
             os.chdir("/")
             data, rights, flags = syscalls.receive(self._control, 1, 2)
         except OSError:
@@ -179,7 +180,7 @@ class _Host:
         return self._wear is not None and self._wear.is_worn(len(self._calls) - 1, is_doubtful)
 
     def _unwatch(self, runtime: Runtime) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._leavers.unregister(runtime.stream)
         runtime.unwatch = nothing
 
@@ -292,3 +293,27 @@ def _enter(path: str) -> None:
     except (OSError, ValueError) as error:
         code = code_of(error.errno) if isinstance(error, OSError) else "EINVAL"
         raise Fault(code, f"cwd: you cannot work in {path}: {sentence(error)}") from None
+
+
+class Adopted:
+    """Orphans that the kernel gives to a host, as it is their subreaper: they are reaped when they end.
+
+    What a command has started goes to its host when the command ends first, as it does at a cancel. Nobody
+    else waits for it, and a zombie counts among the processes that a host may have. The kernel gives orphans
+    to the main thread, and a child of a tool belongs to the thread that has started it. So the main thread,
+    which alone may use this, reaps its own children and takes no tool's status away.
+    """
+
+    def __init__(self, poller: select.epoll) -> None:
+        # Any thread may be the one that a signal strikes, and this one has to wake up for it.
+        self.number, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poller.register(self.number, select.EPOLLIN)
+
+    def reap(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self.number, _DRAINED)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG | _WNOTHREAD)[0]:
+                pass

@@ -113,17 +113,15 @@ class StarterProcess:
         try:
             for number, status in self._reaped():
                 self._say(starts.ChildExit(number, status))
-            return self._receive() if self._daemon.fileno() in ready else True
+            if self._daemon.fileno() not in ready:
+                return True
+            data = self._daemon.recv(starts.MAX_MESSAGE)
+            with suppress(msgspec.MsgspecError):
+                if data:
+                    self._hear(_requests.decode(data))
+            return bool(data)
         except OSError:  # the daemon is gone
             return False
-
-    def _receive(self) -> bool:
-        data = self._daemon.recv(starts.MAX_MESSAGE)
-        if not data:
-            return False
-        with suppress(msgspec.MsgspecError):
-            self._hear(_requests.decode(data))
-        return True
 
     def _hear(self, message: starts.ToStarter) -> None:
         if isinstance(message, starts.KillChild):
@@ -134,11 +132,14 @@ class StarterProcess:
             if isinstance(message, starts.StartChild):
                 pid, rights = self._start(message)
             elif isinstance(message, starts.MountDevice):
-                self._know(message.device)
+                if self._device or not message.device:
+                    raise OSError(errno.EINVAL, "the mount is known, and stays it")
+                self._device = message.device
             elif isinstance(message, starts.Bind):
                 rights = [self._listener(message)]
-            else:
-                self._unmount()
+            elif self._is_on_top():  # a mount of somebody else's over it stays
+                syscalls.unmount(self._root)
+                self._device = -1  # its number may become another's
         except OSError as problem:
             error = problem.errno or errno.EIO
         self._say(starts.StartReply(message.number, pid, error), rights)
@@ -155,25 +156,18 @@ class StarterProcess:
     def _program(self, message: starts.StartChild) -> StarterProgram:
         if message.what == starts.FORK_SERVER:
             state = ["--state", self._state] if self._state else []
-            words = [
-                sys.executable,
-                "-I",
-                "-m",
-                sealed_program.FORK_SERVER,
-                "0",
-                "--daemon",
-                str(os.getppid()),
-            ]
-            path, sealed = (
-                (sys.executable, []) if self._sealed is None else (self._sealed, [sealed_program.SEALED])
-            )
-            return StarterProgram([*words, *state, *sealed], path, ENVIRON, socket.SOCK_SEQPACKET)
+            words = [sys.executable, "-I", "-m", sealed_program.FORK_SERVER, "0", "--daemon"]
+            sealed = [] if self._sealed is None else [sealed_program.SEALED]
+            words += [str(os.getppid()), *state, *sealed]
+            return StarterProgram(words, self._sealed or sys.executable, ENVIRON, socket.SOCK_SEQPACKET)
         if message.what == starts.LOOKER:
             return StarterProgram([LOOKER], LOOKER, {})
         if message.what == starts.ENGINE:
             return StarterProgram([*self._engine], self._engine[0], ENGINE_ENVIRON, socket.SOCK_STREAM)
         if message.what == starts.SIGNATURE:
-            folder = self._signature_folder(message.argument)
+            if not message.argument.startswith(starts.PREFIX) or {"/", "\0"} & {*message.argument}:
+                raise OSError(errno.EINVAL, "that is no such folder")
+            folder = os.path.join(self._state, message.argument)
             words = [sys.executable, *starts.gpgv(_found("gpgv", ENVIRON), folder)]
             return StarterProgram(words, words[0], {**ENVIRON, "HOME": folder})
         if message.what == starts.USER:
@@ -185,11 +179,6 @@ class StarterProcess:
             words, environ = self._key_command(message.argument), needed(os.environ)
             return StarterProgram(words, _found(words[0], environ), environ)
         raise OSError(errno.EINVAL, "that cannot be started")
-
-    def _signature_folder(self, name: str) -> str:
-        if not name.startswith(starts.PREFIX) or {"/", "\0"} & {*name}:
-            raise OSError(errno.EINVAL, "that is no such folder")
-        return os.path.join(self._state, name)
 
     def _key_command(self, provider: str) -> list[str]:
         """As the provider's file has it now, which nobody but the daemon's owner can have written."""
@@ -211,9 +200,11 @@ class StarterProcess:
             theirs.callback(os.close, printed)
             rights, heard = [output], null
             if program.kind is not None:
-                channel, other = _pair(program.kind)
-                rights, heard = [channel, output], other
-                theirs.callback(os.close, other)
+                own, other = socket.socketpair(socket.AF_UNIX, program.kind)
+                # A fork server is told who sends.
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, program.kind == socket.SOCK_SEQPACKET)
+                rights, heard = [own.detach(), output], other.detach()
+                theirs.callback(os.close, heard)
             for fd in rights:
                 ours.callback(os.close, fd)
             if message.what == starts.LOOKER:
@@ -231,11 +222,6 @@ class StarterProcess:
                 os.killpg(pid, signal.SIGKILL)
 
     # -- what is bound
-
-    def _know(self, device: int) -> None:
-        if self._device or not device:
-            raise OSError(errno.EINVAL, "the mount is known, and stays it")
-        self._device = device
 
     def _listener(self, message: starts.Bind) -> int:
         """It blocks until the daemon has answered what it causes, by this thread: a MKNOD, say."""
@@ -268,12 +254,6 @@ class StarterProcess:
                 os.close(directory)
             directory = below
         return directory
-
-    def _unmount(self) -> None:
-        """Unmount the daemon's mount; a mount of somebody else's over it stays."""
-        if self._is_on_top():
-            syscalls.unmount(self._root)
-            self._device = -1  # its number may become another's
 
     def _is_on_top(self) -> bool:
         with open(TABLE, "rb") as table:
@@ -308,13 +288,6 @@ class StarterProcess:
                     self._kill(asked.number)
             time.sleep(_LOOK_SECONDS)
             self._reaped()
-
-
-def _pair(kind: socket.SocketKind) -> tuple[int, int]:
-    """The daemon's end, and that of what is started, which is told who sends."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, kind == socket.SOCK_SEQPACKET)
-    return ours.detach(), theirs.detach()
 
 
 def _spawned(program: StarterProgram, streams: Sequence[int]) -> int:

@@ -36,7 +36,8 @@ class HostDryRuns:
 
     def admit(self, tool: sdk.Tool, input: Mapping[str, Any]) -> None:
         """Before a call that is none: EPERM where one has to come first."""
-        if not dryrun.is_offered(tool.dry_run_flag, tool.input_schema) or not _requires(tool):
+        is_required = any(effect.dry_run == REQUIRED for effect in tool.capabilities.effects)
+        if not is_required or not dryrun.is_offered(tool.dry_run_flag, tool.input_schema):
             return
         with self._lock:
             tried = self._ended.use(_key(tool, input), time.monotonic())
@@ -61,10 +62,6 @@ def parted(tool: sdk.Tool, schema: Mapping[str, Any], args: Sequence[bytes]) -> 
     if not tool.dry_run_flag:
         raise Fault("EINVAL", dryrun.lacking(tool.name))
     return dryrun.without(args), True
-
-
-def _requires(tool: sdk.Tool) -> bool:
-    return any(effect.dry_run == REQUIRED for effect in tool.capabilities.effects)
 
 
 def _key(tool: sdk.Tool, input: Mapping[str, Any]) -> bytes:

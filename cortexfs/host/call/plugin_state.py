@@ -13,11 +13,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import sqlite3
 from pathlib import Path
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import DESCRIBER, Identity, Plugin
+from cortexfs.state.no_links import held
+
+# Of texts by key, whatever kind a plugin is of.
+MAX_KEY = 1 << 10
+MAX_VALUE = 64 << 10
+MAX_KEYS = 10_000
+MAX_TOTAL = 16 << 20
+_BUSY_SECONDS = 2.0  # another host of the same user writes, for some ms
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
@@ -28,10 +37,10 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
     try:
         if kept != beside or name in ("", ".", ".."):
             raise PermissionError(errno.EPERM, "that is no place for it")
-        with _opened(kept) as above, _opened(name, above) as place:
+        with held(kept, _FOLDER) as above, held(name, _FOLDER, above) as place:
             with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
                 os.mkdir(str(identity.uid), 0o700, dir_fd=place)
-            with _opened(str(identity.uid), place) as own:
+            with held(str(identity.uid), _FOLDER, place) as own:
                 if os.geteuid() == 0:
                     os.fchown(own, identity.uid, identity.gid)
     except OSError as error:
@@ -40,14 +49,15 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
         raise Fault("EACCES", told) from error
 
 
-@contextlib.contextmanager
-def _opened(path: str, above: int | None = None) -> Iterator[int]:
-    """A directory, and no link to one."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
+def database(path: str, table: str) -> sqlite3.Connection:
+    """Returns the file of that path, with that table; without a path, one that ends with the process."""
+    found = sqlite3.connect(
+        path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    if path:
+        found.execute("PRAGMA journal_mode = WAL")
+    found.execute(table)
+    return found
 
 
 def place(plugin: Plugin) -> Path | None:

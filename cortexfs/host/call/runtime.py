@@ -17,8 +17,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +32,11 @@ MAX_FAULT = 64 << 10
 MAX_SOURCE = 1 << 10  # of an observer's note
 MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)  # the strings of a greeting, and what surrounds them
 _RECEIVE = 64 << 10  # from 128 KiB on, malloc(3) would map and unmap it
+# The daemon ends a call at its timeout, from when it passed it on. What runs it ends it a little before, so
+# that it is its sentence that is said, unless the machine is very busy.
+EARLY_SECONDS = 0.05
+
+T = TypeVar("T")
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -117,11 +123,15 @@ class Runtime(sdk.ToolRuntime):
         """All of the caller's standard input."""
         self.send(wire.message(wire.WANT, wire.U32.pack(parse.MAX_INPUT + 1)))
         data = bytearray()
-        while chunk := self._input():
+        while True:
+            kind, chunk = self._receive()
+            if kind != wire.STDIN:
+                raise Fault("EPROTO", "the daemon sent something else than standard input")
+            if not chunk:
+                return bytes(data)
             data += chunk
             if len(data) > parse.MAX_INPUT:
                 raise Fault("EMSGSIZE", "the input is over 16 MiB")
-        return bytes(data)
 
     def show(self, input_: dict[str, Any]) -> tuple[str, bytes] | None:
         """Let the daemon see it, and wait: who has changed it and into what, or None."""
@@ -132,12 +142,6 @@ class Runtime(sdk.ToolRuntime):
         if kind != wire.INPUT:
             raise Fault("EPROTO", "the daemon did not say with which input to go on")
         return _answers.decode(payload) if payload else None
-
-    def _input(self) -> bytes:
-        kind, payload = self._receive()
-        if kind != wire.STDIN:
-            raise Fault("EPROTO", "the daemon sent something else than standard input")
-        return payload
 
     def _receive(self) -> tuple[int, bytes]:
         while not self._inbox:
@@ -160,7 +164,11 @@ class Runtime(sdk.ToolRuntime):
         out = bytearray()
         if result is not None:
             for attachment in result.media:
-                out += wire.message(wire.MEDIA, _media(attachment))
+                data = msgspec.json.encode(attachment._asdict())
+                if len(data) > wire.MAX_TEXT:
+                    why = f"over {wire.MAX_TEXT >> 10} KiB of text; an attachment names a file or a URL"
+                    raise Fault("EPROTO", f"the tool attached {why}")
+                out += wire.message(wire.MEDIA, data)
             if result.is_error:
                 out += wire.message(wire.FAULT, _pack(("EIO", _bounded(result.output))))
             else:
@@ -223,6 +231,21 @@ class Runtime(sdk.ToolRuntime):
         self._said_all = True
         self._sending.release()
         self.stream.close()
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Returns what `work` does in a thread of its own, where no cancellation strikes: what is done by half
+    could stay so. What that thread gives up is its own."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # the thread has nobody above it; whoever waits raises this
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result()
 
 
 @contextlib.contextmanager
@@ -291,14 +314,6 @@ def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
             yield data
         case sdk.Usage():
             yield msgspec.json.encode({"type": "usage", **event._asdict()})
-
-
-def _media(attachment: sdk.Attachment) -> bytes:
-    data = msgspec.json.encode(attachment._asdict())
-    if len(data) > wire.MAX_TEXT:
-        size = f"over {wire.MAX_TEXT >> 10} KiB"
-        raise Fault("EPROTO", f"the tool attached {size} of text; an attachment names a file or a URL")
-    return data
 
 
 def _blame(error: BaseException) -> tuple[str, str]:

@@ -49,7 +49,8 @@ class Validator:
         try:
             if compiled.is_valid(input):
                 return
-            if _branches(self.schema) and _is_large(input):
+            schema = msgspec.json.encode(self.schema)
+            if (b'"anyOf"' in schema or b'"oneOf"' in schema) and _is_large(input):
                 raise Fault("EINVAL", "input: does not fit the schema, and is too large to say where")
             compiled.validate(input)
         except jsonschema_rs.ValidationError as error:
@@ -84,11 +85,6 @@ def _compiled(schema: bytes) -> jsonschema_rs.Validator:
         raise Fault("EINVAL", f"{_TOP}: {error}") from None
 
 
-def _branches(schema: Mapping[str, Any]) -> bool:
-    text = msgspec.json.encode(schema)
-    return b'"anyOf"' in text or b'"oneOf"' in text
-
-
 def _is_large(value: object) -> bool:
     level, seen = [value], 0
     while level and seen <= LARGE:
@@ -114,7 +110,10 @@ class _Complaint:
             beside = "" if error.schema_path[-1] == "required" else " beside a property that is given"
             return f"{self._at([*path, kind.property])}: is required{beside}"
         if kind.name in ("additionalProperties", "unevaluatedProperties"):
-            return self._unknown([*path, kind.unexpected[0]], error.schema_path[:-1])
+            known = _inside(self._schema, error.schema_path[:-1]).get("properties")
+            names = known if isinstance(known, Mapping) else ()
+            name = kind.unexpected[0]
+            return f"{self._at([*path, name])}: is an unknown property{nearest(str(name), names)}"
         if kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
             return f"{self._at(path)}: takes no properties"
         if kind.name == "propertyNames":
@@ -125,11 +124,6 @@ class _Complaint:
 
     def _at(self, path: list[Step]) -> str:
         return path_text(path) if path else self._root
-
-    def _unknown(self, path: list[Step], where: list[Step]) -> str:
-        known = _inside(self._schema, where).get("properties")
-        names = known if isinstance(known, Mapping) else ()
-        return f"{self._at(path)}: is an unknown property{nearest(str(path[-1]), names)}"
 
     def _alternatives(self, error: Error, branches: list[list[Error]]) -> str:
         """The error of the branch that the input comes nearest to, or what the branches want together."""
@@ -207,20 +201,15 @@ def _bound(phrase: str) -> Callable[[Error, Any], str]:
     return lambda error, kind: f"must be {phrase} {shown(kind.limit)}, got {shown(error.instance)}"
 
 
-def _contains(error: Error, kind: Any) -> str:
-    amount = {"minContains": "too few", "maxContains": "too many"}.get(str(error.schema_path[-1]), "no")
-    return f"has {amount} elements of the kind that the schema asks for"
-
-
 def _pattern(error: Error, kind: Any) -> str:
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Pattern):
         return f"must match the pattern {clipped(kind.pattern, 200)}, got {shown(error.instance)}"
     return "takes too long to match with the schema's pattern"
 
 
-def _beyond(error: Error, kind: Any) -> str:
-    return "has more elements than the schema has places for"
-
+_AMOUNTS = {"minContains": "too few", "maxContains": "too many"}
+_ASKED_FOR = "elements of the kind that the schema asks for"
+_BEYOND = "has more elements than the schema has places for"
 
 _SAY: dict[str, Callable[[Error, Any], str]] = {
     "type": lambda e, k: (
@@ -242,9 +231,9 @@ _SAY: dict[str, Callable[[Error, Any], str]] = {
     "pattern": _pattern,
     "format": lambda e, k: f"must be a valid {k.format}, got {shown(e.instance)}",
     "uniqueItems": lambda e, k: "must not have the same element twice",
-    "contains": _contains,
-    "additionalItems": _beyond,
-    "unevaluatedItems": _beyond,
+    "contains": lambda e, k: f"has {_AMOUNTS.get(str(e.schema_path[-1]), 'no')} {_ASKED_FOR}",
+    "additionalItems": lambda e, k: _BEYOND,
+    "unevaluatedItems": lambda e, k: _BEYOND,
     "falseSchema": lambda e, k: "is not allowed here",
     "not": lambda e, k: f"must not fit {shown(k.schema)}",
     "contentEncoding": lambda e, k: f"must be encoded as {k.content_encoding}",

@@ -24,19 +24,64 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.host.call.runtime import sentence, shielded
-from cortexfs.host.esm.calls import OUTPUT_BYTES, EsmCall, EsmMessage
+from cortexfs.host.call.runtime import apart, sentence, shielded
 from cortexfs.host.esm.state import StateRefusal
 from cortexfs.host.process import persistent
+from cortexfs.host.process.pipe_reader import Leading
 from cortexfs.host.process.wake_affinity import OneCore
 from cortexfs.linux import syscalls
 
+OUTPUT_BYTES = 16 << 20  # of one call, in all its lines; what is over it is not kept
 _LINE = OUTPUT_BYTES + persistent.ROOM
-_CLONE_FS = 0x200  # unshare(2)
+_LOOK_SECONDS = 0.1  # between two looks of who waits for a start, whether he is to leave
 
 Answer: TypeAlias = Callable[[str, tuple[Any, ...]], Any]
 
+
+class EsmMessage(msgspec.Struct, frozen=True):
+    id: int = 0
+    result: Any = msgspec.UNSET
+    error: str | None = None
+    delta: str | None = None
+    progress: str | None = None
+    ack: int = 0
+    ask: int = 0
+    what: str = ""
+    args: tuple[Any, ...] = ()
+    fatal: str | None = None
+
+    @property
+    def is_last(self) -> bool:
+        return self.result is not msgspec.UNSET or self.error is not None
+
+
 _decode = msgspec.json.Decoder(EsmMessage).decode
+
+
+class EsmError(Exception):
+    """The plugin's code has thrown this."""
+
+
+class EsmCall(persistent.ChildCall[EsmMessage]):
+    def __init__(self, nudge: Callable[[], None]) -> None:
+        super().__init__(
+            OUTPUT_BYTES, f"it said over {OUTPUT_BYTES >> 20} MiB to one call", "timed out", nudge
+        )
+
+    def follow(self, runtime: sdk.ToolRuntime | None, until: float, leading: Leading) -> Any:
+        while True:
+            if runtime is not None and self.waits():
+                with shielded(runtime):
+                    leading.lead(self.waits, until)
+            said = self.next(until)
+            if runtime is not None and said.progress is not None:
+                runtime.emit_progress(said.progress)
+            if runtime is not None and said.delta is not None:
+                runtime.emit(said.delta)
+            if said.error is not None:
+                raise EsmError(said.error)
+            if said.is_last:
+                return said.result
 
 
 class DenoStart(NamedTuple):
@@ -113,24 +158,15 @@ class DenoProcess(persistent.Warm[EsmCall]):
     # -- the process's thread
 
     def _spawn(self) -> None:
-        """In a thread of its own, as what it gives up is gone for good, and goes on to what it starts."""
-        started: list[OSError | Fault] = []
-        thread = threading.Thread(target=self._spawn_confined, args=(started,), daemon=True)
-        thread.start()
-        thread.join()
-        if started:
-            raise started[0]
+        apart(self._spawn_confined)  # as what it gives up is gone for good, and goes on to what it starts
         self._outbox += self._secret + b"\n"
 
-    def _spawn_confined(self, started: list[OSError | Fault]) -> None:
-        try:
-            syscalls.unshare(_CLONE_FS)
-            os.umask(self._how.umask)
-            os.chdir(self._how.directory or "/")
-            self._how.confine()
-            self._child.start(self._how.argv, self._how.environment)
-        except (OSError, Fault) as error:
-            started.append(error)
+    def _spawn_confined(self) -> None:
+        syscalls.unshare(syscalls.CLONE_FS)
+        os.umask(self._how.umask)
+        os.chdir(self._how.directory or "/")
+        self._how.confine()
+        self._child.start(self._how.argv, self._how.environment)
 
     def _give_up(self, overdue: list[int]) -> None:
         """Lines are read in their order: what came after one that it has not heard of was not begun."""
@@ -181,3 +217,45 @@ class DenoProcess(persistent.Warm[EsmCall]):
             call.put(Fault("EPROTO", f"{self._who} {why}"))
         if left or self._fatal:
             print(f"{self._who} {why}", file=sys.stderr)
+
+
+class ProcessPlace(NamedTuple):
+    """The facts about a call that decide which process may have it."""
+
+    directory: str
+    umask: int
+
+
+ANYWHERE = ProcessPlace("", 0o077)
+
+
+def place_of(directory: str) -> ProcessPlace:
+    umask = os.umask(0o077)  # of this thread alone
+    os.umask(umask)
+    return ProcessPlace(directory, umask)
+
+
+class DenoChild:
+    """A process, as soon as there is one."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._process: DenoProcess | None = None
+        self._fault: Fault | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return not self._done.is_set() or (self._process is not None and self._process.is_open)
+
+    def end(self, process: DenoProcess | None, fault: Fault | None) -> None:
+        self._process, self._fault = process, fault
+        self._done.set()
+
+    def process(self, runtime: sdk.ToolRuntime | None) -> DenoProcess:
+        while not self._done.wait(_LOOK_SECONDS):
+            if runtime is not None and runtime.cancelled:
+                raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+        if self._process is None:
+            assert self._fault is not None
+            raise Fault(self._fault.code, self._fault.message)
+        return self._process

@@ -16,11 +16,11 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -29,6 +29,7 @@ import msgspec
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRIES, REGISTRY_VARIABLES
+from cortexfs.host.call.runtime import apart
 from cortexfs.host.confine.view import SHOWN
 from cortexfs.host.esm import permissions
 from cortexfs.host.net.egress_proxy import Outlet
@@ -39,12 +40,8 @@ SECONDS = 300.0
 MAX_BYTES = 256 << 20
 MAX_FILES = 30_000
 KEPT = ("npm", "remote")  # of a cache: the rest are databases, which each process would make anew
-_NEVER_RUN = (
-    ".d.ts",
-    ".d.mts",
-    ".d.cts",
-    ".map",
-)  # types, and where code is from: half of what is in packages
+# Types, and where code is from: half of what is in packages.
+_NEVER_RUN = (".d.ts", ".d.mts", ".d.cts", ".map")
 _TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "DENO_CERT")  # whose certificates whoever installs trusts
 LOOK_SECONDS = 0.2
 _MAX_SAID = 1 << 16
@@ -98,78 +95,62 @@ def _write(base: Path, wanted: FetchRequest) -> None:
 
 
 class _Deno:
-    """One run of it."""
-
     def __init__(self, base: Path, root: str, outlet: Outlet, chosen: Mapping[str, str]) -> None:
         self._registries = chosen
         self._base = base
-        self._root = root if _is_address(root) else str(base / "plugin" / root)
+        is_address = root.startswith(("https:", "npm:", "jsr:"))
+        self._root = root if is_address else str(base / "plugin" / root)
         self._outlet = outlet
-        self._process: subprocess.Popen[bytes] | None = None
-        self._fault: OSError | None = None
 
     def run(self, tell: Tell) -> str | None:
         """Returns its words where it fails, and else None."""
         with open(self._base / "said", "w+b") as said:
-            thread = threading.Thread(target=self._start, args=(said.fileno(),))
-            thread.start()
-            thread.join()
-            if self._process is None:
-                raise Fault("EHOSTDOWN", f"Deno does not start: {self._fault}")
             try:
-                status = self._watched(self._process, tell)
+                process = apart(partial(self._started, said.fileno()))
+            except OSError as error:
+                raise Fault("EHOSTDOWN", f"Deno does not start: {error}") from None
+            try:
+                status = self._watched(process, tell)
             finally:
                 with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
             said.seek(0)
             text = said.read(_MAX_SAID).decode(errors="replace")
         return text or "it ended without a word" if status else None
 
-    def _start(self, said: int) -> None:
+    def _started(self, said: int) -> subprocess.Popen[bytes]:
         """In a thread of its own: what it gives up is gone for good, and goes on to what it starts."""
-        try:
-            syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
-            with suppress(Fault):  # a kernel without it: the outlet is what Deno is told to use
-                landlock.restrict(self._view(), network=False, port=self._outlet.port)
-            self._process = subprocess.Popen(
-                self._command(),
-                env=self._environment(),
-                cwd=self._base / "empty",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._fault = error
-
-    def _command(self) -> list[str]:
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+        with suppress(Fault):  # a kernel without it: the outlet is what Deno is told to use
+            landlock.restrict(self._view(), network=False, port=self._outlet.port)
         own = (f"--lock={self._base / LOCK}", f"--import-map={permissions.SCRIPTS / 'imports.json'}")
         flags = ("--no-config", "--node-modules-dir=none", "--vendor=false", "--allow-import", *own)
-        return [_SHELL, "-c", _START, permissions.found(), "cache", *flags, self._root]
-
-    def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _TRUST if os.environ.get(name)}
-        proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), self._outlet.address)
-        own = {
+        environment = {
+            **{name: os.environ[name] for name in _TRUST if os.environ.get(name)},
+            **self._registries,
+            **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), self._outlet.address),
             "DENO_DIR": str(self._base / CACHE),
             "TMPDIR": str(self._base),
             "DENO_TLS_CA_STORE": "mozilla,system",
+            **permissions.QUIET,
         }
-        return {**kept, **self._registries, **proxies, **own, **permissions.QUIET}
+        return subprocess.Popen(
+            [_SHELL, "-c", _START, permissions.found(), "cache", *flags, self._root],
+            env=environment,
+            cwd=self._base / "empty",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
 
     def _view(self) -> list[tuple[str, str]]:
-        trusted = [os.path.realpath(os.environ[name]) for name in _TRUST if os.environ.get(name)]
-        shown = [*trusted, os.path.realpath(permissions.SCRIPTS)]
-        shown += [os.path.realpath(path) for path, _ in permissions.NETWORK]
-        programs = (os.path.realpath(_SHELL), permissions.found())
-        return [
-            *SHOWN,
-            *((path, "rx") for path in programs),
-            *((path, "r") for path in shown),
-            (str(self._base), "rw"),
-        ]
+        trusted = [(os.environ[name], "r") for name in _TRUST if os.environ.get(name)]
+        programs = [(_SHELL, "rx"), (permissions.found(), "rx")]
+        links = [*programs, *trusted, (str(permissions.SCRIPTS), "r"), *permissions.NETWORK]
+        resolved = [(os.path.realpath(path), access) for path, access in links]
+        return [*SHOWN, *resolved, (str(self._base), "rw")]
 
     def _watched(self, process: subprocess.Popen[bytes], tell: Tell) -> int:
         """Its exit status; a Fault where it goes beyond what it may."""
@@ -218,10 +199,6 @@ def _is_catalogue(parts: Sequence[str]) -> bool:
     """NAME/registry.json, or @SCOPE/NAME/registry.json; deeper, it is a package's own."""
     is_scoped = bool(parts) and parts[0].startswith("@")
     return len(parts) == 2 + is_scoped and parts[-1] == "registry.json"
-
-
-def _is_address(root: str) -> bool:
-    return root.startswith(("https:", "npm:", "jsr:"))
 
 
 def _sentence(said: str, base: Path, outlet: Outlet) -> str:

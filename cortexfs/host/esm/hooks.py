@@ -32,7 +32,7 @@ from cortexfs.core.hooks import (
 )
 from cortexfs.core.manifestjson.fields import Argument, CommandField, Option
 from cortexfs.core.manifestjson.rules import of_commands
-from cortexfs.host.esm.calls import EsmError
+from cortexfs.host.esm.child import EsmError
 
 EXPORTS = {PRE: "middlewarePre", POST: "middlewarePost"}
 COMMAND_SECONDS = 600
@@ -71,10 +71,24 @@ class CommandTool(Hidden):
     """A command of `cortex`, which is described as it was declared."""
 
     def __init__(self, plugin: HookedModule, command: CommandField) -> None:
-        super().__init__(COMMAND + command.name, _command(plugin, command.name), COMMAND_SECONDS)
+        super().__init__(COMMAND + command.name, self._run, COMMAND_SECONDS)
         self.description = command.description
-        self.input_schema = _schema(command)
+        every: tuple[Argument | Option, ...] = (*command.args, *command.options)
+        self.input_schema = {  # abi.md 9.17
+            "type": "object",
+            "properties": {one.name: {"type": one.type, "description": one.description} for one in every},
+            "required": [one.name for one in command.args if one.required],
+            "additionalProperties": False,
+        }
+        self._plugin = plugin
         self._declared = command
+
+    def _run(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
+        directory, name = os.getcwd(), self._declared.name
+        seen = context(runtime, directory) | {"toolName": name}
+        request = {"do": "command", "command": name, "args": input, "context": seen}
+        said = self._plugin.ask(directory, request, COMMAND_SECONDS, runtime)
+        return said if isinstance(said, str) else ""
 
     def facts(self) -> dict[str, Any]:
         return {"command": msgspec.to_builtins(self._declared)}
@@ -83,7 +97,11 @@ class CommandTool(Hidden):
 def hidden(
     plugin: HookedModule, has: Collection[str], events: Collection[str], commands: Iterable[CommandField]
 ) -> Iterator[Hidden]:
-    yield Hidden(UNINSTALL, lambda input, runtime: _uninstall(plugin), UNINSTALL_SECONDS)
+    def uninstall(input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        said = plugin.uninstall()
+        return sdk.ToolResult.error("; ".join(said)) if said else sdk.ToolResult.success("")
+
+    yield Hidden(UNINSTALL, uninstall, UNINSTALL_SECONDS)
     if LISTENER in has:
         yield Hidden(EVENT, _delivery(plugin, events), HOOK_SECONDS)
     for stage, export in EXPORTS.items():
@@ -120,11 +138,6 @@ def _middleware(plugin: HookedModule, export: str) -> Callable[[dict[str, Any], 
     return does
 
 
-def _uninstall(plugin: HookedModule) -> sdk.ToolResult:
-    said = plugin.uninstall()
-    return sdk.ToolResult.error("; ".join(said)) if said else sdk.ToolResult.success("")
-
-
 def commands_of(declared: Iterable[CommandField], exported: object) -> tuple[CommandField, ...]:
     """Returns the commands of the manifest, and those of the module: abi.md 9.16, 9.40."""
     try:
@@ -147,26 +160,4 @@ def context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
         "source": seen.source,
         "workingDir": directory,
         "workspaceDir": directory,
-    }
-
-
-def _command(plugin: HookedModule, name: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
-    def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
-        directory = os.getcwd()
-        seen = context(runtime, directory) | {"toolName": name}
-        request = {"do": "command", "command": name, "args": input, "context": seen}
-        said = plugin.ask(directory, request, COMMAND_SECONDS, runtime)
-        return said if isinstance(said, str) else ""
-
-    return does
-
-
-def _schema(command: CommandField) -> dict[str, Any]:
-    """abi.md 9.17."""
-    every: tuple[Argument | Option, ...] = (*command.args, *command.options)
-    return {
-        "type": "object",
-        "properties": {one.name: {"type": one.type, "description": one.description} for one in every},
-        "required": [one.name for one in command.args if one.required],
-        "additionalProperties": False,
     }

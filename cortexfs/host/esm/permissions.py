@@ -60,15 +60,6 @@ NETWORK: View = tuple(
 _MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cortexfs[esm]'"
 
 
-def _flags_of(fetched: FetchedPackages) -> tuple[str, ...]:
-    return (f"--lock={os.path.join(fetched.folder, LOCK)}", *_FETCHED)
-
-
-def _environment_of(fetched: FetchedPackages) -> dict[str, str]:
-    chosen = {name: fetched.registries[name] for name in REGISTRY_VARIABLES if name in fetched.registries}
-    return {"DENO_DIR": os.path.join(fetched.folder, CACHE), **chosen}
-
-
 @functools.cache
 def found() -> str:
     """Deno, as the package of that name brings it, or on PATH."""
@@ -115,7 +106,7 @@ def command(
         flags += ["--allow-run", "--allow-ffi"]  # the second for bootstrap.js alone, which gives it up
     if "net" in given:
         flags += ["--allow-net", *_closed(private)]
-    flags += _flags_of(fetched) if fetched else _ALONE
+    flags += (f"--lock={os.path.join(fetched.folder, LOCK)}", *_FETCHED) if fetched else _ALONE
     scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))
     engine = f"--v8-flags=--max-old-space-size={HEAP_MIB}"
     return [_SHELL, "-c", _START, found(), "run", *_SEALED, engine, *scripts]
@@ -125,7 +116,10 @@ def environment(
     capabilities: Sequence[str], caller: Mapping[str, str], fetched: FetchedPackages | None = None
 ) -> dict[str, str]:
     """Returns the variables of Deno. The module sees none: the caller's are for programs that it runs."""
-    own = {**QUIET, **(_environment_of(fetched) if fetched else _KEPT_NOWHERE)}
+    own = QUIET | _KEPT_NOWHERE
+    if fetched:
+        chosen = {name: fetched.registries[name] for name in REGISTRY_VARIABLES if name in fetched.registries}
+        own = {**QUIET, "DENO_DIR": os.path.join(fetched.folder, CACHE), **chosen}
     if may_run(capabilities):  # a hook has no caller whose variables it could have
         return {"PATH": os.defpath, **children.variables_of_user(), **caller, **own}
     return own
@@ -156,13 +150,6 @@ def _closed(private: Sequence[str]) -> Iterator[str]:
         yield f"--deny-net={','.join(closed)}"
 
 
-def _families(private: Sequence[str]) -> tuple[int, ...]:
-    """Returns the families of its sockets: IPv6 only with a grant of some, as nobody could tell apart by
-    their addresses which of them are public."""
-    has_6 = any(each.version == 6 for each in networks.granted(private))
-    return (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
-
-
 # -- the kernel's side
 
 
@@ -179,7 +166,10 @@ def confine(
         return
     writes = _written(folder, directory, capabilities, fetched)
     _show(folder, directory, given, writes)
-    seccomp.close(network="net" in given, unix=True, families=_families(private))
+    # IPv6 only with a grant of some, as nobody could tell apart by their addresses which of them are public.
+    has_6 = any(each.version == 6 for each in networks.granted(private))
+    families = (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
+    seccomp.close(network="net" in given, unix=True, families=families)
 
 
 def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[str]) -> None:

@@ -15,11 +15,8 @@ from typing import Any
 
 import msgspec
 
-MAX_KEY = 1 << 10
-MAX_VALUE = 64 << 10
-MAX_KEYS = 10_000
-MAX_TOTAL = 16 << 20
-_BUSY_SECONDS = 2.0  # another host of the same user writes, for some ms
+from cortexfs.host.call.plugin_state import MAX_KEY, MAX_KEYS, MAX_TOTAL, MAX_VALUE, database
+
 _STATE, _SETTING, _TOLD = "state", "setting", "told"
 _TABLE = """CREATE TABLE IF NOT EXISTS kept
     (plugin TEXT, kind TEXT, key TEXT, size INTEGER, value TEXT, PRIMARY KEY (plugin, kind, key))
@@ -38,13 +35,8 @@ class EsmState:
     def __init__(self, path: str, plugin: str) -> None:
         self._plugin = plugin
         self._lock = threading.Lock()
-        self._database = sqlite3.connect(
-            path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        if path:
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-        self._database.execute(_TABLE)
+        self._database = database(path, _TABLE)
+        self._database.execute("PRAGMA synchronous = NORMAL")
         self._room = _UNKNOWN
         self._answers: dict[str, Callable[..., Any]] = {
             "state.get": self.get,

@@ -17,7 +17,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,17 +33,14 @@ from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import CommandField, ToolParam, input_schema, tool_result
 from cortexfs.host.call import plugin_state
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import sentence
-from cortexfs.host.esm import calls as esmcalls
+from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
 from cortexfs.host.esm import child, hooks
 from cortexfs.host.esm import permissions as esmrights
-from cortexfs.host.esm.models import EsmModel
-from cortexfs.host.esm.processes import ANYWHERE, DenoChild, ProcessPlace, place_of
+from cortexfs.host.esm.child import ANYWHERE, DenoChild, ProcessPlace, place_of
 from cortexfs.host.esm.state import EsmState
 
+MODEL_SECONDS = 600
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
-# The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
-EARLY_SECONDS = 0.05
 _TRIES = 3  # to meet a process that has not just ended
 
 
@@ -63,7 +60,6 @@ class _Loaded(msgspec.Struct, frozen=True):
 
 
 _plugins: list[_Plugin] = []
-_leaving = threading.Lock()
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
@@ -86,7 +82,7 @@ def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
     """abi.md 9.22."""
     for kind, model in plugin.declared.providers.items():
         if kind in plugin.providers:
-            yield EsmModel(plugin.ask, kind, model, plugin.declared.labels.get(kind, kind))
+            yield EsmModel(plugin, kind, model)
         else:
             print(f"{plugin.name}: its module exports no provider {kind}", file=sys.stderr)
 
@@ -122,7 +118,7 @@ class EsmTool(sdk.Tool):
         }
         try:
             said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
-        except esmcalls.EsmError as failed:  # "Throw from execute": a failed result
+        except child.EsmError as failed:  # "Throw from execute": a failed result
             return sdk.ToolResult.error(str(failed))
         result = tool_result(said, self.name)
         if result.success:
@@ -130,6 +126,44 @@ class EsmTool(sdk.Tool):
         return sdk.ToolResult.error(
             result.error or result.output or f"{self.name} failed and does not say why"
         )
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    text: str = ""
+    usage: tuple[int, int] | None = None
+
+
+class EsmModel(sdk.Model):
+    """The default model of a provider of the module. The provider's factory gives an object with
+    `complete(options)` or `stream(options)`; js/bootstrap.js reads what they answer. A model never runs a
+    tool, and is offered none."""
+
+    timeout_secs = MODEL_SECONDS
+
+    def __init__(self, plugin: _Plugin, kind: str, model: str) -> None:
+        self._plugin = plugin
+        self._kind = kind
+        self._model = model
+        self.name = f"{kind}/{model}"
+        label = plugin.declared.labels.get(kind, kind)
+        self.description = f"{label}: the model {model} of the provider {kind}"
+
+    def answer(self, request: sdk.ModelRequest, runtime: sdk.ToolRuntime) -> Iterator[object]:
+        messages = [{"role": each.role, "content": each.text} for each in request.messages]
+        if request.system:
+            messages.insert(0, {"role": "system", "content": request.system})
+        options = {**request.parameters, "model": self._model, "messages": messages}
+        asked = {"do": "provider", "provider": self._kind, "options": options}
+        try:
+            answer = msgspec.convert(self._plugin.ask(os.getcwd(), asked, MODEL_SECONDS, runtime), _Answer)
+        except child.EsmError as failed:
+            raise sdk.ExecutionFailed(str(failed)) from None
+        except msgspec.ValidationError as error:
+            raise Fault("EPROTO", f"the provider {self._kind} gave no answer: {error}") from None
+        if answer.text:
+            yield answer.text
+        if answer.usage:
+            yield sdk.Usage(*answer.usage)
 
 
 class _Plugin:
@@ -283,15 +317,14 @@ class _Plugin:
             self._state.tell("config", config)
             if declared.state:
                 plugin_state.begin(os.path.dirname(declared.state))
-            for key in _changed(before or config, config):
+            old = before or config
+            for key in [each for each in {**old, **config} if old.get(each) != config.get(each)]:
+                value = config.get(key)
                 for name in LIFECYCLE["config"]:
-                    self._hook(process, exports, name, key, config.get(key))
-                self._say_changed(process, key, config.get(key))
-
-    def _say_changed(self, process: child.DenoProcess, key: str, value: Any) -> None:
-        """The event of a setting: known here, where the user's own settings are."""
-        if CONFIG_CHANGE in self.declared.events and LISTENER in self.declared.capabilities:
-            process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
+                    self._hook(process, exports, name, key, value)
+                # The event of a setting: known here, where the user's own settings are.
+                if CONFIG_CHANGE in declared.events and LISTENER in declared.capabilities:
+                    process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
 
     def _hook(self, process: child.DenoProcess, exports: Mapping[str, str], name: str, *args: Any) -> None:
         if exports.get(name) == "function":
@@ -308,7 +341,7 @@ class _Plugin:
             for name in LIFECYCLE[why]:
                 try:
                     process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
-                except (Fault, esmcalls.EsmError, sdk.ExecutionFailed) as error:
+                except (Fault, child.EsmError, sdk.ExecutionFailed) as error:
                     told = error.args[0] if isinstance(error, sdk.ExecutionFailed) else error
                     said.append(f"{name}: {told}")
                     print(f"{self._who}: {said[-1]}", file=sys.stderr)
@@ -319,7 +352,7 @@ class _Plugin:
         """The answer where only the plugin can be at fault."""
         try:
             return process.ask(request, seconds)
-        except esmcalls.EsmError as failed:
+        except child.EsmError as failed:
             raise self._fault("EPROTO", str(failed)) from None
         except sdk.ExecutionFailed as failed:
             raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None
@@ -328,12 +361,7 @@ class _Plugin:
         return Fault(code, f"{self._who}: {message}")
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
-
-
 def drop_all() -> None:
     """Call onDeactivate and onUnload of what runs, before the process ends."""
-    with _leaving:  # whoever asks second waits for the first
-        while _plugins:
-            _plugins.pop().leave(HOOK_SECONDS)  # less at the end of the daemon, which kills its hosts
+    while _plugins:
+        _plugins.pop().leave(HOOK_SECONDS)  # less at the end of the daemon, which kills its hosts

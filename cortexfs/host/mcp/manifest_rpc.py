@@ -74,14 +74,12 @@ class RpcTool(sdk.Tool):
         runtime.on_cancel(lambda: wake.put(None))
         asked = {"jsonrpc": "2.0", "id": _ID, "method": input["method"], "params": input.get("params", {})}
         request = web.WebRequest("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(asked))
-        answer = fetch.fetch(request, self._private(), wake, most=MAX_ANSWER + 1, redirects=0)
+        here = _LOOPBACK if networks.is_loopback(urlsplit(self._endpoint.url).hostname) else ()
+        private = (*self._endpoint.private, *here)
+        answer = fetch.fetch(request, private, wake, most=MAX_ANSWER + 1, redirects=0)
         if answer is None:
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         return self._result(answer)
-
-    def _private(self) -> tuple[str, ...]:
-        here = networks.is_loopback(urlsplit(self._endpoint.url).hostname)
-        return (*self._endpoint.private, *(_LOOPBACK if here else ()))
 
     def _result(self, answer: fetch.HttpAnswer) -> sdk.ToolResult:
         who = f"the server of {self._plugin}"

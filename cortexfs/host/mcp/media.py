@@ -76,7 +76,6 @@ def _kind(mime: str) -> str:
 
 
 def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
-    """A file of these bytes."""
     if len(data) > MAX_BYTES * 4 // 3 + 4:
         raise Fault("EMSGSIZE", f"the MCP server answered with a file of over {MAX_BYTES >> 20} MiB")
     try:

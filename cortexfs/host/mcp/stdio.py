@@ -45,8 +45,7 @@ from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.call.runtime import shielded
 from cortexfs.host.mcp import process
 from cortexfs.host.mcp.limits import Judge, McpViolation
-from cortexfs.host.process.child_lines import ChildLines
-from cortexfs.host.process.pipe_reader import Leading
+from cortexfs.host.process.pipe_reader import ChildLines, Leading
 
 CHUNK = 64 << 10
 MAX_LINE = 32 << 20  # an answer with some pictures in it

@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
+from cortexfs.host.call.runtime import apart
 from cortexfs.host.mcp import media
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Keeper:
         # Until it has answered a call.
         self._next = time.monotonic() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
-        self._link = _imported()(self.told, self.changed)
+        self._link = apart(_imported)(self.told, self.changed)
         try:
             self.changed(self._link.open())
         except Fault as fault:
@@ -105,20 +105,10 @@ class Keeper:
 
 
 def _imported() -> type[Link]:
-    """Of a host that host/warm.py forked it is there. Elsewhere it costs 0.4 s, in a thread, as a call's own
-    may be struck by a cancellation: what is imported by half stays so."""
-    imported: Future[type[Link]] = Future()
-    threading.Thread(target=_import, args=(imported,), daemon=True).start()
-    return imported.result()
+    """Of a host that host/warm.py forked it is there. Elsewhere it costs 0.4 s."""
+    from cortexfs.host.mcp.connection import Link
 
-
-def _import(imported: Future[type[Link]]) -> None:
-    try:
-        from cortexfs.host.mcp.connection import Link
-    except BaseException as error:  # for who waits: a package that is not installed
-        imported.set_exception(error)
-    else:
-        imported.set_result(Link)
+    return Link
 
 
 class RemoteTool(sdk.Tool):

@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.targets import Library, declared
 from cortexfs.core.manifest.toml import ManifestEffect
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import sentence
+from cortexfs.host.call.runtime import apart, sentence
 from cortexfs.state import stamps
 
 ABI = sdk.NATIVE_ABI_VERSION
@@ -49,8 +50,6 @@ _ERRORS: tuple[tuple[str, type[sdk.ToolError]], ...] = (
 
 
 class Buffer(ctypes.Structure):
-    """The library's answer."""
-
     _fields_ = (("ptr", ctypes.c_void_p), ("len", ctypes.c_size_t), ("cap", ctypes.c_size_t))
 
 
@@ -130,34 +129,17 @@ _encode = msgspec.json.Encoder().encode
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     """Open the library and ask it. One bad descriptor fails the plugin."""
-    opening = _Opening(plugin)
-    opening.start()
-    opening.join()
-    if opening.error is not None:
-        raise opening.error
-    return opening.tools
+    # Or a call that is cancelled meanwhile would leave a state that nobody knows.
+    return apart(partial(_loaded, plugin))
 
 
-class _Opening(threading.Thread):
-    """In a thread of its own: a call that is cancelled meanwhile would leave a state that nobody knows."""
-
-    def __init__(self, plugin: hostcalls.Plugin) -> None:
-        super().__init__(daemon=True)
-        self._plugin = plugin
-        self.tools: list[NativeTool] = []
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        plugin = self._plugin
-        try:
-            with _opening:
-                if plugin not in _opened:
-                    _opened[plugin] = OpenLibrary(plugin.name, declared(plugin, Library))
-                opened = _opened[plugin]
-            opened.check_info(plugin)
-            self.tools = [NativeTool(opened, descriptor) for descriptor in opened.descriptors()]
-        except BaseException as error:  # the thread has nobody above it; whoever waits for it raises this
-            self.error = error
+def _loaded(plugin: hostcalls.Plugin) -> list[sdk.Tool]:
+    with _opening:
+        if plugin not in _opened:
+            _opened[plugin] = OpenLibrary(plugin.name, declared(plugin, Library))
+        opened = _opened[plugin]
+    opened.check_info(plugin)
+    return [NativeTool(opened, descriptor) for descriptor in opened.descriptors()]
 
 
 class NativeTool(sdk.Tool):
@@ -194,8 +176,6 @@ class NativeTool(sdk.Tool):
 
 
 class OpenLibrary:
-    """A library with its state."""
-
     def __init__(self, plugin: str, library: Library) -> None:
         self._who = f"plugin '{plugin}'"
         self._users = 0
@@ -337,22 +317,16 @@ class OpenLibrary:
 
 _opening = threading.Lock()
 _opened: dict[hostcalls.Plugin, OpenLibrary] = {}
-_leaving = threading.Lock()
 
 
 def drop_all() -> None:
-    """Drop every state, before the process ends. Whoever asks second waits for the first."""
-    with _leaving:
-        if _opened:
-            # In a thread, as a library may hang in this, too.
-            thread = threading.Thread(target=_drop_each, daemon=True)
-            thread.start()
-            thread.join(DROP_SECONDS)
-
-
-def _drop_each() -> None:
-    for opened in [*_opened.values()]:
-        opened.drop()
+    """Drop every state, before the process ends."""
+    if _opened:
+        # In a thread, as a library may hang in this, too.
+        drops = [opened.drop for opened in _opened.values()]
+        thread = threading.Thread(target=lambda: [drop() for drop in drops], daemon=True)
+        thread.start()
+        thread.join(DROP_SECONDS)
 
 
 def _lent(data: bytes) -> _Lent:

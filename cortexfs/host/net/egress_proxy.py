@@ -96,12 +96,16 @@ class Outlet:
         except OSError:  # either side has gone: the other one sees its end
             pass
         except Fault as fault:
-            self._refuse(fault.message)
+            with self._lock:
+                if len(self.refusals) < _MAX_REFUSALS and fault.message not in self.refusals:
+                    self.refusals.append(fault.message)
             with suppress(OSError):
                 here.sendall(_CLOSED.encode())
         finally:
-            for each in (here, there):
-                self._leave(each)
+            for each in filter(None, (here, there)):
+                with self._lock:
+                    self._sockets.discard(each)
+                each.close()
 
     def _keep(self, one: Socket) -> bool:
         with self._lock:
@@ -109,17 +113,6 @@ class Outlet:
                 return False
             self._sockets.add(one)
             return True
-
-    def _leave(self, one: Socket | None) -> None:
-        if one is not None:
-            with self._lock:
-                self._sockets.discard(one)
-            one.close()
-
-    def _refuse(self, why: str) -> None:
-        with self._lock:
-            if len(self.refusals) < _MAX_REFUSALS and why not in self.refusals:
-                self.refusals.append(why)
 
     # -- one connection
 
@@ -137,11 +130,9 @@ class Outlet:
         if method != "CONNECT":
             raise Fault("EACCES", f"{shown(clipped(target, 200))} is not https, and nothing else is fetched")
         host, _, port = target.rpartition(":")
-        return self._connected(host.strip("[]"), int(port) if port.isdecimal() else 0)
-
-    def _connected(self, host: str, port: int) -> Socket:
+        host, number = host.strip("[]"), int(port) if port.isdecimal() else 0
         try:
-            return web.connect(host, port, self._private, lambda made: made.settimeout(CONNECT_SECONDS))
+            return web.connect(host, number, self._private, lambda made: made.settimeout(CONNECT_SECONDS))
         except (socket.gaierror, UnicodeError) as problem:
             raise Fault("EIO", f"{shown(host)} is not found: {problem}") from None
         except OSError as problem:
@@ -160,14 +151,11 @@ class Outlet:
                 if not data:
                     return
                 if source is there:
-                    self._count(len(data))
+                    with self._lock:
+                        self.arrived += len(data)
+                    if self.arrived > self._most:
+                        raise Fault("EMSGSIZE", f"what is fetched is over {self._most >> 20} MiB")
                 target.sendall(data)
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self.arrived += size
-        if self.arrived > self._most:
-            raise Fault("EMSGSIZE", f"what is fetched is over {self._most >> 20} MiB")
 
 
 def _head(here: Socket) -> str:

@@ -12,27 +12,23 @@ from __future__ import annotations
 import os
 import pwd
 import resource
-import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from io import FileIO
-from itertools import chain, starmap
 from pathlib import Path
 
 from cortexfs.linux import syscalls
-from cortexfs.tools.support.paths import owned
+from cortexfs.tools.support.paths import owned, pipe
+from cortexfs.tools.support.process_groups import REAP, polled, spawn
 
 CHUNK = 64 << 10  # what a pipe holds
-REAP_SECONDS = 5.0  # to wait for a killed process; longer only if the kernel holds it
 _SHELL = "/bin/sh"
 _ROUNDS = 100  # of killing what was left; each ends one generation of who forks and exits
 _PAUSE = 0.002
-_DEFAULTS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 _lock = threading.Lock()
 _leaders: set[int] = set()
@@ -45,39 +41,23 @@ class ChildProcess:
         self._pids: list[int] = []
         self.status = 0  # once it was reaped, as os.waitstatus_to_exitcode
         self.process: FileIO | None = None  # its pidfd
-        self._their_input, self.stdin = _pipe()
-        self.stdout, self._their_output = _pipe()
+        self._their_input, self.stdin = pipe()
+        self.stdout, self._their_output = pipe()
         # Without, its errors are the host's: the daemon's log.
         self.stderr: FileIO | None = None
         self._their_errors: FileIO | None = None
         if with_errors:
-            self.stderr, self._their_errors = _pipe()
+            self.stderr, self._their_errors = pipe()
         for ours in (self.stdin, self.stdout, self.stderr):
             if ours is not None:
                 os.set_blocking(ours.fileno(), False)
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> FileIO:
         """Start it in this thread's working directory; its pidfd."""
-        errors = 2 if self._their_errors is None else self._their_errors.fileno()
-        actions = [
-            (os.POSIX_SPAWN_DUP2, self._their_input.fileno(), 0),
-            (os.POSIX_SPAWN_DUP2, self._their_output.fileno(), 1),
-            (os.POSIX_SPAWN_DUP2, errors, 2),
-        ]
-        # Not subprocess, which leaves ignored and blocked signals as the host has them.
-        spawn = partial(
-            os.posix_spawn,
-            argv[0],
-            [*argv],
-            file_actions=actions,
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_DEFAULTS,
-        )
+        streams = (self._their_input, self._their_output, self._their_errors or 2)
         with _lock:
             _keep_to_ourselves()
-            # One C call, so that a cancellation cannot come between the process and its number.
-            self._pids.extend(map(spawn, [environment]))
+            spawn(self._pids, argv, environment, streams)
             _leaders.update(self._pids)
         for theirs in (self._their_input, self._their_output, self._their_errors):
             if theirs is not None:
@@ -91,11 +71,8 @@ class ChildProcess:
         return self._pids[0]
 
     def ends_within(self, seconds: float) -> bool:
-        """Returns True if it has ended by itself by then."""
         assert self.process is not None
-        look = select.poll()
-        look.register(self.process, select.POLLIN)
-        return bool(look.poll(seconds * 1000))
+        return bool(polled(self.process).poll(seconds * 1000))
 
     def kill(self) -> None:
         """Its whole group; only until `end`."""
@@ -119,9 +96,7 @@ class ChildProcess:
     def _reap(self, pid: int) -> None:
         self.kill()
         with owned(os.pidfd_open, pid) as process:
-            look = select.poll()
-            look.register(process, select.POLLIN)
-            look.poll(REAP_SECONDS * 1000)
+            polled(process).poll(REAP * 1000)
         reaped, status = os.waitpid(pid, os.WNOHANG)
         if reaped:
             self.status = os.waitstatus_to_exitcode(status)
@@ -144,21 +119,11 @@ def limited(argv: Sequence[str], memory_bytes: int | None, cpu_seconds: int | No
     return [_SHELL, "-c", "; ".join([*steps, 'exec "$0" "$@"']), *argv] if steps else argv
 
 
-def _pipe() -> tuple[FileIO, FileIO]:
-    # In one C call, as in `owned`.
-    reading, writing = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))
-    return reading, writing
-
-
 def _keep_to_ourselves() -> None:
     """Let no descriptor through but the three: code of plugins may have opened some that are inheritable."""
-    try:
+    with suppress(OSError):  # before Linux 5.11: one by one
         syscalls.close_on_exec(3)
-    except OSError:  # before Linux 5.11
-        _keep_one_by_one()
-
-
-def _keep_one_by_one() -> None:
+        return
     try:
         numbers: Iterable[int] = map(int, os.listdir("/proc/self/fd"))
     except OSError:  # a root directory without /proc

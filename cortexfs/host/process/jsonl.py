@@ -32,7 +32,6 @@ from cortexfs.host.process import children, one_shot, persistent
 from cortexfs.linux import syscalls
 
 _TRIES = 3  # to meet a child that has not just ended
-_CLONE_FS = 0x200  # unshare(2)
 MAX_CHILDREN = 4  # of one command line; a caller may have variables without end
 _Command: TypeAlias = tuple[tuple[str, ...], str]
 _Variables: TypeAlias = frozenset[tuple[str, str]]
@@ -176,7 +175,7 @@ class Companion(persistent.Warm[_Call]):
     def _spawn(self) -> None:
         program = self._program
         argv = children.limited(program.argv, program.memory_bytes, program.cpu_seconds)
-        syscalls.unshare(_CLONE_FS)  # the directory is that of the call's thread, too
+        syscalls.unshare(syscalls.CLONE_FS)  # the directory is that of the call's thread, too
         os.chdir(program.working_dir)
         self._child.start(argv, self._environment)
         os.chdir("/")

@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,13 +28,10 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import code_of
 from cortexfs.core.manifest.targets import ProgramTarget
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import sentence
+from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
 from cortexfs.host.process import children
-from cortexfs.tools.support.paths import owned
+from cortexfs.tools.support.process_groups import Waker
 
-# The daemon ends the call at its timeout, from when it passed it on. The child ends a little before, so that
-# it is upstream's sentence that is said, unless the machine is very busy.
-EARLY_SECONDS = 0.05
 _LOGGED = 900  # bytes of standard error, for one line of the daemon's log
 
 _encode = msgspec.json.Encoder().encode
@@ -150,8 +146,8 @@ class _Exchange:
     """One child, the request on its way in, and what it says."""
 
     def __init__(self, request: bytes, limit: int) -> None:
-        self._waking = threading.Lock()
-        self._waker = owned(os.eventfd, 0)
+        self._waker = Waker()
+        self.wake = self._waker.wake  # called on cancel
         self._child = children.ChildProcess(with_errors=True)
         self._left = memoryview(request)
         self._limit = limit
@@ -159,12 +155,6 @@ class _Exchange:
         self._poller = select.poll()
         self._steps: dict[int, Callable[[], None]] = {}
         self._over = self._timed_out = False
-
-    def wake(self) -> None:
-        """Called on cancel, from another thread, at any time."""
-        with self._waking:
-            if not self._waker.closed:
-                os.eventfd_write(self._waker.fileno(), 1)
 
     def start(self, program: ProgramTarget, environment: dict[str, str]) -> None:
         argv = children.limited(program.argv, program.memory_bytes, program.cpu_seconds)
@@ -175,7 +165,7 @@ class _Exchange:
             raise failed_to_spawn(program.name, error) from None
         errors = self._child.stderr
         assert errors is not None
-        self._expect(self._waker, select.POLLIN, self._cancel)
+        self._expect(self._waker.file, select.POLLIN, self._cancel)
         self._expect(process, select.POLLIN, self._finish)
         self._expect(self._child.stdin, select.POLLOUT, self._write)
         self._expect(self._child.stdout, select.POLLIN, partial(self._read, self._child.stdout, self._output))
@@ -237,8 +227,7 @@ class _Exchange:
     def end(self) -> None:
         """Leave nothing. May be called again after an interruption."""
         self._child.end()
-        with self._waking:
-            self._waker.close()
+        self._waker.close()
 
     def ended(self) -> ProcessEnd:
         return ProcessEnd(self._child.status, bytes(self._output), bytes(self._errors), self._timed_out)

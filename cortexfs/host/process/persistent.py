@@ -20,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,9 +28,8 @@ from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children
-from cortexfs.host.process.child_lines import ChildLines
 from cortexfs.host.process.one_shot import status_text
-from cortexfs.host.process.pipe_reader import Leading
+from cortexfs.host.process.pipe_reader import ChildLines, Leading
 from cortexfs.tools.support.paths import owned
 
 LET_GO_SECONDS = 0.5  # a cancelled run must end within one
@@ -40,10 +39,6 @@ _END_SECONDS = 0.2  # from the end of its output to its own, for one that exits
 _LAST_READS = 16  # what a pipe of 1 MiB holds, the largest that a user may have
 
 _encode = msgspec.json.Encoder().encode
-
-
-class CallCancelled(NamedTuple):
-    pass
 
 
 S = TypeVar("S")  # a line, as it was understood
@@ -59,12 +54,12 @@ class ChildCall(Generic[S]):
         self.ended = False  # the child has said its last word to it
         self._most, self._over, self._late = most, over, late
         self._nudge = nudge
-        self._items: queue.SimpleQueue[S | Fault | CallCancelled] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[S | Fault | sdk.ExecutionFailed] = queue.SimpleQueue()
         self._heard = 0
 
     def cancel(self) -> None:
         """Called from another thread, at any time."""
-        self._items.put(CallCancelled())
+        self._items.put(sdk.ExecutionFailed("cancelled", "ECANCELED"))
         self._nudge()
 
     def waits(self) -> bool:
@@ -82,10 +77,8 @@ class ChildCall(Generic[S]):
             item = self._items.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
         except queue.Empty:
             raise sdk.ExecutionFailed(self._late, "ETIMEDOUT") from None
-        if isinstance(item, Fault):
+        if isinstance(item, Fault | sdk.ExecutionFailed):
             raise item
-        if isinstance(item, CallCancelled):
-            raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         return item
 
 
@@ -120,7 +113,6 @@ class Warm(ABC, Generic[C]):
         self._child = children.ChildProcess(with_errors=False)
         self._look = select.epoll()
         self._leading = Leading(self._child.stdout, self._look, self._taken)
-        self._ended = threading.Event()
 
     @abstractmethod
     def _spawn(self) -> None:
@@ -148,9 +140,6 @@ class Warm(ABC, Generic[C]):
         with self._lock:
             self._closing = True
             self._wake()
-
-    def wait(self, seconds: float) -> None:
-        self._ended.wait(seconds)
 
     def _start(self) -> OSError | Fault | None:
         """Why it does not start."""
@@ -208,7 +197,6 @@ class Warm(ABC, Generic[C]):
         except (OSError, Fault) as error:
             self._leading.stop()
             self._close()
-            self._ended.set()
             answer.put(error)
             return
         process = self._child.process
@@ -244,7 +232,12 @@ class Warm(ABC, Generic[C]):
                 return "ended"
             with self._lock:
                 self._write()
-                self._look_for_the_overdue()
+                now = time.monotonic()
+                if overdue := [call for call, due in self._owed.items() if due <= now]:
+                    self._closing = True
+                    self._give_up(overdue)
+                    self._owed.clear()
+                    self._leading.nudge()
                 if self._closing and not self._calls:
                     return "was not wanted any more"
         return self._broken
@@ -281,14 +274,6 @@ class Warm(ABC, Generic[C]):
         except OSError:  # it does not read any more; its end tells the calls
             self._outbox.clear()
 
-    def _look_for_the_overdue(self) -> None:
-        now = time.monotonic()
-        if overdue := [call for call, due in self._owed.items() if due <= now]:
-            self._closing = True
-            self._give_up(overdue)
-            self._owed.clear()
-            self._leading.nudge()
-
     # -- from whoever reads
 
     def _taken(self) -> bool:
@@ -320,11 +305,8 @@ class Warm(ABC, Generic[C]):
         if call is not None and not call.ended:
             call.ended = is_last
             call.put(said, size)
-        else:
-            self._ignore(id_, size, is_last)
-
-    def _ignore(self, id_: int, size: int, is_last: bool) -> None:
-        """Words for a call that is over. While it has time to let go there may be any; later, no flood."""
+            return
+        # For a call that is over. While it has time to let go there may be any words; later, no flood.
         if id_ not in self._owed:
             self._ignored += size
         if is_last:
@@ -344,7 +326,6 @@ class Warm(ABC, Generic[C]):
         if why == "ended":
             why = f"ended with {status_text(self._child.status)}"
         self._tell(why, [call for call in left if not call.ended])
-        self._ended.set()
 
     def _close(self) -> None:
         self._child.end()

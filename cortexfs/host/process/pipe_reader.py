@@ -14,7 +14,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import FileIO
 
@@ -78,3 +78,23 @@ class Leading:
             self._reading.acquire()
             with self._nudging:
                 self._nudges.close()
+
+
+class ChildLines:
+    """The output of a process, in whole lines; whoever reads asks `held` how long one has become."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    @property
+    def held(self) -> int:
+        """Bytes of a line that is not whole."""
+        return len(self._rest)
+
+    def ended_by(self, data: bytes) -> Iterator[bytes]:
+        """Those that `data` completes."""
+        *ended, rest = data.split(b"\n")
+        for line in ended:
+            yield bytes(self._rest) + line if self._rest else line
+            self._rest.clear()
+        self._rest += rest

@@ -33,17 +33,15 @@ class OneCore:
             does()
         finally:
             _bind(pid, self._every)
-            self._free(f"/proc/{pid}/task")
-
-    def _free(self, tasks: str) -> None:
-        try:
-            threads = os.stat(tasks).st_nlink
-            if threads != self._threads:
-                for each in os.listdir(tasks):
-                    _bind(int(each), self._every)
-                self._threads = threads
-        except OSError:  # nobody could tell who is bound: not again
-            self._is_used = False
+            tasks = f"/proc/{pid}/task"
+            try:
+                threads = os.stat(tasks).st_nlink
+                if threads != self._threads:
+                    for each in os.listdir(tasks):
+                        _bind(int(each), self._every)
+                    self._threads = threads
+            except OSError:  # nobody could tell who is bound: not again
+                self._is_used = False
 
 
 def _bind(thread: int, cores: set[int]) -> None:

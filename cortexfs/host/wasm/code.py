@@ -85,15 +85,13 @@ def compiled(engine: wasmtime.Engine, data: bytes, cache: str) -> wasmtime.Modul
         try:
             module = wasmtime.Module(engine, data)
         except wasmtime.WasmtimeError as error:
-            raise Fault("EPROTO", f"its module is not valid: {_line(error)}") from None
+            why = " ".join(str(error).split())[:500]
+            raise Fault("EPROTO", f"its module is not valid: {why}") from None
         if place:
-            _keep(place, module)
+            with contextlib.suppress(OSError):  # a cache that cannot be written is none
+                whole_files.replace(place, [bytes(module.serialize())], 0o600, durable=False)
     _check(module)
     return module
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]
 
 
 # -- the contract
@@ -153,8 +151,3 @@ def _cached(engine: wasmtime.Engine, place: Path) -> wasmtime.Module | None:
             return wasmtime.Module.deserialize(engine, file.read())
     except (OSError, wasmtime.WasmtimeError):  # of another version of wasmtime, for one
         return None
-
-
-def _keep(place: Path, module: wasmtime.Module) -> None:
-    with contextlib.suppress(OSError):  # a cache that cannot be written is none
-        whole_files.replace(place, [bytes(module.serialize())], 0o600, durable=False)

@@ -15,14 +15,14 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
+from cortexfs.core.manifest.targets import WasmModule
+from cortexfs.host.call.plugin_state import MAX_KEY, MAX_KEYS, MAX_TOTAL, MAX_VALUE, database
 from cortexfs.host.net import fetch
 from cortexfs.host.wasm import code as wasmcode
 from cortexfs.host.wasm.instance import ABI, ContractViolation, HostFunction, Instance
-from cortexfs.host.wasm.state import MAX_KEY, Full, WasmState
 from cortexfs.net import web
 
 ROOM = 65536  # where a length word says 0
@@ -50,16 +50,6 @@ class CallAbandoned(Exception):
     """Nobody wants the call any more."""
 
 
-class PluginFacts(msgspec.Struct, frozen=True):
-    """The facts for the plugin, and its rights."""
-
-    name: str
-    config: Mapping[str, Any]
-    environment: Mapping[str, str]
-    capabilities: tuple[str, ...]
-    private: tuple[str, ...]  # networks
-
-
 def spelled(text: str) -> str:
     """As it stands in the name of a variable."""
     return re.sub(r"[^A-Z0-9_]", "_", text.upper())
@@ -74,8 +64,9 @@ def variables(plugin: str, key: str) -> tuple[str, ...]:
 class HostFunctions:
     """The functions, for one instance at a time. `turn` is the call that is under way."""
 
-    def __init__(self, facts: PluginFacts, state: WasmState) -> None:
-        self._facts = facts
+    def __init__(self, plugin: str, declared: WasmModule, state: WasmState) -> None:
+        self._plugin = plugin
+        self._declared = declared
         self._state = state
         self.turn = WasmTurn()
 
@@ -113,12 +104,10 @@ class HostFunctions:
         text = self._instance.memory.read(at, length, MAX_LINE).decode(errors="replace")
         self.turn.lines += 1
         if self.turn.lines <= MAX_LINES:
-            print(f"{self._facts.name}: {_CONTROL.sub(' ', text)}", file=sys.stderr)
+            print(f"{self._plugin}: {_CONTROL.sub(' ', text)}", file=sys.stderr)
         elif self.turn.lines == MAX_LINES + 1:
-            print(
-                f"{self._facts.name}: over {MAX_LINES} lines in one call; the others are lost",
-                file=sys.stderr,
-            )
+            lost = f"over {MAX_LINES} lines in one call; the others are lost"
+            print(f"{self._plugin}: {lost}", file=sys.stderr)
 
     # -- what it is configured to and remembers
 
@@ -133,10 +122,10 @@ class HostFunctions:
             return None
         if not key or len(name) > MAX_KEY:
             return None
-        value = self._facts.config.get(key)
+        value = self._declared.config.get(key)
         if value is None:
-            has = self._facts.environment
-            value = next((has[each] for each in variables(self._facts.name, key) if has.get(each)), None)
+            has = self._declared.environment
+            value = next((has[each] for each in variables(self._plugin, key) if has.get(each)), None)
         if value is None:
             return None
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -184,7 +173,7 @@ class HostFunctions:
         return 0 if answer.reached else -1
 
     def _answered(self, method: bytes, url: bytes, body: bytes, headers: bytes) -> fetch.HttpAnswer:
-        if not any(each in self._facts.capabilities for each in NETWORK):
+        if not any(each in self._declared.capabilities for each in NETWORK):
             return fetch.HttpAnswer(403, b"host: network:fetch permission denied", False)
         if not url:
             return fetch.HttpAnswer(400, b"host: empty URL", False)
@@ -199,7 +188,7 @@ class HostFunctions:
             return fetch.HttpAnswer(400, b"host: the headers are no JSON object of strings", False)
         self.turn.wake = queue.SimpleQueue()
         self.admit()  # after that: whoever ends the turn wakes the one, or is seen by the other
-        if (answer := fetch.fetch(request, self._facts.private, self.turn.wake)) is None:
+        if (answer := fetch.fetch(request, self._declared.private, self.turn.wake)) is None:
             raise CallAbandoned
         return answer
 
@@ -211,3 +200,60 @@ def _cut(data: bytes, room: int) -> bytes:
     while room and data[room] & 0xC0 == 0x80:
         room -= 1
     return data[:room]
+
+
+_TABLE = "CREATE TABLE IF NOT EXISTS state (plugin TEXT, key BLOB, value BLOB, PRIMARY KEY (plugin, key))"
+
+
+class Full(Exception):
+    """The plugin wants to keep too much."""
+
+
+class WasmState:
+    """The plugin's memory between its calls, and beyond its process where `path` is a file: texts by key.
+
+    What a call sets is written when that call ends, in one transaction, also when the call has failed; a
+    process that is killed loses its last call, never half of one. One thread at a time uses it.
+    """
+
+    def __init__(self, path: str, plugin: str) -> None:
+        self._plugin = plugin
+        self._database = database(path, _TABLE)
+        self._set: dict[bytes, bytes] = {}
+        self._room: tuple[int, int] | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._set:
+            return self._set[key]
+        found = self._database.execute(
+            "SELECT value FROM state WHERE plugin = ? AND key = ?", (self._plugin, key)
+        ).fetchone()
+        return bytes(found[0]) if found else None
+
+    def set(self, key: bytes, value: bytes) -> None:
+        if not 0 < len(key) <= MAX_KEY:
+            raise Full(f"a key of its state has {len(key)} bytes; it may have 1 to {MAX_KEY}")
+        if len(value) > MAX_VALUE:
+            raise Full(f"a value of its state has {len(value)} bytes, over the limit of {MAX_VALUE}")
+        before = self.get(key)
+        if self._room is None:
+            size = "count(*), coalesce(sum(length(key) + length(value)), 0)"
+            every = f"SELECT {size} FROM state WHERE plugin = ?"
+            self._room = self._database.execute(every, (self._plugin,)).fetchone()
+        keys, total = self._room
+        keys += before is None
+        total += len(value) - len(before) if before is not None else len(key) + len(value)
+        if keys > MAX_KEYS or total > MAX_TOTAL:
+            raise Full(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
+        self._room = keys, total
+        self._set[key] = value
+
+    def keep(self) -> None:
+        """The call is over."""
+        self._room = None
+        if self._set:
+            rows = [(self._plugin, key, value) for key, value in self._set.items()]
+            self._set = {}
+            self._database.execute("BEGIN IMMEDIATE")
+            with self._database:
+                self._database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", rows)

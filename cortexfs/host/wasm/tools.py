@@ -35,7 +35,7 @@ from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam, input_schema
 from cortexfs.host.call import plugin_state
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import sentence, shielded
+from cortexfs.host.call.runtime import EARLY_SECONDS, sentence, shielded
 from cortexfs.linux import syscalls
 
 if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
@@ -43,9 +43,6 @@ if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothi
     from cortexfs.host.wasm.instance import Instance
 
 DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
-# The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
-EARLY_SECONDS = 0.05
-_CLONE_FS = 0x200  # unshare(2)
 _LOOK_SECONDS = 0.2  # after which the clock sees that a call runs in its own thread; shorter than any timeout
 
 
@@ -63,7 +60,6 @@ class _Capabilities(msgspec.Struct, frozen=True):
 _capabilities = msgspec.json.Decoder(_Capabilities)
 _encode = msgspec.json.Encoder().encode
 _workers: list[_Worker] = []
-_leaving = threading.Lock()
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
@@ -99,8 +95,9 @@ class WasmTool(sdk.Tool):
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         # The ABI has no other place for it, and a tool with an argument of that name has no dry run.
         given = input | {dryrun.PROPERTY: True} if runtime.invocation.dry_run else input
-        execute = partial(self._worker.executed, self.name.encode(), _encode(given))
-        status, data = self._worker.ask(execute, self._seconds - EARLY_SECONDS, runtime)
+        name, arguments = self.name.encode(), _encode(given)
+        seconds = self._seconds - EARLY_SECONDS
+        status, data = self._worker.ask(lambda here: here.execute(name, arguments), seconds, runtime)
         if status:
             return sdk.ToolResult.error(data.decode(errors="replace") or "WASM tool execution failed")
         try:
@@ -135,16 +132,13 @@ class _Worker(threading.Thread):
             from cortexfs.host.wasm import code as wasmcode
             from cortexfs.host.wasm import imports
             from cortexfs.host.wasm import instance as wasminstance
-            from cortexfs.host.wasm import state as wasmstate
         except ImportError:
             told = "this is a WebAssembly plugin, and there is no wasmtime: pip install 'cortexfs[wasm]'"
             raise Fault("EHOSTDOWN", f"{plugin}: {told}") from None
         self._who = f'WASM plugin "{plugin}"'
         self._declared = declared
         self._name = plugin
-        self._code, self._hosts, self._instances, self._states = (
-            wasmcode, imports, wasminstance, wasmstate
-        )  # fmt: skip
+        self._code, self._hosts, self._instances = wasmcode, imports, wasminstance
         self._jobs: queue.SimpleQueue[_Job | _Look | None] = queue.SimpleQueue()
         self._holding = threading.Lock()  # the instance, and all that the library has
         self._holding.acquire()
@@ -165,7 +159,12 @@ class _Worker(threading.Thread):
             runtime.on_cancel(partial(self.end, job, "ECANCELED"))
             with shielded(runtime):
                 if self._holds(job, time.monotonic() + seconds):
-                    return self._done_here(job)
+                    try:
+                        return self._turned(job)
+                    except BaseException as failed:  # the caller is told what came of it, whatever it was
+                        raise self._failure(job, failed) from None
+                    finally:
+                        self._holding.release()
         self._jobs.put(job)
         try:
             value, error = job.done.get(timeout=max(0.0, seconds))
@@ -187,14 +186,6 @@ class _Worker(threading.Thread):
                 self._sleeps = False
                 self._jobs.put(_Look())
         return True
-
-    def _done_here(self, job: _Job) -> Any:
-        try:
-            return self._turned(job)
-        except BaseException as error:  # the caller is told what came of it, whatever it was
-            raise self._failure(job, error) from None
-        finally:
-            self._holding.release()
 
     def _end_aside(self, job: _Job) -> None:
         """In a thread, as a cancellation must not hit whoever holds the lock."""
@@ -227,10 +218,15 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         opened: BaseException | None = None
         try:
-            syscalls.unshare(_CLONE_FS)  # it was begun by a call, whose directory and umask are not its own
+            syscalls.unshare(syscalls.CLONE_FS)  # a call began it, whose directory and umask are not its own
             os.chdir("/")
             os.umask(0o077)
-            self._open()
+            declared = self._declared
+            self._engine = self._code.engine()
+            data = self._code.read(declared.path, declared.sha256)
+            self._module = self._code.compiled(self._engine, data, declared.cache)
+            self._state = self._hosts.WasmState(declared.state, self._name)
+            self._host = self._hosts.HostFunctions(self._name, declared, self._state)
         except BaseException as error:  # nobody above would tell the callers; each job is answered with it
             opened = error
         else:
@@ -274,18 +270,6 @@ class _Worker(threading.Thread):
                 return
             self._until = None
         self.end(job, "ETIMEDOUT")
-
-    def _open(self) -> None:
-        declared = self._declared
-        self._engine = self._code.engine()
-        data = self._code.read(declared.path, declared.sha256)
-        self._module = self._code.compiled(self._engine, data, declared.cache)
-        state = self._states.WasmState(declared.state, self._name)
-        facts = self._hosts.PluginFacts(
-            self._name, declared.config, declared.environment, declared.capabilities, declared.private
-        )
-        self._host = self._hosts.HostFunctions(facts, state)
-        self._state = state
 
     def _turned(self, job: _Job) -> Any:
         with self._turning:
@@ -349,9 +333,6 @@ class _Worker(threading.Thread):
             raise Fault("EPROTO", f"its capabilities are of ABI version {said.abi_version}, not 1")
         return said
 
-    def executed(self, name: bytes, arguments: bytes, instance: Instance) -> tuple[int, bytes]:
-        return instance.execute(name, arguments)
-
 
 def _trap(error: BaseException) -> str:
     """The sentence of a trap, without the addresses below it."""
@@ -361,6 +342,5 @@ def _trap(error: BaseException) -> str:
 
 def drop_all() -> None:
     """Call plugin_destroy once of each instance that there is, before the process ends."""
-    with _leaving:  # whoever asks second waits for the first
-        while _workers:
-            _workers.pop().destroy()
+    while _workers:
+        _workers.pop().destroy()

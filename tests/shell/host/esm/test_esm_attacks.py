@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.host.esm import calls, permissions
+from cortexfs.host.esm import child, permissions
 from tests.shell import esmodules
 from tests.shell.addresses import has_ipv6
 from tests.shell.calling import serving
@@ -335,7 +335,7 @@ async def test_memory_has_an_end(tmp_path: Path, place: Path, body: str) -> None
 
 
 async def test_answers_have_an_end(tmp_path: Path, place: Path) -> None:
-    size = calls.OUTPUT_BYTES
+    size = child.OUTPUT_BYTES
     bodies = {"much": f"return 'x'.repeat({size})", "fine": "return 1"}
     plugin = esmodules.plugin(place / "p", esmodules.source(bodies))
     async with serving(tmp_path) as world:

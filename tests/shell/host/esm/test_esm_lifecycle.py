@@ -13,6 +13,7 @@ import pytest
 
 from cortexfs import sdk
 from cortexfs.core import hostcalls
+from cortexfs.host.call import plugin_state
 from cortexfs.host.esm import state as esmstate
 from cortexfs.host.esm import tools
 from tests.places import PROJECT
@@ -160,19 +161,19 @@ async def test_state_has_bounds(tmp_path: Path, place: Path) -> None:
         assert await asked.said("many") == "900"
         for tool, size, told in (
             ("flood", 0, "over 1000 questions"),
-            ("long", esmstate.MAX_VALUE + 1, "over the limit of 65536 bytes"),
-            ("name", esmstate.MAX_KEY + 1, "1 to 1024 bytes"),
+            ("long", plugin_state.MAX_VALUE + 1, "over the limit of 65536 bytes"),
+            ("name", plugin_state.MAX_KEY + 1, "1 to 1024 bytes"),
             ("odd", 0, "1 to 1024 bytes"),
         ):
             answer = await asked(tool, size=size)
             assert (answer.code, told in answer.message) == ("EIO", True), answer.message
-        await asked.said("long", size=esmstate.MAX_VALUE)
-        await asked.said("name", size=esmstate.MAX_KEY)
+        await asked.said("long", size=plugin_state.MAX_VALUE)
+        await asked.said("name", size=plugin_state.MAX_KEY)
 
 
 def test_state_does_not_grow_without_end(tmp_path: Path) -> None:
     state = esmstate.EsmState(str(tmp_path / "s"), "p")
-    value = "x" * esmstate.MAX_VALUE
+    value = "x" * plugin_state.MAX_VALUE
     for number in range(255):
         state.answer("state.set", (f"k{number}", value))
     with pytest.raises(esmstate.StateRefusal, match="16 MiB"):

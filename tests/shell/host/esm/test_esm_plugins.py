@@ -11,7 +11,8 @@ import pytest
 
 from cortexfs.core import hooks
 from cortexfs.core.manifest import targets
-from cortexfs.host.esm import calls, permissions, state
+from cortexfs.host.call import plugin_state
+from cortexfs.host.esm import child, permissions
 from cortexfs.host.esm import tools as esm
 from tests.places import PROJECT
 from tests.shell import esmodules
@@ -309,9 +310,9 @@ def test_the_figures_are_those_of_the_code() -> None:
         f" loading {hooks.LOAD_SECONDS:g}",
         f"callers, {esm.MAX_PROCESSES} at most",
         f"in good order; each has {hooks.HOOK_SECONDS:g} s",
-        f"An answer has {calls.OUTPUT_BYTES >> 20} MiB at most",
+        f"An answer has {child.OUTPUT_BYTES >> 20} MiB at most",
         f"has {permissions.HEAP_MIB} MiB for objects and some {permissions.DATA_KIB >> 20} GiB of data",
-        f"keys of {state.MAX_KEY >> 10} KiB, values of {state.MAX_VALUE >> 10} KiB,"
-        f" {state.MAX_KEYS:,} keys, {state.MAX_TOTAL >> 20} MiB. `ctx.config",
+        f"keys of {plugin_state.MAX_KEY >> 10} KiB, values of {plugin_state.MAX_VALUE >> 10} KiB,"
+        f" {plugin_state.MAX_KEYS:,} keys, {plugin_state.MAX_TOTAL >> 20} MiB. `ctx.config",
     ):
         assert figure in " ".join(PAGE.split()), figure

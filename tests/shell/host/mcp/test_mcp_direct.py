@@ -213,6 +213,6 @@ except Strike:
 
 
 def test_a_first_call_that_is_given_up_leaves_nothing_half_imported() -> None:
-    script = STRUCK.replace("IMPORT", "mcptools._imported()")
+    script = STRUCK.replace("IMPORT", "mcptools.apart(mcptools._imported)")
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.stdout == "struck\nimported\n", ran.stderr

@@ -1,4 +1,4 @@
-"""host/process/adopted.py: what the commands of built-in tools leave to their host is reaped."""
+"""host/serve.py: what the commands of built-in tools leave to their host is reaped."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cortexfs.core.manifest import targets
-from cortexfs.host.wasm import imports, state
+from cortexfs.core.manifest.targets import WasmModule
+from cortexfs.host.wasm import imports
 from tests.shell import wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -66,7 +67,7 @@ def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
     instance: Any = Instance()
     instance.memory = instance
-    host = imports.HostFunctions(imports.PluginFacts("p", {}, {}, (), ()), state.WasmState("", "p"))
+    host = imports.HostFunctions("p", WasmModule("p.wasm"), imports.WasmState("", "p"))
     host.functions(instance)
     for _ in range(2000):
         host.log(0, 1 << 20)

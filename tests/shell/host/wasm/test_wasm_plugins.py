@@ -18,8 +18,9 @@ import wasmtime
 from cortexfs import sdk
 from cortexfs.core.manifest import targets
 from cortexfs.host import loaders
+from cortexfs.host.call import plugin_state
 from cortexfs.host.net import fetch
-from cortexfs.host.wasm import code, instance, state
+from cortexfs.host.wasm import code, instance
 from cortexfs.host.wasm import imports as wasmhost
 from cortexfs.host.wasm import tools as wasm
 from cortexfs.net import web
@@ -334,8 +335,8 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"from {instance.HEAP.start:#x} to 0xFFFFF",
         f"share {len(instance.HEAP) >> 10} KiB",
         f"{wasmhost.MAX_LINE >> 10} KiB of it, {wasmhost.MAX_LINES} for a call",
-        f"keys of {state.MAX_KEY >> 10} KiB, values of {state.MAX_VALUE >> 10} KiB",
-        f"{state.MAX_KEYS:,} keys, {state.MAX_TOTAL >> 20} MiB",
+        f"keys of {plugin_state.MAX_KEY >> 10} KiB, values of {plugin_state.MAX_VALUE >> 10} KiB",
+        f"{plugin_state.MAX_KEYS:,} keys, {plugin_state.MAX_TOTAL >> 20} MiB",
         f"{fetch.SECONDS:g} s, 64 KiB of the body, {web.MAX_REDIRECTS} redirects",
         f"random bytes: {wasmhost.MAX_RANDOM} at a time",
         *code.IMPORTS.keys() - {"host_get_abi_version"},
