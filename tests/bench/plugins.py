@@ -38,6 +38,7 @@ MANY = 1000
 ROUNDS = 2000
 INPUT = b'{"text":"x"}'
 DONE = wire.message(wire.DONE)
+_SCRIPT = "#!/bin/sh\nread line\nprintf '\"hello\"'\n"
 
 
 class Calls(NamedTuple):
@@ -64,6 +65,23 @@ def through_the_mount(ctx: Ctx) -> dict[str, Calls]:
     return found
 
 
+def over_the_script(ctx: Ctx) -> float:
+    """ms: a call of a program that is installed, over the program with the same request as its input."""
+    made = plugins.program(ctx.work, "bench-script", _SCRIPT)
+    ctx.ctx("plugin", "install", str(made))
+    words, script = [ctx.tool("bench-script"), INPUT.decode()], [str(made / "bin" / "run")]
+    took, alone, _ = measure.paired(
+        lambda: measure.spawn(words, ctx.environ), lambda: _timed_child(script), PAIRS
+    )
+    return took - alone
+
+
+def _timed_child(words: list[str]) -> float:
+    began = time.perf_counter()
+    _child(words)
+    return (time.perf_counter() - began) * 1e3
+
+
 class InHost(NamedTuple):
     native: float  # µs: the input parsed and checked, the library called, its answer parsed
     native_round: float  # µs: with a call of its own, from the request to the last message
@@ -73,7 +91,7 @@ class InHost(NamedTuple):
 def in_a_host() -> InHost:
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
         native = _plugin(plugins.native(Path(folder), "native"))
-        program = plugins.program(Path(folder), "program", "#!/bin/sh\nread line\nprintf '\"hello\"'\n")
+        program = plugins.program(Path(folder), "program", _SCRIPT)
         with _hosted(native) as host:
             around = measure.per_call(lambda: host("native"), ROUNDS)
         with _hosted(_plugin(program)) as host:
@@ -144,10 +162,8 @@ def _over_the_child(host: Host, words: list[str]) -> float:
     for _ in range(PAIRS):
         began = time.perf_counter()
         host("program")
-        middle = time.perf_counter()
-        _child(words)
-        rows.append((middle - began) - (time.perf_counter() - middle))
-    return statistics.median(rows) * 1e3
+        rows.append((time.perf_counter() - began) * 1e3 - _timed_child(words))
+    return statistics.median(rows)
 
 
 def _child(words: list[str]) -> None:
