@@ -119,7 +119,8 @@ class Guests:
             del self._held[uid]
 
 
-Begin = Callable[[socket.socket, Guest], None]
+# What it returns goes on with that, once all have been begun whose turn it is.
+Begin = Callable[[socket.socket, Guest], Callable[[], object]]
 
 
 class _Arrival(NamedTuple):
@@ -191,14 +192,16 @@ class Arrivals:
             self._waiting.setdefault(uid, deque()).append(_Arrival(stream, guests, guest, begin))
 
     def _begin(self, most: int) -> None:
-        for _ in range(most):
-            if not self._waiting:
-                return
+        begun = []
+        while self._waiting and most:
+            most -= 1
             arrival = self._next()
             if _is_over(arrival.stream):
                 arrival.close()
             else:
-                arrival.begin(arrival.stream, arrival.guest)
+                begun.append(arrival.begin(arrival.stream, arrival.guest))
+        for go_on in begun:
+            go_on()
         if self._waiting:
             self._more.set()
 

@@ -10,6 +10,7 @@ import socket
 import trio
 
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.prompt import in_task
 
 RECEIVE = 256 << 10
 
@@ -21,6 +22,7 @@ async def send(stream: socket.socket, data: bytes) -> None:
         try:
             left = left[stream.send(left) :]
         except BlockingIOError:
+            await in_task()
             await trio.lowlevel.wait_writable(stream)
 
 
@@ -31,4 +33,5 @@ async def receive(stream: socket.socket) -> bytes:
         try:
             return safe_sockets.receive(stream, RECEIVE)
         except BlockingIOError:
+            await in_task()
             await trio.lowlevel.wait_readable(stream)

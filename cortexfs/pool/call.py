@@ -23,6 +23,7 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, bare, is_code
 from cortexfs.peers import safe_sockets, trace
+from cortexfs.peers.prompt import in_task
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.host import Host, announce
 from cortexfs.pool.pool import Pool
@@ -217,6 +218,7 @@ def never() -> bool:
 
 async def let_go(call: socket.socket) -> bool:
     """Half-close the call, which cancels it, and give the host a moment to let go; whether it did."""
+    await in_task()
     with trio.move_on_after(LET_GO_SECONDS, shield=True):
         with contextlib.suppress(OSError):
             call.shutdown(socket.SHUT_WR)
@@ -228,6 +230,7 @@ async def let_go(call: socket.socket) -> bool:
 
 async def name_the_end(host: Host) -> Fault:
     """The host closed the call without an answer: it has died, or is dying."""
+    await in_task()
     with trio.move_on_after(EXIT_SECONDS):
         await host.exited.wait()
     return Fault("EPROTO", f"the tool's process {host.describe_end()} during the call")

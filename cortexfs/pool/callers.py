@@ -34,6 +34,7 @@ from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost
 from cortexfs.peers.caller import Caller, Peer, credentials, gone, nobody
 from cortexfs.peers.place import HERE, SeenPlace
+from cortexfs.peers.prompt import in_task
 from cortexfs.pool.starter import Child, Starter
 
 # The loop waits as well, but for PROMPT_MS at most, and not again for PAUSE when that was not enough.
@@ -133,9 +134,11 @@ class Looker:
     async def seen(self, question: LookQuestion) -> SeenPlace:
         """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
         if not self._comes_soon(question):
-            question.came = trio.Event()
-            self._note_late(question)
-            await question.came.wait()
+            await in_task()
+            if question.answer is None:  # as it was before this was a task
+                question.came = trio.Event()
+                self._note_late(question)
+                await question.came.wait()
         if isinstance(question.answer, OSError):
             raise question.answer
         assert question.answer is not None

@@ -24,6 +24,7 @@ import trio
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.prompt import in_task
 from cortexfs.pool.callers import Callers, Looker
 from cortexfs.pool.fork_client import ForkServers
 from cortexfs.pool.host import Host, Pairs
@@ -191,6 +192,7 @@ class Pool:
 
     async def _started(self, host: Host) -> None:
         if not host.ready.is_set():
+            await in_task()
             with trio.move_on_after(SPAWN_SECONDS):
                 await host.ready.wait()
         if not host.ready.is_set():

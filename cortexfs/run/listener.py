@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -31,6 +32,7 @@ from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.caller import Caller
 from cortexfs.peers.guests import Arrivals, Guest, Guests
+from cortexfs.peers.prompt import ShortConversations, in_task
 from cortexfs.peers.streams import RECEIVE, receive, send
 from cortexfs.plugins.command_object import CALL, CLASS
 from cortexfs.pool.callers import Look
@@ -106,18 +108,16 @@ class Exec:
         self._settings = settings
         self._guests = Guests(settings.connections)
 
-    def serve(self, listener: socket.socket, nursery: trio.Nursery) -> Awaitable[None]:
+    async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         """Accept for ever; over the limit, connections are closed, which the runner reports."""
-        return self._arrivals.welcome(
-            listener,
-            self._guests,
-            lambda stream, guest: nursery.start_soon(
-                self._connection,
-                stream,
-                guest,
-                self._pool.callers.look(stream, self._settings.serve_sandboxed),
-            ),
-        )
+        prompt = ShortConversations(nursery)
+
+        def begin(stream: socket.socket, guest: Guest) -> Callable[[], object]:
+            look = self._pool.callers.look(stream, self._settings.serve_sandboxed)
+            return partial(prompt.begin, self._connection(stream, guest, look))
+
+        nursery.start_soon(prompt.run)
+        await self._arrivals.welcome(listener, self._guests, begin)
 
     async def _connection(self, stream: socket.socket, guest: Guest, look: Look) -> None:
         """The guard of this edge: a bug ends its own connection and nobody else's."""
@@ -144,6 +144,7 @@ class Exec:
             greeting, arguments, environ = said
             object_ = self._tree.find(greeting.inode, guest.uid)
             if greeting.inode == COMMANDS:
+                await in_task()
                 voice = _voice(None, greeting.flags, environ)
                 object_, arguments = await self._tree.command(arguments, guest.uid)
             voice = _voice(object_, greeting.flags, environ)
@@ -191,6 +192,7 @@ class Exec:
         let_go = self._pool.people.keep(caller.identity, call.stream) if hooked else None
         try:
             if let_go:  # plugins may be told of this run when its caller has left
+                await in_task()
                 await self._pool.people.met(caller.identity)
             work = relay.work(self._pool, object_.plugin, asked, caller, timeout)
             await relay.until_the_end(work)
@@ -215,6 +217,7 @@ class Exec:
 
     async def _spoken(self, call: _Call) -> None:
         """A model or an agent answers."""
+        await in_task()
         driver = self._tree.driver(call.object_, "exec")
         run = self._open(call)
         who = Who(call.caller.identity, _place(call.caller), run=run.id)
@@ -265,6 +268,7 @@ async def _greeting(
     with contextlib.suppress(BlockingIOError):
         hello.take(safe_sockets.receive(stream, RECEIVE))
     if not hello.is_whole:
+        await in_task()
         with trio.move_on_after(GREETING_SECONDS):
             while not hello.is_whole:
                 hello.take(await receive(stream))

@@ -18,6 +18,7 @@ import trio
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import Fault, bare, exit_status
 from cortexfs.peers import safe_sockets, trace
+from cortexfs.peers.prompt import in_task
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
@@ -79,6 +80,7 @@ class RunnerSide:
             try:
                 self._sent(self._stream.send(self._out))
             except BlockingIOError:
+                await in_task()
                 await trio.lowlevel.wait_writable(self._stream)
 
     def _sent(self, size: int) -> None:

@@ -21,6 +21,7 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, bare
 from cortexfs.peers import safe_sockets, trace
+from cortexfs.peers.prompt import in_task, is_readable
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.call import (
     GARBAGE,
@@ -39,9 +40,6 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide
 
-# Most calls end before this, also those of 16 callers at once; only longer ones pay for a task that watches
-# for the caller leaving, and for a message that holds no more than their start.
-WATCH_AFTER_SECONDS = 0.05
 LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
 
 
@@ -81,6 +79,7 @@ class Relay(RunnerSide):
         begun = False
         while not begun:
             if not pool.is_warm(plugin, identity):
+                await in_task()
                 await self._flush()
             host = await pool.acquire(plugin, identity, self._stream)
             try:
@@ -131,8 +130,11 @@ class Relay(RunnerSide):
         return self._done or self._left or self.fault is not None
 
     async def _relay(self, host: Host, request: bytes, deadline: float) -> bool:
-        """Until the run ends, or its time is over. Short runs take the short way. False if the host did not
-        begin it."""
+        """Until the run ends, or its time is over. False if the host did not begin it.
+
+        Only a run that is longer than a moment pays for a task that watches for the caller leaving, and for a
+        message that holds no more than its start.
+        """
         call, theirs = self._call, self._theirs
         assert call is not None
         assert theirs is not None
@@ -143,10 +145,9 @@ class Relay(RunnerSide):
         except OSError:  # the host has died, or dies
             self._take(b"")
             return True
-        if not rest:
-            with trio.CancelScope(deadline=min(deadline, trio.current_time() + WATCH_AFTER_SECONDS)):
-                if await self._pump(call, watched=False):
-                    return True
+        if not rest and await self._pump(call, watched=False):
+            return True
+        await in_task()
         with trio.CancelScope(deadline=deadline):
             if not await begins(host, call, theirs, bool(rest), lambda: _has_left(self._stream)):
                 return False
@@ -161,16 +162,17 @@ class Relay(RunnerSide):
         return True
 
     async def _pump(self, call: socket.socket, watched: bool) -> bool:
-        """Pass on what the host says until the run ends (True), or input is wanted and unwatched."""
+        """Pass on what the host says until the run ends (True); unwatched for a moment, and without input."""
         if watched:
             await self._try_flush()
         while not self._let_go and not self._ending:
-            if self._wanted and not watched:
+            if not watched and (self._wanted or not await is_readable(call)):
                 return False
             try:
                 data = safe_sockets.receive(call, RECEIVE)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(call)
+                if watched:
+                    await trio.lowlevel.wait_readable(call)
                 continue
             except (ConnectionResetError, ConnectionAbortedError):
                 data = b""
@@ -178,6 +180,7 @@ class Relay(RunnerSide):
             if not self._let_go:  # else the end goes with it
                 await self._try_flush()
             if len(data) >= RECEIVE // 4:  # a host that floods must not keep the others waiting
+                await in_task()
                 await trio.lowlevel.checkpoint()
         return True
 

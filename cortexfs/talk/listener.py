@@ -15,6 +15,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import trio
 
@@ -147,8 +148,8 @@ class Sockets:
     async def _serve(
         self, object_: Object, listener: socket.socket, scope: trio.CancelScope, clients: trio.Nursery
     ) -> None:
-        def begin(stream: socket.socket, guest: Guest) -> None:
-            clients.start_soon(self._client, object_, stream, guest)
+        def begin(stream: socket.socket, guest: Guest) -> Callable[[], object]:
+            return partial(clients.start_soon, self._client, object_, stream, guest)
 
         with safe_sockets.closing(listener), scope:
             await self._arrivals.welcome(listener, self._guests, begin, PAUSE)

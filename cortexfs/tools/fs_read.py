@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from binascii import b2a_base64
 from codecs import utf_8_decode
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Annotated, Literal
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, tool
@@ -39,7 +39,7 @@ def read(
     start: Annotated[int | None, "The first byte to return; bytes count from 0."] = None,
     length: Annotated[int | None, "How many bytes to return; all, if left out."] = None,
     encoding: Annotated[Literal["utf-8", "base64"], "base64 for files that are not text."] = "utf-8",
-) -> Iterator[str]:
+) -> Generator[str, None, str]:
     at_least(1, offset=offset, limit=limit)
     at_least(0, start=start, length=length)
     by_lines, by_bytes = (offset, limit) != (1, None), (start, length) != (None, None)
@@ -49,10 +49,24 @@ def read(
         if start:
             os.lseek(file.fileno(), min(start, 2**63 - 1), os.SEEK_SET)
         if encoding == "base64":
-            yield from _base64(_chunks(file.fileno(), length, BASE64_CHUNK))
-            return
+            return (yield from _but_last(_base64(_chunks(file.fileno(), length, BASE64_CHUNK))))
         chunks = _characters(file.fileno(), start or 0, length)
-        yield from _text(_lines(chunks, offset - 1, limit) if by_lines else chunks, path)
+        text = _text(_lines(chunks, offset - 1, limit) if by_lines else chunks, path)
+        return (yield from _but_last(text))
+
+
+def _but_last(pieces: Iterable[str]) -> Generator[str, None, str]:
+    """Yields all but the last piece and returns that, which goes out with the end in one message."""
+    last = ""
+    try:
+        for piece in pieces:
+            if last:
+                yield last
+            last = piece
+    except ExecutionFailed:
+        yield last
+        raise
+    return last
 
 
 def _chunks(fd: int, length: int | None, size: int) -> Iterator[bytes]:

@@ -69,9 +69,9 @@ class World:
             self.client("a", ALICE)
         return listeners
 
-    def begin(self, stream: socket.socket, guest: Guest) -> None:
+    def begin(self, stream: socket.socket, guest: Guest) -> Callable[[], None]:
         self._stack.enter_context(stream)
-        self.begun.append(guest.uid)
+        return partial(self.begun.append, guest.uid)
 
     @property
     def waiting(self) -> int:

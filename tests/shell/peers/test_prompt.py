@@ -1,0 +1,105 @@
+"""peers/prompt.py: conversations that end before a task of their own would pay."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from cortexfs.peers.prompt import ShortConversations, in_task, is_readable
+from tests.waiting import PATIENCE
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@asynccontextmanager
+async def prompt() -> AsyncIterator[ShortConversations]:
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            made = ShortConversations(nursery)
+            nursery.start_soon(made.run)
+            yield made
+            nursery.cancel_scope.cancel()
+
+
+async def test_one_that_need_not_wait_is_over_at_once() -> None:
+    said = []
+
+    async def talk() -> None:
+        said.append("all")
+
+    async with prompt() as made:
+        made.begin(talk())
+        assert said == ["all"]
+
+
+async def test_one_that_is_answered_within_a_moment_is_never_a_task(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    over = trio.Event()
+    here = trio.lowlevel.current_task()
+    tasks = []
+
+    async def talk() -> None:
+        assert await is_readable(ours)
+        tasks.append(trio.lowlevel.current_task())
+        over.set()
+
+    async with prompt() as made:
+        made.begin(talk())
+        theirs.send(b".")
+        await over.wait()
+    assert tasks
+    assert tasks != [here]
+    assert tasks[0].name.endswith("ShortConversations.run")
+
+
+async def test_one_that_is_not_goes_on_as_a_task(pair: tuple[socket.socket, socket.socket]) -> None:
+    over = trio.Event()
+
+    async def talk() -> None:
+        assert not await is_readable(pair[0])
+        await in_task()
+        assert not await is_readable(pair[0]), "in a task nobody waits a moment"
+        await trio.lowlevel.checkpoint()
+        over.set()
+
+    async with prompt() as made:
+        made.begin(talk())
+        await over.wait()
+
+
+async def test_one_that_waits_is_cancelled_with_the_others(pair: tuple[socket.socket, socket.socket]) -> None:
+    said = []
+
+    async def talk() -> None:
+        try:
+            await is_readable(pair[0])
+            await in_task()
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            said.append("cancelled")
+            raise
+
+    async with prompt() as made:
+        made.begin(talk())
+        await trio.lowlevel.checkpoint()
+    assert said == ["cancelled"]
+
+
+async def test_what_it_raises_is_raised_where_it_goes_on() -> None:
+    async def talk() -> None:
+        raise ZeroDivisionError
+
+    async with prompt() as made:
+        with pytest.raises(ZeroDivisionError):
+            made.begin(talk())
