@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
+from cortexfs.cli import progress
 from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import within
 
@@ -46,7 +47,8 @@ def prepare() -> None:
 
 def say(text: str) -> None:
     """One line about the work, for a person."""
-    print(within(text), file=sys.stderr, flush=True)
+    with progress.apart():
+        print(within(text), file=sys.stderr, flush=True)
 
 
 def sure(question: str) -> bool:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cortexfs.cli import daemons, mounts
+from cortexfs.cli import daemons, mounts, progress
 from cortexfs.core.errors import Fault
 
 # A plugin may take long to import.
@@ -40,11 +40,12 @@ def told(given: str | None, outcome: Outcome = lambda facts: None) -> str:
         # What is going on has begun before the change, perhaps; the next one reads it.
         reloads = _reloads(before) + ("reloading" in before)
         end = time.monotonic() + RELOAD_SECONDS
-        while time.monotonic() < end:
-            facts = mounts.facts(mounts.status_text(root))
-            if _reloads(facts) > reloads:
-                return _said(facts, root, outcome)
-            time.sleep(POLL_SECONDS)
+        with progress.shown(f"the daemon of {root} takes it over"):
+            while time.monotonic() < end:
+                facts = mounts.facts(mounts.status_text(root))
+                if _reloads(facts) > reloads:
+                    return _said(facts, root, outcome)
+                time.sleep(POLL_SECONDS)
         return f"the daemon of {root} has not taken it over yet; see: ctx status"
     except (Fault, ProcessLookupError):
         return "it counts from the next ctx mount"

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cortexfs.cli import output, parser, reload
+from cortexfs.cli import output, parser, progress, reload
 from cortexfs.cli.model import local
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names, networks, value_formats
@@ -111,12 +111,18 @@ def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:
     if not provider.listed:
         return f"{len(provider.models) + len(provider.model)} models declared"
     try:
-        found = listing_request.models(name, provider, place.key(name, provider))
+        found = _asked(name, provider, place.key(name, provider))
         place.keep(name, provider, found)
     except Fault as fault:
         mend = "" if fault.code == "EACCES" else f"; ask again with: ctx provider models {name} --refresh"
         return f"its models are not listed yet: {_why(fault) if mend else fault.message}{mend}"
     return f"{len(found)} models listed"
+
+
+def _asked(name: str, provider: Provider, key: str) -> list[ListedModel]:
+    """Returns the models that the provider lists."""
+    with progress.shown(f"asking {name} for its models"):
+        return listing_request.models(name, provider, key)
 
 
 def _remove(options: argparse.Namespace) -> int:
@@ -164,7 +170,7 @@ def _test(options: argparse.Namespace) -> int:
     key = place.key(name, provider)
     began = time.monotonic()
     try:
-        said = f"{len(listing_request.models(name, provider, key))} models"
+        said = f"{len(_asked(name, provider, key))} models"
     except Fault as fault:
         if fault.code != "ENOENT":
             raise Fault(fault.code, _why(fault)) from None
@@ -198,7 +204,7 @@ def _models(options: argparse.Namespace) -> int:
 def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any]]:
     provider = place.providers.read(name)
     if provider.listed and (refresh or place.providers.listing(name, provider) is None):
-        place.keep(name, provider, listing_request.models(name, provider, place.key(name, provider)))
+        place.keep(name, provider, _asked(name, provider, place.key(name, provider)))
         output.say(place.told(name))
     return [
         {

@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 
-from cortexfs.cli import mounts, output
+from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.mount import mount_checks, report, system_checks
 from cortexfs.cli.mount.checks import FAIL, Check, Finding, Subject, fail
 from cortexfs.cli.parser import JSON, PLACES, Command, arg
@@ -28,7 +28,11 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.suppress(Fault):
         root = mounts.root(options.root)
     subject = Subject(root, where, os.getuid())
-    found = {name: _checked(check, subject) for name, check in CHECKS.items()}
+    found = {}
+    with progress.shown("checking") as now:
+        for name, check in CHECKS.items():
+            now(f"checking: {name}")
+            found[name] = _checked(check, subject)
     if options.report:
         _write(options.report, report.text(subject, found))
     elif options.json:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cortexfs
-from cortexfs.cli import daemons, mounts, parser
+from cortexfs.cli import daemons, mounts, parser, progress
 from cortexfs.cli.mount import serve, umount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import PLACES, Command, arg, flag
@@ -201,11 +201,14 @@ def _log(path: Path) -> Iterator[int]:
 
 def _wait(reader: int) -> bytes | None:
     """Returns the daemon's words until it closes the pipe; None when it says nothing for too long."""
-    said = b""
-    while select.select([reader], [], [], START_SECONDS)[0]:
-        if not (part := os.read(reader, 4096)):
-            return said
-        said = (said + part).lstrip(serve.WORKING)
+    said, known = b"", 0
+    with progress.shown("the daemon starts") as now:
+        while select.select([reader], [], [], START_SECONDS)[0]:
+            if not (part := os.read(reader, 4096)):
+                return said
+            known += (said + part).count(serve.WORKING)
+            now(f"the daemon starts; plugins that were read or asked: {known}")
+            said = (said + part).lstrip(serve.WORKING)
     return None
 
 

@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 
-from cortexfs.cli import daemons, mounts
+from cortexfs.cli import daemons, mounts, progress
 from cortexfs.cli.daemons import PinnedProcess
 from cortexfs.cli.mounts import Mount
 from cortexfs.cli.output import say
@@ -41,13 +41,14 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_OK
     daemon = daemons.of(mount)
     process = daemon and daemon.process
-    try:
-        mounts.status_text(root)
-    except Fault as fault:
-        say(fault.message.partition(";")[0])
-        _force(mount, process)
-    else:
-        _stop(mount, process)
+    with progress.shown(f"the daemon of {root} ends"):
+        try:
+            mounts.status_text(root)
+        except Fault as fault:
+            say(fault.message.partition(";")[0])
+            _force(mount, process)
+        else:
+            _stop(mount, process)
     return EXIT_OK
 
 

@@ -19,7 +19,7 @@ from cortexfs.chat import sessions
 from cortexfs.chat.calls import counted
 from cortexfs.chat.printing import quoted
 from cortexfs.chat.sessions import SPACES, StoredSession
-from cortexfs.cli import mounts, output, talking
+from cortexfs.cli import mounts, output, progress, talking
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -93,12 +93,14 @@ def _gc(options: argparse.Namespace) -> int:
         raise Fault("EINVAL", "--older-than and --keep cannot be negative")
     age_ = None if options.older_than is None else options.older_than * DAY
     by_object: dict[str, list[StoredSession]] = {}
-    for one in _there(options):
-        by_object.setdefault(one.object, []).append(one)
-    gone = [one for there in by_object.values() for one in sessions.expired(there, age_, options.keep)]
-    for one in gone if not options.dry_run else ():
-        with contextlib.suppress(FileNotFoundError):
-            sessions.remove(one)
+    with progress.shown("looking at sessions") as now:
+        for one in _there(options):
+            by_object.setdefault(one.object, []).append(one)
+        gone = [one for there in by_object.values() for one in sessions.expired(there, age_, options.keep)]
+        for number, one in enumerate(gone if not options.dry_run else ()):
+            now(f"removing sessions, {number} of {len(gone)}")
+            with contextlib.suppress(FileNotFoundError):
+                sessions.remove(one)
     if options.json:
         output.emit([_row(one) for one in gone])
         return EXIT_OK

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
+from cortexfs.cli import progress
 from cortexfs.cli.plugin.decided import networks
-from cortexfs.core.safe_text import within
 from cortexfs.net import web
 from cortexfs.plugins.install import fetch
 from cortexfs.plugins.install.fetch import Modules
@@ -27,9 +27,13 @@ def completed(tree: PackageFiles, where: directories.Places, private: str) -> Pa
     """With all that it needs; from the network, unless the very same plugin is installed."""
     installed = where.state / directory.FOLDER / tree.manifest.name
     own = networks(private)
-    return fetch.completed(
-        tree, partial(web.download, seconds=SECONDS, private=own), partial(_fetched, private=own), installed
-    )
+    with progress.shown("looking at what it needs"):
+        return fetch.completed(
+            tree,
+            partial(web.download, seconds=SECONDS, private=own),
+            partial(_fetched, private=own),
+            installed,
+        )
 
 
 def told(tree: PackageFiles, where: directories.Places) -> str:
@@ -43,19 +47,12 @@ def told(tree: PackageFiles, where: directories.Places) -> str:
 def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
     from cortexfs.host.esm import fetch as esmfetch  # what it takes is for those who fetch
 
-    shows = sys.stderr.isatty()
+    with _put_away(), progress.shown("fetching what it imports") as now:
 
-    def progress(connections: int, size: int) -> None:
-        if shows:
-            said = f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB"
-            print(f"\r{within(said)}", end="", file=sys.stderr, flush=True)
+        def told(connections: int, size: int) -> None:
+            now(f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB")
 
-    try:
-        with _put_away():
-            return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, progress)
-    finally:
-        if shows:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, told)
 
 
 @contextlib.contextmanager

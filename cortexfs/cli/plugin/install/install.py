@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cortexfs import config
-from cortexfs.cli import mounts, output, parser, plugin_commands, reload
+from cortexfs.cli import mounts, output, parser, plugin_commands, progress, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.decided import folder_of
@@ -48,7 +48,9 @@ HOOKS_SECONDS = UNINSTALL_SECONDS + 30
 
 
 def install(options: argparse.Namespace) -> int:
-    where, source = places_of(options), sources.read(options.source)
+    where = places_of(options)
+    with progress.shown(f"reading {options.source}"):
+        source = sources.read(options.source)
     source = source._replace(tree=fetching.completed(source.tree, where, options.private))
     name = source.tree.manifest.name
     check(source.tree)
@@ -210,15 +212,16 @@ def _last_hooks(given: str | None, name: str) -> str:
     except Fault as fault:
         return fault.message
     try:
-        done = subprocess.run(
-            [f"{point}/{plugin_commands.RUNNER}", f"{point}/{plugin_commands.FILE}", UNINSTALL, name],
-            env=os.environ | {"CTX_OUTPUT": "text"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=HOOKS_SECONDS,
-        )
+        with progress.shown(f"{name} puts away what it has"):
+            done = subprocess.run(
+                [f"{point}/{plugin_commands.RUNNER}", f"{point}/{plugin_commands.FILE}", UNINSTALL, name],
+                env=os.environ | {"CTX_OUTPUT": "text"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=HOOKS_SECONDS,
+            )
     except (OSError, subprocess.TimeoutExpired) as problem:
         return str(problem)
     return done.stderr.strip() if done.returncode else ""

@@ -12,6 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from cortexfs.cli import progress
 from cortexfs.cli.plugin.install import fetching as plugin_fetching
 from cortexfs.cli.plugin.install.install import check_schema, commands_fault
 from cortexfs.core import hostcalls
@@ -56,7 +57,8 @@ def test(options: argparse.Namespace) -> int:
     if tree and not any(check.fault for check in checks):
         from cortexfs.cli.plugin.install import trying  # it brings trio
 
-        checks += trying.tried(tree, run=options.run)
+        with progress.shown("loading it"):
+            checks += trying.tried(tree, run=options.run)
     _say(manifest, tree, checks)
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
 

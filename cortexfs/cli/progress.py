@@ -1,0 +1,97 @@
+"""One line on a terminal that says what a long command is at, and that is gone when it is done.
+
+Rules: it is shown on a standard error that is a terminal and can clear a line, and from when the command has
+taken DELAY. It has no colour. What else is said clears it before (`apart`). A timer's signal paints it and
+no thread, as commands ask in forked children (cli/bounded.py). This file must never know what is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from cortexfs.core.safe_text import within
+
+DELAY = 0.5  # seconds; less is not worth a line that comes and goes
+TICK = 0.2
+COLUMNS = 80  # where a terminal does not say how many it has
+_CLEAR = "\r\x1b[K"
+
+
+class _Line:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.is_apart = self._is_there = False
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        self.text = text
+
+    def paint(self, *_: object) -> None:
+        if not self.is_apart:
+            self._is_there = True
+            passed = f" ({time.monotonic() - self._began:.0f} s)"
+            room = (os.get_terminal_size(2).columns or COLUMNS) - len(passed) - 1
+            _put(f"\r{within(self.text)[: max(room, 0)]}{passed}\x1b[K")
+
+    def clear(self) -> None:
+        if self._is_there:
+            _put(_CLEAR)
+        self._is_there = False
+
+
+_line: _Line | None = None
+
+
+@contextlib.contextmanager
+def shown(text: str) -> Iterator[Callable[[str], None]]:
+    """Shows `text` and for how long it has lasted. Gives what changes it. There may be one within another."""
+    global _line  # there is one terminal
+    if _line is not None:
+        outer, _line.text = _line.text, text
+        try:
+            yield _line.say
+        finally:
+            _line.text = outer
+        return
+    if not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb"):
+        yield _nothing
+        return
+    _line = _Line(text)
+    before = signal.signal(signal.SIGALRM, _line.paint)
+    signal.setitimer(signal.ITIMER_REAL, DELAY, TICK)
+    try:
+        yield _line.say
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        _line.clear()
+        _line = None
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Whatever is written within has a line of its own."""
+    if (line := _line) is None:
+        yield
+        return
+    line.is_apart = True
+    try:
+        line.clear()
+        yield
+    finally:
+        line.is_apart = False
+
+
+def _put(text: str) -> None:
+    """Past the buffers of the stream, which may be in use when the signal comes."""
+    with contextlib.suppress(OSError):  # it is nobody's terminal any more
+        os.write(2, text.encode(sys.stderr.encoding, "replace"))
+
+
+def _nothing(text: str) -> None:
+    """There is no terminal."""

@@ -1,0 +1,111 @@
+"""What a command that takes long shows on a terminal: a pty of its own, and what was written to it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+# It waits until its own line is there: the test is not about when.
+SHOWS = """
+import signal, sys
+from cortexfs.cli import output, progress
+progress.DELAY = progress.TICK = 0.001
+painted = progress._Line.paint
+count = 0
+def counted(line, *_):
+    global count
+    count += 1
+    painted(line)
+progress._Line.paint = counted
+def wait():
+    seen = count
+    while count < seen + 2:
+        signal.pause()
+"""
+
+
+def shown(source: str, **environ: str) -> str:
+    """What a terminal gets from a program of which everything goes there."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", SHOWS + source]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "TERM": "xterm"} | environ
+    with subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as program:
+        os.close(theirs)
+        said = b""
+        try:
+            while part := os.read(ours, 4096):
+                said += part
+        except OSError:  # it has ended
+            pass
+        finally:
+            os.close(ours)
+    assert program.returncode == 0, said
+    return said.decode()
+
+
+def screen(said: str) -> list[str]:
+    """The lines that are left of it."""
+    lines = [""]
+    for each in said.replace("\r\n", "\n").split("\n"):
+        kept = each.rpartition("\x1b[K")[2] if each.endswith("\x1b[K") else each.rpartition("\r\x1b[K")[2]
+        lines[-1] = kept
+        lines.append("")
+    return [line for line in lines if line]
+
+
+def test_a_line_says_what_goes_on_and_is_gone_afterwards() -> None:
+    said = shown(
+        "with progress.shown('one') as now:\n    wait()\n    now('two')\n    wait()\noutput.say('done')\n"
+    )
+    assert "\rone (0 s)\x1b[K" in said
+    assert "\rtwo (0 s)\x1b[K" in said
+    assert screen(said) == ["done"]
+
+
+def test_what_is_said_meanwhile_has_a_line_of_its_own() -> None:
+    said = shown("with progress.shown('one'):\n    wait()\n    output.say('a sentence')\n    wait()\n")
+    assert screen(said) == ["a sentence"]
+
+
+def test_one_within_another_is_that_line() -> None:
+    said = shown("with progress.shown('one'):\n    with progress.shown('two'):\n        wait()\n    wait()\n")
+    assert said.index("\rtwo (") < said.rindex("\rone (")
+    assert screen(said) == []
+
+
+def test_it_goes_with_an_interrupt() -> None:
+    said = shown(
+        "try:\n"
+        "    with progress.shown('one'):\n"
+        "        wait()\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL\n"
+        "    output.say('interrupted')\n"
+    )
+    assert screen(said) == ["interrupted"]
+
+
+def test_a_line_is_as_short_as_the_terminal_and_moves_no_cursor() -> None:
+    said = shown("with progress.shown('\\x1b[2J' + 'x' * 500):\n    wait()\n")
+    assert "\x1b[2J" not in said
+    assert all(len(line) <= 80 for line in said.replace("\x1b[K", "").split("\r"))
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_terminal_that_clears_no_line_gets_none(term: str) -> None:
+    source = "with progress.shown('one'):\n    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)\n"
+    assert shown(source + "output.say('done')", TERM=term) == "done\r\n"
+
+
+def test_nobody_else_gets_one() -> None:
+    source = "with progress.shown('one'):\n    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)\n"
+    env = {"PYTHONPATH": str(PROJECT), "TERM": "xterm"}
+    done = subprocess.run([sys.executable, "-c", SHOWS + source], env=env, capture_output=True, check=True)
+    assert done.stderr == done.stdout == b""
