@@ -33,10 +33,6 @@ def message(size: int) -> object:
     return wire.Splitter(100).feed(wire.HEADER.pack(1, size) + b"x" * size)
 
 
-def prompt(values: int) -> object:
-    return parse.json_object(b'{"a":[' + b",".join([b"1"] * (values - 1)) + b"]}")
-
-
 def schema(size: int) -> object:
     """A target of a host, of exactly so many bytes before it is packed."""
     bare = msgspec.json.encode(targets.Library(path="", stamp=""))
@@ -49,6 +45,15 @@ def taken(line: bytes) -> object:
     if isinstance(request, requests.Refusal):
         raise Fault(request.code, request.message)
     return request
+
+
+def arguments(size: int) -> object:
+    return parse.tool_input([b"--a=" + b"x" * (size - 4)], {"properties": {"a": {"type": "string"}}}, bytes)
+
+
+def values(count: int) -> object:
+    """The brackets count, and commas in texts do not."""
+    return parse.prompt([], b'{"input":["' + b"," * count + b'"' + b",1" * (count - 2) + b"]}")
 
 
 def cwd(size: int) -> object:
@@ -105,6 +110,8 @@ EDGES: dict[str, tuple[Callable[[int], Any], int, str]] = {
     "a greeting's arguments": (lambda n: greeting(argc=n), wire.MAX_ARGUMENTS, "EMSGSIZE"),
     "a greeting's variables": (lambda n: greeting(envc=n), wire.MAX_VARIABLES, "EMSGSIZE"),
     "a message": (message, 100, "EPROTO"),
+    "values of a prompt": (values, parse.MAX_VALUES, "EMSGSIZE"),
+    "bytes of arguments": (arguments, parse.MAX_INPUT, "EMSGSIZE"),
     "a manifest.json": (
         lambda n: manifestjson._object(b"{" + b" " * (n - 2) + b"}"), manifestjson.MAX_BYTES, "EINVAL",
     ),

@@ -7,6 +7,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object, Registry, diff
+from cortexfs.core.starter_command import needed
 
 
 def thing(class_: str, name: str, **changes: object) -> Object:
@@ -50,3 +51,16 @@ def test_diff_says_what_came_what_went_and_what_is_different() -> None:
     new = registry(thing("tool", "same"), thing("tool", "new"), thing("tool", "other", status="broken: x"))
     assert diff(old, new) == ((("tool", "new"),), (("tool", "gone"),), (("tool", "other"),))
     assert diff(old, old) == ((), (), ())
+
+
+def test_an_object_of_a_home_serves_its_user_alone() -> None:
+    # abi.md 1.10
+    own = Object(class_="agent", name="a", description="", home=1000, registered=0.0)
+    shared = Object(class_="agent", name="a", description="", registered=0.0)
+    assert [own.serves(uid) for uid in (1000, 0)] == [True, False]
+    assert [shared.serves(uid) for uid in (1000, 0)] == [True, True]
+
+
+def test_a_starter_has_the_variables_that_it_needs_and_no_others() -> None:
+    given = {"PATH": "/bin", "XDG_STATE_HOME": "/s", "LC_ALL": "C", "API_KEY": "k", "MY_XDG_": "x"}
+    assert sorted(needed(given)) == ["LC_ALL", "PATH", "XDG_STATE_HOME"]

@@ -46,3 +46,20 @@ def test_an_event_that_never_ends_is_bounded(piece: bytes) -> None:
         assert not parser.feed(piece)
     with pytest.raises(Fault, match="EREMOTEIO"):
         parser.feed(piece * 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
+def test_a_mark_of_byte_order_is_no_part_of_the_first_event(size: int) -> None:
+    data = b"\xef\xbb\xbfdata: a\r\n\r\ndata: b\r\n\r\n"
+    parser = sse.EventParser()
+    found = [
+        event for start in range(0, len(data), size) for event in parser.feed(data[start : start + size])
+    ]
+    assert [event.data for event in found] == [b"a", b"b"]
+
+
+def test_half_a_mark_is_a_beginning_like_others() -> None:
+    parser = sse.EventParser()
+    assert parser.feed(b"\xef\xbb") == []
+    assert [event.data for event in parser.feed(b"x: y\ndata: a\n\n")] == [b"a"]
+    assert [event.data for event in parser.feed(b"\xef\xbb\xbfdata: b\ndata: c\n\n")] == [b"c"]

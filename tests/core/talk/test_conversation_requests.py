@@ -217,3 +217,21 @@ def test_whose_session_it_is() -> None:
     assert SessionKey.of(Resume(scope="shared"), 1, 1) == SessionKey.of(Send(scope="shared", input="x"), 2, 2)
     # "after a disconnect ... a temp run is cancelled and leaves nothing": it belongs to a connection
     assert SessionKey.of(Resume(scope="temp"), 1000, 1) != SessionKey.of(Resume(scope="temp"), 1000, 2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_empty"),
+    [
+        (b'[{"type":"text","text":""}]', True),
+        (b'[{"type":"text","text":"a"}]', False),
+        (b'[{"type":"text","text":""},{"type":"image","url":"https://a.org"}]', False),
+        (b'[{"type":"image","url":"https://a.org"}]', False),
+        (b'" "', True),
+        (b'"a"', False),
+    ],
+)
+def test_a_message_says_something(parts: bytes, is_empty: bool) -> None:
+    # abi.md 5.14
+    found = decode(b'{"op":"send","input":{"content":%b}}' % parts)
+    assert isinstance(found, frames.Error) == is_empty
+    assert not isinstance(found, frames.Error) or "is empty; say something" in found.message

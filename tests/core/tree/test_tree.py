@@ -282,13 +282,17 @@ def test_a_moved_alias_keeps_its_inode_and_replaces_what_was_there() -> None:
 
 
 def test_aliases_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MAX_ALIASES", 1)
-    tree = make()
-    tree.aliases.add(TOOL, "a", b"1", NOW)
-    with pytest.raises(Fault) as raised:
-        tree.aliases.check(TOOL, "b", b"2")
-    assert raised.value.code == "ENOSPC"
-    tree.aliases.check(TOOL, "a", b"3")  # replacing one needs no room
+    for limit, other in (("MAX_ALIASES", TOOL), ("MAX_ALIASES_IN_TREE", AGENT)):
+        with monkeypatch.context() as patch:
+            patch.setattr(places, limit, 2)
+            tree = make()
+            tree.aliases.add(TOOL, "a", b"1", NOW)
+            tree.aliases.check(other, "b", b"2")
+            tree.aliases.add(other, "b", b"2", NOW)
+            with pytest.raises(Fault) as raised:
+                tree.aliases.check(TOOL, "c", b"2")
+            assert raised.value.code == "ENOSPC"
+            tree.aliases.check(TOOL, "a", b"3")  # replacing one needs no room
 
 
 @pytest.mark.parametrize("name", ["x", "01", "-1", "4294967295", "", "1000 ", "\u0661"])
@@ -312,6 +316,11 @@ def test_a_removed_control_is_gone_and_means_its_default() -> None:
     assert tree.lookup(at(tree, "model/openai/gpt.d"), "effort") is None
     tree.values.restore(object_.key, "effort", NOW)
     assert "effort" in names(tree, "model/openai/gpt.d")
+    assert tree.control(object_, "effort") == "auto\n"
+    tree.values.put(object_.key, "effort", b"low\n", NOW)
+    tree.values.remove(object_.key, "effort", NOW, holds=True)
+    tree.values.restore(object_.key, "effort", NOW)
+    assert tree.control(object_, "effort") == "low\n"
 
 
 def test_temporary_files_go_with_their_folder() -> None:
