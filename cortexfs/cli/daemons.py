@@ -76,12 +76,16 @@ def of(mount: Mount) -> RunningDaemon | None:
 
 
 def places_of(options: argparse.Namespace) -> Places:
-    """The directories that a command with `parser.PLACES` works on: unless it names others, those of the
-    daemon that is meant, if it is ours. A daemon would not see another state."""
-    state, directory = options.state, options.config
+    """The directories that a command with `parser.PLACES` works on."""
+    return places_at(options.root, options.state, options.config)
+
+
+def places_at(root: str | None, state: str | None = None, directory: str | None = None) -> Places:
+    """Unless others are named, the directories of the daemon that is meant, if it is ours (abi.md 8.12). A
+    daemon would not see another state."""
     if not {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
         with suppress(Fault):
-            mount = mounts.mounted_at(mounts.root(options.root))
+            mount = mounts.mounted_at(mounts.root(root))
             if mount and mount.owner == os.getuid() and (daemon := of(mount)):
                 daemon.process.close()
                 state, directory = state or daemon.state, directory or daemon.config

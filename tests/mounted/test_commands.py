@@ -161,6 +161,29 @@ def test_restart_keeps_the_directories_of_the_daemon(python: Path) -> None:
         assert (missing.returncode, "ctx mount" in missing.stderr) == (69, True)
 
 
+def test_each_command_works_on_the_directories_of_the_mount_that_is_meant(python: Path) -> None:
+    # abi.md 8.12; a provider went into the configuration of another daemon
+    with mounted(python) as ctx:
+        elsewhere = {"HOME": str(ctx.base / "home"), "XDG_CONFIG_HOME": str(ctx.base / "home")}
+        environ = {key: value for key, value in ctx.environ.items() if key not in ("CTX_STATE", "CTX_CONFIG")}
+        ctx.environ, kept = environ | elsewhere, ctx.environ
+        try:
+            provider = ("--format", "openai.chat", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+            ctx.ctx("provider", "add", "acme", *provider)
+            ctx.ctx("model", "new", "acme/mine", "--from", "acme/m")
+            ctx.ctx("agent", "new", "helper", "--model", "debug/echo")
+            listed = ctx.ctx("provider", "list", "--json").stdout
+            completed = ctx.ctx("complete", "--", "ctx", "provider", "remove", "").stdout
+        finally:
+            ctx.environ = kept
+        assert (ctx.config / "providers" / "acme.toml").exists()
+        assert (ctx.root / "model/acme/mine").exists()
+        assert (ctx.root / "agent/helper").exists()
+        assert '"acme"' in listed
+        assert "acme" in completed
+        assert not (ctx.base / "home").exists()
+
+
 def test_plugin_list(ctx: Ctx) -> None:
     rows = {row["name"]: row for row in json.loads(ctx.ctx("plugin", "list", "--json").stdout)}
     assert rows["faulty"]["enabled"] is True

@@ -24,6 +24,7 @@ from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import list as agent_list
 from cortexfs.cli.agent import own as agent_own
 from cortexfs.cli.bounded import ask
+from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names, value_formats
@@ -31,7 +32,7 @@ from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import EXIT_OK, Fault, os_faults
 from cortexfs.core.policy import rules
 from cortexfs.core.tree import controls
-from cortexfs.state import directories, state_lock
+from cortexfs.state import state_lock
 from cortexfs.state.control_store import ControlStore
 
 CLASS = "agent"
@@ -62,7 +63,7 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _state(options: argparse.Namespace) -> Path:
-    return directories.places(os.environ, os.getuid(), state=options.state, config=options.config).state
+    return places_of(options).state
 
 
 def _new_own(options: argparse.Namespace, name: str) -> int:

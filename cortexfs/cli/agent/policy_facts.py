@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from cortexfs.agents.permissions import STARTING
 from cortexfs.cli import mounts, objects
+from cortexfs.cli.daemons import places_at
 from cortexfs.core import registry
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.manifest import governance
@@ -174,11 +175,12 @@ def serves(root: str) -> int | None:
 
 def settings(root: str, directory: str | None) -> RiskSettings:
     """policy.toml of the daemon's owner; without one, the defaults."""
-    owner, environ = os.stat(root).st_uid, dict(os.environ)
-    if owner not in (0, os.getuid()):
-        # Ours says where our files are; theirs is not known, and their home is.
-        environ = {"HOME": pwd.getpwuid(owner).pw_dir}
-    path = directories.places(environ, owner, config=directory).config / FILE
+    owner = os.stat(root).st_uid
+    if owner == os.getuid():
+        path = places_at(root, directory=directory).config / FILE
+    else:  # our environment says where our files are; theirs is not known, and their home is
+        environ = {"HOME": pwd.getpwuid(owner).pw_dir} if owner else os.environ
+        path = directories.places(environ, owner, config=directory).config / FILE
     try:
         with believed.opened(path, uid=owner) as file:
             return risk_settings.decode(file.read().decode(errors="replace"))
@@ -201,7 +203,7 @@ def world(root: str, directory: str | None, status: str) -> LintInput:
     }
     there = [real(root, path) for some in paths.values() for path in some]
     aliases = [("model", os.path.basename(path)) for path in _aliases(root)]
-    where = directories.places(os.environ, os.getuid(), config=directory)
+    where = places_at(root, directory=directory)
     return LintInput(
         root=os.path.realpath(root),
         settings=said,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cortexfs.cli import output, reload
+from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.models.local import gguf, weights
 from cortexfs.state import directories
@@ -73,7 +74,7 @@ def _install(what: str, words: tuple[str, ...]) -> None:
 
 
 def add_gguf(options: argparse.Namespace) -> int:
-    where = directories.places(os.environ, os.getuid(), state=options.state, config=options.config)
+    where = places_of(options)
     path = Path(os.path.abspath(options.file))
     facts = gguf.facts(path)
     _check_readable(path)

@@ -9,7 +9,6 @@ follows every change.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from typing import Any
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cortexfs.cli import output, parser, progress, reload
+from cortexfs.cli.daemons import places_of
 from cortexfs.cli.model import local
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names, networks, value_formats
@@ -37,7 +37,7 @@ class ProviderFolder:
     """The files that a command works with."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        where = directories.places(os.environ, os.getuid(), state=options.state, config=options.config)
+        where = places_of(options)
         self.where = where
         self.providers = Providers(where.config, where.state)
         self.secrets = Secrets(where.state)

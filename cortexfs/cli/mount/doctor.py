@@ -13,17 +13,17 @@ import os
 import sys
 
 from cortexfs.cli import mounts, output, progress
+from cortexfs.cli.daemons import places_of
 from cortexfs.cli.mount import mount_checks, report, system_checks
 from cortexfs.cli.mount.checks import FAIL, Check, Finding, Subject, fail
 from cortexfs.cli.parser import JSON, PLACES, Command, arg
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, exit_status, os_faults
-from cortexfs.state.directories import places
 
 CHECKS: dict[str, Check] = {**system_checks.CHECKS, **mount_checks.CHECKS}
 
 
 def run(options: argparse.Namespace) -> int:
-    where = places(os.environ, os.getuid(), state=options.state, config=options.config)
+    where = places_of(options)
     root = ""  # where no mount is meant, which is for a check to say
     with contextlib.suppress(Fault):
         root = mounts.root(options.root)

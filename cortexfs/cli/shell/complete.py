@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 from cortexfs.cli import mounts, objects, parser, plugin_commands
 from cortexfs.cli.bounded import ask
+from cortexfs.cli.daemons import places_at
 from cortexfs.cli.parser import Command
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.names import CLASSES
-from cortexfs.state.directories import places
 
 PROGRAMS = ("ctx", "cortex")
 # Completion is typed ahead of: a mount that takes longer has no candidates.
@@ -115,20 +115,20 @@ def _plugins(current: str, root: str | None) -> list[str]:
     from cortexfs.plugins.install.entry_points import found  # reads the metadata of every installed package
     from cortexfs.plugins.package.directory import FOLDER, folders
 
-    folder = folders(places(os.environ, os.getuid()).state / FOLDER)
+    folder = folders(places_at(root).state / FOLDER)
     return [*(one.plugin.name for one in found()), *(each.name for each in folder)]
 
 
 def _providers(current: str, root: str | None) -> list[str]:
     from cortexfs.models.providers.files import Providers
 
-    return list(Providers(*reversed(places(os.environ, os.getuid()))).load().providers)
+    return list(Providers(*reversed(places_at(root))).load().providers)
 
 
 def _servers(current: str, root: str | None) -> list[str]:
     from cortexfs.plugins.mcp_servers import Servers
 
-    return Servers(*reversed(places(os.environ, os.getuid()))).names()
+    return Servers(*reversed(places_at(root))).names()
 
 
 def _presets(current: str, root: str | None) -> list[str]:

@@ -8,11 +8,11 @@ any check does.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from pathlib import Path
 
 from cortexfs.cli import progress
+from cortexfs.cli.daemons import places_at
 from cortexfs.cli.plugin.install import fetching as plugin_fetching
 from cortexfs.cli.plugin.install.install import check_schema, commands_fault
 from cortexfs.core import hostcalls
@@ -33,7 +33,7 @@ from cortexfs.state import directories
 
 
 def review(options: argparse.Namespace) -> int:
-    path, where = Path(options.directory), directories.places(os.environ, os.getuid())
+    path, where = Path(options.directory), places_at(options.root)
     if path.is_dir():
         if wrong := _unread(path):
             return _say_wrong(path, wrong)
@@ -49,7 +49,7 @@ def review(options: argparse.Namespace) -> int:
 
 
 def test(options: argparse.Namespace) -> int:
-    path, where = Path(options.directory), directories.places(os.environ, os.getuid())
+    path, where = Path(options.directory), places_at(options.root)
     if wrong := _unread(path):
         return _say_wrong(path, wrong)
     manifest, tree, unread = _read(path, where, options.private)
