@@ -127,13 +127,10 @@ class ChatPlace:
         return "" if self.scope == "private" else f" --scope {self.scope}"
 
     def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
-        """Go to a session: its talk, and what was said in it before. An agent's new session works in `cwd`,
-        else where we are; an old one stays where it was. Models work nowhere."""
+        """Go to a session: its talk, and what was said in it before."""
         where = stored.place(self.root, self.whole, self.scope, session)
         past = [] if self.scope == "temp" else stored.tail(where)
-        if not (cwd or past) and self.is_agents:
-            with contextlib.suppress(FileNotFoundError):  # somebody removed it
-                cwd = os.getcwd()
+        cwd = cwd or self.beginning(session)
         talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
         said, is_cut = stored.recent(past)
         deeds = talk.recall(said)
@@ -143,6 +140,17 @@ class ChatPlace:
         if session != self.session:
             self.before, self.session = self.session or None, session
         return talk, deeds
+
+    def beginning(self, session: str) -> str | None:
+        """Returns where an agent's session works that begins now: where we are. None for one that is there,
+        which stays where it was. Models work nowhere."""
+        if not self.is_agents:
+            return None
+        if self.scope != "temp" and stored.place(self.root, self.whole, self.scope, session).exists():
+            return None
+        with contextlib.suppress(FileNotFoundError):  # somebody removed it
+            return os.getcwd()
+        return None
 
     def sight(self, session: str, cwd: str | None) -> Surroundings:
         """Where the calls of a session find their files."""

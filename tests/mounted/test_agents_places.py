@@ -105,3 +105,27 @@ def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path)
             for client in clients.values():
                 assert "does not answer" in client.error()["message"]
         assert ctx.status["runs"].startswith("0 active")
+
+
+def test_a_session_that_is_begun_by_send_works_here(python: Path) -> None:
+    # it worked in / and lost the file
+    with mounted(python) as ctx, agent(ctx, "sent", "fs.*") as path:
+        there = ctx.work / "folder"
+        there.mkdir()
+        write = script(call("fs.write", "c1", path="made", content="x"), say("done"))
+        send = (
+            f"{python.parent}/ctx",
+            "send",
+            path,
+            "--session",
+            "new",
+            "--approve",
+            "fs.write",
+            "--",
+            write,
+        )
+        ctx.run(send, cwd=there, check=True)
+        assert (there / "made").read_text() == "x"
+        assert (ctx.root / f"home/{os.getuid()}/{path}.d/session/new/cwd").read_text() == f"{there}\n"
+        ctx.run(send, cwd=ctx.work, check=True)  # an old one stays where it was
+        assert not (ctx.work / "made").exists()

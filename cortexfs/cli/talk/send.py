@@ -22,12 +22,12 @@ from cortexfs.core.talk.requests import Decision, Input
 
 
 def run(options: argparse.Namespace) -> int:
-    words = [os.fsencode(word) for word in options.text]
+    words = [b"--", *map(os.fsencode, options.text)] if options.text else []  # the parser took the one given
     chosen = talking.output(options)
     where = talking.named(options)
     room = parse.prompt_room(words)  # as far as standard input is wanted and could be sent
     said = _spoken(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
-    cwd = talking.directory(options.cwd)
+    cwd = talking.directory(options.cwd) or where.beginning(options.session)
     talk = Talk(where.name, options.session, options.scope, new_id, cwd, where.sight(options.session, cwd))
     heard, show = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
@@ -107,7 +107,7 @@ COMMANDS = {
             talking.OBJECT,
             arg("text", "TEXT", _TEXT, nargs="*", default=[]),
             *talking.session(),
-            arg("--cwd", "DIR", "the session's working directory from now on"),
+            arg("--cwd", "DIR", "where the session works (default: here, for an agent's new one)"),
             arg("--id", "ID", "a name for this message, so that a retry says it once"),
             arg("--approve", "TOOL", _APPROVE, action="append", default=[]),
             talking.OUTPUT,

@@ -84,18 +84,27 @@ def tool_input(args: Sequence[bytes], schema: Mapping[str, Any], stdin: Reader) 
 def prompt_room(args: Sequence[bytes]) -> int | None:
     """How much of standard input a prompt takes beside these arguments; None when it is not read.
     What is wrong with them is said now, so that nothing is read in vain."""
-    for number, arg in enumerate(args, 1):
-        _text(arg, f"argument {number}")
-    room, given = _room(args), sum(arg == _STDIN.encode() for arg in args)
+    room, given = _room(args), _spoken(args).count(_STDIN)
     if given > 1:
         raise _twice_stdin()
     return room if given or not args else None
 
 
+def _spoken(args: Sequence[bytes]) -> list[str]:
+    """The words, without the first `--`, behind which a word may begin with one."""
+    words = [_text(arg, f"argument {number}") for number, arg in enumerate(args, 1)]
+    for place, word in enumerate(words):
+        if word == "--":
+            return words[:place] + words[place + 1 :]
+        if word.startswith("--"):
+            raise Fault("EINVAL", f"{clipped(word)} is no flag of a prompt; to say it, write -- before it")
+    return words
+
+
 def prompt(args: Sequence[bytes], stdin: bytes = b"") -> Prompt:
     """The prompt's text, or the object that was given in its place; `stdin` as far as it was wanted."""
     room = prompt_room(args)
-    words = [_text(arg, f"argument {n}") for n, arg in enumerate(args, 1)]
+    words = _spoken(args)
     spoken = [word for word in words if word != _STDIN]
     text = " ".join(spoken)
     if room is not None:

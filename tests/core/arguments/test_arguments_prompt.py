@@ -15,7 +15,9 @@ from cortexfs.core.errors import Fault
     [
         # "arguments are joined by spaces into the prompt"
         (["say", "hello  you"], "say hello  you"),
-        (["--", "--flag", "a=b"], "-- --flag a=b"),
+        (["--", "--flag", "a=b"], "--flag a=b"),
+        (["say", "--", "--", "-x"], "say -- -x"),
+        (["-x", "a--b", "a=--b"], "-x a--b a=--b"),
         # "one argument that is a JSON object with messages, input or task is taken as such"
         (['{"input":"hi"}'], {"input": "hi"}),
         (['{"messages":[{"role":"user"}],"x":1}'], {"messages": [{"role": "user"}], "x": 1}),
