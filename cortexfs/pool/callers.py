@@ -8,8 +8,8 @@
 Rules: the caller's powers are read before it is seen where it is. Somebody who was seen here may enter a user
 namespace, in which /proc then shows powers that are none here. An answer is mostly there when it is wanted,
 and whoever wants one reads all that come before it. A task reads those that are late. Whoever waits is told
-by an event, as others may read the answer. The channel is as old as the daemon, and another looker hears what
-the last one has not.
+that it came, as others may read the answer. The channel is as old as the daemon, and another looker hears
+what the last one has not.
 This file must never know of frames or policy, or what is called.
 """
 
@@ -24,6 +24,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import trio
 
@@ -34,7 +35,7 @@ from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost
 from cortexfs.peers.caller import Caller, Peer, credentials, gone, nobody
 from cortexfs.peers.place import HERE, SeenPlace
-from cortexfs.peers.prompt import in_task
+from cortexfs.peers.prompt import told
 from cortexfs.pool.starter import Child, Starter
 
 # The loop waits as well, but for PROMPT_MS at most, and not again for PAUSE when that was not enough.
@@ -57,7 +58,7 @@ class LookQuestion:
         self.number = number
         self.pid = pid
         self.answer: SeenPlace | OSError | None = None
-        self.came: trio.Event | None = None  # while somebody waits for it
+        self.came: Callable[[], object] | None = None  # while somebody waits for it
 
 
 class Looker:
@@ -134,11 +135,7 @@ class Looker:
     async def seen(self, question: LookQuestion) -> SeenPlace:
         """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
         if not self._comes_soon(question):
-            await in_task()
-            if question.answer is None:  # as it was before this was a task
-                question.came = trio.Event()
-                self._note_late(question)
-                await question.came.wait()
+            await told(partial(self._call_back, question))
         if isinstance(question.answer, OSError):
             raise question.answer
         assert question.answer is not None
@@ -166,6 +163,13 @@ class Looker:
             self._send()
         return True
 
+    def _call_back(self, question: LookQuestion, told: Callable[[], object]) -> None:
+        if question.answer is not None:
+            told()
+            return
+        question.came = told
+        self._note_late(question)
+
     def _note_late(self, question: LookQuestion) -> None:
         self._late.add(question.number)
         self._is_late.set()
@@ -184,7 +188,7 @@ class Looker:
             where = HERE if is_here else place.of((*namespaces,), (mount, inode))
             question.answer = SeenPlace(where, rights[0] if rights else None)
         if question is not None and question.came is not None:
-            question.came.set()
+            question.came()
 
     def forget(self, question: LookQuestion) -> None:
         """Have no answer. It holds a directory, so that it is taken, and closed, now if that can be."""

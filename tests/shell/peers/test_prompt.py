@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from cortexfs.peers.prompt import ShortConversations, in_task, is_readable
+from cortexfs.peers.prompt import ShortConversations, in_task, is_readable, told
 from tests.waiting import PATIENCE
 
 
@@ -76,6 +76,49 @@ async def test_one_that_is_not_goes_on_as_a_task(pair: tuple[socket.socket, sock
     async with prompt() as made:
         made.begin(talk())
         await over.wait()
+
+
+async def test_one_that_is_told_something_goes_on_where_it_is_told() -> None:
+    bells: list[Callable[[], object]] = []
+    said = []
+
+    async def wait(number: int) -> None:
+        await told(bells.append)
+        said.append(number)
+
+    async def tell() -> None:
+        for bell in bells:
+            bell()
+        said.append(0)
+
+    async with prompt() as made:
+        made.begin(wait(1))
+        made.begin(wait(2))
+        assert said == []
+        made.begin(tell())
+        assert said == [0, 1, 2], "one after the other"
+        bells[0]()
+    assert said == [0, 1, 2], "it is told once"
+
+
+async def test_a_task_is_told_too() -> None:
+    with trio.fail_after(PATIENCE):
+        await told(lambda bell: bell())
+
+
+async def test_one_that_is_not_told_is_cancelled_with_the_others() -> None:
+    over = []
+
+    async def wait() -> None:
+        try:
+            await told(lambda bell: None)
+        finally:
+            over.append(True)
+
+    async with prompt() as made:
+        made.begin(wait())
+        await trio.lowlevel.checkpoint()
+    assert over
 
 
 async def test_one_that_waits_is_cancelled_with_the_others(pair: tuple[socket.socket, socket.socket]) -> None:
