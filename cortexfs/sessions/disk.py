@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from cortexfs.sessions.log_facts import Scan
+from cortexfs.sessions.log_facts import Scan, Scanned
 from cortexfs.state import no_links, whole_files
 
 PIECE = 1 << 20
@@ -179,8 +179,9 @@ def cut(path: Path, descriptor: int, end: int) -> str:
     return kept.name
 
 
-def scan(descriptor: int) -> Scan:
-    found = Scan()
+def scan(descriptor: int, known: Scanned | None = None) -> Scan:
+    """Returns what is in a log, of which a beginning may be known."""
+    found = Scan(known)
     while piece := os.pread(descriptor, PIECE, found.read):
         found.feed(piece)
     return found

@@ -10,16 +10,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import trio
 
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.sessions import checkpoint
 from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.layout import EVENTS, Address, DerivedFacts
 from cortexfs.sessions.log import Log, Share, WriteLoad
-from cortexfs.sessions.log_facts import Scan
+from cortexfs.sessions.log_facts import Scan, Scanned
 
 READERS = 8  # threads that may wait for the disk on behalf of readers
 ADVICE = {
@@ -39,6 +41,7 @@ class LogContent(msgspec.Struct):
     scan: Scan
     given: int  # the last id that may have been seen
     derived: int = 0  # how much of the log is in the files beside it
+    kept: tuple[int, bytes] = (0, b"")  # how much of it is in a checkpoint, and what its user made of that
     made: bool = False
     torn: bool = False  # a crash left something behind its end that could not be cut off
     remarks: list[str] = msgspec.field(default_factory=list)  # what a person should hear of it
@@ -64,6 +67,7 @@ class FileLog(Log):
         self.torn = loaded.torn
         self.ragged = False  # a write failed and may have left a piece of itself
         self.derived = loaded.derived
+        self.kept = loaded.kept
         self.doubtful = False  # an fsync failed: what it should have written has to be written once more
         self.fresh: list[Path] = []  # folders with new entries that are not on disk
         self.syncing = False
@@ -93,6 +97,23 @@ class FileLog(Log):
             raise fault_of(error, "read") from None
         finally:
             self._disk.descriptors.release(opened)
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Returns True if much of it would have to be read anew, and all of it is on disk."""
+        rests = not self.pending and self.synced == self.size and not self.ended and not self.fault
+        return rests and self.size - self.kept[0] >= checkpoint.STEP
+
+    async def keep(self, state: bytes) -> None:
+        """Keep a checkpoint, with what its user has made of all of it."""
+        scanned = Scanned.of(self.size, self.facts, self.index)
+        self.kept = self.size, state
+        with suppress(OSError):  # then it is read anew
+            await trio.to_thread.run_sync(self._keep, scanned, state, limiter=self._disk.reading)
+
+    def _keep(self, scanned: Scanned, state: bytes) -> None:
+        with self._disk.descriptors.using(self.path) as descriptor:
+            checkpoint.write(self.folder, descriptor, scanned, state)
 
     def read(self, offset: int, size: int) -> bytes:
         with self._disk.descriptors.using(self.path) as descriptor:

@@ -5,6 +5,7 @@
                                                   latest.md         the last answer's text
                                                   state             idle, active, done, error, cancelled
                                                   cwd created_at updated_at meta.json
+                                                  .checkpoint       of a long log (checkpoint.py)
                                       session/index/list            names, newest first
                                                     current         the newest one's name
                                                     by-cwd/<hash>   the session last used in a directory

@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessions import disk, layout
+from cortexfs.sessions import checkpoint, disk, layout
 from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.file_log import LogContent, fault_of
 from cortexfs.sessions.layout import EVENTS, Address
@@ -96,10 +96,13 @@ class Loading:
 
     def _examine(self, address: Address, descriptor: int, unclean: bool) -> LogContent:
         written = os.fstat(descriptor).st_mtime
-        found = disk.scan(descriptor)
+        known = checkpoint.read(self._folder(address), descriptor)
+        found = disk.scan(descriptor, known.scanned if known else None)
         if not found.size or 0 in found.damaged:
             _refuse_newer(descriptor)
         loaded = LogContent(found, found.facts.last, made=True)
+        if known:
+            loaded.kept = known.scanned.size, known.state
         if found.read > found.size:
             _repair(self._folder(address) / EVENTS, descriptor, loaded)
         if found.damaged:

@@ -12,6 +12,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -93,6 +94,19 @@ class LogFacts:
         else:
             self._parts = []
 
+    def values(self) -> tuple[Any, bytes, list[tuple[int, int]], list[tuple[int, int]]]:
+        """Returns the values for `restore`."""
+        facts = self.last, self.runs, self.messages, self.cwd, [*self.active], self.status
+        return facts, self.places.tobytes(), [*self.latest], [*self._parts]
+
+    def restore(self, known: Scanned) -> None:
+        self.last, self.runs, self.messages, self.cwd, active, self.status = known.facts
+        self.active = dict.fromkeys(active)
+        self.places.frombytes(known.places)
+        self._parts = known.parts
+        # As long as an answer goes on, they are one list.
+        self.latest = known.parts if known.latest == known.parts else known.latest
+
 
 class Index:
     """Where ids stand: sparse, so that its memory does not grow with the log."""
@@ -113,20 +127,47 @@ class Index:
             self._ids, self._offsets, self._step = self._ids[::2], self._offsets[::2], self._step * 2
         self._next = offset + self._step
 
+    def values(self) -> tuple[bytes, bytes, int, int]:
+        """Returns the values for `restore`."""
+        return self._ids.tobytes(), self._offsets.tobytes(), self._step, self._next
+
+    def restore(self, ids: bytes, offsets: bytes, step: int, next_: int) -> None:
+        self._ids.frombytes(ids)
+        self._offsets.frombytes(offsets)
+        self._step, self._next = step, next_
+
     def before(self, id: int) -> int:
         """An offset at which a line begins, at or before the event `id`."""
         at = bisect_right(self._ids, id) - 1
         return self._offsets[at] if at >= 0 else 0
 
 
-class Scan:
-    """One pass over a log: feed it the pieces of the file, in order."""
+class Scanned(msgspec.Struct, frozen=True, array_like=True):
+    """The findings of one pass over the beginning of a log, as values."""
 
-    def __init__(self) -> None:
+    size: int
+    facts: tuple[int, int, int, str | None, list[str], str | None]
+    places: bytes
+    latest: list[tuple[int, int]]
+    parts: list[tuple[int, int]]
+    index: tuple[bytes, bytes, int, int]
+
+    @staticmethod
+    def of(size: int, facts: LogFacts, index: Index) -> Scanned:
+        return Scanned(size, *facts.values(), index.values())
+
+
+class Scan:
+    """One pass over a log: feed it the pieces of the file, in order, or those behind what is known."""
+
+    def __init__(self, known: Scanned | None = None) -> None:
         self.facts = LogFacts()
         self.index = Index()
-        self.size = 0  # where the last good line ends
-        self.read = 0
+        self.size = self.read = 0  # where the last good line ends, and what was fed
+        if known is not None:
+            self.facts.restore(known)
+            self.index.restore(*known.index)
+            self.size = self.read = known.size
         self.damaged: list[int] = []  # lines that are no events, with events after them: their offsets
         self._doubtful: list[int] = []
         self._rest = b""

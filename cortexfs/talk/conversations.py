@@ -19,8 +19,9 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
+import msgspec
 import trio
 
 from cortexfs.core import frames
@@ -30,6 +31,7 @@ from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.talk.session import AcceptedMessage, Session, unknown
 from cortexfs.models.ask.driver import Driver
 from cortexfs.pool.run_table import SOCKET, Runs
+from cortexfs.sessions.file_log import FileLog
 from cortexfs.sessions.layout import Address
 from cortexfs.sessions.log import Log, nobody
 from cortexfs.sessions.memory_log import MemoryLog
@@ -224,6 +226,8 @@ class Conversations:
         try:
             while (accepted := live.session.active) and not live.is_lost:
                 await self._answer(live, accepted)
+                if not live.session.active:
+                    await _keep(live)
         finally:
             live.working = False
             self._working.discard(live)
@@ -267,6 +271,13 @@ class Conversations:
         await live.log.durable(last.number)
 
 
+async def _keep(live: LiveSession) -> None:
+    """At rest: have the log keep what is known of it, if it is long."""
+    log_ = live.log
+    if isinstance(log_, FileLog) and log_.is_worth_keeping and live.session.last == log_.last:
+        await log_.keep(live.session.kept())
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
@@ -280,6 +291,10 @@ def _status(fault: Fault | None) -> frames.Status:
 async def _replay(session: Session, log_: Log) -> int:
     """Fold the whole log into the session; how many of its lines could not be understood."""
     offset = damaged = 0
+    if isinstance(log_, FileLog) and 0 < log_.kept[0] <= log_.visible:
+        with suppress(msgspec.MsgspecError):  # of a version that kept something else
+            session.restore(log_.kept[1])
+            offset = log_.kept[0]
     while data := await log_.lines(offset, REPLAY):
         if isinstance(log_, MemoryLog) or len(data) <= SHORT_LOG:
             damaged += _fold(session, data)

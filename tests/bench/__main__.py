@@ -219,6 +219,9 @@ def crowds(python: Path) -> Iterator[Row]:
             if count == listings.SOME:
                 took = listings.command(ctx, "ls", "-l", str(place), rows=count)
                 yield below(f"ls -l of {count:,} sessions", took.whole, "s", 2)
+    first, again = listings.long_session(python)
+    yield below("ctx send to a session of 1 GiB, whole, after another mount", again, "s", 0.5)
+    yield fact("the same for the first time, when its log is read", first, "s")
 
 
 def plugged(python: Path) -> Iterator[Row]:

@@ -89,6 +89,9 @@ def sessions(python: Path, count: int) -> Iterator[tuple[Ctx, Path]]:
         place = Path(f"home/{os.getuid()}/{OBJECT}.d/session")
         _fill(ctx.state / "sessions" / place, count)
         ctx.mount()
+        command(ctx, program(ctx), "session", "list", rows=count)  # which makes the list of those
+        ctx.umount()
+        ctx.mount()
         yield ctx, ctx.root / place
 
 
@@ -99,3 +102,38 @@ def _fill(folder: Path, count: int) -> None:
         made.mkdir(mode=0o700)
         for name, data in files.items():
             (made / name).write_bytes(data.replace(b'"first"', b'"%b"' % made.name.encode()))
+
+
+LONG = 1 << 30  # bytes of a session's log
+_LIMITS = f"[sessions]\nsession_mib = {2 * LONG >> 20}\nuser_mib = {4 * LONG >> 20}\n"
+_DELTA = b'{"type":"delta","id":"%d","run":"r%d","text":"the quick brown fox jumps over the lazy dog"}\n'
+_RUN = 5_000  # deltas of a message
+
+
+def long_session(python: Path) -> tuple[float, float]:
+    """Seconds of a message to a session of LONG bytes, of which nothing is known, and after another mount."""
+    with mounted(python, config=_LIMITS) as ctx:
+        words = (program(ctx), "send", OBJECT, "--session", "long", "hello")
+        command(ctx, *words, rows=0)
+        ctx.umount()
+        folder = ctx.state / f"sessions/home/{os.getuid()}/{OBJECT}.d/session/long"
+        (folder / "meta.json").unlink()  # which says how much of the log the other files are made of
+        _grow(folder / "events.jsonl")
+        took = []
+        for _ in range(2):
+            ctx.mount()
+            took.append(command(ctx, *words, rows=0).whole)
+            ctx.umount()
+        ctx.mount()
+        return took[0], took[1]
+
+
+def _grow(log: Path) -> None:
+    with log.open("wb") as file:
+        for first in range(1, LONG, _RUN + 2):
+            head = b'{"type":"start","id":"%d","run":"r%d","model":"debug/echo"}\n' % (first, first)
+            done = b'{"type":"done","id":"%d","run":"r%d","status":"ok"}\n' % (first + _RUN + 1, first)
+            deltas = b"".join(_DELTA % (id_, first) for id_ in range(first + 1, first + _RUN + 1))
+            file.write(head + deltas + done)
+            if file.tell() > LONG:
+                return

@@ -21,7 +21,7 @@ ROOMS = {
     "sdk": "sdk",
     "tools": "sdk tools",
     "host": "core linux net peers state sdk tools host version",
-    "sessions": "core linux state sessions",
+    "sessions": "core linux state version sessions",
     "pool": "core linux peers state pool",
     "models": "core net state pool version models",
     "agents": "core state models agents",

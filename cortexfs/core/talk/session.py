@@ -106,6 +106,17 @@ class AcceptedMessage(NamedTuple):
     request: Send
 
 
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A session at rest, as values."""
+
+    first: int
+    last: int
+    cwd: str | None
+    runs: dict[str, SessionRun]
+    leaps: list[tuple[int, int]]
+
+
+_kepts = msgspec.msgpack.Decoder(_Kept)
 _heads = msgspec.json.Decoder(Head)
 _text = msgspec.json.Encoder()
 # Most lines of a log, and those that change nothing but the number of the next.
@@ -172,6 +183,19 @@ class Session:
         self._leave_gap(number)
         self.first, self.last, self.next = (self.first if self.last else number), number, number + 1
         return LogEvent(number, head.run or "", run is not None and run.state == "over", line)
+
+    def kept(self) -> bytes:
+        """Returns the values for `restore`: this session at rest."""
+        leaps = [(leap.start, leap.stop) for leap in self._leaps]
+        return msgspec.msgpack.encode(_Kept(self.first, self.last, self.cwd, self.runs, leaps))
+
+    def restore(self, kept: bytes) -> None:
+        """Begin where a session was kept, in place of a replay up to there."""
+        known = _kepts.decode(kept)
+        self.first, self.last, self.next, self.cwd = known.first, known.last, known.last + 1, known.cwd
+        self.runs = known.runs
+        self._sends = {run.request: id_ for id_, run in known.runs.items() if run.request is not None}
+        self._leaps = [range(*leap) for leap in known.leaps]
 
     def _leave_gap(self, number: int) -> None:
         if self.last and number > self.last + 1:

@@ -16,6 +16,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta
 from cortexfs.core.registry import Key
 from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.sessions import checkpoint
+from cortexfs.sessions.file_log import FileLog
 from cortexfs.sessions.store import SessionLimits
 from cortexfs.talk.conversations import IDLE, IDLE_RUNS
 from tests.settled import settled
@@ -324,8 +326,13 @@ async def test_runs_that_end_when_the_daemon_stops(tmp_path: Path) -> None:
         assert (await history(world, "s", SCRIPT))[-1]["code"] == "EHOSTDOWN"
 
 
-async def test_what_was_written_is_there_for_the_next_daemon(tmp_path: Path) -> None:
-    # abi.md 5.14, after a restart
+@pytest.mark.parametrize("step", [1, checkpoint.STEP], ids=["kept", "read"])
+async def test_what_was_written_is_there_for_the_next_daemon(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 5.14, after a restart; a long log is not read anew for it
+    monkeypatch.setattr(checkpoint, "STEP", step)
+
     async def say(client: Client) -> list[Frame]:
         await client.send("hello you", session="s", id="m")
         return await client.until("done")
@@ -335,4 +342,9 @@ async def test_what_was_written_is_there_for_the_next_daemon(tmp_path: Path) -> 
         async with conversing(tmp_path) as world:
             with world.connected() as client:
                 told.append(await say(client))
+            await world.idle()
+            live = await world.conversations.open(world.address("s"))
+            assert isinstance(live.log, FileLog)
+            assert (live.log.kept[0] == live.log.size) == (step == 1)
+            assert len(live.session.runs) == 1
     assert told[0] == told[1] == told[2]

@@ -1,0 +1,60 @@
+"""The facts about a long log, kept beside it, so that whoever opens the log reads only what came since.
+
+Rules: the log is the only truth, and this file may go at any time. It is believed of the very file that it
+names, if that begins and ends as it did, and of the version of the package that wrote it. Nothing is in it
+that is not on disk in the log. What a log's user makes of it is bytes here. These calls block: they belong in
+a thread.
+This file must never know what a session is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.sessions import disk
+from cortexfs.sessions.log_facts import Scanned
+from cortexfs.version import VERSION
+
+NAME = ".checkpoint"  # beside the log, in no listing
+STEP = 16 << 20  # bytes of a log that are worth one: to read them takes a tenth of a second
+_ENDS = 64 << 10  # bytes by which a log is known
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    version: str
+    inode: int
+    ends: bytes
+    scanned: Scanned
+    state: bytes  # what the user of the log made of it up to there
+
+
+_decoder = msgspec.msgpack.Decoder(Checkpoint)
+
+
+def write(folder: Path, log: int, scanned: Scanned, state: bytes) -> None:
+    """Keep what is known of the log, a descriptor, up to `scanned.size`."""
+    kept = Checkpoint(VERSION, os.fstat(log).st_ino, _ends(log, scanned.size), scanned, state)
+    disk.replace(folder / NAME, [msgspec.msgpack.encode(kept)])
+
+
+def read(folder: Path, log: int) -> Checkpoint | None:
+    """None where there is none that can be believed."""
+    with suppress(OSError, msgspec.MsgspecError), open(folder / NAME, "rb", opener=_beside) as file:
+        kept = _decoder.decode(file.read())
+        if (kept.version, kept.inode) == (VERSION, os.fstat(log).st_ino):
+            return kept if kept.ends == _ends(log, kept.scanned.size) else None
+    return None
+
+
+def _beside(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _ends(log: int, size: int) -> bytes:
+    last = max(0, size - _ENDS)
+    return hashlib.sha256(os.pread(log, _ENDS, 0) + os.pread(log, size - last, last)).digest()
