@@ -67,19 +67,22 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
     as is a chain that cannot be read. A chain that ends elsewhere is of a process that has
     NoNewPrivs from someone else, systemd or bwrap say, and is not nested.
 
-    EACCES too where either witness names another daemon: what it has confined, we would take for a person.
+    EACCES too where either witness names another daemon: what it has confined, we would take for a person;
+    and where the cgroup alone names a host that is not in it: who may make cgroups may give one any name.
 
     What this cannot see: without cgroups, an orphan whose host was inside a container's pid
     namespace and has died, as the kernel hands it to that container's init. The fork server
     therefore makes no labelled host in a pid namespace without a cgroup.
     """
-    number = _cgroup_host(pid)
+    number, group = _cgroup_host(pid)
     by_group = next((host for host in hosts.values() if host.number == number), None)
     if number is not None and by_group is None:
         raise _unknown("it began in a run that has ended")
     by_parents = _host_above(pid, hosts)
     if by_group and by_parents and by_group.number != by_parents.number:
         raise _unknown("its cgroup is that of another one than its parents'")
+    if by_group and not by_parents and _cgroup_host(by_group.pid) != (number, group):
+        raise _unknown("its cgroup has the name of one, and is another")
     return by_group or by_parents
 
 
@@ -120,13 +123,16 @@ def _is_fork_server(pid: int, otherwise: bool) -> bool:
     return otherwise if words == [b""] else not _STARTING.isdisjoint(words)
 
 
-def _cgroup_host(pid: int) -> int | None:
-    """The number of the host whose cgroup (limits.Groups) holds `pid`. EACCES if it is another daemon's."""
+def _cgroup_host(pid: int) -> tuple[int | None, bytes]:
+    """The number of the host whose cgroup (limits.Groups) holds `pid`, and that cgroup. EACCES if it is
+    another daemon's."""
     data = record(b"/proc/%d/cgroup" % pid)
-    found = re.search(rb"/cortexfs-(\d+)\.(\d+)/(\d+)(?:/|$)", data, re.MULTILINE)
-    if found and os.getpid() not in (int(found[1]), int(found[2])):  # the daemon, and its fork server
+    found = re.search(rb"^.*/cortexfs-(\d+)\.(\d+)/(\d+)(?=/|$)", data, re.MULTILINE)
+    if not found:
+        return None, b""
+    if os.getpid() not in (int(found[1]), int(found[2])):  # the daemon, and its fork server
         raise _of_another()
-    return int(found[3]) if found else None
+    return int(found[3]), found[0]
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -3,9 +3,11 @@
 Main path: `read` gives the bytes of a file that nobody but this user and root can have written.
 
 Rules: a file, a link that leads to it, and each folder that holds one of these belong to this user or root,
-and nobody else may write them; of a folder, a sticky bit is enough. The file that was looked at is the one
-that is read. Where others may remove a file, that it is missing is not believed either. What a refusal means
-is for each reader to say: nothing is allowed by it.
+and nobody else may write them; of a folder, a sticky bit is enough. So do all folders above, where a group
+may write: with a umask of 002 the group is its user's own. Above, the owner of "/" counts as root, which in a
+user namespace may have no number. The file that was looked at is the one that is read. Where others may
+remove a file, that it is missing is not believed either. What a refusal means is for each reader to say:
+nothing is allowed by it.
 This file must never know what is in a file.
 """
 
@@ -21,7 +23,7 @@ from typing import BinaryIO
 from cortexfs.core.errors import Fault, os_faults
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group's bit is that of all its entries (acl(5))
-MAX_LINKS = 8
+MAX_LINKS = 40  # as in the kernel (path_resolution(7))
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -76,9 +78,9 @@ def secret(path: Path, most: int, what: str, mend: str) -> bytes:
 
 def folder(path: Path) -> None:
     """Raises Unbelieved where others may change what is in the folder."""
-    held = os.open(path, _FOLDER)
+    held = _open(path, os.geteuid(), _FOLDER)
     try:
-        _check_folder(path, os.fstat(held), os.geteuid())
+        _check_folder(str(path), os.fstat(held), os.geteuid())
     finally:
         os.close(held)
 
@@ -114,33 +116,46 @@ def set_mode(path: Path | int, mode: int) -> None:
         os.chmod(path, mode)
 
 
-def _open(path: Path | str, owner: int) -> int:
+def _open(path: Path | str, owner: int, flags: int = _FILE) -> int:
     """A descriptor of what the path leads to, each step of which is looked at."""
-    for _ in range(MAX_LINKS):
-        above, name = os.path.split(path)
-        held = os.open(above or ".", _FOLDER)
+    left = _names(str(path) if os.path.isabs(path) else os.path.join(os.getcwd(), path))
+    place, held, links = "/", os.open("/", _FOLDER), 0
+    top = os.fstat(held).st_uid
+    while left:
+        name = left.pop()
         try:
-            _check_folder(above, os.fstat(held), owner)
+            is_above = left or flags == _FOLDER
+            _check_folder(place, os.fstat(held), owner, *((stat.S_IWOTH, top) if is_above else ()))
+            place = os.path.join(place, name)
             seen = os.stat(name, dir_fd=held, follow_symlinks=False)
-            _check_owner(path, seen, owner)  # also of a file that cannot be opened
-            if not stat.S_ISLNK(seen.st_mode):
-                return os.open(name, _FILE, dir_fd=held)
-            path = os.path.join(above, os.readlink(name, dir_fd=held))
+            is_link = stat.S_ISLNK(seen.st_mode)
+            if is_link or not left:
+                _check_owner(place, seen, owner)  # also of a file that cannot be opened
+            if (links := links + is_link) > MAX_LINKS:
+                raise UntrustedFile("ELOOP", f"{path} is over {MAX_LINKS} links; put the file itself there")
+            if is_link:
+                left += _names(os.path.join(os.path.dirname(place), os.readlink(name, dir_fd=held)))
+                place = "/"
+            following = os.open(place if is_link else name, _FOLDER if left else flags, dir_fd=held)
         finally:
             os.close(held)
-    raise UntrustedFile(
-        "ELOOP", f"{path} is a link of a link, over {MAX_LINKS} deep; put the file itself there"
-    )
+        held = following
+    return held
 
 
-def _check_folder(path: Path | str, seen: os.stat_result, owner: int) -> None:
-    _check_owner(path, seen, owner)
-    if seen.st_mode & OTHERS and not seen.st_mode & stat.S_ISVTX:
+def _names(path: str) -> list[str]:
+    """Returns the names in a path, the last one first."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _check_folder(path: str, seen: os.stat_result, owner: int, others: int = OTHERS, top: int = 0) -> None:
+    _check_owner(path, seen, owner, top)
+    if seen.st_mode & others and not seen.st_mode & stat.S_ISVTX:
         why = "others than its owner may write it; look at what is in it, then: chmod go-w"
         raise UntrustedFile("EPERM", f"nothing in {path} is used: {why} {path}")
 
 
-def _check_owner(path: Path | str, seen: os.stat_result, owner: int) -> None:
-    if seen.st_uid not in (0, owner):
+def _check_owner(path: Path | str, seen: os.stat_result, owner: int, top: int = 0) -> None:
+    if seen.st_uid not in (0, owner, top):
         mend = f"look at what it says, then: chown -h {owner} {path}"
         raise UntrustedFile("EPERM", f"{path} is not used: it belongs to uid {seen.st_uid}; {mend}")

@@ -61,12 +61,7 @@ def create(where: Places) -> None:
             code_of(problem.errno), f"{problem.filename} cannot be made: {problem.strerror}; {mend}"
         ) from None
     for directory in where:
-        found = directory.stat()
-        if found.st_uid not in (0, os.geteuid()) or found.st_mode & believed.OTHERS:
-            mend = f"chown {os.geteuid()} {directory}; chmod go-w {directory}"
-            raise Fault(
-                "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"
-            )
+        believed.folder(directory)
 
 
 def place_of(state: Path) -> Path:

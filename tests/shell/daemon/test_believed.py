@@ -43,6 +43,28 @@ def moved(path: Path) -> Path:
     return folder
 
 
+def moved_below(path: Path) -> Path:
+    """The same, one folder further down."""
+    folder = moved(path)
+    below = folder / "below"
+    below.mkdir(mode=0o755)
+    os.chown(below, folder.stat().st_uid, -1)
+    (folder / "it").rename(below / "it")
+    path.unlink()
+    path.symlink_to(below / "it")
+    return folder
+
+
+def led(path: Path) -> Path:
+    """A link of the folder's owner leads to the folder that holds everything, from a folder beside it."""
+    base, aside = top(path), top(path).parent / "aside"
+    aside.mkdir(mode=0o755)
+    os.chown(aside, base.stat().st_uid, -1)
+    base.rename(aside / "base")
+    base.symlink_to("aside/base")
+    return aside
+
+
 def writable(path: Path, bits: int) -> None:
     path.chmod(path.stat().st_mode & 0o7777 | bits)
 
@@ -65,20 +87,18 @@ WAYS: dict[str, Callable[[Path], object]] = {
     "in a folder of a group": lambda path: writable(path.parent, 0o020),
     "in a folder of everybody": lambda path: writable(path.parent, 0o002),
     "in a folder of a folder of everybody": lambda path: writable(path.parent.parent, 0o002),
+    "in a folder below one of a stranger": lambda path: given(top(path)),
+    "in a folder below one of everybody": lambda path: writable(top(path), 0o002),
+    "in a folder by a stranger's link": lambda path: given(led(path).parent / "base"),
+    "in a folder by a link to below one of a stranger": lambda path: given(led(path)),
     "a link to a stranger's": lambda path: given(moved(path) / "it"),
     "a link into a folder of a stranger": lambda path: given(moved(path)),
     "a link into a folder of everybody": lambda path: writable(moved(path), 0o002),
+    "a link to below a folder of a stranger": lambda path: given(moved_below(path)),
     "a stranger's link": lambda path: given(moved(path).parent / path.relative_to(top(path))),
 }
-NESTED = "in a folder of a folder of everybody"
-DEEP = ("own agent", "plugin", "control", "weights")  # others are below what directories.create looks at
-OF_LINKS = (NESTED, "a stranger's", *(way for way in WAYS if way.startswith("in a folder of")))
-CASES = [
-    (kind, way)
-    for kind in KINDS
-    for way in WAYS
-    if (kind in DEEP if way == NESTED else kind != "weights" or way in OF_LINKS)
-]
+OF_LINKS = ("a stranger's", *(way for way in WAYS if way.startswith("in a folder")))
+CASES = [(kind, way) for kind in KINDS for way in WAYS if kind != "weights" or way in OF_LINKS]
 
 
 @contextlib.contextmanager

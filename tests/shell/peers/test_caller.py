@@ -347,21 +347,44 @@ def test_a_daemon_in_a_sandbox_serves_who_is_in_it_too() -> None:
     assert in_child(work) == 0
 
 
+def group_of(pid: int) -> Path:
+    """The cgroup in which the process is counted."""
+    kind, place = limits.hierarchies()[0]
+    lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    return next(place / path[1:] for _, kinds, path in lines if kinds == kind)
+
+
+@contextmanager
+def in_group(group: Path) -> Iterator[socket.socket]:
+    """The connection of a process in that cgroup, whose parents tell nothing, as in a container."""
+    with connected("setpriv", "--no-new-privs") as sock:
+        before = group_of(_pid(sock))
+        (group / "cgroup.procs").write_text(str(_pid(sock)))
+        try:
+            yield sock
+        finally:
+            (before / "cgroup.procs").write_text(str(_pid(sock)))
+
+
+@pytest.mark.skipif(not limits.hierarchies(), reason="no cgroups here")
 def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(
     forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not limits.hierarchies():
-        pytest.skip("no cgroups here")
-    monkeypatch.setattr(ancestry, "_ancestors", lambda pid: [pid, 1])  # as in a container
+    monkeypatch.setattr(ancestry, "_ancestors", lambda pid: [pid, 1])
     host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker"))
-    group = limits.hierarchies()[0][1] / f"cortexfs-{os.getpid()}.0" / str(host.number)
-    with connected("setpriv", "--no-new-privs") as sock:
-        group.mkdir(parents=True)
-        try:
-            (group / "cgroup.procs").write_text(str(_pid(sock)))
-            with caller_of(sock, forks.by_pid) as caller:
-                assert caller.identity.label == "worker"
-        finally:
-            (group.parents[1] / "cgroup.procs").write_text(str(_pid(sock)))
-            group.rmdir()
-            group.parent.rmdir()
+    with in_group(group_of(host.pid)) as sock, caller_of(sock, forks.by_pid) as caller:
+        assert caller.identity.label == "worker"
+
+
+@pytest.mark.skipif(not limits.hierarchies(), reason="no cgroups here")
+def test_the_name_of_a_hosts_cgroup_is_not_enough(forks: Forks) -> None:
+    # Who may make cgroups may give one any name.
+    host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker"))
+    group = limits.hierarchies()[0][1] / "mine" / group_of(host.pid).parent.name / str(host.number)
+    group.mkdir(parents=True)
+    try:
+        with in_group(group) as sock, pytest.raises(Fault, match="has the name of one"):
+            caller_of(sock, forks.by_pid)
+    finally:
+        for made in (group, *group.parents[:2]):
+            made.rmdir()

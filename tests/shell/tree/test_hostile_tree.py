@@ -53,4 +53,5 @@ def test_a_state_that_others_may_change_is_refused(tmp_path: Path, which: str) -
     getattr(where, which).chmod(0o777)
     with pytest.raises(Fault) as refused:
         create(where)
-    assert refused.value.code == "EACCES"
+    assert refused.value.code == "EPERM"
+    assert f"chmod go-w {getattr(where, which)}" in refused.value.message
