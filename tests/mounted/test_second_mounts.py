@@ -69,16 +69,19 @@ user: mkdir m && $CTX mount $PWD/m
 user: m/tool/shell.exec "{root}/tool/text.word_count x"
 user: {root}/tool/shell.exec "$PWD/m/tool/text.word_count x"
 user: m/tool/shell.exec "$PWD/m/tool/text.word_count x"
+user: mkdir n && $CTX mount $PWD/n --state $PWD/state --config $PWD/config
+user: m/tool/shell.exec "$PWD/n/tool/text.word_count x"
+user: n/tool/shell.exec "$PWD/m/tool/text.word_count x"
+user: $CTX umount $PWD/n
 user: $CTX umount $PWD/m
 """
 
 
-def test_a_users_daemon_beside_roots(ctx: Ctx, home: Path, python: Path) -> None:
+def test_a_users_daemons_beside_each_other_and_roots(ctx: Ctx, home: Path, python: Path) -> None:
     done = as_user(home, python, USERS_DAEMON.format(root=ctx.root))
-    first, second, third = done.stdout.split("-> ")[1:4]
-    for refused in (first, second):
-        assert "another CortexFS" in refused, done.stdout
-    assert "EACCES" not in third, done.stdout
+    said = done.stdout.split("-> ")[1:]
+    assert [at for at, part in enumerate(said) if "another CortexFS" in part] == [0, 1, 4, 5], done.stdout
+    assert "EACCES" not in said[2], done.stdout
 
 
 # Executes the rest in a sandbox: a filter of system calls that refuses next to nothing.

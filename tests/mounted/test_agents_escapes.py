@@ -1,0 +1,94 @@
+"""An agent's program tries every way out of its view, for root and for a user.
+
+The issue: "An agent loop of debug/script that tries every write, chmod, link, socket, exec and dry run that
+items 1-3 name: nothing outside its view changes; run as root and as a user." test_second_mounts.py has what a
+shell can try, and this what takes system calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cortexfs.linux import seccomp
+from tests.mounted import agents, escaping, test_second_mounts
+from tests.mounted.agents import shell
+from tests.mounted.ctx_mount import Ctx
+from tests.mounted.test_second_mounts import USERS, seen
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),
+    pytest.mark.skipif(os.uname().machine not in seccomp.MACHINES, reason="no filter for this machine"),
+]
+
+ctx, coder, beside = agents.ctx, agents.coder, test_second_mounts.beside
+
+# The same by a person's program, so that it is the view that refuses it to an agent's.
+FREE = (
+    *("mode by a descriptor", "times", "attributes", "written by memory", "exchanged", "executed"),
+    *("setuid by opening", "a queue of messages", "an abstract socket", "a limit", "a signal"),
+)
+
+
+@contextmanager
+def outside(base: Path, uid: int) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """A folder of the user's outside of all views, and a process of the user's that works there."""
+    out = base / f"outside-{uid}"
+    out.mkdir()
+    (out / "file").write_text("mine")
+    shutil.copy("/bin/true", out / "program")
+    (out / "link").symlink_to("file")
+    for path in (out, *out.iterdir()):
+        os.chown(path, uid, uid, follow_symlinks=False)
+    process = subprocess.Popen(["sleep", "infinity"], cwd=out, user=uid, group=uid, extra_groups=[])
+    try:
+        yield out, process
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(out)
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as found:
+        found.bind("\0cortexfs-test")
+        found.listen()
+        yield
+
+
+@USERS
+def test_no_call_leads_out_of_a_view(
+    ctx: Ctx, coder: str, beside: Ctx, listener: None, uid: int | None
+) -> None:
+    ctx.work.chmod(0o777)
+    shutil.copy(escaping.__file__, ctx.work / "escaping.py")
+    with outside(ctx.base, uid or 0) as (out, process):
+        before = seen(out)
+        words = shlex.join(["python3", "../escaping.py", str(out), str(process.pid), str(beside.root)])
+        said = shell(ctx, coder, f"mkdir in{uid} && cd in{uid} && {words}", uid)
+        answers = json.loads(said[said.index("{") : said.rindex("}") + 1])
+        assert answers.keys() == escaping.ATTEMPTS.keys()
+        assert [name for name, answer in answers.items() if answer == "done"] == []
+        assert seen(out) == before
+        assert process.poll() is None
+    assert not [path for path in ctx.work.rglob("*") if path.lstat().st_mode & 0o6000]
+
+
+@USERS
+def test_they_lead_where_no_view_is(ctx: Ctx, beside: Ctx, listener: None, uid: int | None) -> None:
+    with outside(ctx.base, uid or 0) as (out, process):
+        (own := out / "own").mkdir()
+        os.chown(own, uid or 0, uid or 0)
+        words = ["python3", escaping.__file__, str(out), str(process.pid), str(beside.root), *FREE]
+        answers = json.loads(ctx.run(words, uid=uid, cwd=own).stdout)
+        assert answers == dict.fromkeys(FREE, "done")
