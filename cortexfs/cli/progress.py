@@ -58,7 +58,7 @@ def shown(text: str) -> Iterator[Callable[[str], None]]:
         finally:
             _line.text = outer
         return
-    if not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb"):
+    if not os.isatty(2) or os.environ.get("TERM") in (None, "", "dumb"):
         yield _nothing
         return
     _line = _Line(text)

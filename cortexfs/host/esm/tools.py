@@ -12,6 +12,7 @@ This file must never know how a call arrives, nor what a manifest looks like.
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import sys
@@ -180,9 +181,14 @@ class _Plugin:
         self._scoped = esmrights.is_scoped(declared.capabilities)
         try:
             esmrights.check(declared.folder)
-            self._state = EsmState(declared.state, name)
         except Fault as fault:
             raise self._fault(fault.code, fault.message) from None
+
+    @functools.cached_property
+    def _state(self) -> EsmState:
+        """A new user's takes 20 ms to make, in which Deno can start."""
+        try:
+            return EsmState(self.declared.state, self.name)
         except sqlite3.Error as error:
             raise self._fault("EIO", f"its state cannot be read or written: {error}") from None
 
@@ -287,7 +293,7 @@ class _Plugin:
             ),
             esmrights.may_run(may),
         )
-        process = child.DenoProcess(start, self._state.answer, self._who)
+        process = child.DenoProcess(start, lambda *asked: self._state.answer(*asked), self._who)
         try:
             process.start()
             self._load(process)
