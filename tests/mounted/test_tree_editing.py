@@ -63,6 +63,12 @@ EDITORS = [
     "vim.tiny -es -u NONE -c 'set backup backupcopy=yes' -c '%s/old/new/' -c wq policy; rm -f policy~",
     "vim.tiny -es -c 'set nobackup writebackup backupcopy=no' -c '%s/old/new/' -c wq policy",
     "t=$(mktemp policy.XXXXXX); sed s/old/new/ policy > $t; mv $t policy",
+    "sed s/old/new/ policy > /tmp/$$; cp --remove-destination /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; install -m 644 /tmp/$$ policy; rm /tmp/$$",
+    # Of the names that perl makes up, one in a thousand is refused, and it goes on.
+    "perl -i -pe s/old/new/ policy; perl -i -pe s/old/new/ policy",
+    "printf '%s\\n' s/old/new/ w q | ed -s policy",
+    "ex -s -u NONE -c '%s/old/new/' -c x policy",
 ]
 
 
@@ -204,7 +210,7 @@ def test_a_full_disk_is_heard_by_whatever_writes(full: Served, shell: str, scrip
     done = full.run(shell, "-c", f"{begin} {script} && echo said done; rm -f $f")
     try:
         assert "said done" not in done.stdout, done
-        assert done.stderr or "vim" in script
+        assert done.stderr or script.startswith(("vim", "ex"))
         policy.touch()  # where it was removed first
         assert policy.read_text() == OLD
     finally:

@@ -134,6 +134,7 @@ PATTERNS = (
     r"{}\.[A-Za-z0-9]{{6,10}}",  # mktemp policy.XXXXXX
     r"#{}#|\.#{}",  # emacs
     r"sed[A-Za-z0-9]{{6}}",  # sed -i
+    r"(?=.*[A-Z0-9])[A-Za-z0-9]{{8}}",  # perl -i, 999 times of 1,000; no misspelt control
     r"\d{{4,5}}",  # vim tries whether it may create files: 4913 and on
     r"\.?tmp[A-Za-z0-9_.-]{{6,32}}|\.goutputstream-[A-Za-z0-9]{{6}}",  # mktemp, Python, GLib
 )

@@ -175,6 +175,7 @@ CONTROLS = ("policy", "system.md")
         "#policy#",
         ".#policy",
         "sedQx12Yz",
+        "aB3dE9xy",
         "4913",
         "policy.Xy12Zw",
         "tmpabc12345",
@@ -188,7 +189,20 @@ def test_names_that_editors_make_are_let_in(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["efort", "polic", "policyx", "systemXmd~", ".other.swp", "12", "sed", "name.txt", "", "policy\n", ".."],
+    [
+        "efort",
+        "fallbakc",
+        "polic",
+        "policyx",
+        "systemXmd~",
+        ".other.swp",
+        "12",
+        "sed",
+        "name.txt",
+        "",
+        "policy\n",
+        "..",
+    ],
 )
 def test_other_names_are_not(name: str) -> None:
     # abi.md 3.15

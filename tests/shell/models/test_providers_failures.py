@@ -382,5 +382,7 @@ async def test_a_server_that_speaks_no_tls() -> None:
         _, fault = await made.ask("hi")
     assert fault is not None
     assert fault.code == "EHOSTDOWN"
+    assert "https" in fault.message
+    assert "certificate" not in fault.message
     assert KEY not in fault.message
     assert not provider.requests
