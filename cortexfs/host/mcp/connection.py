@@ -50,7 +50,6 @@ MAX_TOOLS = 1000
 MAX_PAGES = 100
 HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
 LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
-_CLONE_FS = 0x200  # unshare(2)
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
 
 
@@ -100,8 +99,10 @@ class Link:
             result = self._asked(name, input, runtime)
             return result if isinstance(result, CallToolResult) else self._put(name, input, runtime, result)
         finally:
-            if runtime.cancelled:
-                self._doubt()
+            # Whoever gave up a call may have waited for a program that hangs.
+            if runtime.cancelled and self._pipe is not None and self._loop is not None:
+                with suppress(RuntimeError):
+                    self._trial = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
 
     def _asked(
         self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime
@@ -146,12 +147,6 @@ class Link:
             raise item
         return item
 
-    def _doubt(self) -> None:
-        """Whoever gave up a call may have waited for a program that hangs."""
-        if self._pipe is not None and self._loop is not None:
-            with suppress(RuntimeError):
-                self._trial = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
-
     def settle(self) -> None:
         """Wait until it is known whether the server still hears us, if that is in doubt."""
         if self._trial is not None:
@@ -171,7 +166,7 @@ class Link:
 
     def _run(self) -> None:
         try:
-            syscalls.unshare(_CLONE_FS)  # it was begun by a call, whose directory and umask are not its own
+            syscalls.unshare(syscalls.CLONE_FS)  # a call began it, whose directory and umask are not its own
             os.chdir("/")
             os.umask(0o077)
             asyncio.run(self._main())
@@ -201,8 +196,10 @@ class Link:
 
     async def _serve(self) -> None:
         assert self._closing is not None
+        self._pipe = Pipe(self._told, self._judge) if self._told.command else None
+        way = self._pipe or http.transport(self._told, self._judge)
         try:
-            async with self._connected() as client:
+            async with Client(way, message_handler=self._heard, client_info=self._info, cache=None) as client:
                 tools = await self._list(client)
                 self._client = client
                 self._opened.set_result(tools)
@@ -221,15 +218,6 @@ class Link:
             self._refuse(error)
         finally:
             self._closing.set()
-
-    def _connected(self) -> Client:
-        self._pipe = Pipe(self._told, self._judge) if self._told.command else None
-        return Client(
-            self._pipe or http.transport(self._told, self._judge),
-            message_handler=self._heard,
-            client_info=self._info,
-            cache=None,
-        )
 
     async def _list(self, client: Client) -> list[Tool]:
         found: list[Tool] = []
@@ -309,24 +297,17 @@ class Link:
         if self._judge.refused:
             self.is_open = False
             return self._fault("EACCES", f"answers HTTP {self._judge.refused}; see its headers and secrets")
-        if isinstance(error, MCPError):
-            return self._refusal(error)
+        if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
+            if self._pipe is None and error.code not in _ANSWERS:
+                # Of a session that has ended nothing else is told; the next call begins another.
+                self.is_open = False
+            return self._fault("EINVAL" if error.code == INVALID_PARAMS else "EIO", f"says: {error}")
         if isinstance(error, httpx2.HTTPError | OSError):
             self.is_open = False
             return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
-        if self._judge.why:
+        if self._judge.why or isinstance(error, MCPError):
             return self._lost()
         return self._fault("EPROTO", f"does not speak the protocol: {type(error).__name__}: {error}")
-
-    def _refusal(self, error: MCPError) -> Fault:
-        if error.code == CONNECTION_CLOSED:
-            return self._lost()
-        if self._pipe is None and error.code not in _ANSWERS:
-            self.is_open = (
-                False  # of a session that has ended nothing else is told; the next call begins another
-            )
-        code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
-        return self._fault(code, f"says: {error}")
 
     def _lost(self) -> Fault:
         self.is_open = False

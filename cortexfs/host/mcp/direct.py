@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from mcp import ClientSession
 from mcp.shared.dispatcher import CallOptions, Dispatcher
@@ -26,11 +25,7 @@ from mcp_types import (
 )
 
 T = TypeVar("T")
-
-
-class SdkRequest(NamedTuple):
-    method: str
-    params: dict[str, Any]
+SdkRequest: TypeAlias = tuple[str, dict[str, Any]]  # a method and its parameters
 
 
 class _Asking:
@@ -39,7 +34,7 @@ class _Asking:
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
-        return await _asked(SdkRequest(method, dict(params or {})))
+        return await _asked((method, dict(params or {})))
 
 
 @types.coroutine
@@ -73,9 +68,5 @@ def session(
     for number, page in enumerate(pages):
         params = PaginatedRequestParams(cursor=str(number)) if number else None
         said = page.model_dump(by_alias=True, mode="json", exclude_none=True)
-        driven(known.list_tools(params=params), partial(_said, said))
+        driven(known.list_tools(params=params), lambda *_, said=said: said)
     return known
-
-
-def _said(page: dict[str, Any], *_: object) -> dict[str, Any]:
-    return page

@@ -29,13 +29,15 @@ class ServerProcess(NamedTuple):
 async def started(told: McpTarget) -> ServerProcess:
     hears, stdin = _pipe(1)
     says, stdout = _pipe(0)
+    user = variables_of_user()
+    home = user.get("HOME", "/")
     try:
         process = await asyncio.create_subprocess_exec(
             *told.command,
             stdin=hears,
             stdout=says,
-            cwd=_directory(told.cwd),
-            env=_environment(told.environment),
+            cwd=told.cwd or (home if os.access(home, os.R_OK | os.X_OK) else "/"),
+            env=user | told.environment,
             start_new_session=True,
         )
     except BaseException as error:
@@ -76,16 +78,6 @@ def close(process: Process) -> None:
     """Closes asyncio's part of it."""
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
     transport.close()
-
-
-def _environment(told: dict[str, str]) -> dict[str, str]:
-    """Returns the environment of its user, and that of its file."""
-    return variables_of_user() | told
-
-
-def _directory(wanted: str) -> str:
-    home = variables_of_user().get("HOME", "/")
-    return wanted or (home if os.access(home, os.R_OK | os.X_OK) else "/")
 
 
 def _pipe(ours: Literal[0, 1]) -> tuple[FileIO, FileIO]:

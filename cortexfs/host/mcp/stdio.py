@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -42,7 +42,7 @@ from mcp_types import (
 
 from cortexfs import sdk
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.host.call.runtime import shielded
+from cortexfs.host.call.runtime import nothing, shielded
 from cortexfs.host.mcp import process
 from cortexfs.host.mcp.limits import Judge, McpViolation
 from cortexfs.host.process.pipe_reader import ChildLines, Leading
@@ -65,17 +65,16 @@ class _Answer(msgspec.Struct):
     jsonrpc: Literal["2.0"]
 
 
-class ProgressNote(NamedTuple):
+class _Progress(msgspec.Struct):
+    """The parameters of a notification."""
+
+    progressToken: int
     progress: float
-    total: float | None
-    message: str | None
+    total: float | None = None
+    message: str | None = None
 
 
-class _Cancelled(NamedTuple):
-    pass
-
-
-_Item: TypeAlias = dict[str, Any] | ErrorData | ProgressNote | _Cancelled
+_Item: TypeAlias = dict[str, Any] | ErrorData | _Progress | sdk.ExecutionFailed
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 _decode = msgspec.json.Decoder(_Answer).decode
 
@@ -92,7 +91,7 @@ class _Waiting:
         return self.items.empty()
 
     def cancel(self) -> None:
-        self.items.put(_Cancelled())
+        self.items.put(sdk.ExecutionFailed("cancelled", "ECANCELED"))
         self._nudge()
 
 
@@ -131,12 +130,16 @@ class Pipe:
                 if call.waits():
                     with shielded(runtime):
                         self._leading.lead(call.waits, time.monotonic() + _LONG, begin)
-                    begin = _nothing
+                    begin = nothing  # it has begun
                 item = call.items.get()
-                if isinstance(item, ProgressNote):
-                    hear(*item)
+                if isinstance(item, _Progress):
+                    hear(item.progress, item.total, item.message)
+                elif isinstance(item, ErrorData):
+                    raise MCPError(code=item.code, message=item.message, data=item.data)
+                elif isinstance(item, sdk.ExecutionFailed):
+                    raise item
                 else:
-                    return _answered(item)
+                    return item
         finally:
             try:
                 self._leave(call)
@@ -256,7 +259,7 @@ class Pipe:
             return False
         call = self._calls.get(said.progressToken)
         if call is not None and self._judge.is_wanted(message) and call.items.qsize() < MAX_PROGRESS:
-            call.items.put(ProgressNote(said.progress, said.total, said.message))
+            call.items.put(said)
         return call is not None
 
     # -- in the loop
@@ -353,29 +356,8 @@ class Pipe:
         self._loop.remove_writer(self._stdin)
 
 
-class _Progress(msgspec.Struct):
-    """The parameters of a notification."""
-
-    progressToken: int
-    progress: float
-    total: float | None = None
-    message: str | None = None
-
-
-def _answered(item: dict[str, Any] | ErrorData | _Cancelled) -> dict[str, Any]:
-    if isinstance(item, ErrorData):
-        raise MCPError(code=item.code, message=item.message, data=item.data)
-    if isinstance(item, _Cancelled):
-        raise sdk.ExecutionFailed("cancelled", "ECANCELED")
-    return item
-
-
 def _encode(message: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(message)
     except (UnicodeEncodeError, OverflowError):  # half a surrogate pair; a number of over 64 bits
         return json.dumps(message).encode()
-
-
-def _nothing() -> None:
-    """It has begun."""

@@ -5,15 +5,24 @@ server lists. A call goes to the connection there is, or to a new one.
 
 Rules: a server's words are bounded, and its names made names of the tree; a tool that cannot be one is left
 out, and said in the log. One connection serves all calls of a host; one that ended is opened again at the
-next call, and not sooner than BACKOFF says when it keeps ending.
+next call, and not sooner than BACKOFF says when it keeps ending. Texts of an answer are the output. Pictures
+and other bytes become files of the caller's, in a directory that is his alone; of those of one host the
+newest MAX_FILES stay. A resource that is only named stays where it is.
 This file must never know the protocol.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import mimetypes
+import os
+import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +33,25 @@ from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.call.runtime import apart
-from cortexfs.host.mcp import media
 
 if TYPE_CHECKING:
-    from mcp_types import Tool, ToolAnnotations
+    from mcp_types import CallToolResult, Tool, ToolAnnotations
 
     from cortexfs.host.mcp.connection import Link
 
 MAX_DESCRIPTION = 8 << 10  # characters; a model reads them all
 MAX_SCHEMA = 128 << 10
+MAX_FILES = 100
+MAX_BYTES = 16 << 20  # of one file
+MAX_PARTS = 1000  # of one answer
+MAX_ADDRESS = 8 << 10
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds to wait, by how often it was of no use
 LOOK_SECONDS = 1.0  # after which a wait looks whether it is still wanted
 _keepers: dict[str, Keeper] = {}
 _keeping = threading.Lock()
+_filing = threading.Lock()
+_files: deque[str] = deque()
+_folder: list[str] = []
 
 
 class Keeper:
@@ -130,7 +145,7 @@ class RemoteTool(sdk.Tool):
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         result = self._keeper.link().call(self._remote, input, runtime)
         self._keeper.worked()
-        return media.result(result)
+        return result_of(result)
 
 
 def effect_of(server: str, said: ToolAnnotations | None) -> sdk.ToolEffect:
@@ -223,3 +238,63 @@ def drop_all() -> None:
     """Close the connections before the process ends."""
     for keeper in list(_keepers.values()):
         keeper.close()
+
+
+def result_of(said: CallToolResult) -> sdk.ToolResult:
+    texts: list[str] = []
+    media: list[sdk.Attachment] = []
+    for part in said.content[:MAX_PARTS]:
+        if (text := _text(part)) is not None:
+            texts.append(text)
+        elif (medium := _medium(part)) is not None:
+            media.append(medium)
+    if not texts and said.structured_content is not None:
+        texts.append(msgspec.json.encode(said.structured_content).decode())
+    return sdk.ToolResult("\n".join(texts), tuple(media), said.is_error)
+
+
+def _text(part: Any) -> str | None:
+    if part.type == "text":
+        return str(part.text)
+    if part.type == "resource" and hasattr(part.resource, "text"):
+        return str(part.resource.text)
+    return None
+
+
+def _medium(part: Any) -> sdk.Attachment | None:
+    match part.type:
+        case "image" | "audio":
+            return _kept(part.type, part.mime_type, part.data)
+        case "resource":
+            mime = part.resource.mime_type or "application/octet-stream"
+            return _kept(_kind(mime), mime, part.resource.blob)
+        case "resource_link":
+            mime = part.mime_type or "application/octet-stream"
+            caption = part.title or part.description or part.name
+            return sdk.Attachment(_kind(mime), mime, part.uri[:MAX_ADDRESS], caption[:MAX_ADDRESS], part.size)
+    return None
+
+
+def _kind(mime: str) -> str:
+    kind = mime.partition("/")[0]
+    return kind if kind in ("image", "audio", "video") else "file"
+
+
+def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
+    if len(data) > MAX_BYTES * 4 // 3 + 4:
+        raise Fault("EMSGSIZE", f"the MCP server answered with a file of over {MAX_BYTES >> 20} MiB")
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise Fault("EPROTO", "the MCP server answered with a file that is no base64") from None
+    with _filing:
+        if not _folder or not os.path.isdir(_folder[0]):
+            _folder[:] = [tempfile.mkdtemp(prefix="ctx-mcp-")]
+        number, path = tempfile.mkstemp(mimetypes.guess_extension(mime) or "", "", _folder[0])
+        with open(number, "wb") as file:
+            file.write(content)
+        _files.append(path)
+        while len(_files) > MAX_FILES:
+            with suppress(OSError):
+                os.unlink(_files.popleft())
+    return sdk.Attachment(kind, mime, path, None, len(content))
