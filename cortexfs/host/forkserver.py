@@ -26,6 +26,7 @@ import functools
 import gc
 import importlib
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -106,11 +107,8 @@ class ForkServerProcess:
         self._vouching = vouching.Vouching(self._children)
         self._dead: list[Dead] = []
         self._outbox: deque[bytes] = deque()
-        self._woken, wake = socket.socketpair()
-        for each in (self._woken, wake):
-            each.setblocking(False)
-        self._wake = wake
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # What a dead host leaves becomes our child, so that it can be found and ended.
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -129,10 +127,8 @@ class ForkServerProcess:
         poll.register(self._ends, select.POLLIN)
         poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
         starting = {child.status.fileno(): child for child in self._children.values() if child.status}
-        for fd in starting:
-            poll.register(fd, select.POLLIN)
         asking = {child.gate: child for child in self._children.values() if child.gate >= 0}
-        for fd in asking:
+        for fd in (*starting, *asking):
             poll.register(fd, select.POLLIN)
         if self._warm.preparing >= 0:
             poll.register(self._warm.preparing, select.POLLIN)
@@ -147,7 +143,7 @@ class ForkServerProcess:
         for fd in ready.keys() & starting.keys():
             self._report(starting[fd])
         with suppress(BlockingIOError):
-            self._woken.recv(4096)
+            os.read(self._woken, 4096)
         for child in starting.values():
             if child.status and time.monotonic() >= child.deadline:
                 os.kill(child.pid, signal.SIGKILL)
@@ -203,17 +199,14 @@ class ForkServerProcess:
             except Fault as fault:
                 self._say(hostcalls.HostStart(message.host, 0, (fault.code, fault.message)))
         elif isinstance(message, hostcalls.KillHost):
-            self._kill(message.host)
+            for child in self._children.values():  # not reaped yet, so that the pid is no stranger's
+                if child.number == message.host:
+                    os.kill(child.pid, signal.SIGKILL)
         elif isinstance(message, hostcalls.Forget):
             self._vouching.part(message.number)
         elif rights:
             self._vouching.meet(message.number, rights[0])
             self._say(hostcalls.Met(message.number))
-
-    def _kill(self, number: int) -> None:
-        for child in self._children.values():  # not reaped yet, so that the pid is no stranger's
-            if child.number == number:
-                os.kill(child.pid, signal.SIGKILL)
 
     def _say(self, message: hostcalls.FromForkServer) -> None:
         self._outbox.append(_pack(message))
@@ -284,14 +277,11 @@ class ForkServerProcess:
             child.status = None
             status.close()
             if said == start.READY:
-                self._announce(child)
+                child.announced = True
+                self._say(hostcalls.HostStart(child.number, child.pid))
             else:
                 fault = _faults.decode(said[1:]) if said else ("EHOSTDOWN", "the host died while it started")
                 self._say(hostcalls.HostStart(child.number, 0, fault))
-
-    def _announce(self, child: HostProcess) -> None:
-        child.announced = True
-        self._say(hostcalls.HostStart(child.number, child.pid))
 
     def _moved(self, child: HostProcess, pid: int) -> None:
         """The host is in a pid namespace. Its first process waits for our answer before it ends, so
@@ -371,7 +361,7 @@ def main() -> None:
     control.set_inheritable(False)
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
         name.write(NAME)  # of a sealed program it is a descriptor's number
-    serve = _function(options.serve)
+    serve: start.Serve = pkgutil.resolve_name(options.serve)
     preloaded = importlib.import_module(options.preload)
     # No collection runs here, and hosts share these pages for as long as none touches them.
     gc.disable()
@@ -385,12 +375,6 @@ def main() -> None:
     leaving: start.Leaving | None = getattr(preloaded, "before_leaving", None)
     begin = functools.partial(start.start, serve=serve, ground=ground, leaving=leaving)
     ForkServerProcess(control, begin, options.daemon).run()
-
-
-def _function(name: str) -> start.Serve:
-    module, _, attribute = name.partition(":")
-    serve: start.Serve = getattr(importlib.import_module(module), attribute)
-    return serve
 
 
 if __name__ == "__main__":

@@ -84,11 +84,8 @@ class StarterProcess:
         self._children: dict[int, starts.StartChild] = {}  # as what each was asked for, by pid
         self._parent = os.pidfd_open(os.getppid())
         Thread(target=self._free, daemon=True).start()
-        self._woken, wake = socket.socketpair()
-        for each in (self._woken, wake):
-            each.setblocking(False)
-        self._wake = wake
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
@@ -103,13 +100,13 @@ class StarterProcess:
 
     def _turn(self) -> bool:
         poll = select.poll()
-        for each in (self._daemon.fileno(), self._woken.fileno(), self._parent):
+        for each in (self._daemon.fileno(), self._woken, self._parent):
             poll.register(each, select.POLLIN)
         ready = dict(poll.poll())
         if self._parent in ready:  # another process may still hold its end of the channel
             return False
         with suppress(BlockingIOError):
-            self._woken.recv(4096)
+            os.read(self._woken, 4096)
         try:
             for number, status in self._reaped():
                 self._say(starts.ChildExit(number, status))
