@@ -168,10 +168,8 @@ def put_mount(mount: int, fd: int) -> None:
 
 def cover(path: str, name: str) -> None:
     """Mount an empty file system over a directory, which is found by its name in mountinfo."""
-    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-    _checked(
-        _libc.mount, name.encode(), os.fsencode(path), b"tmpfs", ctypes.c_ulong(flags), b"size=4k,mode=755"
-    )
+    flags = ctypes.c_ulong(_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _checked(_libc.mount, name.encode(), os.fsencode(path), b"tmpfs", flags, b"size=4k,mode=755")
 
 
 def unmount(path: str) -> None:

@@ -107,9 +107,8 @@ class Loading:
             _repair(self._folder(address) / EVENTS, descriptor, loaded)
         if found.damaged:
             places = ", ".join(map(str, found.damaged[:10]))
-            loaded.remarks.append(
-                f"lines of the log are damaged, at byte {places}; they are left as they are"
-            )
+            remark = f"lines of the log are damaged, at byte {places}; they are left as they are"
+            loaded.remarks.append(remark)
         if unclean:  # what was written and not synced is on disk before anybody sees a done in it
             with suppress(OSError):
                 os.fsync(descriptor)

@@ -63,9 +63,8 @@ def read(path: Path, start: int, most: int) -> bytes:
     with open(opener(str(path), os.O_RDONLY), "rb") as file:
         seen = os.fstat(file.fileno())
         if not stat.S_ISREG(seen.st_mode):
-            raise Fault(
-                "EINVAL", f"{path} is no regular file, and nobody has reason to put it there; remove it"
-            )
+            why = "is no regular file, and nobody has reason to put it there; remove it"
+            raise Fault("EINVAL", f"{path} {why}")
         file.seek(start if start >= 0 else max(0, seen.st_size + start))
         return file.read(most)
 

@@ -107,9 +107,8 @@ def _exchanged(old: bytes, new: bytes, all: bool, data: bytes) -> tuple[bytes, s
         old, new = _crlf(old), _crlf(new)
     first = data.find(old)
     if first < 0:
-        raise _Unchanged(
-            "old does not occur in it. Read that part again and copy it exactly, with its spaces"
-        )
+        mend = "Read that part again and copy it exactly, with its spaces"
+        raise _Unchanged(f"old does not occur in it. {mend}")
     if all:
         return data.replace(old, new), _plural(data.count(old), "replacement")
     if data.find(old, first + 1) >= 0:  # which may overlap the first
@@ -168,6 +167,5 @@ def _state(seen: os.stat_result) -> tuple[int, ...]:
 
 
 def _busy(path: str) -> ExecutionFailed:
-    return ExecutionFailed(
-        f"{shown(path)} is being changed by somebody else; read it and try again", "EAGAIN"
-    )
+    why = "is being changed by somebody else; read it and try again"
+    return ExecutionFailed(f"{shown(path)} {why}", "EAGAIN")

@@ -107,9 +107,8 @@ class FactsFile(OpenFile):
                 raise Fault("ESPIPE", "this file is read from its beginning to its end")
             self._made, self._at = self._made[offset - self._at :], offset
             while len(self._made) < size:
-                made, after = await self._disk.do(
-                    session_disk.facts, self._disk.roots, self._place, self._names, self._next
-                )
+                place = (self._disk.roots, self._place, self._names, self._next)
+                made, after = await self._disk.do(session_disk.facts, *place)
                 if after == self._next:
                     break
                 self._made, self._next = self._made + made, after

@@ -237,9 +237,8 @@ class Spaces:
 
     def _state(self, place: SessionPlace, inode: int) -> SessionFileState:
         is_there = self._inode(place) == inode
-        return SessionFileState(
-            is_there, self._visible(place) if is_there and place.kind is PlaceKind.LOG else None
-        )
+        is_log = is_there and place.kind is PlaceKind.LOG
+        return SessionFileState(is_there, self._visible(place) if is_log else None)
 
     # What goes.
 

@@ -42,10 +42,8 @@ class HostDryRuns:
         with self._lock:
             tried = self._ended.use(_key(tool, input), time.monotonic())
         if not tried:
-            why = (
-                f"{tool.name} must be run dry first: give the same input and --dry-run, and see what it says"
-            )
-            raise Fault("EPERM", why)
+            mend = "give the same input and --dry-run, and see what it says"
+            raise Fault("EPERM", f"{tool.name} must be run dry first: {mend}")
 
     def ended(self, tool: sdk.Tool, input: Mapping[str, Any], result: sdk.ToolResult) -> None:
         """After a dry run: one that failed has shown nothing."""

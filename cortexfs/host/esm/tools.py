@@ -124,9 +124,8 @@ class EsmTool(sdk.Tool):
         result = tool_result(said, self.name)
         if result.success:
             return sdk.ToolResult.success(result.output)
-        return sdk.ToolResult.error(
-            result.error or result.output or f"{self.name} failed and does not say why"
-        )
+        why = result.error or result.output or f"{self.name} failed and does not say why"
+        return sdk.ToolResult.error(why)
 
 
 class _Answer(msgspec.Struct, frozen=True):

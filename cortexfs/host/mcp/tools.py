@@ -138,9 +138,7 @@ class RemoteTool(sdk.Tool):
         self.input_schema = tool.input_schema
         self.timeout_secs = keeper.told.timeout
         effects = (effect_of(keeper.told.name, tool.annotations),)
-        self.capabilities = sdk.ToolCapabilities(
-            emits_progress=True, emits_observer_text=False, background_safe=False, effects=effects
-        )
+        self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=effects)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         result = self._keeper.link().call(self._remote, input, runtime)

@@ -200,9 +200,7 @@ class OpenLibrary:
                 raise Fault("EAGAIN", told)
             return ctypes.CDLL(library.path)
         except OSError as error:
-            raise Fault(
-                "EPROTO", f"{self._who} has a library that does not load: {sentence(error)}"
-            ) from None
+            raise self._fault(f"has a library that does not load: {sentence(error)}") from None
 
     def _initialized(self, library: ctypes.CDLL) -> Table:
         try:

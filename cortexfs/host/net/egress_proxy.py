@@ -120,9 +120,8 @@ class Outlet:
         """Its target, connected; None where it does not have the secret."""
         head = _head(here)
         line, *fields = head.split("\r\n")
-        words = [
-            each.split()[-1] for each in fields if each.lower().startswith("proxy-authorization: basic ")
-        ]
+        asked = "proxy-authorization: basic "
+        words = [each.split()[-1] for each in fields if each.lower().startswith(asked)]
         if not words or not secrets.compare_digest(words[0].encode(), self._word.encode()):
             here.sendall(_ASK.encode())
             return None

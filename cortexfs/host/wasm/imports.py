@@ -225,9 +225,8 @@ class WasmState:
     def get(self, key: bytes) -> bytes | None:
         if key in self._set:
             return self._set[key]
-        found = self._database.execute(
-            "SELECT value FROM state WHERE plugin = ? AND key = ?", (self._plugin, key)
-        ).fetchone()
+        wanted = "SELECT value FROM state WHERE plugin = ? AND key = ?"
+        found = self._database.execute(wanted, (self._plugin, key)).fetchone()
         return bytes(found[0]) if found else None
 
     def set(self, key: bytes, value: bytes) -> None:

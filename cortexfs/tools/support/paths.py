@@ -101,9 +101,8 @@ def _refuse_others(mode: int, path: str) -> None:
     if stat.S_ISDIR(mode):
         raise ExecutionFailed(f"{shown(path)} is a directory; fs.list shows what is in it", "EISDIR")
     if not stat.S_ISREG(mode):
-        raise ExecutionFailed(
-            f"{shown(path)} is a {kind_of(mode)}, and this tool takes regular files only", "EINVAL"
-        )
+        why = f"is a {kind_of(mode)}, and this tool takes regular files only"
+        raise ExecutionFailed(f"{shown(path)} {why}", "EINVAL")
 
 
 def write_all(file: FileIO, data: bytes) -> None:

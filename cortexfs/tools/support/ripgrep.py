@@ -90,9 +90,8 @@ class Ripgrep:
                 if job.status not in (0, 1):
                     raise _refusal(job.status, os.pread(errors.fileno(), _MAX_SAID, 0))
         except FileNotFoundError:
-            raise ExecutionFailed(
-                "ripgrep, which searches, is not to be found here; install the package again", "ENOENT"
-            ) from None
+            why = "ripgrep, which searches, is not to be found here; install the package again"
+            raise ExecutionFailed(why, "ENOENT") from None
         finally:
             try:
                 job.end()
@@ -107,9 +106,8 @@ class Ripgrep:
 
 def _refusal(status: int, errors: bytes) -> InvalidInput | ExecutionFailed:
     if b"size limit" in errors:
-        return InvalidInput(
-            "pattern: it is too large; write smaller counts, or search for its parts one by one"
-        )
+        mend = "write smaller counts, or search for its parts one by one"
+        return InvalidInput(f"pattern: it is too large; {mend}")
     if b"nested" in errors:
         return InvalidInput("pattern: its groups are nested too deep; write fewer")
     last = errors.decode(errors="replace").strip().rpartition("\n")[2]
