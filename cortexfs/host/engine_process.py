@@ -64,9 +64,8 @@ def main() -> NoReturn:
     try:
         port = _served(load)
     except Unusable as why:
-        daemon.sendall(
-            engine_protocol.encode(engine_protocol.LoadFailure(str(why)[: engine_protocol.MAX_WHY]))
-        )
+        failure = engine_protocol.LoadFailure(str(why)[: engine_protocol.MAX_WHY])
+        daemon.sendall(engine_protocol.encode(failure))
         os._exit(1)
     daemon.sendall(engine_protocol.encode(engine_protocol.LoadReply(port)))
     watch.join()

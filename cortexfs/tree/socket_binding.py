@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import trio
 
@@ -22,14 +21,6 @@ from cortexfs.core.tree.tree import Tree
 from cortexfs.core.wire import BIND_NAME, SOCKET_NAME
 
 
-class Binding(NamedTuple):
-    """The right to bind one socket now."""
-
-    folder: int
-    name: str
-    inode: int
-
-
 class Gone(Exception):
     """The agent in a home was removed meanwhile."""
 
@@ -38,7 +29,7 @@ class Bindings:
     def __init__(self, tree: Tree, forget: Callable[[Stale], None]) -> None:
         self._tree = tree
         self._forget = forget
-        self._now: dict[int, Binding] = {}  # by the thread that may
+        self._now: dict[int, tuple[int, str, int]] = {}  # folder, name and inode, by the thread that may
         self.is_run_socket_bound = False
 
     async def free(self, object_: Object | None) -> None:
@@ -53,7 +44,7 @@ class Bindings:
         """Let a thread, which is the calling one unless said, bind an object's socket, or `.run.sock` in the
         root."""
         thread = thread or threading.get_native_id()
-        self._now[thread] = Binding(*self._place(object_))
+        self._now[thread] = self._place(object_)
         try:
             yield
         finally:
@@ -63,11 +54,11 @@ class Bindings:
         if object_ is None:
             return (places.ROOT, SOCKET_NAME, RUN_SOCKET)
         nodes = self._tree.nodes
-        if object_.home is not None:
-            if object_.key not in self._tree.registry.objects:
-                raise Gone
-            return (places.ROOT, BIND_NAME, nodes.object_inode(object_.key) | places.SOCKET)
+        if object_.home is not None and object_.key not in self._tree.registry.objects:
+            raise Gone
         inode = nodes.object_inode(object_.key) | places.SOCKET
+        if object_.home is not None:
+            return places.ROOT, BIND_NAME, inode
         return nodes.parent(inode), nodes.name(inode), inode
 
     def is_expected(self, folder: int, name: str, thread: int) -> bool:
@@ -76,6 +67,6 @@ class Bindings:
 
     def take(self, thread: int) -> int:
         """The inode of what is bound, which can be done once."""
-        inode = self._now.pop(thread).inode
+        _, _, inode = self._now.pop(thread)
         self.is_run_socket_bound = self.is_run_socket_bound or inode == RUN_SOCKET
         return inode
