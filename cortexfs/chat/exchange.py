@@ -99,7 +99,11 @@ class Exchange:
             if decision is None:
                 self._show(Show("question", UNASKED.format(one_line(asked.name))))
             self.do(self._talk.decide(decision or "deny", call=asked.call))
-        for _ in taken(pipe):
+        try:
+            interrupts = len(os.read(pipe, 64))
+        except BlockingIOError:
+            return
+        for _ in range(interrupts):
             self.do(self._talk.interrupt())
 
     def cancel(self) -> None:
@@ -120,14 +124,6 @@ def interrupts() -> Iterator[int]:
         signal.signal(signal.SIGINT, handler)
         os.close(reader)
         os.close(writer)
-
-
-def taken(pipe: int) -> bytes:
-    """The interrupts since we looked."""
-    try:
-        return os.read(pipe, 64)
-    except BlockingIOError:
-        return b""
 
 
 class PipedInput:

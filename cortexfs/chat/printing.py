@@ -40,11 +40,10 @@ STYLES: dict[Kind, str] = {
 
 
 class Printer:
-    def __init__(self, out: TextIO, err: TextIO, chatty: bool | None = None) -> None:
-        """`chatty`: whether what tools do is told as well (it is where a person looks)."""
+    def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out, self._err = out, err
         self._out_is_terminal = out.isatty()
-        self._chatty = err.isatty() if chatty is None else chatty
+        self._chatty = err.isatty()  # where a person looks, what tools do is told as well
         self._mid_line = False
         for stream in (out, err):
             tolerant(stream)

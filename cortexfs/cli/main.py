@@ -42,8 +42,10 @@ def main(line: Sequence[str] | None = None) -> int:
         return exit_status(fault.code)
     except KeyboardInterrupt:
         return SIGNALLED + SIGINT
-    except BrokenPipeError:
-        _abandon_stdout()
+    except BrokenPipeError:  # nobody reads us: let the flush at exit go nowhere instead of failing aloud
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         return SIGNALLED + SIGPIPE
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""
@@ -72,13 +74,6 @@ def _run(top: argparse.Namespace, rest: list[str]) -> int:
     else:
         options = parser.of_command(command).parse_args(words, argparse.Namespace(root=top.root))
     return parser.run(command, options)
-
-
-def _abandon_stdout() -> None:
-    """Nobody reads us: let the flush at exit go nowhere instead of failing aloud."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 if __name__ == "__main__":

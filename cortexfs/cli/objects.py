@@ -102,7 +102,10 @@ def resolve(root: str, name: str) -> str:
     if len(classes) > 1:
         raise Fault("EINVAL", f"{name!r} may mean {' or '.join(classes)}; say which")
     if not found:
-        raise Fault("ENOENT", f"there is no object {name!r}{_nearest(root, name)}")
+        whole = [short(root, path) for path in paths(root)]  # names of the kind that was typed, whole or bare
+        known = whole if first in (*CLASSES, "home") else [bare(one) for one in whole]
+        hint = parser.nearest(name, known) or "; see: ctx ls"
+        raise Fault("ENOENT", f"there is no object {name!r}{hint}")
     return _checked(found[0], name)
 
 
@@ -111,17 +114,9 @@ def _checked(path: str, name: str) -> str:
     if not os.path.lexists(path):
         raise Fault("ENOENT", f"there is no {name}")
     if os.path.isdir(path) or path.endswith(RESERVED_SUFFIXES):
-        raise Fault(
-            "EINVAL", f"{name!r} is no object that can be run; give a tool, model or agent, see: ctx ls"
-        )
+        mend = "give a tool, model or agent, see: ctx ls"
+        raise Fault("EINVAL", f"{name!r} is no object that can be run; {mend}")
     return path
-
-
-def _nearest(root: str, name: str) -> str:
-    """The end of the sentence: names of the kind that was typed, whole or bare."""
-    whole = [short(root, path) for path in paths(root)]
-    known = whole if name.partition("/")[0] in (*CLASSES, "home") else [bare(one) for one in whole]
-    return parser.nearest(name, known) or "; see: ctx ls"
 
 
 def rows(root: str, paths: Iterable[str]) -> Iterator[ObjectRow]:

@@ -95,9 +95,7 @@ def _row(row: Sequence[str], widths: Sequence[int], room: int, colour: bool) -> 
     left = room - sum(map(len, cells[:-1])) - 2 * (len(cells) - 1)
     if room and len(cells[-1]) > left > 1:
         cells[-1] = cells[-1][: left - 1] + "…"
-    print("  ".join(_painted(cell) if colour else cell for cell in cells).rstrip())
-
-
-def _painted(cell: str) -> str:
-    code = COLOURS.get(cell.strip())
-    return f"\x1b[{code}m{cell}\x1b[0m" if code else cell
+    for place, cell in enumerate(cells):
+        if colour and (code := COLOURS.get(cell.strip())):
+            cells[place] = f"\x1b[{code}m{cell}\x1b[0m"
+    print("  ".join(cells).rstrip())

@@ -9,7 +9,6 @@ import os
 import subprocess
 import weakref
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 
 from cortexfs.client import places
 from cortexfs.client.results import Failed
@@ -94,9 +93,7 @@ class Run(Iterator[AnyFrame]):
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

@@ -45,15 +45,6 @@ class _Queue:
         self.size = 0
         self.is_full = False
 
-    def put(self, site: Site, event: bytes) -> None:
-        self.size += len(event)
-        self.waiting.append((site, event))
-
-    def next(self) -> tuple[Site, bytes]:
-        site, event = self.waiting.popleft()
-        self.size -= len(event)
-        return site, event
-
 
 class HookEvents:
     def __init__(self, hooks: Hooks) -> None:
@@ -80,15 +71,18 @@ class HookEvents:
 
     def started(self, host: Host) -> None:
         """A host has started: its plugin is told that the daemon is up."""
+        self._tell_host(host, "up")
+
+    def _tell_host(self, host: Host, status: str) -> None:
         if STATUS in host.plugin.hooks and host.identity.label != hostcalls.DESCRIBER:
-            self._put((host.plugin, host.identity), Site(host.identity), _status("up"))
+            event = hooks.event(STATUS, daemon=DAEMON, status=status)
+            self._put((host.plugin, host.identity), Site(host.identity), event)
 
     async def end(self, hosts: list[Host]) -> None:
         """The daemon ends: these hosts are told, behind what waits for them, if they are quick."""
         with trio.move_on_after(LAST_SECONDS):
             for host in hosts:
-                if STATUS in host.plugin.hooks and host.identity.label != hostcalls.DESCRIBER:
-                    self._put((host.plugin, host.identity), Site(host.identity), _status("down"))
+                self._tell_host(host, "down")
             while self._queues:  # noqa: ASYNC110  # a handful of looks, when the daemon ends
                 await trio.sleep(LAST_SECONDS / 50)
 
@@ -103,7 +97,8 @@ class HookEvents:
             self._nursery.start_soon(self._deliver, key, queue)
         if len(queue.waiting) < MAX_EVENTS and sum(one.size for one in own) + len(event) <= MAX_BYTES:
             queue.is_full = False
-            queue.put(site._replace(cwd=None, directory="/", stream=None), event)
+            queue.size += len(event)
+            queue.waiting.append((site._replace(cwd=None, directory="/", stream=None), event))
             return
         self.dropped += 1
         if not queue.is_full:  # one line of the log is enough
@@ -114,7 +109,8 @@ class HookEvents:
         plugin = key[0]
         try:
             while queue.waiting:
-                site, event = queue.next()
+                site, event = queue.waiting.popleft()
+                queue.size -= len(event)
                 try:
                     await self._hooks.call(plugin, EVENT, site, event)
                 except Fault as fault:  # what waits behind it would come out of its order
@@ -126,7 +122,3 @@ class HookEvents:
         finally:
             del self._queues[key]
             queue.let_go()
-
-
-def _status(status: str) -> bytes:
-    return hooks.event(STATUS, daemon=DAEMON, status=status)

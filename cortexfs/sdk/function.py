@@ -79,7 +79,10 @@ class FunctionTool(Tool, Generic[_P, _R]):
         try:
             arguments = msgspec.convert(input, self._arguments, str_keys=True)
         except msgspec.ValidationError as error:
-            raise InvalidInput(_with_path(str(error))) from None
+            # "Expected `int`, got `str` - at `$.n`" becomes "n: expected int, got str".
+            what, _, where = str(error).replace("`", "").partition(" - at ")
+            what = what[0].lower() + what[1:]
+            raise InvalidInput(f"{where.replace('$.', '')}: {what}" if where else what) from None
         call: Callable[..., object] = self.function
         return call(**msgspec.structs.asdict(arguments), **dict.fromkeys(self._runtime, runtime))
 
@@ -91,13 +94,6 @@ def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[_P, _R]], Functio
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a typed function. Its parameters are the input; a ToolRuntime is handed in."""
     return FunctionTool(function, **options) if function else partial(FunctionTool, **options)
-
-
-def _with_path(message: str) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.n`" as "n: expected int, got str"."""
-    what, _, where = message.replace("`", "").partition(" - at ")
-    what = what[0].lower() + what[1:]
-    return f"{where.replace('$.', '')}: {what}" if where else what
 
 
 def _arguments(function: Callable[..., object]) -> tuple[type[msgspec.Struct], list[str]]:

@@ -222,13 +222,6 @@ def key_of(address: Address) -> SessionKey:
     return SessionKey(scope, 0 if scope == "shared" else int(owner), address.session)
 
 
-def _who(live: LiveSession, accepted: AcceptedMessage, asker: Asker) -> Who:
-    address, space = live.address, live.address.space
-    cwd = accepted.request.cwd or live.place(asker.uid)
-    folder = () if space.folder.startswith("temp/") else live.parts
-    return Who(asker.identity, cwd, address.session, folder, space.uid, accepted.run)
-
-
 class SessionTurn:
     """A message that is being answered (models/ask/driver.py)."""
 
@@ -242,7 +235,9 @@ class SessionTurn:
     ) -> None:
         self.input: Input = accepted.request.input
         self.uid = asker.uid
-        self.who = _who(live, accepted, asker)
+        address, cwd = live.address, accepted.request.cwd or live.place(asker.uid)
+        folder = () if address.space.folder.startswith("temp/") else live.parts
+        self.who = Who(asker.identity, cwd, address.session, folder, address.space.uid, accepted.run)
         self._live = live
         self._id = accepted.run
         self._run = run

@@ -39,7 +39,6 @@ class Hearing:
         self._uid = uid
         self._guests = guests
         self._lines = lines.LineSplitter()
-        self._held = 0  # bytes of a line that is not whole
         self._let_go: Callable[[], None] | None = None  # of a long line that is not whole
         self._heard = 0
 
@@ -61,13 +60,11 @@ class Hearing:
 
     def lines(self, data: bytes) -> list[bytes | None]:
         """The lines that `data` completes; None stands for one that was too long."""
-        found = self._lines.feed(data)
-        self._held = self._lines.held
-        return found
+        return self._lines.feed(data)
 
     def keep(self) -> Refusal | None:
         """When lines have been taken: account for the rest; the answer where there is no room for it."""
-        if self._held <= SMALL:
+        if self._lines.held <= SMALL:
             self.close()
         elif self._let_go is None:
             try:

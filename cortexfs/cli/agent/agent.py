@@ -172,7 +172,12 @@ def _rm(options: argparse.Namespace) -> int:
     for name in own:
         assert root
         agent_own.remove(root, name)
-    _remove(state, chosen)
+    if chosen:  # the records, and what was written into the agents: by us where no daemon does it
+        with state_lock.unserved(state) as alone:
+            for name in chosen:
+                records.remove(state, name)
+                if alone:
+                    ControlStore(state / "tree").drop_values((CLASS, name))
     served = _serves(root, state)
     said = _told(options.root, root, chosen, there=False) if served else _elsewhere(root)
     said = f"; {said}" if chosen else ""
@@ -193,17 +198,6 @@ def _own_name(given: str | None, root: str | None, word: str) -> str:
         if of_others or word.startswith("home/"):
             raise Fault("ENOENT", f"there is no {agent_own.path_of(name)}; see: ctx agent list")
     return ""
-
-
-def _remove(state: Path, chosen: list[str]) -> None:
-    """The records, and what was written into the agents: by us where no daemon does it."""
-    if not chosen:
-        return
-    with state_lock.unserved(state) as alone:
-        for name in chosen:
-            records.remove(state, name)
-            if alone:
-                ControlStore(state / "tree").drop_values((CLASS, name))
 
 
 def _list(options: argparse.Namespace) -> int:

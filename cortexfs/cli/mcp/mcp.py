@@ -83,19 +83,16 @@ def address(text: str) -> tuple[str, int]:
 
 def _given(file: str | None) -> str | None:
     """The token that the user has chosen; None if he has not."""
-    token = _read(os.path.expanduser(file)) if file else os.environ.pop(TOKEN, "")
-    if not file and not token:
+    if file:
+        with open(os.path.expanduser(file), encoding="ascii", errors="replace") as opened:
+            if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:
+                raise Fault("EPERM", f"{opened.name} is not yours alone to read; do: chmod 600 {opened.name}")
+            token = opened.read(MAX_TOKEN).strip()
+    elif not (token := os.environ.pop(TOKEN, "")):
         return None
     if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise Fault("EINVAL", f"the token has to be {MIN_TOKEN} or more ASCII characters without spaces")
     return token
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
-        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise Fault("EPERM", f"{path} is not yours alone to read; do: chmod 600 {path}")
-        return file.read(MAX_TOKEN).strip()
 
 
 _ALONE = "for it; a KEY alone is a secret, and is read from standard input"

@@ -9,6 +9,7 @@ follows every change.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from typing import Any
@@ -83,27 +84,20 @@ def _described(options: argparse.Namespace) -> Provider:
     if preset is None and not options.base_url:
         hint = parser.nearest(options.name, PRESETS) or "; known by name are " + ", ".join(PRESETS)
         raise Fault("EINVAL", f"{options.name!r} needs --base-url URL{hint}")
+    if options.key_env and options.key_command:
+        raise Fault("EINVAL", "--key-env and --key-command exclude each other; see: ctx provider add --help")
+    key = files.KeySource(env=options.key_env) if options.key_env else None
+    if options.key_command:
+        key = files.KeySource(command=tuple(shlex.split(options.key_command)))
     preset = preset or Preset("")
     made = Provider(
         base_url=files.check_base_url(options.base_url or preset.base_url),
         format=files.check_format(options.format or preset.format),
         models=tuple(dict.fromkeys(options.model)),
-        key=_key(options),
+        key=key,
         tools=options.tools or preset.tools,
     )
     return files.decode(files.encode(made), "the arguments")  # as strict as with a file
-
-
-def _key(options: argparse.Namespace) -> files.KeySource | None:
-    if options.key_env and options.key_command:
-        raise Fault("EINVAL", "--key-env and --key-command exclude each other; see: ctx provider add --help")
-    if options.key_env:
-        return files.KeySource(env=options.key_env)
-    if options.key_command:
-        import shlex
-
-        return files.KeySource(command=tuple(shlex.split(options.key_command)))
-    return None
 
 
 def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:

@@ -46,7 +46,9 @@ def text(subject: Subject, found: Mapping[str, Finding]) -> str:
         "plugins": lambda: sorted(os.listdir(where.state / "plugins")),
         "Python packages": _packages,
         "variables that are set": lambda: sorted(name for name in os.environ if name.startswith("CTX_")),
-        "end of daemon.log": lambda: _log(where.state),
+        "end of daemon.log": lambda: (
+            no_links.read(where.state / "daemon.log", -MAX_LOG, MAX_LOG).decode(errors="replace").splitlines()
+        ),
     }
     lines = [line for name, part in parts.items() for line in ("", f"## {name}", "", *_told(part))]
     said = ("# Report of CortexFS. Read it before you send it.", *lines)
@@ -97,7 +99,3 @@ def _packages() -> Iterator[str]:
             yield f"{name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:
             yield f"{name} is not installed"
-
-
-def _log(state: Path) -> list[str]:
-    return no_links.read(state / "daemon.log", -MAX_LOG, MAX_LOG).decode(errors="replace").splitlines()
