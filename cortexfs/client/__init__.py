@@ -11,9 +11,8 @@
 Whatever goes wrong is a `Failed`, with a stable `code`.
 """
 
-from cortexfs.client.blocking import Conversation, Stream
+from cortexfs.client.blocking import Conversation, Stream, resume, send
 from cortexfs.client.execution import Run, run
-from cortexfs.client.reconnecting import resume, send
 from cortexfs.client.results import Failed, check, text
 from cortexfs.client.sorting import new_id
 

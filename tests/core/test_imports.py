@@ -40,7 +40,6 @@ ROOMS = {
 }
 # What installing a plugin runs of the hosts' side, as its caller.
 BESIDES = {
-    "cli/plugin/install/fetching.py": {"host"},
     "cli/plugin/install/install.py": {"host"},
 }
 TOP = 4  # files beside the rooms, at most

@@ -5,7 +5,8 @@
 
 Rules: a record is made (agents/records.py), the running daemon is told, and the command ends when the agent
 is there, or gone. All else about an agent is edited as the files of its `.d/`. Agents in agent/ are the
-daemon owner's to make; everybody else's are in his home (own.py).
+daemon owner's to make; everybody else's are in his home (own.py). For a list, a mount is asked if there is
+one, as its files say what counts; else what is kept for the next.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import AgentRecord
 from cortexfs.cli import mounts, objects, output, parser, reload
-from cortexfs.cli.agent import list as agent_list
 from cortexfs.cli.agent import own as agent_own
+from cortexfs.cli.agent import policy_facts
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
@@ -31,11 +33,14 @@ from cortexfs.core import names, value_formats
 from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import EXIT_OK, Fault, os_faults
 from cortexfs.core.policy import rules
+from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.state import state_lock
 from cortexfs.state.control_store import ControlStore
 
 CLASS = "agent"
+CONTROLS = ("model", "tools", "approval", "label", "policy")
+HEADS = ("name", "model", "tools", "approval", "status", "description")
 
 
 def _new(options: argparse.Namespace) -> int:
@@ -58,7 +63,7 @@ def _new(options: argparse.Namespace) -> int:
     output.say(f"made {CLASS}/{name}; {said}")
     if options.json:
         made = next(one for one in records.load(state).objects if one.name == name)
-        output.emit(agent_list.row(made, "ready" if root and served else "not mounted"))
+        output.emit(_row(made, "ready" if root and served else "not mounted"))
     return EXIT_OK
 
 
@@ -74,7 +79,7 @@ def _new_own(options: argparse.Namespace, name: str) -> int:
     agent_own.make(root, name, _record(options, name, root, frozenset()).controls)
     output.say(f"made {agent_own.path_of(name)}")
     if options.json:
-        output.emit(agent_list.shown(root, f"{root}/{agent_own.path_of(name)}"))
+        output.emit(_shown(root, f"{root}/{agent_own.path_of(name)}"))
     return EXIT_OK
 
 
@@ -201,7 +206,7 @@ def _own_name(given: str | None, root: str | None, word: str) -> str:
 
 
 def _list(options: argparse.Namespace) -> int:
-    agent_list.show(agent_list.rows(_answering(options.root), _state(options)), as_json=options.json)
+    _show(_rows(_answering(options.root), _state(options)), as_json=options.json)
     return EXIT_OK
 
 
@@ -264,8 +269,60 @@ def _awaited(path: str, there: bool) -> bool:
     return False
 
 
+def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
+    if root is not None:
+        return [_shown(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
+    own = (one for one in records.load_own(state) if one.serves(os.getuid()))
+    return [_row(one, "not mounted") for one in (*records.load(state).objects, *own)]
+
+
+def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        return output.emit(found)
+    cells = [
+        {
+            **one,
+            "tools": str(len(one["tools"])),
+            "description": objects.first_sentence(one["description"]),
+        }
+        for one in found
+    ]
+    output.table(HEADS, [[one[head] for head in HEADS] for one in cells])
+
+
+def _shown(root: str, path: str) -> dict[str, Any]:
+    """As a mount has it."""
+    said = objects.listed(root, path)
+    values = {name: policy_facts.control(path, name) for name in CONTROLS}
+    return _cells(said.object, values, said.status, said.description)
+
+
+def _row(one: Object, status: str) -> dict[str, Any]:
+    """As it is kept."""
+    status = status if one.status == "ready" else one.status
+    return _cells(one.path, one.extra, status, one.description)
+
+
+def _cells(path: str, values: Mapping[str, str], status: str, description: str) -> dict[str, Any]:
+    text = {key: values.get(key, "").strip() for key in CONTROLS}
+    return {
+        "name": path.removeprefix(f"{CLASS}/"),
+        "model": text["model"],
+        "tools": text["tools"].split(),
+        "approval": text["approval"],
+        "status": status,
+        "description": description,
+        "label": text["label"],
+        "policy": text["policy"].splitlines(),
+    }
+
+
 _TOOLS = "a tool, several with commas between, or a pattern (default: those of agent/base)"
+
+
 _APPROVAL = "whether every call is asked about"
+
+
 VERBS = {
     "new": Command(
         _new,
@@ -301,4 +358,6 @@ VERBS = {
         "list agents, their models and how many tools they have",
     ),
 }
+
+
 COMMANDS = {"agent": Command(verbs=VERBS)}

@@ -1,25 +1,43 @@
 """`ctx doctor`: look at everything that CortexFS needs, and say how to mend what is missing.
 
-Rules: a check is a function from `Subject` to one `Finding`; the tables in system_checks and
-mount_checks are the list, and docs/commands.md repeats it. A check never raises, never hangs, never
-mends anything, and blames one thing. What only matters to some is a warning, not a failure.
+Rules: the table in checks.py is the list, and docs/commands.md repeats it. A check never raises, never hangs,
+never mends anything, and blames one thing. What only matters to some is a warning, not a failure. A report
+tells all that a report of a fault should, and no secret: of settings, providers, servers, plugins and
+variables the names, and never a value. A part that cannot be read says so, and the others are there. Whoever
+sends it reads it first, so it is text.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.metadata
 import os
+import platform
+import re
 import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.daemons import places_of
-from cortexfs.cli.mount import mount_checks, report, system_checks
-from cortexfs.cli.mount.checks import FAIL, Check, Finding, Subject, fail
+from cortexfs.cli.mount.checks import CHECKS, FAIL, Check, Finding, Subject, fail
 from cortexfs.cli.parser import JSON, PLACES, Command, arg
+from cortexfs.config import FILE
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, exit_status, os_faults
+from cortexfs.core.mountinfo import FSTYPE, TABLE
+from cortexfs.core.safe_text import within
+from cortexfs.core.wire import PROTOCOL
+from cortexfs.state import no_links
+from cortexfs.version import VERSION
 
-CHECKS: dict[str, Check] = {**system_checks.CHECKS, **mount_checks.CHECKS}
+MAX_LOG = 64 << 10  # of its end, in bytes
+FOLDERS = ("providers", "mcp")  # of the configuration, whose files are named
+# What is never in our own log. It may be in a plugin's name, or in what a plugin has said of its failure.
+_HIDDEN = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b(?:sk|pk|key|ghp|gho|xox[abp]|AIza)[-_]?[\w-]{16,}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             now(f"checking: {name}")
             found[name] = _checked(check, subject)
     if options.report:
-        _write(options.report, report.text(subject, found))
+        _write(options.report, _report(subject, found))
     elif options.json:
         output.emit([{"check": name, **finding._asdict()} for name, finding in found.items()])
     else:
@@ -60,6 +78,73 @@ def _checked(check: Check, subject: Subject) -> Finding:
         return check(subject)
     except OSError as problem:
         return fail(f"it could not be checked: {problem}", "see the message")
+
+
+def _report(subject: Subject, found: Mapping[str, Finding]) -> str:
+    where = subject.where
+    parts: dict[str, Callable[[], Iterable[str]]] = {
+        "this machine": _machine,
+        "doctor": lambda: (f"{one.level} {name}: {one.told}" for name, one in found.items()),
+        "status": lambda: mounts.status_text(subject.root).splitlines() if subject.root else (),
+        "mounts": _mounts,
+        "settings that are set": lambda: sorted(_keys(tomllib.loads((where.config / FILE).read_text()))),
+        "files of the configuration": lambda: _names(where.config),
+        "plugins": lambda: sorted(os.listdir(where.state / "plugins")),
+        "Python packages": _packages,
+        "variables that are set": lambda: sorted(name for name in os.environ if name.startswith("CTX_")),
+        "end of daemon.log": lambda: (
+            no_links.read(where.state / "daemon.log", -MAX_LOG, MAX_LOG).decode(errors="replace").splitlines()
+        ),
+    }
+    lines = [line for name, part in parts.items() for line in ("", f"## {name}", "", *_lines_of(part))]
+    said = ("# Report of CortexFS. Read it before you send it.", *lines)
+    return "".join(f"{within(_HIDDEN.sub('(hidden)', line))}\n" for line in said)
+
+
+def _lines_of(part: Callable[[], Iterable[str]]) -> list[str]:
+    try:
+        return [*part()] or ["(nothing)"]
+    except FileNotFoundError:
+        return ["(nothing)"]
+    except (OSError, Fault, ValueError) as problem:
+        return [f"(cannot be read: {problem})"]
+
+
+def _machine() -> Iterator[str]:
+    yield f"time: {time.strftime('%Y-%m-%d %H:%M:%S %z')}"
+    yield f"version: {VERSION}, protocol {PROTOCOL}"
+    yield f"kernel: {platform.platform()}"
+    yield f"Python: {platform.python_version()}, {' '.join(platform.libc_ver()) or 'another C library'}"
+    yield f"uid: {os.getuid()}, effective {os.geteuid()}"
+    yield f"cores: {os.cpu_count()}"
+
+
+def _mounts() -> Iterator[str]:
+    with open(TABLE, encoding="utf-8", errors="replace") as table:
+        yield from (line.rstrip("\n") for line in table if f" - {FSTYPE} " in line)
+
+
+def _keys(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{before}{name}.")
+        else:
+            yield before + name
+
+
+def _names(config: Path) -> Iterator[str]:
+    for folder in ("", *FOLDERS):
+        with contextlib.suppress(FileNotFoundError):
+            yield from sorted(os.path.join(folder, name) for name in os.listdir(config / folder))
+
+
+def _packages() -> Iterator[str]:
+    wanted = [one for one in importlib.metadata.requires("cortexfs") or () if "dev" not in one]
+    for name in sorted({re.split(r"[^\w.-]", one)[0] for one in wanted}):
+        try:
+            yield f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{name} is not installed"
 
 
 COMMANDS = {

@@ -18,7 +18,7 @@ import pytest
 from cortexfs.cli import main as program
 from cortexfs.cli import output, parser
 from cortexfs.cli.bounded import MAX_ANSWER, ask
-from cortexfs.cli.mount import doctor
+from cortexfs.cli.mount import checks
 from cortexfs.cli.shell import about
 from cortexfs.core.errors import Fault
 from tests.shell.cli_tree import STATUS, add, ctx, plant
@@ -300,7 +300,7 @@ def test_the_page_has_every_command_and_check() -> None:
     rows = dict(re.findall(r"^\| `ctx (\w+)[^`]*` \| (.*) \|$", page, re.MULTILINE))
     assert rows == {name: summary for name, (_, summary) in parser.COMMANDS.items()}
     listed = " ".join(page.split()).partition("The checks: ")[2].partition(". ")[0]
-    assert listed.split(", ") == list(doctor.CHECKS)
+    assert listed.split(", ") == list(checks.CHECKS)
 
 
 def options(of: argparse.ArgumentParser) -> Iterator[str]:

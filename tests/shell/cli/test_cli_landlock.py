@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.cli.mount import system_checks
+from cortexfs.cli.mount import checks
 from cortexfs.cli.mount.checks import OK, WARN, Subject
 from cortexfs.linux import syscalls
 from cortexfs.state.directories import Places
@@ -24,7 +24,7 @@ def test_doctor_says_that_agents_tools_do_not_run(number: int, monkeypatch: pyte
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(syscalls, "landlock_abi", refused)
-    level, why, mend = system_checks.landlock(SUBJECT)
+    level, why, mend = checks.landlock(SUBJECT)
     assert level == WARN
     assert "no tool of an agent runs" in why
     assert "lsm=" in mend
@@ -32,16 +32,16 @@ def test_doctor_says_that_agents_tools_do_not_run(number: int, monkeypatch: pyte
 
 
 def test_doctor_names_the_version_that_there_is() -> None:
-    assert system_checks.landlock(SUBJECT).why == f"Landlock ABI {syscalls.landlock_abi()}"
+    assert checks.landlock(SUBJECT).why == f"Landlock ABI {syscalls.landlock_abi()}"
 
 
 def test_doctor_says_which_calls_are_refused_where_there_are_no_mounts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # abi.md 4.44
-    assert system_checks.view_mounts(SUBJECT).level == OK
+    assert checks.view_mounts(SUBJECT).level == OK
     (tmp_path / "limit").write_text("0\n")
-    monkeypatch.setattr(system_checks, "NO_NAMESPACES", {str(tmp_path / "limit"): "0"})
+    monkeypatch.setattr(checks, "NO_NAMESPACES", {str(tmp_path / "limit"): "0"})
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    level, why, mend = system_checks.view_mounts(SUBJECT)
+    level, why, mend = checks.view_mounts(SUBJECT)
     assert (level, "EPERM" in why, str(tmp_path) in mend) == (WARN, True, True)

@@ -12,7 +12,7 @@ import pytest
 
 from cortexfs.cli import mounts
 from cortexfs.cli.main import main
-from cortexfs.cli.mount import doctor, mount, mount_checks, serve, system_checks
+from cortexfs.cli.mount import checks, doctor, mount, serve
 from cortexfs.cli.mount.checks import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.run import shebang
@@ -130,7 +130,7 @@ def test_doctor_prints_a_line_for_each_check(subject: Subject, capsys: pytest.Ca
     # abi.md 4.24
     assert main(["doctor", "--json"]) == 69
     rows = json.loads(capsys.readouterr().out)
-    assert [row["check"] for row in rows] == list(doctor.CHECKS)
+    assert [row["check"] for row in rows] == list(checks.CHECKS)
     assert all(row["why"] for row in rows)
     assert all(row["mend"] for row in rows if row["level"] != OK)
     # One cause is one failure: what cannot be asked without a mount does not fail on its own.
@@ -193,44 +193,44 @@ def test_a_check_that_cannot_look_is_a_finding(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_mount_that_answers_is_well(subject: Subject) -> None:
     root = plant(Path(subject.root))
-    assert mount_checks.answers(subject).level == OK
-    assert mount_checks.run_socket(subject).level == FAIL
+    assert checks.answers(subject).level == OK
+    assert checks.run_socket(subject).level == FAIL
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{root}/.run.sock")
         listener.listen()
-        assert mount_checks.run_socket(subject) == Finding(OK, ".run.sock takes connections")
-    plugins = mount_checks.broken_plugins(subject)
+        assert checks.run_socket(subject) == Finding(OK, ".run.sock takes connections")
+    plugins = checks.broken_plugins(subject)
     assert (plugins.level, plugins.why) == (WARN, "notes: its process was killed by SIGSEGV")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's hosts are that user")
 def test_what_plugins_run_from_is_open_to_their_callers(subject: Subject) -> None:
-    assert mount_checks.plugin_copies(subject).level == OK
+    assert checks.plugin_copies(subject).level == OK
     copies = place_of(subject.where.state)
     copies.mkdir()
     copies.chmod(0o700)
-    found = mount_checks.plugin_copies(subject)
+    found = checks.plugin_copies(subject)
     assert (found.level, str(copies) in found.mend) == (WARN, True)
-    assert mount_checks.plugin_copies(subject._replace(uid=1)).level == OK
+    assert checks.plugin_copies(subject._replace(uid=1)).level == OK
 
 
 @pytest.mark.parametrize(("mode", "level"), [(0o700, OK), (0o750, FAIL), (0o701, FAIL)])
 def test_secrets_lie_in_a_closed_directory(mode: int, level: str, subject: Subject) -> None:
     subject.where.state.mkdir()
     subject.where.state.chmod(mode)
-    assert system_checks.state(subject).level == level
+    assert checks.state(subject).level == level
 
 
 def test_a_configuration_is_its_owners_alone(subject: Subject) -> None:
     file = subject.where.config / "config.toml"
-    assert system_checks.configuration(subject).level == OK
+    assert checks.configuration(subject).level == OK
     file.write_text("")
-    assert system_checks.configuration(subject).level == OK
+    assert checks.configuration(subject).level == OK
     file.chmod(0o666)
-    assert system_checks.configuration(subject).level == FAIL
+    assert checks.configuration(subject).level == FAIL
     file.chmod(0o644)
     file.write_text("x = 1")
-    assert "unknown key x" in system_checks.configuration(subject).why
+    assert "unknown key x" in checks.configuration(subject).why
 
 
 def test_a_bare_system_lacks_mtab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: Subject) -> None:
@@ -239,22 +239,22 @@ def test_a_bare_system_lacks_mtab(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fusermount.write_text("")
     fusermount.chmod(0o4755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(system_checks, "MTAB", tmp_path / "mtab")
+    monkeypatch.setattr(checks, "MTAB", tmp_path / "mtab")
     user = subject._replace(uid=65534)
-    found = system_checks.fusermount(user)
+    found = checks.fusermount(user)
     if os.getuid() == 0:  # else it is not setuid root
         assert (found.level, "unmounts nothing" in found.why) == (FAIL, True)
     (tmp_path / "mtab").symlink_to("/proc/self/mounts")
-    assert "unmounts nothing" not in system_checks.fusermount(user).why
+    assert "unmounts nothing" not in checks.fusermount(user).why
 
 
 def test_a_closed_directory_on_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     for step in (*tmp_path.parents, tmp_path):
         if not step.stat().st_mode & stat.S_IXOTH:  # pytest's own directories are 0700
-            assert system_checks._closed(str(tmp_path / "a" / "b")) is not None
+            assert checks._closed(str(tmp_path / "a" / "b")) is not None
             break
-    assert system_checks._closed("/usr/bin") is None
+    assert checks._closed("/usr/bin") is None
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_runners_have_to_speak_our_protocol(
         runner.chmod(0o755)
     monkeypatch.setattr(shebang, "SYSTEM", runner)
     monkeypatch.setattr(shebang, "program", lambda name: str(runner))
-    assert system_checks.packaged_runner(subject).level == packaged
-    assert system_checks.system_runner(subject).level == system
+    assert checks.packaged_runner(subject).level == packaged
+    assert checks.system_runner(subject).level == system
 
 
 def test_doctor_names_the_sockets_that_refuse(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_doctor_names_the_sockets_that_refuse(tmp_path: Path) -> None:
         listener.bind(str(folder / "good.sock"))
         listener.listen()
         closed.bind(str(folder / "bad.sock"))
-        assert mount_checks._refusing(tmp_path) == b"model/acme/bad.sock"
+        assert checks._refusing(tmp_path) == b"model/acme/bad.sock"
 
 
 def test_a_daemon_that_is_at_work_is_waited_for(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.cli.mount import system_checks
+from cortexfs.cli.mount import checks
 from cortexfs.cli.mount.checks import FAIL, OK, Subject
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy.risk_settings import FILE as POLICY
@@ -152,7 +152,7 @@ def test_what_others_could_have_written_is_not_used(kind: str, way: str, uid: in
         with being(uid):
             after = use(where)
             told = deciding.every(where.config, where.state)
-            finding = system_checks.configuration(Subject("/nowhere", where, uid))
+            finding = checks.configuration(Subject("/nowhere", where, uid))
         assert "used" not in before
         mends = {"chmod go-w", f"chown -h {uid}", "put another one there", "chmod 600", "Permission denied"}
         assert any(mend in after for mend in mends), after
@@ -191,7 +191,7 @@ def test_what_our_own_commands_write_is_believed_whatever_the_umask(mask: int) -
         finally:
             os.umask(before)
         assert deciding.every(where.config, where.state) == []
-        assert system_checks.configuration(Subject("/nowhere", where, os.geteuid())).level == OK
+        assert checks.configuration(Subject("/nowhere", where, os.geteuid())).level == OK
 
 
 def test_a_file_is_not_missing_where_others_may_remove_it(tmp_path: Path) -> None:

@@ -10,30 +10,35 @@ left enabled without consent, and what that plugin had for an earlier publisher 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from cortexfs import config
 from cortexfs.cli import mounts, output, parser, plugin_commands, progress, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
-from cortexfs.cli.plugin.decided import folder_of
-from cortexfs.cli.plugin.install import fetching
+from cortexfs.cli.plugin.decided import folder_of, networks
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.host.call import plugin_state
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
+from cortexfs.net import web
 from cortexfs.plugins import dependencies
 from cortexfs.plugins import enabled as offers
-from cortexfs.plugins.install import decisions, review, sources
+from cortexfs.plugins.install import decisions, fetch, review, sources
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install.entry_points import found
+from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.install.sources import PluginSource
 from cortexfs.plugins.package import directory, manifests, records
 from cortexfs.plugins.package.package import PackageFiles
@@ -45,13 +50,14 @@ from cortexfs.state.directories import kept_of
 CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 # That the mount may take for last hooks: also to check the plugin and to start a host.
 HOOKS_SECONDS = UNINSTALL_SECONDS + 30
+MODULE_SECONDS = 300.0  # for a module of WebAssembly
 
 
 def install(options: argparse.Namespace) -> int:
     where = places_of(options)
     with progress.shown(f"reading {options.source}"):
         source = sources.read(options.source)
-    source = source._replace(tree=fetching.completed(source.tree, where, options.private))
+    source = source._replace(tree=fetched(source.tree, where, options.private))
     name = source.tree.manifest.name
     check(source.tree)
     directories.create(where)
@@ -67,7 +73,7 @@ def install(options: argparse.Namespace) -> int:
     installing.install(where.state / directory.FOLDER, name, files)
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
-    by += unchecked + fetching.told(source.tree, where) + _warned(source)
+    by += unchecked + _told(source.tree, where) + _warned(source)
     kept = config.choices(where.config).get(name) == config.REPLACE and not is_other
     if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
         output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
@@ -273,3 +279,44 @@ def _choose(
         reload.told(options.root)
         raise Fault("EEXIST", f"{name} is not enabled: {refusals[0]}")
     return said, bool(refusals)
+
+
+def fetched(tree: PackageFiles, where: directories.Places, private: str) -> PackageFiles:
+    """With all that it needs; from the network, unless the very same plugin is installed."""
+    installed = where.state / directory.FOLDER / tree.manifest.name
+    own = networks(private)
+    download = partial(web.download, seconds=MODULE_SECONDS, private=own)
+    with progress.shown("looking at what it needs"):
+        return fetch.completed(tree, download, partial(_modules, private=own), installed)
+
+
+def _told(tree: PackageFiles, where: directories.Places) -> str:
+    """For the line that says that it is installed."""
+    if not (count := len(fetch.pins(tree))):
+        return ""
+    see = where.state / directory.FOLDER / tree.manifest.name
+    return f", with {count} module{'s' * (count > 1)} from elsewhere (see: ctx plugin review {see})"
+
+
+def _modules(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
+    from cortexfs.host.esm import fetch as esmfetch  # what it takes is for those who fetch
+
+    with _put_away(), progress.shown("fetching what it imports") as now:
+
+        def told(connections: int, size: int) -> None:
+            now(f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB")
+
+        return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, told)
+
+
+@contextlib.contextmanager
+def _put_away() -> Iterator[None]:
+    """Whoever is told to end, or whose terminal closes, puts away what was begun, as with an interrupt."""
+    ours = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from cortexfs.cli import progress
 from cortexfs.cli.daemons import places_at
-from cortexfs.cli.plugin.install import fetching as plugin_fetching
-from cortexfs.cli.plugin.install.install import check_schema, commands_fault
+from cortexfs.cli.plugin.install.install import check_schema, commands_fault, fetched
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import governance
@@ -95,7 +94,7 @@ def _completed(
     if not manifests.is_json(tree.manifest) or tree.manifest.json.kind != hostcalls.ESM:
         return tree, []
     try:
-        return plugin_fetching.completed(tree, where, private), []
+        return fetched(tree, where, private), []
     except Fault as fault:
         return tree, [InstallCheck("modules from elsewhere", fault.message)]
 
