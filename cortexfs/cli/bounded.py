@@ -28,13 +28,17 @@ def ask(question: Callable[[], bytes], seconds: float) -> bytes:
     if child == 0:
         _answer(question, writer)
     os.close(writer)
+    said, deadline = b"", time.monotonic() + seconds
     try:
-        said = _collect(reader, time.monotonic() + seconds)
-        os.waitpid(child, 0)
-    except TimeoutError:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, os.WNOHANG)  # waiting for an unkillable child would hang us with it
-        raise
+        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not (part := os.read(reader, 65536)):
+                os.waitpid(child, 0)
+                break
+            said += part
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, os.WNOHANG)  # waiting for an unkillable child would hang us with it
+            raise TimeoutError(errno.ETIMEDOUT, "it does not answer")
     finally:
         os.close(reader)
     number = said[0] if said else errno.EPROTO
@@ -55,12 +59,3 @@ def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:
         while said:
             said = said[os.write(writer, said) :]
     os._exit(0)
-
-
-def _collect(reader: int, deadline: float) -> bytes:
-    said = b""
-    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        if not (part := os.read(reader, 65536)):
-            return said
-        said += part
-    raise TimeoutError(errno.ETIMEDOUT, "it does not answer")

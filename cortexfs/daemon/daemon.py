@@ -24,7 +24,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -258,13 +258,14 @@ class Daemon:
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:
-            services.start_soon(self._fuse)
+            services.start_soon(self._until, pyfuse3.main)  # it returns when somebody has unmounted us
             services.start_soon(self._begin)
             services.start_soon(self.pool.run)
             services.start_soon(self.logs.run)
             services.start_soon(self._sweep)
             await services.start(signals.hear, self._stop.set, self.reload.again)
-            services.start_soon(self._unmounted)
+            # `umount -l` by hand ends the daemon too; the bound socket would keep the mount alive unseen.
+            services.start_soon(self._until, mount_table.gone, self.root)
             await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
             await services.start(self.sessions.run)
@@ -294,20 +295,14 @@ class Daemon:
             await self.engines.end()
             services.cancel_scope.cancel()
 
-    async def _fuse(self) -> None:
-        """Serve the kernel; it returns when somebody has unmounted us."""
-        await pyfuse3.main()
+    async def _until(self, ended: Callable[..., Awaitable[object]], *about: object) -> None:
+        await ended(*about)
         self._stop.set()
 
     async def _begin(self) -> None:
         """Hear the starter, without which nothing can be begun, and nothing unmounted."""
         await self.starter.run()
         log.error("the process that starts others has ended; the daemon ends, too")
-        self._stop.set()
-
-    async def _unmounted(self) -> None:
-        """`umount -l` by hand ends the daemon too; the bound socket would keep the mount alive unseen."""
-        await mount_table.gone(self.root)
         self._stop.set()
 
     async def _drain(self) -> None:

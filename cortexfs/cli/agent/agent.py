@@ -206,7 +206,15 @@ def _own_name(given: str | None, root: str | None, word: str) -> str:
 
 
 def _list(options: argparse.Namespace) -> int:
-    _show(_rows(_answering(options.root), _state(options)), as_json=options.json)
+    found = _rows(_answering(options.root), _state(options))
+    if options.json:
+        output.emit(found)
+        return EXIT_OK
+    shown = [
+        one | {"tools": str(len(one["tools"])), "description": objects.first_sentence(one["description"])}
+        for one in found
+    ]
+    output.table(HEADS, [[one[head] for head in HEADS] for one in shown])
     return EXIT_OK
 
 
@@ -276,20 +284,6 @@ def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
     return [_row(one, "not mounted") for one in (*records.load(state).objects, *own)]
 
 
-def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        return output.emit(found)
-    cells = [
-        {
-            **one,
-            "tools": str(len(one["tools"])),
-            "description": objects.first_sentence(one["description"]),
-        }
-        for one in found
-    ]
-    output.table(HEADS, [[one[head] for head in HEADS] for one in cells])
-
-
 def _shown(root: str, path: str) -> dict[str, Any]:
     """As a mount has it."""
     said = objects.listed(root, path)
@@ -318,11 +312,7 @@ def _cells(path: str, values: Mapping[str, str], status: str, description: str) 
 
 
 _TOOLS = "a tool, several with commas between, or a pattern (default: those of agent/base)"
-
-
 _APPROVAL = "whether every call is asked about"
-
-
 VERBS = {
     "new": Command(
         _new,

@@ -44,7 +44,8 @@ def make(root: str, name: str, texts: Mapping[str, str]) -> None:
         raise Fault(code_of(problem.errno), f"{path_of(name)} cannot be made: {problem.strerror}") from None
     try:
         for control, text in texts.items():  # as an editor would: a value is judged when it is closed
-            with open(f"{path}.d/{control}", "wb", buffering=0, opener=_existing) as file:
+            existing = os.open(f"{path}.d/{control}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+            with open(existing, "wb", buffering=0) as file:
                 data = text.encode()
                 while data:
                     data = data[file.write(data) :]
@@ -56,10 +57,6 @@ def make(root: str, name: str, texts: Mapping[str, str]) -> None:
         why = f"{control} is refused: {problem.strerror}, and the daemon's log says why; nothing was made"
         raise Fault(code_of(problem.errno), why) from None
     _await_socket(path)
-
-
-def _existing(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_CREAT)
 
 
 def _await_socket(path: str) -> None:

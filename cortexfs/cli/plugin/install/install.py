@@ -234,30 +234,34 @@ def _last_hooks(given: str | None, name: str) -> str:
 
 
 def enable(options: argparse.Namespace) -> int:
-    where = places_of(options)
-    known = {one.plugin.name: one.fault for one in found()}
-    known |= dict.fromkeys((path.name for path in directory.folders(where.state / directory.FOLDER)), None)
-    if options.name not in known:
-        hint = parser.nearest(options.name, known) or "; install it first, see: ctx plugin install --help"
-        raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint}")
-    if fault := known[options.name]:
-        raise Fault("EINVAL", f"the plugin {options.name} cannot be enabled: {fault}")
-    if why := _lacks(where, options.name):
-        raise Fault("EPERM", f"the plugin {options.name} cannot be enabled: {why}")
-    said, _ = _choose(options, where, options.name, config.REPLACE if options.replace else True)
-    output.say(f"enabled {options.name}; {said}")
+    where, name = places_of(options), options.name
+    known = _known(where)
+    if name not in known:
+        hint = parser.nearest(name, known) or "; install it first, see: ctx plugin install --help"
+        raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
+    if why := known[name]:
+        raise Fault("EINVAL", f"the plugin {name} cannot be enabled: {why}")
+    if why := _lacks(where, name):
+        raise Fault("EPERM", f"the plugin {name} cannot be enabled: {why}")
+    said, _ = _choose(options, where, name, config.REPLACE if options.replace else True)
+    output.say(f"enabled {name}; {said}")
     return EXIT_OK
 
 
+def _known(where: directories.Places) -> dict[str, str | None]:
+    """The plugins of Python packages, with what is wrong with each, and those that are installed."""
+    folders = directory.folders(where.state / directory.FOLDER)
+    return {one.plugin.name: one.fault for one in found()} | {folder.name: None for folder in folders}
+
+
 def disable(options: argparse.Namespace) -> int:
-    where = places_of(options)
-    known = {one.plugin.name for one in found()} | set(config.enabled(config.load(where)))
-    known |= {path.name for path in directory.folders(where.state / directory.FOLDER)}
-    if options.name not in known:
-        hint = parser.nearest(options.name, known)
-        raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint or '; see: ctx plugin list'}")
-    said, _ = _choose(options, where, options.name, False)
-    output.say(f"disabled {options.name}; {said}")
+    where, name = places_of(options), options.name
+    known = {*_known(where), *config.enabled(config.load(where))}
+    if name not in known:
+        hint = parser.nearest(name, known) or "; see: ctx plugin list"
+        raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
+    said, _ = _choose(options, where, name, False)
+    output.say(f"disabled {name}; {said}")
     return EXIT_OK
 
 
