@@ -150,24 +150,12 @@ def text(path: Path) -> str:
 
 
 def messages(place: Path) -> Iterator[frames.Message]:
-    """Returns the messages, oldest first."""
+    """Returns the messages, oldest first; a line of the file is a frame without its type."""
     with open(place / "messages.jsonl", "rb") as file:
         for line in file:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                yield msgspec.json.decode(line, type=_Kept).frame
-
-
-class _Kept(msgspec.Struct):
-    """A line of messages.jsonl: a message frame without its type."""
-
-    role: str
-    content: list[frames.Text]
-    id: str | None = None
-    run: str | None = None
-
-    @property
-    def frame(self) -> frames.Message:
-        return frames.Message(id=self.id, run=self.run, role=self.role, content=self.content)
+                fields = msgspec.json.decode(line, type=dict[str, Any])
+                yield msgspec.convert(fields | {"type": "message"}, frames.Message)
 
 
 def last(place: Path) -> str | None:

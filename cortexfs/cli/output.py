@@ -20,15 +20,10 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import within
 
 STREAMS = {"stdin": (0, "r"), "stdout": (1, "w"), "stderr": (2, "w")}
-GREEN, YELLOW, RED = "32", "33", "31"
 COLOURS = {
-    "ok": GREEN,
-    "ready": GREEN,
-    "loaded": GREEN,
-    "warn": YELLOW,
-    "disabled": YELLOW,
-    "fail": RED,
-    "broken": RED,
+    **dict.fromkeys(("ok", "ready", "loaded"), "32"),  # green
+    **dict.fromkeys(("warn", "disabled"), "33"),  # yellow
+    **dict.fromkeys(("fail", "broken"), "31"),  # red
 }
 
 

@@ -8,16 +8,16 @@ This file must never know what an agent does with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files
-from cortexfs.config import AgentSettings, Config
+from cortexfs.config import AgentSettings
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, code_of
@@ -26,40 +26,29 @@ from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.policy import risk_settings
 from cortexfs.core.policy.risk_settings import FILE, RiskSettings
 from cortexfs.core.registry import Key, Object
+from cortexfs.daemon import starts
 from cortexfs.daemon.agent_context_files import ContextFiles
-from cortexfs.hooks.middleware import Middleware, MiddlewareCall
+from cortexfs.hooks.middleware import MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
-from cortexfs.models.drivers import Drivers
 from cortexfs.plugins.command_object import CLASS
-from cortexfs.pool.run_table import Runs
-from cortexfs.pool.tool_call import ToolCalls
 from cortexfs.sessions.layout import Address, Space
-from cortexfs.sessions.store import Sessions
 from cortexfs.state import believed
 from cortexfs.state.directories import kept_of, place_of
-from cortexfs.tree.fuse import Filesystem
+
+if TYPE_CHECKING:
+    from cortexfs.daemon.daemon import Daemon
 
 MAX_LINKS = 8  # an alias of an alias, and so on
 
 
 class AgentWorld:
-    """The daemon as agents see it: a parameter and an attribute for each part of it that answers them."""
+    """The daemon as agents see it."""
 
-    def __init__(
-        self,
-        root: Path,
-        config: Config,
-        fs: Filesystem,
-        sessions: Sessions,
-        runs: Runs,
-        drivers: Drivers,
-        tools: ToolCalls,
-        middleware: Middleware,
-        home: Callable[[int], Coroutine[Any, Any, str]],
-    ) -> None:
-        self.root = str(root)
-        self.home = home
+    def __init__(self, daemon: Daemon) -> None:
+        config = daemon.config
+        self._daemon = daemon
+        self.root = str(daemon.root)
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         self.limits: AgentSettings = config.agent
         self.protected = (str(config.state), str(config.directory))
@@ -74,23 +63,20 @@ class AgentWorld:
             (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
         self.begun = Begun()
-        self._sessions = sessions
-        self._fs = fs
-        self._runs = runs
-        self._drivers = drivers
-        self._tools = tools
-        self._middleware = middleware
         self._policy = PolicyFile(config.directory / FILE)
+
+    async def home(self, uid: int) -> str:
+        return await starts.home(self._daemon.starter, uid)
 
     @property
     def settings(self) -> RiskSettings:
         return self._policy.read()
 
     def find(self, class_: str, name: str) -> Object | None:
-        return self._fs.tree.registry.get(class_, name)
+        return self._daemon.fs.tree.registry.get(class_, name)
 
     def control(self, object_: Object, name: str) -> str:
-        return self._fs.control(object_, name)
+        return self._daemon.fs.control(object_, name)
 
     def model(self, name: str) -> Object:
         found = self.find("model", self._meant(name))
@@ -102,7 +88,7 @@ class AgentWorld:
     def _meant(self, name: str) -> str:
         """An alias, followed to provider/model; what is no alias of a model stays what it is."""
         for _ in range(MAX_LINKS):
-            target = None if "/" in name else self._fs.model_alias(name)
+            target = None if "/" in name else self._daemon.fs.model_alias(name)
             if target is None:
                 return name
             path = PurePosixPath(os.path.normpath(os.path.join(self.root, "model", target)))
@@ -125,25 +111,25 @@ class AgentWorld:
         return found
 
     def driver(self, model: Object) -> Driver:
-        return self._drivers.chosen(model, "agent")
+        return self._daemon.drivers.chosen(model, "agent")
 
     def context(self, who: Who) -> Files | None:
         if not who.folder:
             return None
-        folder = self._sessions.root.joinpath(*who.folder)
+        folder = self._daemon.sessions.root.joinpath(*who.folder)
         return ContextFiles(folder, "/".join((self.root, *who.folder)))
 
     def grew(self, who: Who, size: int) -> None:
         if who.folder and size:
             space, (class_, folder) = Space("/".join(who.folder[:2]), who.owner), who.folder[2:4]
-            self._sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
+            self._daemon.sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
 
     def hooked(self, tool: Object, who: Who, call: str) -> MiddlewareCall | None:
-        if not self._middleware.hooks.of_tools:
+        middleware = self._daemon.middleware
+        if not middleware.hooks.of_tools:
             return None
-        return self._middleware.of(
-            Site(who.identity, who.session, who.run, who.cwd or "/", call=call), tool.name
-        )
+        site = Site(who.identity, who.session, who.run, who.cwd or "/", call=call)
+        return middleware.of(site, tool.name)
 
     async def call(
         self,
@@ -153,18 +139,18 @@ class AgentWorld:
         say: Callable[[Frame], Awaitable[None]],
     ) -> CallOutcome:
         try:
-            run = self._runs.open("tool", tool.name, identity.uid, "agent")
+            run = self._daemon.runs.open("tool", tool.name, identity.uid, "agent")
         except Fault as refused:  # too many at once
             return CallOutcome("", refused)
         fault: Fault | None = Fault("ECANCELED", "")
         try:
-            outcome = await self._tools.call(tool, identity, replace(asked, run=run.id), say)
+            outcome = await self._daemon.tools.call(tool, identity, replace(asked, run=run.id), say)
             fault = outcome.fault
             run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
             return outcome
         finally:
             status = "ok" if fault is None else "cancelled" if fault.code == "ECANCELED" else "error"
-            self._runs.close(run, status, fault)  # type: ignore[arg-type]  # the words of frames.Status
+            self._daemon.runs.close(run, status, fault)  # type: ignore[arg-type]  # the words of frames.Status
 
     def admit(self, object_: Object, identity: hostcalls.Identity, arguments: list[bytes]) -> None:
         """Before something runs that a run under a label has called: EACCES unless that is an agent's, and

@@ -40,7 +40,7 @@ from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
 from cortexfs.daemon.agent_ports import AgentWorld
-from cortexfs.daemon.reload import Reload, ReloadParts, Sources
+from cortexfs.daemon.reload import Reload
 from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
@@ -143,11 +143,11 @@ class Daemon:
         self.middleware = Middleware(self.pool, config.plugins.hook_failure)
         turns = Turns(self.middleware.hooks, self.middleware.events)
         self.pool.started = self.middleware.events.started
-        catalog = Catalog(self.pool, Descriptions(config.state), further)
-        offers = Offers(
+        self.catalog = Catalog(self.pool, Descriptions(config.state), further)
+        self.offers = Offers(
             config, further, lambda folder: trio.from_thread.run(daemonstarts.signature, starter, folder)
         )
-        self.commands = Commands(config.state, catalog.serving, offers.one)
+        self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
         self._connections = min(limits.connections, terms.raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
             config.state / "sessions",
@@ -171,15 +171,13 @@ class Daemon:
         engine = config.engine
         engine_terms = EngineTerms(engine.idle_secs, streams=engine.streams, threads=engine.threads)
         self.engines = Engines(engine_terms, partial(self.starter.start, starts.ENGINE))
-        local = Locals(self.engines, self.fs.control)
+        self.locals = Locals(self.engines, self.fs.control)
         seconds = float(config.turn.tool_timeout_secs)
         plugged = PluginModels(self.pool, self.fs.control, seconds)
-        makers = {DRIVER: local.driver, PLUGGED: plugged.driver}
+        makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
         self.drivers = Drivers(self.fs.tree.named, self.fs.control, makers, heard=turns.model)
-        tools = ToolCalls(self.pool, seconds)
-        home, fs, sessions = partial(daemonstarts.home, self.starter), self.fs, self.sessions
-        parts = root, config, fs, sessions, self.runs, self.drivers, tools, self.middleware, home
-        self.world = AgentWorld(*parts)
+        self.tools = ToolCalls(self.pool, seconds)
+        self.world = AgentWorld(self)
         self.agents = Agents(self.world, turns.agent)
         self.drivers.agent = self.agents.driver
         self.conversations = Conversations(
@@ -202,27 +200,11 @@ class Daemon:
             strict,
             config.callers.serve_sandboxed,
         )
-        self.watch = mcp_servers.Watch(catalog, lambda: self.reload.renew())
-        secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
-        servers = mcp_servers.Servers(config.directory, config.state)
-        providers = Providers(config.directory, config.state)
-        self.reload = Reload(
-            root,
-            Sources(config, self.began, offers, servers, providers, secrets),
-            ReloadParts(
-                runs=self.runs,
-                pool=self.pool,
-                catalog=catalog,
-                commands=self.commands,
-                drivers=self.drivers,
-                locals=local,
-                world=self.world,
-                middleware=self.middleware,
-                fs=self.fs,
-                sockets=self.sockets,
-                watch=self.watch,
-            ),
-        )
+        self.watch = mcp_servers.Watch(self.catalog, lambda: self.reload.renew())
+        self.secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
+        self.servers = mcp_servers.Servers(config.directory, config.state)
+        self.providers = Providers(config.directory, config.state)
+        self.reload = Reload(self)
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:

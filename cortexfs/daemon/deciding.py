@@ -8,7 +8,6 @@ This file must never know what follows from a file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from cortexfs import config
@@ -33,32 +32,25 @@ def unused(configuration: Path, state: Path) -> list[str]:
 
 def every(configuration: Path, state: Path) -> list[str]:
     """Returns a sentence for each of all of them that is not used."""
+    plugins = state / directory.FOLDER
+    several = [
+        *sorted(configuration.glob(f"{files.FOLDER}/*{files.SUFFIX}")),
+        *sorted(configuration.glob(f"{mcp_servers.FOLDER}/*{mcp_servers.SUFFIX}")),
+        *sorted(state.glob(f"{directory.FOLDER}/*/{plugin_records.FILE}")),
+    ]
+    # Also those that cannot be looked into.
+    folders = [configuration / files.FOLDER, configuration / mcp_servers.FOLDER, plugins]
+    folders += directory.folders(plugins)
+    for top in (secrets.FOLDER, records.FOLDER, "tree"):
+        folders.append(state / top)
+        for above, below, names in os.walk(state / top):
+            several += (Path(above, name) for name in sorted(names))
+            folders += (Path(above, name) for name in sorted(below))
     links = configuration.glob(f"{weights.FOLDER}/*/*{weights.SUFFIX}")
     found = [
         *unused(configuration, state),
-        *believed.faults(_several(configuration, state)),
+        *believed.faults(several),
         *believed.faults(sorted(links), believed.link),
-        *believed.faults(_folders(configuration, state), believed.folder),
+        *believed.faults(folders, believed.folder),
     ]
     return list(dict.fromkeys(found))
-
-
-def _several(configuration: Path, state: Path) -> Iterator[Path]:
-    yield from sorted(configuration.glob(f"{files.FOLDER}/*{files.SUFFIX}"))
-    yield from sorted(configuration.glob(f"{mcp_servers.FOLDER}/*{mcp_servers.SUFFIX}"))
-    yield from sorted(state.glob(f"{directory.FOLDER}/*/{plugin_records.FILE}"))
-    for top in (secrets.FOLDER, records.FOLDER, "tree"):
-        for above, _, names in os.walk(state / top):
-            yield from (Path(above, name) for name in sorted(names))
-
-
-def _folders(configuration: Path, state: Path) -> Iterator[Path]:
-    """Also those that cannot be looked into."""
-    yield configuration / files.FOLDER
-    yield configuration / mcp_servers.FOLDER
-    yield state / directory.FOLDER
-    yield from directory.folders(state / directory.FOLDER)
-    for top in (secrets.FOLDER, records.FOLDER, "tree"):
-        yield state / top
-        for above, below, _ in os.walk(state / top):
-            yield from (Path(above, name) for name in sorted(below))
