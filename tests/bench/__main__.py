@@ -242,6 +242,7 @@ def plugged(python: Path) -> Iterator[Row]:
     many, which = plugins.many(python), f"{plugins.MANY:,} plugins (programs, Python, libraries)"
     yield below(f"ctx mount with {which}", many.again, "s", 3)
     yield fact("the same for the first time, when they are copied and asked", many.first, "s")
+    yield below(f"ctx plugin list with {which}", many.listed, "s", 1)
     yield below(f"one more, from telling the daemon to its first answer, with {which}", many.applied, "s", 1)
     yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.1)
 

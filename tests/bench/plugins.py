@@ -29,7 +29,7 @@ from cortexfs.plugins import enabled
 from cortexfs.plugins.install import install
 from cortexfs.plugins.package import directory, package, records
 from cortexfs.pool.host import announce
-from tests.bench import measure
+from tests.bench import listings, measure
 from tests.mounted import plugins
 from tests.mounted.ctx_mount import Ctx, mounted
 
@@ -212,6 +212,7 @@ def _patched(library: bytes, where: Path, name: str, _: str) -> Path:
 class Many(NamedTuple):
     first: float  # s: `ctx mount` with plugins that it has never seen
     again: float  # s: and once more
+    listed: float  # s: `ctx plugin list`
     applied: float  # s: from telling the daemon of one more to its first answer
     over: float  # fs.read with them, over fs.read without
 
@@ -222,6 +223,7 @@ def many(python: Path) -> Many:
         made = mixed(ctx.work)
         _install(ctx, made)
         first, again = _mounting(ctx), _mounting(ctx)
+        listed = listings.command(ctx, listings.program(ctx), "plugin", "list", rows=MANY).whole
         _put(ctx, made, MORE)
         config.choose(ctx.config, MORE, True)
         pid, began = ctx.pid, time.perf_counter()
@@ -236,7 +238,7 @@ def many(python: Path) -> Many:
         *_, over = measure.paired(
             lambda: measure.spawn(mine, ctx.environ), lambda: measure.spawn(its, few.environ), PAIRS
         )
-        return Many(first, again, applied, over)
+        return Many(first, again, listed, applied, over)
 
 
 def _mounting(ctx: Ctx) -> float:
