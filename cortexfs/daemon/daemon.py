@@ -44,7 +44,7 @@ from cortexfs.daemon.reload import Reload
 from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
-from cortexfs.linux import mount_table
+from cortexfs.linux import heap, mount_table
 from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
 from cortexfs.models.drivers import Drivers
 from cortexfs.models.local.driver import Locals
@@ -232,6 +232,7 @@ class Daemon:
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
+            heap.give_back()
             trio.run(self._main, ready, strict_exception_groups=True)
         finally:
             self.logs.flush()

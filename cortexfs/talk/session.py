@@ -35,7 +35,7 @@ CHARGED = 16  # messages that are in what a session costs anyway
 # Events that a driver may say before others have their turn: those of a short answer are written together.
 IN_A_ROW = 64
 MAX_UNFINISHED = 8 << 20  # bytes of an answer that is not whole yet; one that is whole has no such limit
-ADDRESSES = 4096  # of sessions, that need not be made anew
+ADDRESSES = 64  # of sessions, that need not be made anew; those of connections that have ended go soon
 APPROVAL_SECS = 600.0  # that a call waits for its approval
 UNHEARD = "nobody is connected who could be asked"
 LEFT = "everybody who could be asked has left"
