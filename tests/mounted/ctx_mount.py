@@ -38,8 +38,8 @@ class Ctx:
         self.state = state or base / "state"
         self.config = base / "config"
         self.work = base / "work"
-        self.work.mkdir(mode=0o777)
-        self.work.chmod(0o777)
+        self.work.mkdir()
+        self.work.chmod(0o1777)  # as /tmp: whoever likes works there, and nobody moves what is another user's
         self.environ = {
             "PATH": f"{sysconfig.get_path('scripts')}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(base),
