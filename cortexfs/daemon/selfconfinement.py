@@ -66,7 +66,7 @@ def _check(path: Path, rights: int) -> None:
     """Root without capabilities opens what it owns, and what everybody may open."""
     for above in reversed(path.resolve().parents):
         if not os.access(above, os.X_OK):
-            mend = f"chmod o+x {above}, or use a place of root's"
+            mend = f"chmod a+x {above}, or use a place of root's"
             raise Fault("EACCES", f"the daemon of root gives up its powers, and needs {path} then: {mend}")
     if not os.access(path, rights):
         mend = f"chown root {path}"

@@ -80,7 +80,7 @@ def folder(path: Path) -> None:
     """Raises Unbelieved where others may change what is in the folder."""
     held = _open(path, os.geteuid(), _FOLDER)
     try:
-        _check_folder(str(path), os.fstat(held), os.geteuid())
+        _check_folder(path, os.fstat(held), os.geteuid())
     finally:
         os.close(held)
 
@@ -124,8 +124,10 @@ def _open(path: Path | str, owner: int, flags: int = _FILE) -> int:
     while left:
         name = left.pop()
         try:
-            is_above = left or flags == _FOLDER
-            _check_folder(place, os.fstat(held), owner, *((stat.S_IWOTH, top) if is_above else ()))
+            if left or flags == _FOLDER:
+                _check_above(place, os.fstat(held), {0, owner, top})
+            else:
+                _check_folder(place, os.fstat(held), owner)
             place = os.path.join(place, name)
             seen = os.stat(name, dir_fd=held, follow_symlinks=False)
             is_link = stat.S_ISLNK(seen.st_mode)
@@ -148,14 +150,25 @@ def _names(path: str) -> list[str]:
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
-def _check_folder(path: str, seen: os.stat_result, owner: int, others: int = OTHERS, top: int = 0) -> None:
-    _check_owner(path, seen, owner, top)
+def _check_above(path: str, seen: os.stat_result, owners: set[int]) -> None:
+    if seen.st_uid not in owners:
+        why = f"it belongs to uid {seen.st_uid}; name a place whose folders are all your own or root's"
+        raise UntrustedFile("EPERM", f"nothing in {path} is used: {why}")
+    _check_mode(path, seen, stat.S_IWOTH)
+
+
+def _check_folder(path: Path | str, seen: os.stat_result, owner: int) -> None:
+    _check_owner(path, seen, owner)
+    _check_mode(path, seen, OTHERS)
+
+
+def _check_mode(path: Path | str, seen: os.stat_result, others: int) -> None:
     if seen.st_mode & others and not seen.st_mode & stat.S_ISVTX:
         why = "others than its owner may write it; look at what is in it, then: chmod go-w"
         raise UntrustedFile("EPERM", f"nothing in {path} is used: {why} {path}")
 
 
-def _check_owner(path: Path | str, seen: os.stat_result, owner: int, top: int = 0) -> None:
-    if seen.st_uid not in (0, owner, top):
+def _check_owner(path: Path | str, seen: os.stat_result, owner: int) -> None:
+    if seen.st_uid not in (0, owner):
         mend = f"look at what it says, then: chown -h {owner} {path}"
         raise UntrustedFile("EPERM", f"{path} is not used: it belongs to uid {seen.st_uid}; {mend}")

@@ -47,7 +47,7 @@ def test_doctor_finds_nothing_wrong(ctx: Ctx) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="asks as somebody else, which only root can")
 def test_doctor_finds_nothing_wrong_for_a_user_of_roots_mount(ctx: Ctx) -> None:
     doctor = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "doctor"]
-    done = ctx.run(doctor, uid=NOBODY, env={"CTX_STATE": str(ctx.work / "theirs")})
+    done = ctx.run(doctor, uid=NOBODY, env={"CTX_STATE": str(ctx.base / "theirs")})
     assert "root's mount is everyone's" in done.stdout
     assert (" fail " in done.stdout, done.returncode) == (False, 0), done.stdout
 

@@ -33,7 +33,10 @@ def as_user(
     ctx: Ctx, *words: str, uid: int | None = NOBODY, input: str | None = None
 ) -> tuple[int, str, str]:
     """`ctx` as a user, who has no state or configuration of his own here."""
-    own = {"CTX_STATE": str(ctx.work / f"state-{uid}"), "CTX_CONFIG": str(ctx.work / f"config-{uid}")}
+    place = ctx.base / f"user-{uid}"
+    place.mkdir(exist_ok=True)
+    os.chown(place, uid or 0, uid or 0)
+    own = {"CTX_STATE": str(place / "state"), "CTX_CONFIG": str(ctx.base / "none")}
     line = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", *words]
     done = ctx.run(line, uid=uid, env=own, input=input)
     return done.returncode, done.stdout, done.stderr

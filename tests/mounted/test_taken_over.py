@@ -187,11 +187,10 @@ def _everybody() -> list[str]:
 def test_what_is_closed_to_root_without_powers_is_told_at_the_mount(fresh: Ctx) -> None:
     fresh.ctx("umount", str(fresh.root))
     private = fresh.state.parent / "private"
-    private.mkdir(mode=0o700)
-    os.chown(private, 1234, 1234)
+    private.mkdir(mode=0o600)
     done = fresh.ctx("mount", "--state", str(private / "state"), str(fresh.root), check=False)
     assert done.returncode == 13
-    assert f"needs {private}/state then: chmod o+x {private}" in done.stderr
+    assert f"needs {private}/state then: chmod a+x {private}" in done.stderr
     assert not os.path.ismount(fresh.root)
     private.chmod(0o711)
     fresh.ctx("mount", "--state", str(private / "state"), str(fresh.root))
