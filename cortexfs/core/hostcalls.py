@@ -12,33 +12,17 @@ A call has a socket of its own so that one slow reader never holds another up.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from cortexfs.core.errors import Fault
 
-# What a tool may see of its caller's environment; the runner sends no more, docs/ctx.md lists it.
-ENVIRONMENT = frozenset(
-    b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
-    b" CTX_OUTPUT CTX_ROOT".split()
-)
 # A name that a manifest may list in inherit_env: the caller's working directory, as the child's is its own.
 CALLER_DIRECTORY = "CORTEXFS_CWD"
 # Plugin.kind of a library, of a module for Deno, and of one of WebAssembly.
 NATIVE, ESM, WASM = "native", "esm", "wasm"
-
-
-def is_passed_on(name: bytes) -> bool:
-    """Returns True where a variable of that name reaches tools from their caller."""
-    return name in ENVIRONMENT or name.startswith(b"LC_")
-
-
-def passed_on(variables: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Returns those of a caller's variables (NAME=VALUE) that reach tools."""
-    pairs = [variable.partition(b"=") for variable in variables]
-    return {name: value for name, _, value in pairs if is_passed_on(name)}
 
 
 class Invocation(msgspec.Struct, frozen=True, array_like=True):
@@ -189,10 +173,10 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
         return bool(self.namespaces) or self.root != (0, 0)
 
 
-def of_call(plugin: Plugin, identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
-    """The identity whose host serves a call with this environment. A library has that of its process, which
-    nobody may change under its threads (getenv(3)): a call with other variables is another host's."""
-    if plugin.kind != NATIVE or not environment:
+def of_call(identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
+    """The identity whose host serves a call of a library with this environment, which is that of its process:
+    nobody may change it under its threads (getenv(3)). A call with other variables is another host's."""
+    if not environment:
         return identity
     said = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
     return msgspec.structs.replace(identity, variables=hashlib.sha256(said).hexdigest())

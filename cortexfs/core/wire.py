@@ -15,6 +15,7 @@ runner/cortexfs-object-runner.c holds the same table in C; a test compares them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
@@ -35,6 +36,11 @@ MAX_STRINGS = 17 << 20
 # environment a runner sends what is in a table. Each string costs us time, in which nobody else has any.
 MAX_ARGUMENTS = 1 << 20
 MAX_VARIABLES = 1 << 10
+# A tool may see these of its caller's environment, and LC_*; the runner sends no more (docs/ctx.md).
+ENVIRONMENT = frozenset(
+    b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
+    b" CTX_OUTPUT CTX_ROOT".split()
+)
 
 HEADER = struct.Struct("<BI")
 # Larger than any chunk that we send; a stranger who announces more is cut off.
@@ -103,6 +109,17 @@ def strings(greeting: Hello, data: bytes) -> tuple[list[bytes], list[bytes]]:
         raise Fault("EINVAL", "the greeting does not hold the strings that it counts")
     parts = data.split(b"\0")[:-1]
     return parts[: greeting.argc], parts[greeting.argc :]
+
+
+def is_passed_on(name: bytes) -> bool:
+    """Returns True where a variable of that name reaches tools from their caller."""
+    return name in ENVIRONMENT or name.startswith(b"LC_")
+
+
+def passed_on(variables: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Returns those of a caller's variables (NAME=VALUE) that reach tools."""
+    pairs = [variable.partition(b"=") for variable in variables]
+    return {name: value for name, _, value in pairs if is_passed_on(name)}
 
 
 def message(kind: int, payload: bytes | memoryview = b"") -> bytes:

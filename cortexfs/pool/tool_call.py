@@ -45,7 +45,9 @@ class ToolCalls:
         output = _Output(tool.path, identity.uid, self._held)
         one = HostCall(output.hear, say)
         try:
-            who = hostcalls.of_call(tool.plugin, identity, asked.environment)
+            who = identity
+            if tool.plugin.kind == hostcalls.NATIVE:
+                who = hostcalls.of_call(identity, asked.environment)
             await one.run(self._pool, partial(self._turnstile.host, tool.plugin, who), asked, seconds)
             return output.outcome(one.fault)
         except Fault as fault:

@@ -300,7 +300,7 @@ class _Hello:
     def said(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
         assert self._greeting
         arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
-        return self._greeting, arguments, hostcalls.passed_on(environment)
+        return self._greeting, arguments, wire.passed_on(environment)
 
 
 def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:

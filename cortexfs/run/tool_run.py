@@ -56,7 +56,7 @@ class Relay(RunnerSide):
     def __init__(self, stream: socket.socket, voice: Voice, run: ObjectRun, limits: OutputLimits) -> None:
         super().__init__(stream, voice, run)
         self._output_bytes = limits.output_bytes
-        self._from_host = wire.Splitter(wire.MAX_SAID)
+        self._from_host: wire.Splitter | None = None
         self._heard_bytes = 0
         self._wanted = 0
         # Both are closed after a call that was done: once the runner is told.
@@ -75,7 +75,9 @@ class Relay(RunnerSide):
         seconds: float,
     ) -> None:
         """The host's part of the run."""
-        identity = hostcalls.of_call(plugin, caller.identity, asked.environment)
+        identity = caller.identity
+        if plugin.kind == hostcalls.NATIVE:
+            identity = hostcalls.of_call(identity, asked.environment)
         begun = False
         while not begun:
             if not pool.is_warm(plugin, identity):
@@ -193,6 +195,7 @@ class Relay(RunnerSide):
         self._heard_bytes += len(data)
         spoken = []
         try:
+            self._from_host = self._from_host or wire.Splitter(wire.MAX_SAID)
             for kind, payload in self._from_host.feed(data):
                 spoken.append(self._heard(kind, payload))
                 if self._done:

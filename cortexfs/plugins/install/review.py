@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from cortexfs.core import hostcalls
+from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.governance import Mechanism
@@ -75,10 +75,10 @@ def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallChec
 
 def _not_inherited(tool: DeclaredProcessTool) -> str | None:
     """Why a program would never get what it wants of its caller's environment."""
-    missing = [name for name in tool.inherit_env if not hostcalls.is_passed_on(name.encode())]
+    missing = [name for name in tool.inherit_env if not wire.is_passed_on(name.encode())]
     if not (missing := [name for name in missing if name != hostcalls.CALLER_DIRECTORY]):
         return None
-    known = " ".join(sorted(name.decode() for name in hostcalls.ENVIRONMENT))
+    known = " ".join(sorted(name.decode() for name in wire.ENVIRONMENT))
     told = f"inherit_env names {', '.join(missing)}, which no caller passes on"
     return f"{told}; it may name {known} LC_* {hostcalls.CALLER_DIRECTORY}; a fixed value goes under env"
 

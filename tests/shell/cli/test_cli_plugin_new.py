@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.core import hostcalls
+from cortexfs.core import wire
 from cortexfs.state import directories
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
@@ -86,7 +86,7 @@ def test_a_failing_check_fails_the_test(
 
 def test_what_callers_pass_on_may_be_inherited(places: directories.Places, said: Said) -> None:
     # docs/ctx.md lists them; docs/plugins.md: "and the caller's working directory in `CORTEXFS_CWD`"
-    known = [name.decode() for name in (*hostcalls.ENVIRONMENT, b"LC_ALL")]
+    known = [name.decode() for name in (*wire.ENVIRONMENT, b"LC_ALL")]
     edit(hello(Path("hello")), "= {}", f"= {{}}\ninherit_env = {json.dumps([*known, 'CORTEXFS_CWD'])}")
     said.ok("test", "hello")
     assert "ok: tool hello env allowlist" in said.ok("review", "hello")

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cortexfs.core import hostcalls
+from cortexfs.core import hostcalls, wire
 from cortexfs.core.registry import Object
 from cortexfs.host.process import children
 from cortexfs.pool.tool_call import ToolCalls
@@ -203,8 +203,8 @@ def test_the_runner_sends_what_the_daemon_takes() -> None:
     source = PROJECT / "runner" / "outgoing.c"
     (table,) = re.findall(r"ALLOWED\[\] = \{(.*?)\};", source.read_text(), re.DOTALL)
     sent = set(re.findall(r'"(\w+)"', table))
-    assert sent == {name.decode() for name in hostcalls.ENVIRONMENT} | {"LC_"}
-    assert not any(map(hostcalls.is_passed_on, (b"KEEP_ME", b"LD_PRELOAD", b"LC", b"")))
+    assert sent == {name.decode() for name in wire.ENVIRONMENT} | {"LC_"}
+    assert not any(map(wire.is_passed_on, (b"KEEP_ME", b"LD_PRELOAD", b"LC", b"")))
 
 
 assert sys.platform == "linux"

@@ -268,7 +268,7 @@ async def test_a_host_dies_for_every_run_in_it(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_a_table() -> None:
-    from cortexfs.core.hostcalls import passed_on
+    from cortexfs.core.wire import passed_on
 
     given = [b"PATH=/bin", b"LC_ALL=C", b"SECRET=x", b"LD_PRELOAD=/evil.so", b"TERM", b"HOME=a=b"]
     assert passed_on(given) == {b"PATH": b"/bin", b"LC_ALL": b"C", b"TERM": b"", b"HOME": b"a=b"}

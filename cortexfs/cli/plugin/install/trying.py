@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import trio
 
-from cortexfs.core import frames, hostcalls
+from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped
 from cortexfs.core.registry import Object
@@ -82,7 +82,7 @@ async def _called(pool: Pool, tool: Object) -> InstallCheck:
     value = example(msgspec.json.decode(tool.schema))
     given = msgspec.json.encode(value)
     invocation = hostcalls.Invocation(tool.name, None, str(os.getuid()), "test")
-    environment = {name: each for name, each in os.environb.items() if hostcalls.is_passed_on(name)}
+    environment = {name: each for name, each in os.environb.items() if wire.is_passed_on(name)}
     asked = hostcalls.CallRequest("test-1", invocation, None, given, 0o022, environment, os.getcwd())
     identity = hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
     with _connection() as connection:
