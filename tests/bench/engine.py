@@ -1,22 +1,26 @@
-"""The model of this machine through /ctx, next to its engine driven directly: the same child, over HTTP.
+"""The model of this machine through /ctx, next to llama.cpp's own server as fast as it gets here.
 
-Both are asked by turns, so that what else the machine does meets both. Figures are medians.
+That server is tried with each number of threads, which spin or sleep where they wait. Both are asked by
+turns, so that what else the machine does meets both. Figures are medians.
 """
 
 from __future__ import annotations
 
 import http.client
+import importlib
+import itertools
 import json
 import os
-import socket
 import statistics
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from cortexfs.core.models import engine_protocol
-from cortexfs.host.starter import ENGINE, ENGINE_ENVIRON
+from cortexfs.host.engine_process import BATCH
+from cortexfs.host.starter import ENVIRON
 from cortexfs.models.local.engine import EngineTerms
 from cortexfs.models.local.weights import carried
 from tests.bench import measure
@@ -32,7 +36,12 @@ FIRSTS = 101
 READ = 100  # the number of its story
 ECHO = "debug/echo"
 IDLE_SECONDS = 5  # of the mount that is measured
-KEY = "bench"
+# When nothing is said, threads of libgomp spin for milliseconds: as good as those that never sleep (active),
+# which take all cores for minutes after an answer.
+WAITING: tuple[Mapping[str, str], ...] = ({}, {"OMP_WAIT_POLICY": "passive"})
+TRIES = 3
+REST = 1.0
+CALLS, EVERY = 120, 0.1  # of fs.read beside answers, and the seconds from one to the next
 
 
 class Took(NamedTuple):
@@ -51,15 +60,20 @@ class Figures(NamedTuple):
     first_call: float  # seconds to the first delta of the first call of a mount
     loaded: float  # MiB
     grown: float  # MiB of the daemon
+    best: str  # how the engine driven directly was set
+    beside: float  # tokens a second while there are ten calls of fs.read a second
+    slower: float  # p99 of these calls, over that of as many without an answer
 
 
 def figures(ctx: Ctx) -> Figures:
     before = measure.rss_mib(ctx.pid)
     first_call = _through(ctx, 0).first / 1e3
-    direct = _Direct()
+    direct = max(_directs(), key=_Direct.speed)
+    direct.begin()
     try:
-        rounds = [(_through(ctx, n), direct.ask(n)) for n in range(1, ROUNDS + 1)]
+        rounds = [(_rested(_through, ctx, n), _rested(direct.ask, n)) for n in range(1, ROUNDS + 1)]
         firsts = [_firsts(ctx, direct, n) for n in range(FIRSTS + 1)][1:]
+        beside, slower = _beside(ctx)
         echo = statistics.median(_through(ctx, n, 2, ECHO).first for n in range(FIRSTS))
         loaded = measure.rss_mib(engine_of(ctx))
     finally:
@@ -68,7 +82,46 @@ def figures(ctx: Ctx) -> Figures:
     ours, theirs = (_median(side) for side in zip(*rounds, strict=True))
     later = statistics.median(mine - its for mine, its in firsts)
     grown = measure.rss_mib(ctx.pid) - before
-    return Figures(ours, theirs, later, echo, direct.load, first_call, loaded, grown)
+    return Figures(
+        ours, theirs, later, echo, direct.load, first_call, loaded, grown, direct.name, beside, slower
+    )
+
+
+def _rested(ask: Callable[..., Took], *words: object) -> Took:
+    """An answer on an idle machine, on which the one before was not a moment ago."""
+    time.sleep(REST)  # what is measured: an engine without others beside it
+    return ask(*words)
+
+
+def _beside(ctx: Ctx) -> tuple[float, float]:
+    """Tokens a second of answers beside calls, and how much slower the slowest of these calls are for it."""
+    alone, rates, over = _calls(ctx), list[float](), threading.Event()
+
+    def answers() -> None:
+        for number in itertools.count(READ + 1):
+            if over.is_set():
+                return
+            rates.append(_through(ctx, number).rate)
+
+    answering = threading.Thread(target=answers)
+    answering.start()
+    try:
+        meanwhile = _calls(ctx)
+    finally:
+        over.set()
+        answering.join()
+    return statistics.median(rates[:-1]), meanwhile / alone  # the last one went on beyond the calls
+
+
+def _calls(ctx: Ctx) -> float:
+    """The p99 of calls at a steady pace."""
+    small = ctx.work / "small"
+    small.write_text("x" * 1023 + "\n")
+    words, took, began = [ctx.tool("fs.read"), str(small)], list[float](), time.perf_counter()
+    for number in range(CALLS):
+        time.sleep(max(0.0, began + number * EVERY - time.perf_counter()))  # the pace is what is measured
+        took.append(measure.spawn(words, ctx.environ))
+    return sorted(took)[int(len(took) * 0.99)]
 
 
 def _firsts(ctx: Ctx, direct: _Direct, turn: int) -> tuple[float, float]:
@@ -111,36 +164,36 @@ def _took(began: float, deltas: Iterator[bytes]) -> Took:
 
 
 class _Direct:
-    """The engine's child, without a daemon."""
+    """llama.cpp's server, set in one way, without a daemon."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int, waiting: Mapping[str, str]) -> None:
+        self._threads, self._waiting = threads, waiting
+        self.name = " ".join([f"{threads} threads", *waiting.values()])
+
+    def begin(self) -> None:
         began = time.perf_counter()
-        ours, theirs = socket.socketpair()
-        self._socket = ours
-        with theirs:
-            self._child = subprocess.Popen(
-                ENGINE,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=ENGINE_ENVIRON,
-            )
-        weights = str(carried())
-        threads = len(os.sched_getaffinity(0))
-        ours.sendall(
-            engine_protocol.encode(
-                engine_protocol.LoadRequest(weights, NAME, 8192, EngineTerms().streams, threads, KEY)
-            )
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.engine", str(self._threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**ENVIRON, **self._waiting},
         )
-        answer = engine_protocol.decode_answer(ours.makefile("rb").readline())
-        assert isinstance(answer, engine_protocol.LoadReply), answer
-        self._port = answer.port
+        assert self._child.stdout
+        self._port = int(self._child.stdout.readline())
         self.load = time.perf_counter() - began
+
+    def speed(self) -> float:
+        self.begin()
+        try:
+            return statistics.median(self.ask(number).rate for number in range(TRIES))
+        finally:
+            self.end()
 
     def ask(self, number: int, tokens: int = TOKENS) -> Took:
         said = json.loads(_story(number, tokens))
         body = said | {"messages": [{"role": "user", "content": said.pop("input")}], "stream": True}
-        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"}
         began = time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
@@ -150,8 +203,31 @@ class _Direct:
         return took
 
     def end(self) -> None:
-        self._socket.close()
-        self._child.wait(10)
+        self._child.communicate(timeout=10)
+
+
+def _directs() -> Iterator[_Direct]:
+    for threads in range(1, len(os.sched_getaffinity(0)) + 1):
+        yield from (_Direct(threads, waiting) for waiting in WAITING)
+
+
+def _serve(threads: int) -> None:
+    """The server of `_Direct`, until its input ends; what has nothing to do with threads as in a mount."""
+    xllamacpp = importlib.import_module("xllamacpp")
+    params = xllamacpp.CommonParams()
+    params.model.path = str(carried())
+    params.hostnames, params.port, params.ui = ["127.0.0.1"], 0, False
+    params.n_parallel, params.n_batch = EngineTerms().streams, BATCH
+    params.n_ctx = 8192 * params.n_parallel
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.warmup = False
+    server = xllamacpp.Server(params)
+    print(server.listening_address.rpartition(":")[2], flush=True)
+    sys.stdin.read()
+    os._exit(0)  # as its own end can deadlock
 
 
 CONFIG = f"[engine]\nidle_secs = {IDLE_SECONDS}\n"
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))
