@@ -15,6 +15,8 @@ from contextlib import suppress
 from io import FileIO
 from typing import Literal, NamedTuple
 
+import anyio
+
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.process.children import variables_of_user
@@ -32,14 +34,16 @@ async def started(told: McpTarget) -> ServerProcess:
     user = variables_of_user()
     home = user.get("HOME", "/")
     try:
-        process = await asyncio.create_subprocess_exec(
-            *told.command,
-            stdin=hears,
-            stdout=says,
-            cwd=told.cwd or (home if os.access(home, os.R_OK | os.X_OK) else "/"),
-            env=user | told.environment,
-            start_new_session=True,
-        )
+        # Cancelled while it starts, nobody would wait for its end.
+        with anyio.CancelScope(shield=True):
+            process = await asyncio.create_subprocess_exec(
+                *told.command,
+                stdin=hears,
+                stdout=says,
+                cwd=told.cwd or (home if os.access(home, os.R_OK | os.X_OK) else "/"),
+                env=user | told.environment,
+                start_new_session=True,
+            )
     except BaseException as error:
         stdin.close()
         stdout.close()
