@@ -321,6 +321,7 @@ async def test_a_caller_who_leaves_ends_the_run(prompt: str, tmp_path: Path) -> 
     # "SIGKILL of the runner cancels the run"; "When stdout closes (`| head -1`) the run is cancelled"
     async with serving(tmp_path) as world:
         inode = model(world, SCRIPT)
+        await world.idle()  # it serves, with all that it opens for that
         before = open_files()
         for _ in range(20):
             async with world.begun(inode, prompt) as runner:
