@@ -116,7 +116,8 @@ def test_help(ctx: Ctx) -> None:
         done = ctx.run([path(ctx, name), "--help"])
         assert (done.returncode, done.stderr) == (0, "")
         assert f"usage: {name} PROMPT..." in done.stdout
-    assert call(ctx, "--help", "x").output == "--help x"
+    assert call(ctx, "--help", "x").code == "EINVAL"
+    assert call(ctx, "--", "--help", "x").output == "--help x"
 
 
 # -- a terminal
