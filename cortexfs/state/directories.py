@@ -70,5 +70,5 @@ def place_of(state: Path) -> Path:
 
 
 def kept_of(state: Path) -> Path:
-    """Where plugins keep what outlives their hosts, a directory for each of their users."""
+    """The directory in which plugins keep what outlives their hosts, one for each of their users."""
     return state.with_name(f"{state.name}-kept")

@@ -117,7 +117,7 @@ def _serve() -> None:
                 else:
                     stream.sendall(last)
                     stream.close()
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # looking without end takes the core that the daemon needs
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
 
 
 def attempted(attempt: Callable[[], object]) -> str:
-    """How it ended, in a process of its own."""
+    """Returns its end, in a process of its own."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:

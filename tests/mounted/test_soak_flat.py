@@ -38,7 +38,7 @@ ANSWERS: dict[str, Sequence[Move]] = {
 
 
 class Held(NamedTuple):
-    """What a daemon has, how many processes are below it, and the logs on its disk."""
+    """The belongings of a daemon, the processes below it, and the logs on its disk."""
 
     descriptors: int
     threads: int

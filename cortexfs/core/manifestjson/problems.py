@@ -86,7 +86,7 @@ type_of = cache(inspect.type_info)
 
 
 def of_shape(value: Any, type_: inspect.Type, path: str = "") -> Iterator[Problem]:
-    """Where `value` is not of that type."""
+    """The problem of a value that is not of that type."""
     if isinstance(type_, inspect.UnionType):  # str | None: None only says that the key is not there
         type_ = type_.types[0]
     if isinstance(type_, inspect.AnyType):

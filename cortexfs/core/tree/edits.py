@@ -202,7 +202,7 @@ class Temporaries:
             raise Fault("ENOSPC", f"too many temporary files in .d/ folders, {here} in this one; remove some")
 
     def _of_owner(self) -> int:
-        """How many are not in homes, whose users are not to take the owner's share."""
+        """Returns the number of those outside homes, whose users are not to take the owner's share."""
         return sum(len(some) for some in self._folders.values() if next(iter(some.values())).home is None)
 
     def check_share(self, home: int) -> None:

@@ -31,7 +31,7 @@ def wait():
 
 
 def shown(source: str, **environ: str) -> str:
-    """What a terminal gets from a program of which everything goes there."""
+    """Returns all that a program writes to the terminal that it is given."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", SHOWS + source]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "TERM": "xterm"} | environ

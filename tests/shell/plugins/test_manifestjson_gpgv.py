@@ -41,7 +41,7 @@ OLD_SIGNATURE = (
 
 
 def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> bytes:
-    """What gpgv says to its status-fd."""
+    """Returns the words of gpgv on its status-fd."""
     (tmp_path / starts.RING).write_bytes(base64.b64decode(key))
     (tmp_path / starts.SIGNED).write_bytes(signature)
     (tmp_path / starts.TEXT).write_bytes(openpgp.signed_text(package_digest))
