@@ -1,0 +1,54 @@
+"""The prices of models: money for a million tokens, as somebody wrote them down.
+
+    [models."openai/gpt-4.1-mini"]
+    input = 0.40
+    output = 1.60
+
+Rules: nobody's prices are built in, as they would be false tomorrow: a model without a price costs what is
+not known, and never nothing. A key is the name of a model, or a pattern of names as `*` has them; the longest
+that fits counts.
+This file must never know where prices are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+MILLION = 1_000_000
+Money = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The money for a million tokens of a model."""
+
+    input: Money
+    output: Money
+
+
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a file of prices."""
+
+    currency: Annotated[str, Meta(min_length=1, max_length=8, pattern=r"^[A-Za-z€$£¥]+\Z")] = "USD"
+    models: Mapping[str, Price] = {}
+
+    def cost(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
+        """The money for these tokens of a model; None where its price is not known."""
+        fitting = nearest_pattern(self.models, model)
+        if fitting is None:
+            return None
+        price = self.models[fitting]
+        return (price.input * input_tokens + price.output * output_tokens) / MILLION
+
+    def told(self, cost: float | None) -> str:
+        """Money for people: `0.0123 USD`; nothing where it is not known."""
+        return "" if cost is None else f"{cost:.{2 if cost >= 100 else 4}f} {self.currency}"
+
+
+def nearest_pattern(patterns: Iterable[str], model: str) -> str | None:
+    """The longest of these patterns that fits the name of a model."""
+    return max((each for each in patterns if fnmatchcase(model, each)), key=len, default=None)

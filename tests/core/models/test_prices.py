@@ -1,0 +1,47 @@
+"""The prices of models: which one counts, and what is not known."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cortexfs.core.models.prices import Price, Prices
+
+PRICES = Prices(
+    models={
+        "openai/*": Price(2.0, 8.0),
+        "openai/gpt-4.1-mini": Price(0.4, 1.6),
+        "local/*": Price(0, 0),
+    }
+)
+
+
+def test_a_price_is_for_a_million_tokens_and_the_longest_name_counts() -> None:
+    # abi.md 8.13
+    assert PRICES.cost("openai/gpt-4.1-mini", 1_000_000, 500_000) == pytest.approx(0.4 + 0.8)
+    assert PRICES.cost("openai/gpt-5", 1_000_000, 500_000) == pytest.approx(2.0 + 4.0)
+    assert PRICES.cost("local/smollm2", 5, 5) == 0
+
+
+def test_what_has_no_price_costs_what_is_not_known() -> None:
+    # abi.md 8.13: never nothing
+    assert PRICES.cost("anthropic/claude", 10, 10) is None
+    assert PRICES.told(None) == ""
+    assert PRICES.told(0.01234) == "0.0123 USD"
+    assert PRICES.told(1234.5) == "1234.50 USD"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"models": {"a/b": {"input": -1, "output": 0}}},
+        {"models": {"a/b": {"input": float("nan"), "output": 0}}},
+        {"models": {"a/b": {"input": 1}}},
+        {"models": {"a/b": {"input": 1, "output": 1, "outptu": 2}}},
+        {"currency": "\x1b[31m"},
+        {"model": {}},
+    ],
+)
+def test_what_is_no_price_is_refused(table: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(table, Prices)
