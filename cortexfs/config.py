@@ -9,15 +9,13 @@ This file must never know what a mount or a run is.
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from cortexfs.core import names
+from cortexfs.core import names, tomltext
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import Failure
 from cortexfs.state import believed, locked_store
@@ -227,39 +225,11 @@ def consents(config: Config) -> list[str]:
 
 def settings_of(data: bytes, path: Path) -> ConfigFile:
     """Decode the text of a config.toml; every fault names the file and the key."""
-    try:
-        table = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise Fault("EINVAL", f"{path} is not TOML: {problem}") from None
-    _refuse_unknown(table, ConfigFile, path, ())
-    try:
-        settings = msgspec.convert(table, ConfigFile)
-    except msgspec.ValidationError as problem:
-        what, _, key = str(problem).partition(" - at `$")
-        key = key.strip("`.") or "the file"
-        raise Fault("EINVAL", f"{path}: {key}: {what[:1].lower()}{what[1:]}") from None
+    settings = tomltext.converted(tomltext.table(data, str(path)), ConfigFile, str(path))
     for name in settings.plugins.enabled:
         if broken := names.fault_of(name):
             raise Fault("EINVAL", f"{path}: plugins.enabled: the name {name!r} {broken}")
     return settings
-
-
-def _refuse_unknown(table: Mapping[str, Any], struct: type, path: Path, above: tuple[str, ...]) -> None:
-    known = {field.name: field.type for field in msgspec.structs.fields(struct)}
-    for key, value in table.items():
-        if key not in known:
-            raise Fault(
-                "EINVAL", f"{path}: unknown key {'.'.join((*above, key))}{_nearest(key, list(known))}"
-            )
-        if isinstance(value, dict) and isinstance(known[key], type):
-            _refuse_unknown(value, known[key], path, (*above, key))
-
-
-def _nearest(key: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # only a mistake pays for it
-
-    found = get_close_matches(key.replace("-", "_"), known, n=1)
-    return f"; did you mean {found[0]}?" if found else f"; known are {', '.join(sorted(known))}"
 
 
 class _Choices(locked_store.LockedStore[dict[str, Choice]]):

@@ -32,6 +32,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]{1,60}", re.ASCII)
 _Way: TypeAlias = "tuple[_Way, str | int] | None"
 
 _ANY: Mapping[str, Iterable[str]] = MappingProxyType({})
+LONGEST_NAME = 100  # that is compared with others: difflib's cost is quadratic
 _SHOWN = 60  # characters of a value that a message quotes
 _SENTENCE = 500  # characters of a message: a frame has 1 MiB, a reader less
 
@@ -55,6 +56,16 @@ def shown(value: object) -> str:
 
 def clipped(text: str, limit: int = _SENTENCE) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A phrase that offers the likely name, or nothing."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    if len(name) > LONGEST_NAME:
+        return ""
+    found = get_close_matches(name.replace("-", "_").lower(), list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def path_text(path: Iterable[str | int], root: str = "") -> str:

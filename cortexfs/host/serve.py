@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from cortexfs import sdk
-from cortexfs.core import hostcalls, wire
+from cortexfs.core import hostcalls, jsontext, wire
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
@@ -205,7 +205,7 @@ class _Host:
         runtime.begin(request)
         dry = False
         if request.input is not None:
-            value = parse.json_object(request.input)
+            value = jsontext.json_object(request.input)
         else:
             args, dry = dry_runs.parted(tool, validator.schema, request.args or ())
             value = parse.tool_input(args, validator.schema, runtime.read_input)
@@ -253,7 +253,7 @@ def _changed(value: dict[str, Any], validator: Validator, runtime: Runtime) -> d
         return value
     who, data = answer
     try:
-        changed = parse.json_object(data)
+        changed = jsontext.json_object(data)
         validator.check(changed)
     except Fault as fault:
         raise Fault(fault.code, f"{fault.message} (the plugin {who} has changed the input)") from None

@@ -14,17 +14,15 @@ This file must never know the protocol.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import trio
 
-from cortexfs.core import hostcalls
+from cortexfs.core import hostcalls, tomltext
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import KIND, McpServer, McpTarget
@@ -155,10 +153,9 @@ class Servers:
 
 
 def parsed(data: bytes, where: str) -> McpServer:
+    server = tomltext.converted(tomltext.table(data, where), McpServer, where)
     try:
-        return mcp_server.checked(msgspec.convert(tomllib.loads(data.decode()), McpServer))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise Fault("EINVAL", f"{where}: {error}") from None
+        return mcp_server.checked(server)
     except Fault as fault:
         raise Fault(fault.code, f"{where}: {fault.message}") from None
 
@@ -167,15 +164,10 @@ def text(server: McpServer) -> str:
     """The server as its file says it."""
     said = msgspec.to_builtins(server)
     tables = {key: said.pop(key) for key in list(said) if isinstance(said[key], dict)}
-    lines = [f"{key} = {_toml(value)}" for key, value in said.items()]
+    lines = tomltext.lines(said)
     for name, table in tables.items():
-        lines += ["", f"[{name}]", *(f"{_toml(key)} = {_toml(value)}" for key, value in table.items())]
+        lines += ["", f"[{name}]", *tomltext.lines(table)]
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """A JSON value is one of TOML, but for the one character that JSON leaves as it is."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 class Watch:

@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 
 from cortexfs import sdk
-from cortexfs.core import hostcalls
-from cortexfs.core.arguments import parse
+from cortexfs.core import hostcalls, jsontext
 from cortexfs.host import loaders
 from cortexfs.host.call.runtime import Runtime
 from cortexfs.plugins import enabled
@@ -54,7 +53,7 @@ def in_its_host() -> float:
             runtime.begin(hostcalls.CallRequest("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
 
             def once() -> None:
-                value = parse.json_object(INPUT)
+                value = jsontext.json_object(INPUT)
                 validator.check(value)
                 assert not sdk.run(tool, value, runtime).is_error
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs import config, sdk
-from cortexfs.core import hostcalls, wire
-from cortexfs.core.arguments import parse
+from cortexfs.core import hostcalls, jsontext, wire
 from cortexfs.host import loaders, serve
 from cortexfs.host.call.runtime import Runtime
 from cortexfs.plugins import enabled
@@ -113,7 +112,7 @@ def _inside(plugin: hostcalls.Plugin) -> float:
         runtime.begin(_call("native"))
 
         def once() -> None:
-            value = parse.json_object(INPUT)
+            value = jsontext.json_object(INPUT)
             validator.check(value)
             assert not sdk.run(tool, value, runtime).is_error
 

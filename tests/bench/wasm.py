@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import wasmtime
 
 from cortexfs import sdk
-from cortexfs.core import hostcalls
-from cortexfs.core.arguments import parse
+from cortexfs.core import hostcalls, jsontext
 from cortexfs.host import loaders
 from cortexfs.host.call.runtime import Runtime
 from cortexfs.plugins import enabled
@@ -106,7 +105,7 @@ def in_its_host() -> Inside:
             runtime.begin(hostcalls.CallRequest("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
 
             def once(which: sdk.Tool) -> None:
-                value = parse.json_object(INPUT)
+                value = jsontext.json_object(INPUT)
                 validator.check(value)
                 assert not sdk.run(which, value, runtime).is_error
 

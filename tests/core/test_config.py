@@ -60,14 +60,14 @@ def test_a_file_sets_what_it_names_and_nothing_else(where: Places) -> None:
         ("[limits]\nmemory-mib = 1", ": unknown key limits.memory-mib; did you mean memory_mib?"),
         ("[limit]\ndepth = 1", ": unknown key limit; did you mean limits?"),
         ("[turn]\nqqq = 1", ": unknown key turn.qqq; known are tool_timeout_secs"),
-        ('[limits]\ndepth = "8"', ": limits.depth: expected `int`, got `str`"),
-        ("[limits]\ndepth = 0", ": limits.depth: expected `int` >= 1"),
-        ("[turn]\ntool_timeout_secs = nan", ": turn.tool_timeout_secs: expected `float` > 0.0"),
-        ("[turn]\ntool_timeout_secs = inf", ": turn.tool_timeout_secs: expected `float` <= 604800.0"),
-        ("limits = 3", ": limits: expected `object`, got `int`"),
-        ("[limits", " is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
+        ('[limits]\ndepth = "8"', ": limits.depth: expected integer, got string"),
+        ("[limits]\ndepth = 0", ": limits.depth: expected integer >= 1"),
+        ("[turn]\ntool_timeout_secs = nan", ": turn.tool_timeout_secs: expected float > 0.0"),
+        ("[turn]\ntool_timeout_secs = inf", ": turn.tool_timeout_secs: expected float <= 604800.0"),
+        ("limits = 3", ": limits: expected table, got integer"),
+        ("[limits", ": it is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
         ('[plugins]\nenabled = ["a/b"]', None),
-        ('[plugins]\nenabled = "notes"', ": plugins.enabled: expected `array`, got `str`"),
+        ('[plugins]\nenabled = "notes"', ": plugins.enabled: expected array, got string"),
     ],
 )
 def test_a_fault_names_the_file_the_key_and_the_mend(where: Places, text: str, sentence: str | None) -> None:
@@ -80,7 +80,7 @@ def test_a_fault_names_the_file_the_key_and_the_mend(where: Places, text: str, s
 
 def test_bytes_that_are_no_text_are_refused(where: Places) -> None:
     (where.config / "config.toml").write_bytes(b"\xff")
-    with pytest.raises(Fault, match="is not TOML"):
+    with pytest.raises(Fault, match="it is not UTF-8"):
         config.load(where)
 
 

@@ -48,7 +48,7 @@ PURE = {
     "dataclasses", "decimal",
     "difflib", "enum", "errno", "functools", "itertools", "math", "msgspec", "re", "string", "struct",
     "textwrap", "types", "typing", "shlex", "json", "operator", "stat", "fnmatch", "heapq",
-    "hashlib", "ipaddress", "urllib", "unicodedata", "zlib",
+    "hashlib", "ipaddress", "tomllib", "urllib", "unicodedata", "zlib",
 }  # fmt: skip
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs.core import manifestjson, value_formats, wire
+from cortexfs.core import jsontext, manifestjson, value_formats, wire
 from cortexfs.core.arguments import parse
 from cortexfs.core.arguments.name_patterns import MAX_PATTERNS, expanded
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import clipped
 from cortexfs.core.manifest import semver, targets
 from cortexfs.core.manifestjson import rules
 from cortexfs.core.names import MAX_COMPONENT
@@ -138,14 +137,14 @@ def test_a_small_target_is_readable_and_a_large_one_packed() -> None:
 
 
 def test_a_text_is_cut_behind_its_limit() -> None:
-    assert clipped("abc", 3) == "abc"
-    assert clipped("abcd", 3) == "abc..."
+    assert jsontext.clipped("abc", 3) == "abc"
+    assert jsontext.clipped("abcd", 3) == "abc..."
 
 
 def test_a_long_name_is_offered_no_other() -> None:
-    known = "x" * parse._LONGEST_NAME
-    assert parse.nearest(known, [known])
-    assert not parse.nearest(known + "x", [known])
+    known = "x" * jsontext.LONGEST_NAME
+    assert jsontext.nearest(known, [known])
+    assert not jsontext.nearest(known + "x", [known])
 
 
 def test_a_plugins_name_is_a_component() -> None:

@@ -9,9 +9,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortexfs.core.arguments.parse import json_object, prompt, tool_input
+from cortexfs.core.arguments.parse import prompt, tool_input
 from cortexfs.core.arguments.usage import complete, help_text, usage
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import json_object
 from cortexfs.host.call.validation import Validator
 
 # No clock may fail a test, and nothing is left behind.

@@ -266,7 +266,7 @@ def test_a_server_that_cannot_start_is_said_and_the_others_work(fresh: Ctx) -> N
     broken = dict(line.split(": ", 2)[1:] for line in text.splitlines() if line.startswith("broken plugin"))
     assert "exited with status 3" in broken["mcp:exits"] or "cannot" in broken["mcp:exits"]
     assert "it cannot be started: /no/such/program" in broken["mcp:missing"]
-    assert "unknown field `commnd`" in broken["mcp:wrong"]
+    assert "unknown key commnd; did you mean command?" in broken["mcp:wrong"]
     assert "has to begin with https://" in broken["mcp:open"]
     assert fresh.call("text.word_count", "still here").output == "2 words"
 

@@ -128,7 +128,7 @@ def test_what_came_before_a_cut_is_kept_with_the_session(front: Front) -> None:
     text = "".join(frame["text"] for frame in frames if frame["type"] == "delta")
     assert text
     (folder,) = (front.ctx.root / "home").glob(f"*/model/{front.model}.d/session/cut")
-    assert (folder / "latest.md").read_text() == text + "\n"
+    assert (folder / "latest.md").read_text() == text.removesuffix("\n") + "\n"
     roles = [json.loads(line)["role"] for line in (folder / "messages.jsonl").read_text().splitlines()]
     assert roles == ["user", "assistant"]
     assert (folder / "state").read_text() == "error\n"

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import msgspec
@@ -32,11 +31,7 @@ import msgspec
 from cortexfs.core.arguments.schema import Shape, shape_of
 from cortexfs.core.arguments.words import elements_of, value_of
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import clipped, json_object, shown
-
-__all__ = [
-    "MAX_INPUT", "Prompt", "Reader", "json_object", "nearest", "prompt", "prompt_room", "tool_input",
-]  # fmt: skip
+from cortexfs.core.jsontext import clipped, json_object, nearest, shown
 
 MAX_INPUT = 16 << 20  # abi.md 4.16
 
@@ -46,7 +41,6 @@ Reader: TypeAlias = Callable[[], bytes]  # standard input to its end; EMSGSIZE p
 Prompt: TypeAlias = str | dict[str, Any]
 
 _STDIN = "-"
-_LONGEST_NAME = 100  # difflib's cost is quadratic
 _SHORT_FLAG = re.compile(r"-[^\W\d_]")
 _PROMPT_KEYS = ("messages", "input", "task")
 _BETWEEN = (b",", b"[", b"{")  # each value of JSON but the first follows one of these, or a colon
@@ -59,14 +53,6 @@ class _Setting(msgspec.Struct, frozen=True):
 
     name: str
     word: str | bool
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A phrase that offers the likely name, or nothing."""
-    if len(name) > _LONGEST_NAME:
-        return ""
-    found = get_close_matches(name.replace("-", "_").lower(), list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def tool_input(args: Sequence[bytes], schema: Mapping[str, Any], stdin: Reader) -> dict[str, Any]:

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from cortexfs.core import names
-from cortexfs.core.arguments.parse import nearest
+from cortexfs.core import names, tomltext
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import INTEGERS, check_depth, shown
+from cortexfs.core.jsontext import INTEGERS, shown
 
 FILE = "manifest.toml"
 PACKAGE_FILE = "package.toml"
@@ -223,41 +222,12 @@ class Manifest(Strict, frozen=True):
     dependencies: Annotated[tuple[str, ...], Meta(description="Unused.")] = ()
 
 
-_Table = TypeVar("_Table", bound=Strict)
-
-# By the field's name: no name stands for two sets of words, but `network`, which is also a list of hosts.
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "trust": get_args(Trust),
-    "level": get_args(Level),
-    "sandbox.network": get_args(Network),
-    "filesystem": get_args(Filesystem),
-    "isolation": get_args(Isolation),
-    "protocol": get_args(Protocol),
-    "plugin_type": get_args(PluginType),
-    "kind": get_args(EffectKind),
-    "reversibility": get_args(Reversibility),
-    "confirmation": get_args(Confirmation),
-    "dry_run": get_args(DryRun),
-}
-_TABLES: Mapping[str, type[Strict]] = {
-    "": Manifest,
-    "capabilities": ManifestCapabilities,
-    "sandbox": ManifestSandbox,
-    "package": Package,
-    "package.conformance": Conformance,
-    "package.conformance.checks[]": CertificationCheck,
-    "native": Native,
-    "native.tools[]": DeclaredProcessTool,
-    "python": Python,
-}
-_TYPES = {"str": "string", "int": "integer", "object": "table", "bool": "boolean", "None": "nothing"}
-_INDEX = re.compile(r"\[[0-9]+\]")
 _ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def decode(table: Mapping[str, Any], where: str = FILE) -> Manifest:
     """A parsed manifest; `where` stands in the fault: `invalid manifest.toml: ...`."""
-    manifest = _converted(table, Manifest, where, "")
+    manifest = tomltext.converted(table, Manifest, f"invalid {where}")
     if broken := _unsound(manifest):
         raise Fault("EINVAL", f"invalid {where}: {broken}")
     return manifest
@@ -265,41 +235,7 @@ def decode(table: Mapping[str, Any], where: str = FILE) -> Manifest:
 
 def decode_package(table: Mapping[str, Any], where: str = PACKAGE_FILE) -> Package:
     """A parsed package.toml, which holds the fields of [package] at its top."""
-    return _converted(table, Package, where, "package")
-
-
-def _converted(table: Mapping[str, Any], type_: type[_Table], where: str, root: str) -> _Table:
-    try:
-        check_depth(table, "it")
-        return msgspec.convert(table, type_)
-    except Fault as fault:
-        raise Fault("EINVAL", f"invalid {where}: {fault.message}") from None
-    except msgspec.ValidationError as error:
-        raise Fault("EINVAL", f"invalid {where}: {_sentence(str(error), root)}") from None
-
-
-def _sentence(error: str, root: str) -> str:
-    """msgspec's words for what is wrong, the field first and a mend at the end."""
-    text, _, path = error.partition(" - at `$")
-    path = path.removesuffix("`").replace("[...]", ".NAME").removeprefix(".")  # [...]: a key of `env`
-    inside = f"{root}.{path}".strip(".")
-    table = _TABLES.get(_INDEX.sub("[]", inside), Manifest)
-    if unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL):
-        known = [field.name for field in msgspec.structs.fields(table)]
-        mend = nearest(unknown[1], known) or f"; known are {', '.join(known)}"
-        return f"unknown field {_below(path, shown(unknown[1])[1:-1])}{mend}"
-    if missing := re.search(r"missing required field `(.*)`", text):
-        return f"missing field {_below(path, missing[1])}; it is required"
-    leaf = path.rpartition(".")[2]
-    if words := _WORDS.get(inside, _WORDS.get(leaf)):
-        return f"{path}: expected one of {', '.join(words)}"
-    text = re.sub(r" \| null", "", text).replace("`", "")
-    text = re.sub(r"\b(str|int|object|bool|None)\b", lambda word: _TYPES[word[0]], text)
-    return f"{path or 'it'}: {text[:1].lower()}{text[1:]}"
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return tomltext.converted(table, Package, f"invalid {where}")
 
 
 def _unsound(manifest: Manifest) -> str | None:

@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.core import jsontext
-from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
+from cortexfs.core.jsontext import nearest
 
 Flag: TypeAlias = Literal["read", "write", "run", "net"]
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from cortexfs.core import jsontext
-from cortexfs.core.arguments.parse import nearest
+from cortexfs.core.jsontext import nearest
 
 # A manifest with one of these is refused.
 ERRORS = {

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from cortexfs.core import jsontext, names
-from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import EVENTS
+from cortexfs.core.jsontext import nearest
 from cortexfs.core.manifest import semver
 from cortexfs.core.manifestjson import capabilities, entry
 from cortexfs.core.manifestjson.fields import CommandField, JsonManifest

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from cortexfs.core import jsontext
-from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import nearest
 from cortexfs.core.manifestjson.fields import JsonManifest, SettingField
 from cortexfs.core.manifestjson.problems import Problem, below
 

@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 import jsonschema_rs
 import msgspec
 
-from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import ROOT, check_depth, clipped, path_text, shown, type_name
+from cortexfs.core.jsontext import ROOT, check_depth, clipped, nearest, path_text, shown, type_name
 
 BACKTRACKS = 100_000
 # jsonschema-rs stops at 255 levels with a plain ValueError.

@@ -18,16 +18,13 @@ This file must never know where the file lies, nor any secret.
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
-from cortexfs.core import jsontext, names, value_formats
-from cortexfs.core.arguments.parse import nearest
+from cortexfs.core import jsontext, names, tomltext, value_formats
 from cortexfs.core.errors import Fault
 from cortexfs.models.ask.model import EFFORTS
 
@@ -36,7 +33,6 @@ MAX_SECONDS = 86_400
 
 # The daemon is started with this variable, so it must be none that says which code is loaded.
 _VARIABLE = re.compile(r"(?!LD_|PYTHON|GLIBC|PATH$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
@@ -82,6 +78,9 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not (self.keyless or self.base_url.startswith("http://"))
 
 
+_UNSAID = Provider("", "")
+
+
 class Preset(msgspec.Struct, frozen=True):
     base_url: str
     format: str = "openai.chat"
@@ -116,36 +115,15 @@ PRESETS: dict[str, Preset] = {
 
 def decode(data: bytes, where: str) -> Provider:
     """The provider that a file describes; every fault names the file and the key."""
-    try:
-        table = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise Fault("EINVAL", f"{where} is not TOML: {problem}") from None
-    _refuse_unknown(table, where)
-    try:
-        provider = msgspec.convert(table, Provider)
-    except msgspec.ValidationError as problem:
-        what, _, key = str(problem).partition(" - at `$")
-        key = key.strip("`.") or "the file"
-        raise Fault("EINVAL", f"{where}: {key}: {what[:1].lower()}{what[1:]}") from None
+    table = tomltext.table(data, where)
+    if isinstance(table.get("key"), str) or "api_key" in table:
+        raise Fault("EINVAL", f"{where}: a key does not belong here; use: ctx provider secret set NAME")
+    provider = tomltext.converted(table, Provider, where)
     try:
         _check(provider)
     except Fault as fault:
         raise Fault("EINVAL", f"{where}: {fault.message}") from None
     return provider
-
-
-def _refuse_unknown(table: Mapping[str, Any], where: str) -> None:
-    if isinstance(table.get("key"), str) or "api_key" in table:
-        raise Fault("EINVAL", f"{where}: a key does not belong here; use: ctx provider secret set NAME")
-    models = table.get("model")
-    rows: list[tuple[str, type, Any]] = [("", Provider, table), ("key.", KeySource, table.get("key"))]
-    rows += [("model.", DeclaredModel, each) for each in models] if isinstance(models, list) else []
-    for above, struct, given in rows:
-        for key in given if isinstance(given, dict) else ():
-            if key not in struct.__struct_fields__:  # type: ignore[attr-defined]
-                known = struct.__struct_fields__  # type: ignore[attr-defined]
-                hint = nearest(key, known) or f"; known are {', '.join(sorted(known))}"
-                raise Fault("EINVAL", f"{where}: unknown key {above}{key}{hint}")
 
 
 def _check(provider: Provider) -> None:
@@ -201,32 +179,15 @@ def check_base_url(url: str) -> str:
 
 def encode(provider: Provider) -> bytes:
     """The file of a provider; keys that have their default are left out."""
-    lines = []
-    fields = {field.name: field.default for field in msgspec.structs.fields(Provider)}
-    for name, default in fields.items():
-        value = getattr(provider, name)
-        if value != default and name != "model" and not (name == "headers" and not value):
-            lines.append(f"{name} = {_toml(msgspec.to_builtins(value))}")
-    text = "\n".join(lines) + "\n"
+    plain = msgspec.structs.replace(provider, model=())
+    given = {field.name: getattr(plain, field.name) for field in msgspec.structs.fields(Provider)}
+    changed = {key: value for key, value in given.items() if value != getattr(_UNSAID, key)}
+    text = "\n".join(tomltext.lines(msgspec.to_builtins(changed))) + "\n"
     return (text + "".join(declaration(each) for each in provider.model)).encode()
 
 
 def declaration(model: DeclaredModel) -> str:
     """A [[model]] table, which may be appended to any provider's file."""
     given = {key: value for key, value in msgspec.to_builtins(model).items() if value}
-    lines = [f"{key} = {_toml(value)}" for key, value in given.items() if (key, value) != ("effort", "auto")]
+    lines = tomltext.lines({key: value for key, value in given.items() if (key, value) != ("effort", "auto")})
     return "\n".join(["", "[[model]]", *lines]) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    """A value in TOML's words; its strings are JSON's, but for DEL."""
-    if isinstance(value, dict):
-        rows = (f"{_key(key)} = {_toml(item)}" for key, item in value.items() if item is not None)
-        return f"{{{', '.join(rows)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -11,11 +11,11 @@ This file must never know where the bytes came from: who checks a package and wh
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any, TypeGuard
 
 import msgspec
 
+from cortexfs.core import tomltext
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.governance import HOST_VERSION
 from cortexfs.core.manifest.toml import (
@@ -47,24 +47,10 @@ def metadata(package: bytes, folder: str = "") -> Package:
     return decode_package(_table(package, where), where)
 
 
-def quoted(value: str | bool) -> str:
-    """A value as TOML writes it: as JSON does, but for DEL, which TOML wants escaped."""
-    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
-
-
 def _table(data: bytes, where: str) -> dict[str, Any]:
     if len(data) > MAX_FILE:
         raise Fault("EMSGSIZE", f"invalid {where}: is over {MAX_FILE >> 20} MiB")
-    try:
-        # Windows' line ends are TOML; tomllib takes them.
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError as problem:
-        broken = f"it is not UTF-8, from byte {problem.start} on"
-    except RecursionError:
-        broken = "it is nested too deeply"
-    except ValueError as problem:  # of integers that are too long, too
-        broken = f"it is not TOML: {problem}"
-    raise Fault("EINVAL", f"invalid {where}: {broken}")
+    return tomltext.table(data, f"invalid {where}")
 
 
 class JsonPluginManifest(Manifest, frozen=True, kw_only=True):

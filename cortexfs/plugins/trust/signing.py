@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from cortexfs.core import tomltext
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.toml import PACKAGE_FILE, Package
 from cortexfs.core.manifestjson.fetched import is_fetched
-from cortexfs.plugins.package.manifests import quoted
 from cortexfs.plugins.package.package import FILES, LIBRARIES, File, PackageFiles, library_of, order
 from cortexfs.state import whole_files
 
@@ -268,16 +268,12 @@ def encode_package(package: Package) -> bytes:
     """package.toml, as it is written beside the manifest."""
     values = msgspec.to_builtins(package)
     certificate = values.pop("conformance")
-    lines = [f"{key} = {quoted(value)}" for key, value in values.items()]
+    lines = tomltext.lines(values)
     if certificate:
         checks = certificate.pop("checks")
-        lines += ["", "[conformance]", *(f"{key} = {quoted(value)}" for key, value in certificate.items())]
+        lines += ["", "[conformance]", *tomltext.lines(certificate)]
         for check in checks:
-            lines += [
-                "",
-                "[[conformance.checks]]",
-                *(f"{key} = {quoted(value)}" for key, value in check.items()),
-            ]
+            lines += ["", "[[conformance.checks]]", *tomltext.lines(check)]
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -8,15 +8,14 @@ This file must never know how a signature is computed, nor how a person is asked
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from cortexfs.core import tomltext
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
-from cortexfs.plugins.package.manifests import quoted
 from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import locked_store
 
@@ -43,16 +42,16 @@ class TrustStore(locked_store.LockedStore[tuple[Publisher, ...]]):
         super().__init__(state / STORE, ())
 
     def decode(self, data: bytes) -> tuple[Publisher, ...]:
+        where = "it is not a list of publishers"
         try:
-            return msgspec.convert(tomllib.loads(data.decode()), _Store).publishers
-        except (ValueError, RecursionError) as problem:
-            raise ValueError(f"it is not a list of publishers: {problem}") from None
+            return tomltext.converted(tomltext.table(data, where), _Store, where).publishers
+        except Fault as fault:
+            raise ValueError(fault.message) from None
 
     def encode(self, value: tuple[Publisher, ...]) -> bytes:
         lines: list[str] = []
         for one in value:
-            fields = msgspec.to_builtins(one).items()
-            lines += ["[[publishers]]", *(f"{key} = {quoted(text)}" for key, text in fields), ""]
+            lines += ["[[publishers]]", *tomltext.lines(msgspec.to_builtins(one)), ""]
         return "\n".join(lines).encode()
 
     def trusts(self, verdict: SignatureVerdict) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.arguments.parse import MAX_INPUT, json_object, tool_input
+from cortexfs.core.arguments.parse import MAX_INPUT, tool_input
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import json_object
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

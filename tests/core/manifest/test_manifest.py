@@ -163,7 +163,7 @@ def test_every_field_is_taken() -> None:
 )
 def test_an_unknown_field_is_refused(text: str) -> None:
     # abi.md 11.2
-    assert refused(text).startswith("unknown field ")
+    assert refused(text).startswith("unknown key ")
     assert "extra; known are name, " in refused("extra = 1\n")
 
 
@@ -174,30 +174,30 @@ def test_effects_may_hold_more() -> None:
     assert tool(EFFECT % ', target = "/etc"').effects[0].target == "/etc"
     for key in ("kind", "reversibility", "confirmation", "dry_run"):
         without = EFFECT.replace(f"{key} =", f"{key}x =") % ""
-        assert refused(TOOL + without) == f"missing field native.tools[0].effects[0].{key}; it is required"
+        assert refused(TOOL + without) == f"missing key native.tools[0].effects[0].{key}; it is required"
 
 
 @pytest.mark.parametrize("field", ["name", "version", "description"])
 def test_three_fields_are_required(field: str) -> None:
     top = "".join(line for line in TOP.splitlines(True) if not line.startswith(field))
-    assert refused("", top) == f"missing field {field}; it is required"
+    assert refused("", top) == f"missing key {field}; it is required"
 
 
 @pytest.mark.parametrize("field", ["name", "description", "command", "input_schema"])
 def test_four_fields_of_a_tool_are_required(field: str) -> None:
     text = "".join(line for line in TOOL.splitlines(True) if not line.startswith(field))
-    assert refused(text) == f"missing field native.tools[0].{field}; it is required"
+    assert refused(text) == f"missing key native.tools[0].{field}; it is required"
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('nmae = "x"\n', "unknown field nmae; did you mean name?"),
-        ('[native]\nlibary = ""\n', "unknown field native.libary; did you mean library?"),
-        (TOOL + "timeout = 1\n", "unknown field native.tools[0].timeout; did you mean timeout_secs?"),
+        ('nmae = "x"\n', "unknown key nmae; did you mean name?"),
+        ('[native]\nlibary = ""\n', "unknown key native.libary; did you mean library?"),
+        (TOOL + "timeout = 1\n", "unknown key native.tools[0].timeout; did you mean timeout_secs?"),
         (
             '[package.conformance]\nsuiet = ""\n',
-            "unknown field package.conformance.suiet; did you mean suite?",
+            "unknown key package.conformance.suiet; did you mean suite?",
         ),
         ('author = ["x"]\n', "author: expected string, got array"),
         ("[capabilities]\nprocess = 1\n", "capabilities.process: expected boolean, got integer"),
@@ -308,9 +308,7 @@ def test_nesting_is_bounded() -> None:
 
 def test_package_metadata_has_its_own_file_in_the_fault() -> None:
     # abi.md 11.7
-    with pytest.raises(Fault, match=r"^EINVAL: invalid package metadata /p/package.toml: unknown field sobm"):
+    with pytest.raises(Fault, match=r"^EINVAL: invalid package metadata /p/package.toml: unknown key sobm"):
         decode_package({"sobm": ""}, "package metadata /p/package.toml")
-    with pytest.raises(
-        Fault, match=r"^EINVAL: invalid package.toml: unknown field conformance.suit; did you"
-    ):
+    with pytest.raises(Fault, match=r"^EINVAL: invalid package.toml: unknown key conformance.suit; did you"):
         decode_package({"conformance": {"suit": ""}})

@@ -60,7 +60,7 @@ WRONG = [
     ('base_ur = "x"', "unknown key base_ur; did you mean base_url"),
     ('key = "sk-1234567890"', "a key does not belong here"),
     ('api_key = "sk-1234567890"', "a key does not belong here"),
-    ('format = "google"', "missing required field"),
+    ('format = "google"', "missing key"),
     ('base_url = "ftp://x"\nformat = "google"', "not of the form https://host/path"),
     ('base_url = "https://u:sk-1234567890@x"\nformat = "google"', "holds a name or password"),
     ('base_url = "https://x/?k=sk-1234567890"\nformat = "google"', "more than an address"),

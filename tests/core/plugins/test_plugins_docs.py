@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ def described(kind: inspect.Type) -> str:
 
 def declared_words(kind: inspect.LiteralType) -> list[str]:
     """In the order of the code: msgspec sorts them."""
-    known = (words for words in m._WORDS.values() if {*words} == {*kind.values})
+    known = (get_args(each) for each in vars(m).values() if {*get_args(each)} == {*kind.values})
     return [*next(known)]
 
 

@@ -157,7 +157,7 @@ def test_listing_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     file("wrong").write_text("commnd = 1\n")
     file("off").write_text('command = "x"\nenabled = false\n')
     rows = {row["name"]: row for row in listed(capsys)}
-    assert "unknown field `commnd`" in rows["wrong"]["reason"]
+    assert "unknown key commnd; did you mean command?" in rows["wrong"]["reason"]
     assert {name: row["status"] for name, row in rows.items()} == {
         "a": "not mounted",
         "wrong": "broken",

@@ -1,0 +1,101 @@
+"""TOML that people write, as values of a type, and values as TOML.
+
+Rules: whatever bytes come in, a value or a `Fault` comes out, which names the file and the key. An unknown
+key is refused with the nearest one that is known, so that no misspelt one is silently without effect.
+This file must never know where a file lies, or what a key means.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import check_depth, nearest, shown
+
+T = TypeVar("T")
+
+_WORDS = {"str": "string", "int": "integer", "bool": "boolean", "object": "table", "None": "nothing"}
+_STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+
+
+def table(data: bytes, where: str) -> dict[str, Any]:
+    """Returns the table that the text is; `where` begins the fault."""
+    try:
+        return tomllib.loads(data.decode())  # Windows' line ends are TOML; tomllib takes them
+    except UnicodeDecodeError as problem:
+        broken = f"not UTF-8, from byte {problem.start} on"
+    except RecursionError:
+        broken = "nested too deeply"
+    except ValueError as problem:  # of integers that are too long, too
+        broken = f"not TOML: {problem}"
+    raise Fault("EINVAL", f"{where}: it is {broken}")
+
+
+def converted(value: Mapping[str, Any], type_: type[T], where: str, above: str = "") -> T:
+    """Returns a table as `type_`; the fault has the key, which begins with `above`."""
+    try:
+        check_depth(value, "it")
+        return msgspec.convert(value, type_)
+    except Fault as fault:
+        raise Fault("EINVAL", f"{where}: {fault.message}") from None
+    except msgspec.ValidationError as error:
+        raise Fault("EINVAL", f"{where}: {_sentence(str(error), type_, above)}") from None
+
+
+def _sentence(error: str, type_: type[Any], above: str) -> str:
+    """msgspec's words for what is wrong in TOML's, the key first and a mend at the end."""
+    text, _, path = error.partition(" - at `$")
+    path = path.removesuffix("`").replace("[...]", ".NAME").removeprefix(".")  # [...]: a key of a mapping
+    key, type_there = f"{above}.{path}".strip("."), _type_at(type_, path)
+    if unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL):
+        known = type_there.__struct_fields__
+        mend = nearest(unknown[1], known) or f"; known are {', '.join(known)}"
+        return f"unknown key {f'{key}.{shown(unknown[1])[1:-1]}'.strip('.')}{mend}"
+    if missing := re.search(r"missing required field `(.*)`", text):
+        return f"missing key {f'{key}.{missing[1]}'.strip('.')}; it is required"
+    if get_origin(type_there) is Literal:
+        return f"{key}: expected one of {', '.join(get_args(type_there))}"
+    text = text.replace(" | null", "").replace("`", "")
+    text = re.sub(r"\b(str|int|bool|object|None)\b", lambda word: _WORDS[word[0]], text)
+    return f"{key or 'it'}: {text[:1].lower()}{text[1:]}"
+
+
+def _type_at(type_: Any, path: str) -> Any:
+    """Returns the type of what stands at a path, without what bounds it, and without None. By annotations, as
+    msgspec.inspect has the words of a Literal in another order."""
+    steps = _STEP.findall(path)
+    while True:
+        kind, parts = get_origin(type_), get_args(type_)
+        if kind is Annotated or (len(parts) == 2 and parts[1] is NoneType):
+            type_ = parts[0]
+        elif not steps or kind not in (None, dict, tuple):
+            return type_
+        else:
+            step = steps.pop(0)
+            fields = [] if kind else msgspec.structs.fields(type_)
+            type_ = parts[kind is dict] if kind else next(one.type for one in fields if one.name == step)
+
+
+def written(value: Any) -> str:
+    """Returns a value in TOML's words; its strings are JSON's, but for DEL."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(lines(value))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
+def lines(fields: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each key; what is None is left out."""
+    return [
+        f"{key if _BARE_KEY.fullmatch(key) else written(key)} = {written(value)}"
+        for key, value in fields.items()
+        if value is not None
+    ]
