@@ -81,14 +81,13 @@ def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | N
     name, given = approval.name, approval.input
     body = _body(name, given, sight.read if unseen is None else _blind)
     left = _rest(name, given, body)
-    effects = f" ({' '.join(', '.join(approval.effects).split())})" if approval.effects else ""
-    reason = " ".join(approval.reason.split())
+    reason, effects = (" ".join(text.split()) for text in (approval.reason, ", ".join(approval.effects)))
     shows, rest = _fitting(body, sight.rows()) if unseen is None else ([], [*unseen])
-    said = _said(left)
-    if any(len(part) > LONG for part in (said, effects, reason)):
-        rest.append(Show("code", f"{_sentence(reason)} Allow {one_line(name)} {said}{effects}?"))
+    said = _about(left) + (f" ({effects})" if effects and not reason else "")
+    if any(len(part) > LONG for part in (said, reason)):
+        rest.append(Show("code", f"{_sentence(reason)} Allow {one_line(name)}{said}?"))
     why = [Show("note", _sentence(_counting(reason, LONG)))] if reason else []
-    told = f"Allow {line(name, left, LONG)}{_counting(effects, LONG)}?{HINT if rest else ''}"
+    told = f"Allow {one_line(name)}{_counting(said, LONG)}?{HINT if rest else ''}"
     above = [Show("call", line(name, left, BRIEF)), *shows] if shows else []
     return ShownCall([*above, *why, Show("question", told)], rest)
 
@@ -127,6 +126,13 @@ def line(name: str, given: Any, most: int) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _about(given: Any) -> str:
+    """Returns the input of a call, as a question goes on with it: " on app.py with mode=append"."""
+    if isinstance(given, dict) and isinstance(path := given.get("path"), str):
+        return f" on {_value(path)}{_about({key: given[key] for key in given if key != 'path'})}"
+    return f" with {said}" if (said := _said(given)) else ""
 
 
 def _said(given: Any) -> str:

@@ -36,7 +36,7 @@ KEYS = {
     "Up, Ctrl-R": "what you typed before; search in it",
     "Ctrl-X Ctrl-E": "write in your editor",
     "Tab": "complete orders, and sessions after /resume",
-    "y, a, n, e": "answer a question: once, always in this session, no, edit the call first",
+    "y, n, a, e": "answer a question: yes, this once; no; always in this session; edit the call first",
 }
 _ORDER = re.compile(r"(/[A-Za-z]+)(?:[ \t]+(.*))?", re.ASCII)
 

@@ -388,7 +388,7 @@ _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
 def answer(text: str) -> Reply:
     """Returns the answer to a question; raises a Fault where the words are none."""
     if (reply := ANSWERS.get(text.strip().lower())) is None:
-        raise Fault("EINVAL", "answer y (once), a (always in this session), n or e (edit it first)")
+        raise Fault("EINVAL", "answer y (yes, this once), n (no), a (always in this session) or e (edit it)")
     return reply
 
 

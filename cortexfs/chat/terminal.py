@@ -42,7 +42,7 @@ RETRY = 0.5  # seconds between attempts to connect
 BELOW = 6  # rows that are left for the input line when an answer is drawn
 SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of what a person said
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
-ASKING = "[y]es once, [a]lways for this session, [n]o, [e]dit? "
+ASKING = "[y]es [n]o [a]lways [e]dit: "
 EDITING = "edit; Enter allows it so, Ctrl-C goes back: "
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -70,7 +70,8 @@ class Terminal:
         self._is_reading = False
         self._returning: asyncio.Task[None] | None = None
         self._lines: list[str] = []  # to be printed
-        self._draft: Document | None = None  # what was being typed when a question came
+        self._typing = False  # when the question came that stands first
+        self._draft: Document | None = None  # what was being typed then
         self._asked: Approval | None = None  # the question that stands first
         self._edited: Approval | None = None  # and if it is being edited
         self._since = time.monotonic()
@@ -233,11 +234,13 @@ class Terminal:
         self._do(self._talk.say(text, is_shown=not waits))
 
     def _decide(self, buffer: Buffer) -> None:
-        """Answer a question. What was being typed when it came is no answer, and is kept."""
+        """Answer a question. What was being typed when it came is no answer, and is kept; any other word
+        that is none goes."""
+        was_typing, self._typing = self._typing, False
         try:
             reply = answer(buffer.text)
         except Fault:
-            if buffer.text and not self._draft:
+            if was_typing and not self._draft:
                 self._draft = buffer.document
             raise
         buffer.reset()
@@ -268,11 +271,9 @@ class Terminal:
         if asked is not self._asked:
             if self._edited or buffer.text.strip().lower() in ANSWERS:
                 buffer.reset()
-            self._asked, self._edited = asked, None
-        if self._draft and not self._talk.question:
-            if not buffer.text:
-                buffer.document = self._draft
-            self._draft = None
+            self._asked, self._edited, self._typing = asked, None, bool(buffer.text)
+        if self._draft and not self._talk.busy and not buffer.text:  # or the next question would find it
+            buffer.document, self._draft = self._draft, None
 
     def _interrupt(self, buffer: Buffer) -> None:
         if self._edited:  # back to the question

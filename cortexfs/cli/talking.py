@@ -28,7 +28,8 @@ from cortexfs.core.talk.requests import Scope
 
 OUTPUTS = ("jsonl", "text")
 SCOPES: tuple[Scope, ...] = ("private", "shared", "temp")
-OBJECT = arg("object", "OBJECT", "debug/echo, model/debug/echo, an alias as model/main, or a path")
+NAMED = "debug/echo, model/debug/echo, an alias as model/main, or a path"
+OBJECT = arg("object", "OBJECT", NAMED)
 OUTPUT = arg(
     "--output",
     None,

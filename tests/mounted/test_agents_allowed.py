@@ -171,7 +171,7 @@ def test_an_approval(ctx: Ctx, coder: str, decision: str, exists: bool) -> None:
         assert asked["name"] == "fs.write"
         assert asked["input"] == {"path": target.name, "content": "x"}
         assert any(effect.startswith("write_file") for effect in asked["effects"])
-        assert asked["reason"].startswith("it changes files (write_file")  # and nothing else
+        assert asked["reason"].startswith("this changes files, so you are asked")  # and nothing else
         client.ask("approve", run=asked["run"], call=asked["call"], decision=decision)
         (told,) = results(client.until("done", status="ok"))
     assert told["is_error"] is not exists

@@ -250,7 +250,7 @@ def test_no_control_character_of_an_answer_reaches_the_terminal(shown: Screen) -
 
 
 def test_a_question_is_answered_and_what_was_being_typed_comes_back(shown: Screen) -> None:
-    # commands.md: "anything else is no answer, and what you were typing comes back afterwards"
+    # commands.md: "what you were typing when the question came is back when the run has ended"
     chat(shown, "debug/script", "--session", "asked")
     asks = {
         "approval": {"name": "fs.write", "input": {"path": "x"}, "effects": ["write"], "reason": "it must"}
@@ -258,10 +258,10 @@ def test_a_question_is_answered_and_what_was_being_typed_comes_back(shown: Scree
     shown.type(script({"sleep": 0.5}, asks, {"delta": " decided"}))
     shown.wait("Ctrl-C cancels)")
     shown.keys("f", "l")
-    shown.wait("It must.\nAllow fs.write path=x (write)?")
+    shown.wait("It must.\nAllow fs.write on x?")
     shown.keys("y", "Enter")
-    shown.wait("answer y (once), a (always in this session), n or e (edit it first)")
-    shown.wait_last("[y]es once, [a]lways for this session, [n]o, [e]dit?")
+    shown.wait("answer y (yes, this once), n (no), a (always in this session)")
+    shown.wait_last("[y]es [n]o [a]lways [e]dit:")
     shown.type("always")
     shown.wait("allowed for this session: fs.write")
     shown.wait("allow_session decided")

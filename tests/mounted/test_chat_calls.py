@@ -17,7 +17,7 @@ from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.screen import PROMPT, Screen, screen
 from tests.mounted.test_chat import chat, environ, leave, script, was
 
-ASKING = "[y]es once, [a]lways for this session, [n]o, [e]dit?"
+ASKING = "[y]es [n]o [a]lways [e]dit:"
 EDITING = "edit; Enter allows it so, Ctrl-C goes back:"
 # As tmux writes them.
 GREEN, RED = (rf"\x1b\[{number}m(\x1b\[49m)?" for number in (32, 31))
@@ -82,7 +82,7 @@ def test_a_change_is_shown_as_a_diff_and_edited(shown: Screen, ctx: Ctx) -> None
     given = {"path": str(file), "content": file.read_text().replace("5\n", "five\n")}
     shown.type(script(asks("fs.write", given, effects=["write_file"])))
     shown.wait("  @@ -2,7 +2,7 @@\n   2\n   3\n   4\n  -5\n  +five\n   6\n   7\n   8\n")
-    shown.wait(f"It must.\nAllow fs.write path={file} (write_file)?")
+    shown.wait(f"It must.\nAllow fs.write on {file}?")
     shown.wait_last(ASKING)
     assert re.search(rf"{GREEN}  \+five", shown.coloured)
     assert re.search(f"{RED}  -5", shown.coloured)
@@ -112,7 +112,7 @@ def test_a_large_change_is_shown_before_it_is_allowed(shown: Screen, ctx: Ctx) -
     chat(shown, "debug/script", "--session", "large")
     given = {"path": "/nowhere/x", "content": "".join(f"line {number}\n" for number in range(200))}
     shown.type(script(asks("fs.write", given)))
-    shown.wait("  +line 20\n  ... 179 more lines\nIt must.\nAllow fs.write path=/nowhere/x")
+    shown.wait("  +line 20\n  ... 179 more lines\nIt must.\nAllow fs.write on /nowhere/x")
     shown.wait("(not all of it is shown: [y]es shows more first)")
     shown.wait("there is no such file yet")
     shown.wait_last(ASKING)
@@ -138,7 +138,7 @@ def test_ctrl_c_denies_and_cancels(shown: Screen, ctx: Ctx) -> None:
     chat(shown, "debug/script", "--session", "stopped")
     command = {"cmd": "rm -r x\n  # \u202etwo"}
     shown.type(script(asks("shell.exec", command, effects=["run_process"]), {"hang": True}))
-    shown.wait("\u25b8 shell.exec\n  rm -r x\n    # \\u202etwo\nIt must.\nAllow shell.exec (run_process)?")
+    shown.wait("\u25b8 shell.exec\n  rm -r x\n    # \\u202etwo\nIt must.\nAllow shell.exec?")
     shown.keys("C-c")
     shown.wait("\ncancelled\n")
     shown.wait_last(">")
@@ -171,14 +171,34 @@ def test_an_agents_change_in_its_directory(shown: Screen, ctx: Ctx) -> None:
         chat(shown, path, "--session", "cwd")
         change = call("fs.replace", path="relative", old="old", new="new")
         shown.type(answers([change], [change], say("done")))
-        shown.wait("  @@ -1 +1 @@\n  -old\n  +new\nIt changes files (write_file")
-        shown.wait("so you are asked.\nAllow fs.replace path=relative")
+        shown.wait("  @@ -1 +1 @@\n  -old\n  +new\nThis changes files, so you are asked.\n")
+        shown.wait("Allow fs.replace on relative?")
         shown.wait_last(ASKING)
         shown.type("always")
         shown.wait("allowed for this session: fs.replace")
         shown.wait("\ndone\n")
         assert (ctx.work / "relative").read_text() == "new\n"
         assert shown.text.count("Allow") == 1
+        shown.wait_last(">")
+        leave(shown)
+
+
+def test_a_word_that_is_no_answer_goes(shown: Screen, ctx: Ctx) -> None:
+    # issue: "a refused answer at an approval is dropped"
+    with agent(ctx, "doubted", "shell.exec") as path:
+        chat(shown, path, "--session", "dropped")
+        parts = [[call("shell.exec", name, cmd="true")] for name in ("one", "two")]
+        shown.type(answers(*parts, say("both")))
+        shown.wait("This runs a program, so you are asked.\nAllow shell.exec?")
+        shown.wait_last(ASKING)
+        shown.type("maybe")
+        shown.wait("answer y (yes, this once)")
+        shown.wait_last(ASKING)
+        shown.type("y")
+        shown.wait("Allow shell.exec?", 2)
+        shown.wait_last(ASKING)
+        shown.type("y")
+        shown.wait("\nboth\n")
         shown.wait_last(">")
         leave(shown)
 
@@ -241,16 +261,16 @@ def test_send_asks_on_a_terminal(shown: Screen) -> None:
     steps = script(asks("shell.exec", {"cmd": "ls -l" + " " * 400 + "; rm -r x"}), asks("t", {}))
     shown.type(f"ctx send debug/script --scope temp --output jsonl '{steps}' > out")
     shown.wait("It must.\nAllow shell.exec? (not all of it is shown: [y]es shows more first)\n")
-    shown.wait_last("[y]es, [n]o, [a]lways:")
+    shown.wait_last("[y]es [n]o [a]lways:")
     shown.type("perhaps")
-    shown.wait("answer y (once)")
+    shown.wait("answer y (yes, this once)")
     assert "rm -r x" not in shown.text.rpartition("Allow")[0].rpartition("shell.exec\n")[2]
     shown.type("y")
     shown.wait("; rm -r x\nAllow shell.exec?\n")  # what was cut is shown before it is allowed
-    shown.wait_last("[y]es, [n]o, [a]lways:")
+    shown.wait_last("[y]es [n]o [a]lways:")
     shown.type("y")
     shown.wait("It must.\nAllow t?\n")
-    shown.wait_last("[y]es, [n]o, [a]lways:")
+    shown.wait_last("[y]es [n]o [a]lways:")
     shown.keys("C-c")
     shown.wait_last(PROMPT.strip())
     was(shown, 130)

@@ -20,6 +20,7 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.state import directories
 
 REACH_SECONDS = 1.0
+MAIN = "model/main"
 DUMB = ("", "dumb", "unknown")
 
 
@@ -57,12 +58,12 @@ COMMANDS = {
     "chat": Command(
         run,
         (
-            talking.OBJECT,
+            arg("object", "OBJECT", f"{talking.NAMED} (default: {MAIN})", nargs="?", default=MAIN),
             *talking.session(),
             arg("--cwd", "DIR", "where the session works (default: here, for an agent's new one)"),
         ),
         (
-            "ctx chat model/main",
+            "ctx chat",
             "ctx chat agent/coder --session fix",
             "ctx chat debug/echo --scope temp",
             "echo hello | ctx chat model/main",

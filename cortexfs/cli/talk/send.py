@@ -85,7 +85,7 @@ def _decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callabl
 def _decided(pipe: int) -> Decision:
     """Returns the answer of the person at the terminal; whoever closes it denies, and so does Ctrl-C."""
     while True:
-        print("[y]es, [n]o, [a]lways: ", end="", file=sys.stderr, flush=True)
+        print("[y]es [n]o [a]lways: ", end="", file=sys.stderr, flush=True)
         ready, _, _ = select.select([sys.stdin, pipe], [], [])
         if pipe in ready or not (line := sys.stdin.readline()):
             return "deny"

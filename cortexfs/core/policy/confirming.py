@@ -26,6 +26,7 @@ from cortexfs.core.policy.risk import (
     Circumstances,
     Level,
     RatedTool,
+    asked_for,
     assess,
     floor,
 )
@@ -64,12 +65,14 @@ class ConfirmVerdict(NamedTuple):
     confirm: bool
     dry_run_first: bool
     why: str
+    asked: str = ""  # why a person is asked, in words for that person
 
 
 class ConfirmOutcome(NamedTuple):
     allowed: bool
     confirm: bool
     why: str  # {level}, {source}, {limit}
+    asked: str = ""  # {does}
 
 
 # By who calls, and by how the level stands to what is approved without asking.
@@ -82,14 +85,20 @@ OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
     (CallerKind.AGENT, "within"): ConfirmOutcome(
         True, False, "{level} is approved by itself, up to {limit} ({source})"
     ),
-    (CallerKind.AGENT, "above"): ConfirmOutcome(True, True, "{source}, above {limit}, so you are asked"),
+    (CallerKind.AGENT, "above"): ConfirmOutcome(
+        True, True, "{source}, above {limit}, so you are asked", "this {does}, so you are asked"
+    ),
     (CallerKind.AGENT, "always"): ConfirmOutcome(
-        True, True, "its approval file says ask, so you are asked ({source})"
+        True,
+        True,
+        "its approval file says ask, so you are asked ({source})",
+        "this {does}, and this agent asks about every call",
     ),
     (CallerKind.AGENT, "untried"): ConfirmOutcome(
         True,
         True,
         "it says required_before_execute and has no dry run, so you are asked each time ({source})",
+        "this {does} and cannot be tried before, as its author wants, so you are asked each time",
     ),
     (CallerKind.AGENT, "unheard"): ConfirmOutcome(
         False, False, "{level} must be confirmed, and nobody is there ({source})"
@@ -104,17 +113,18 @@ def verdict(
     tool: RatedTool, asked: CallForm, settings: RiskSettings = DEFAULT, call: Circumstances = CALM
 ) -> ConfirmVerdict:
     if asked.dry_run and not tool.dry_run_flag:
-        level, _ = assess(tool, settings, call)
+        level = assess(tool, settings, call).level
         return ConfirmVerdict(level, False, False, False, dryrun.lacking(tool.name))
     counted = tool._replace(effects=_shown_nowhere(tool)) if asked.dry_run and tool.trusted else tool
-    level, source = assess(counted, settings, call)
+    level, source, _ = assess(counted, settings, call)
     limit = approved_up_to(settings)
     outcome = OUTCOMES[asked.kind, _standing(level, limit, asked, asks_each_time(tool))]
     why = outcome.why.format(level=level.word, source=source, limit=limit.word)
     first = outcome.allowed and not (asked.dry_run or asked.tried_dry) and needs_dry_run(tool)
     if first:
         why = f"{why}; it must be run dry first, with the same input and --dry-run"
-    return ConfirmVerdict(level, outcome.allowed, outcome.confirm, first, why)
+    asked_ = outcome.asked.format(does=asked_for(counted, settings, call)) if outcome.confirm else ""
+    return ConfirmVerdict(level, outcome.allowed, outcome.confirm, first, why, asked_)
 
 
 def approved_up_to(settings: RiskSettings) -> Level:

@@ -118,7 +118,7 @@ class Decision(NamedTuple):
     confirm: bool
     dry_run_first: bool
     steps: tuple[LayerAnswer, ...]
-    asked: str = ""  # why its user is asked first, where that is so
+    asked: str = ""  # why its user is asked first, in words for that user
 
 
 def decide(question: PolicyQuery) -> Decision:
@@ -133,7 +133,7 @@ def decide(question: PolicyQuery) -> Decision:
     what = f"{question.caller.name} {'may' if allowed else 'may not'} {question.permission} {question.object}"
     confirm, first = (judged.confirm, judged.dry_run_first) if judged and allowed else (False, False)
     after = f"; {judged.why}" if judged and (confirm or first) else ""
-    asked = judged.why if judged and confirm else ""
+    asked = judged.asked if judged and confirm else ""
     return Decision(allowed, f"{what}: {decisive.why}{after}", decisive.rule, confirm, first, steps, asked)
 
 

@@ -157,7 +157,7 @@ def _settings(world: LintInput) -> Iterator[LintFinding]:
 def _background(world: LintInput) -> Iterator[LintFinding]:
     for tool in world.tools:
         allowed = world.settings.tools.get(tool.name, Profile()).allow_background
-        level, why = assess(tool, world.settings)
+        level, why, _ = assess(tool, world.settings)
         if allowed and level is REQUIRE_CONFIRMATION:
             said = f"it may run in the background, where nobody confirms: {why}"
             yield LintFinding("BACKGROUND_HIGH_RISK_TOOL", f"tool/{tool.name}", said)

@@ -131,6 +131,7 @@ class RiskSource(NamedTuple):
 
     level: Level
     why: str
+    does: str = ""  # the same for a person who is asked: "changes files"
 
 
 CALM = Circumstances()
@@ -138,14 +139,27 @@ CALM = Circumstances()
 
 def assess(tool: RatedTool, settings: RiskSettings = DEFAULT, call: Circumstances = CALM) -> RiskSource:
     """The highest level that a source gives, and the first source that gives it."""
-    found = (source for look in SOURCES for source in look(tool, settings, call))
-    return max(found, key=lambda source: source.level)
+    return max(_sources(tool, settings, call), key=lambda source: source.level)
+
+
+def asked_for(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> str:
+    """Returns all that gives the highest level, for a person: "changes files and runs a program"."""
+    found = [*_sources(tool, settings, call)]
+    level = max(source.level for source in found)
+    does = dict.fromkeys(one.does for one in found if one.level == level and one.does)
+    return " and ".join(does) or f"is a call of {tool.name}"
+
+
+def _sources(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
+    return (source for look in SOURCES for source in look(tool, settings, call))
 
 
 def floor(effect: Effect) -> RiskSource:
     """The level below which this effect cannot go."""
     level = FLOORS.get(effect.kind, REQUIRE_CONFIRMATION)
     target = f" on {effect.target}" if effect.target else ""
+    does = DOES.get(effect.kind, f"does {effect.kind}, and nobody knows what that is")
+    does += f" ({effect.target})" if effect.target not in ("", "*") else ""
     why = (
         f"it {DOES[effect.kind]} ({effect.kind}{target} is {level.word})"
         if effect.kind in FLOORS
@@ -154,8 +168,9 @@ def floor(effect: Effect) -> RiskSource:
     for field, harmless in HARMLESS_WORDS.items():
         word = getattr(effect, field)
         if word not in harmless and level < REQUIRE_CONFIRMATION:
-            return RiskSource(REQUIRE_CONFIRMATION, f"{effect.kind}{target} is declared with {field} {word}")
-    return RiskSource(level, why)
+            why = f"{effect.kind}{target} is declared with {field} {word}"
+            return RiskSource(REQUIRE_CONFIRMATION, why, f"{does}, with {field} {word}")
+    return RiskSource(level, why, does)
 
 
 def score(axes: Axes, depth: int = 0) -> float:
@@ -249,9 +264,12 @@ def _base(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Itera
     profile = settings.tools.get(tool.name)
     number = score(axes_of(tool, profile, call.words), call.depth)
     what = "built in" if tool.builtin else "a plugin's"
-    named = next((f", called with {word}" for word in call.words if is_sensitive(word)), "")
+    word = next(filter(is_sensitive, call.words), "")
+    named = f", called with {word}" if word else ""
     nested = f", {call.depth} runs deep" if call.depth else ""
-    yield RiskSource(level_of(number), f"{tool.name} is {what}{named}{nested}, which scores {number:.3f}")
+    why = f"{tool.name} is {what}{named}{nested}, which scores {number:.3f}"
+    does = f"is about {word}, which may be secret" if word else "" if tool.builtin else "is a plugin's"
+    yield RiskSource(level_of(number), why, does)
 
 
 def _floors(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
@@ -272,7 +290,8 @@ def _profile(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> It
     if profile.block:
         yield RiskSource(BLOCK, f"policy.toml blocks {tool.name}")
     if profile.require_confirmation:
-        yield RiskSource(REQUIRE_CONFIRMATION, f"policy.toml requires confirmation of {tool.name}")
+        why = f"policy.toml requires confirmation of {tool.name}"
+        yield RiskSource(REQUIRE_CONFIRMATION, why, "is to be confirmed, as policy.toml says")
 
 
 def _background(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:

@@ -69,7 +69,7 @@ def test_a_command_is_shown_verbatim() -> None:
             Show("code", "    two  spaces    tab\\x1b[2J"),
             Show("code", "  X"),
             Show("note", "It runs a program."),
-            Show("question", "Allow shell.exec cwd=/srv (run_process)?"),
+            Show("question", "Allow shell.exec with cwd=/srv?"),
         ],
         [],
     )
@@ -127,12 +127,13 @@ def test_a_long_command_is_paged() -> None:
 
 def test_a_reason_and_effects_are_not_cut_unseen() -> None:
     effects = [f"write_file {'e' * 1200}-end"]
-    asking = Approval(call="c", name="t", input={}, effects=effects, reason="r" * 1200 + "-last")
-    told = asked(asking, SMALL, None)
+    told = asked(Approval(call="c", name="t", input={}, effects=effects, reason=""), SMALL, None)
     assert "characters more" in told.shows[-1].text
-    said, _ = pages(told)
-    assert "-end" in said
-    assert "-last. Allow t" in said
+    assert "-end" in pages(told)[0]
+    told = asked(
+        Approval(call="c", name="t", input={}, effects=effects, reason="r" * 1200 + "-last"), SMALL, None
+    )
+    assert "-last. Allow t?" in pages(told)[0]
 
 
 ATTACKS = {
@@ -192,7 +193,8 @@ def test_a_newline_in_an_argument_is_no_line() -> None:
 def test_what_is_no_call_of_that_kind_is_a_line(name: str, given: Any) -> None:
     assert called(name, given, SMALL) == ShownCall([Show("call", line(name, given, 200))], [])
     (question,), _ = asked(approval(name, given), SMALL, None)
-    assert question.text == f"Allow {line(name, given, LONG)} (run_process)?"
+    assert question.text.startswith(f"Allow {name} ")
+    assert question.text.endswith(" (run_process)?")
 
 
 def test_a_change_has_its_sides() -> None:

@@ -67,9 +67,9 @@ def test_approvals_are_asked_one_after_the_other(world: World, chat: Chat) -> No
         )
     chat.read()
     assert chat.text.count("?") == 1 + chat.text.count("?Allow")
-    assert "<It.>?Allow fs.write path=c1 (write)?" in chat.text
+    assert "<It.>?Allow fs.write on c1?" in chat.text
     chat.do(chat.talk.decide(decision("y")))
-    assert "<It.>?Allow fs.write path=c2 (write)?" in chat.text
+    assert "<It.>?Allow fs.write on c2?" in chat.text
     chat.do(chat.talk.decide(decision("NO ")))
     assert [(decided.call, decided.decision) for decided in world.decisions] == [
         ("c1", "allow_once"),
@@ -84,7 +84,7 @@ def test_a_question_says_how_much_of_a_call_it_does_not_show(chat: Chat) -> None
         id="1", run="r", call="c", name="sh", input="x" * 5000, effects=[], reason="because"
     )
     chat.do(chat.talk.hear(asked))
-    assert "xxx ... and 4,000 characters more" in chat.text
+    assert "xxx ... and 4,006 characters more" in chat.text
 
 
 @pytest.mark.parametrize("is_near", [True, False])
@@ -208,7 +208,7 @@ def test_a_change_is_shown_once_for_a_call_and_its_question(world: World) -> Non
     assert chat.shown[-1] == Show("end")
     chat.do(chat.talk.decide("deny"))
     assert [show.kind for show in chat.shown].count("added") == 3  # far from its call
-    assert chat.shown[-1] == Show("question", "Allow fs.write path=f?")
+    assert chat.shown[-1] == Show("question", "Allow fs.write on f?")
 
 
 def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
@@ -228,7 +228,7 @@ def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
     gave = frames.ToolResult(id="20", run="r", call="a", name="fs.write", output="", is_error=False)
     deeds = late.recall([*past, gave])
     assert [deed.text for deed in deeds if isinstance(deed, Show) and deed.kind == "question"] == [
-        "Allow fs.write path=f?"
+        "Allow fs.write on f?"
     ]
     assert late.question
     assert late.question.call == "b"

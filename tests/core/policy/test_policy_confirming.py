@@ -19,7 +19,15 @@ from cortexfs.core.policy.confirming import (
     DryRuns,
     verdict,
 )
-from cortexfs.core.policy.risk import ALLOW, BLOCK, REQUIRE_CONFIRMATION, REVIEW, Level, RatedTool
+from cortexfs.core.policy.risk import (
+    ALLOW,
+    BLOCK,
+    REQUIRE_CONFIRMATION,
+    REVIEW,
+    Circumstances,
+    Level,
+    RatedTool,
+)
 from cortexfs.core.policy.risk_settings import Mode, RiskSettings, decode
 
 AGENT, PERSON = CallForm(CallerKind.AGENT), CallForm(CallerKind.PERSON)
@@ -105,6 +113,50 @@ def test_a_verdict_says_what_decided() -> None:
     assert verdict(tool, AGENT).why == (
         "it changes files (write_file on /etc is require_confirmation), above review, so you are asked"
     )
+
+
+PLUGINS = RatedTool("one")
+ASKED = (
+    (builtin(effect("write_file")), (), "this changes files, so you are asked"),
+    (builtin(effect("write_file", target="*")), (), "this changes files, so you are asked"),
+    (builtin(effect("write_file", target="/etc")), (), "this changes files (/etc), so you are asked"),
+    (
+        builtin(effect("run_process"), effect("read_file"), effect("write_file")),
+        (),
+        "this runs a program and changes files, so you are asked",
+    ),
+    (builtin(effect("fly")), (), "this does fly, and nobody knows what that is, so you are asked"),
+    (
+        builtin(Effect("read_file", "irreversible", "on_risk", "not_supported", "")),
+        (),
+        "this reads files, with reversibility irreversible, so you are asked",
+    ),
+    (PLUGINS, (), "this is a plugin's, so you are asked"),
+    (PLUGINS, (".env",), "this is about .env, which may be secret, so you are asked"),
+)
+
+
+@pytest.mark.parametrize(("tool", "words", "sentence"), ASKED)
+def test_a_person_is_asked_in_words(tool: RatedTool, words: tuple[str, ...], sentence: str) -> None:
+    # abi.md 7.6
+    said = verdict(tool, AGENT, RiskSettings(mode="strict"), Circumstances(words))
+    assert (said.confirm, said.asked) == (True, sentence)
+
+
+def test_every_reason_to_ask_has_its_words() -> None:
+    # abi.md 7.6
+    always = CallForm(CallerKind.AGENT, always_ask=True)
+    reading = builtin(effect("read_file"))
+    assert verdict(reading, always).asked == "this reads files, and this agent asks about every call"
+    untried = builtin(effect("write_file", dry_run="required_before_execute"))
+    assert verdict(untried, AGENT).asked == (
+        "this changes files and cannot be tried before, as its author wants, so you are asked each time"
+    )
+    listed = decode("[tools.one]\nrequire_confirmation = true")
+    assert verdict(RatedTool("one", builtin=True), AGENT, listed).asked == (
+        "this is to be confirmed, as policy.toml says, so you are asked"
+    )
+    assert not verdict(reading, AGENT).asked
 
 
 # Dry runs.

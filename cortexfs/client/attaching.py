@@ -1,0 +1,71 @@
+"""The files that go to a model with a message: a text, a picture or a PDF, as parts of an input.
+
+    can = abilities(root, path)          the words of the `.d/cap` of an object's model
+    parts(name, data, can)               a file of that name with these bytes, if that model takes it
+
+Rules: the bytes say what a file is, and not its name. What a model cannot take, and what no message has room
+for, is refused before anything is sent. A file's name is a part too, as logs keep text alone.
+This file must never know who asked for a file, or how it was read.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Collection
+from typing import Any
+
+from cortexfs.client.results import Failed
+from cortexfs.core import frames
+from cortexfs.core.errors import os_faults
+
+MOST = frames.MAX_LINE * 3 // 4 - (16 << 10)  # bytes that a line holds as base64, beside some words
+# How a file begins, its media type, how a part of a message calls it, and the ability that it takes.
+_KINDS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png", "image", "vision"),
+    (b"\xff\xd8\xff", "image/jpeg", "image", "vision"),
+    (b"GIF8", "image/gif", "image", "vision"),
+    (b"RIFF", "image/webp", "image", "vision"),
+    (b"%PDF-", "application/pdf", "file", "pdf_input"),
+)
+_NAMED = {"image": "pictures", "file": "PDFs"}
+
+
+def abilities(root: str, path: str) -> list[str]:
+    """Returns the words of an object's `.d/cap`; those of its model, where it is an agent."""
+    with os_faults(f"what {path} can take is not known"):
+        path = os.path.realpath(path)
+        if os.path.basename(os.path.dirname(path)) == "agent":
+            with open(f"{path}.d/model") as model:
+                path = os.path.realpath(f"{root}/model/{model.read().strip()}")
+        with open(f"{path}.d/cap") as cap:
+            return cap.read().split()
+
+
+def parts(name: str, data: bytes, can: Collection[str]) -> list[dict[str, Any]]:
+    """The parts of a message that are this file; EMSGSIZE or EINVAL where they cannot be."""
+    if len(data) > MOST:
+        raise Failed(
+            "EMSGSIZE", f"{name} has {len(data):,} bytes and a message takes {MOST:,}; make it smaller"
+        )
+    for start, media_type, kind, ability in _KINDS:
+        if data.startswith(start) and (start != b"RIFF" or data[8:12] == b"WEBP"):
+            if ability not in can:
+                mend = f"choose a model whose .d/cap has {ability}, or declare it: docs/models.md"
+                raise Failed("EINVAL", f"{name}: this model takes no {_NAMED[kind]}; {mend}")
+            media = {"type": kind, "media_type": media_type, "data": base64.b64encode(data).decode()}
+            return [_text(f"\n\n[{name}]"), media | ({"name": name} if kind == "file" else {})]
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise Failed("EINVAL", f"{name} is no text, picture (PNG, JPEG, GIF, WebP) or PDF; give one of these")
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return [_text(f"\n\n{name}:\n{fence}\n{text.removesuffix(chr(10))}\n{fence}\n")]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
