@@ -1,6 +1,6 @@
 """Settings: what config.toml says.
 
-Rules: every key has a default, a bound and a sentence (its description, which docs/config.md
+Rules: every key has a default, a bound and a sentence (in its type, which docs/config.md
 repeats and a test compares). An unknown key is refused with the nearest known one, so that no
 misspelt limit is silently without effect. config.toml is a person's and is never written here;
 what `ctx plugin enable` decides is kept beside it, in plugins.json, and wins over it.
@@ -29,63 +29,46 @@ Choice: TypeAlias = bool | Literal["replace"]
 # A configuration is read by people; a larger one is a mistake (a log, a device) and not parsed.
 MAX_FILE = 1 << 20
 
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+
 
 class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_timeout_secs: Annotated[
-        float,
-        Meta(
-            gt=0, le=604800, description="Seconds after which a call of a tool that declares no timeout ends."
-        ),
+        float, Meta(gt=0, le=604800), "Seconds after which a call of a tool that declares no timeout ends."
     ] = 1800
 
 
 class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_mib: Annotated[
-        int,
-        Meta(
-            ge=64,
-            description="Data memory that one host may use, in MiB; a call that needs more fails (EPROTO).",
-        ),
+        int, Meta(ge=64), "Data memory that one host may use, in MiB; a call that needs more fails (EPROTO)."
     ] = 2048
-    processes: Annotated[int, Meta(ge=1, description="Processes and threads that one host may have.")] = 512
-    open_files: Annotated[int, Meta(ge=64, description="File descriptors that one host may have open.")] = (
+    processes: Annotated[Count, "Processes and threads that one host may have."] = 512
+    open_files: Annotated[int, Meta(ge=64), "File descriptors that one host may have open."] = 1024
+    output_gib: Annotated[Count, "Total output of one run, in GiB; a run that writes more is ended."] = 16
+    calls_per_user: Annotated[Count, "Runs that one user may have active at a time."] = 256
+    messages_per_user: Annotated[Count, "Messages to sockets that are answered at a time for one user."] = (
         1024
     )
-    output_gib: Annotated[
-        int, Meta(ge=1, description="Total output of one run, in GiB; a run that writes more is ended.")
-    ] = 16
-    calls_per_user: Annotated[
-        int, Meta(ge=1, description="Runs that one user may have active at a time.")
-    ] = 256
-    messages_per_user: Annotated[
-        int, Meta(ge=1, description="Messages to sockets that are answered at a time for one user.")
-    ] = 1024
-    connections: Annotated[
-        int, Meta(ge=1, description="Socket connections that the daemon serves at a time, for all users.")
-    ] = 4096
+    connections: Annotated[Count, "Socket connections that the daemon serves at a time, for all users."] = (
+        4096
+    )
     depth: Annotated[
-        int, Meta(ge=1, le=64, description="How deep runs may nest: a tool that calls a tool, and so on.")
+        int, Meta(ge=1, le=64), "How deep runs may nest: a tool that calls a tool, and so on."
     ] = 8
-    idle_secs: Annotated[
-        float,
-        Meta(gt=0, description="Seconds without a call after which the host of a built-in tool exits."),
-    ] = 60
+    idle_secs: Annotated[Seconds, "Seconds without a call after which the host of a built-in tool exits."] = (
+        60
+    )
     log_kib: Annotated[
-        int,
-        Meta(
-            ge=4,
-            description="Size at which the log of an object, or of a user's runs of it, is rotated, in KiB.",
-        ),
+        int, Meta(ge=4), "Size at which the log of an object, or of a user's runs of it, is rotated, in KiB."
     ] = 1024
 
 
 class CallerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sandboxed: Annotated[
         Literal["refuse", "allow"] | tuple[int, ...],
-        Meta(
-            description="Users whose calls are served from inside of a sandbox (no_new_privs and a filter of "
-            "system calls), outside of which the tool then acts: a list of uids, `allow` or `refuse`."
-        ),
+        "Users whose calls are served from inside of a sandbox (no_new_privs and a filter of "
+        "system calls), outside of which the tool then acts: a list of uids, `allow` or `refuse`.",
     ] = "refuse"
 
     def serve_sandboxed(self, uid: int) -> bool:
@@ -94,87 +77,59 @@ class CallerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class PluginSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: Annotated[
-        tuple[str, ...],
-        Meta(description="Names of the plugins to load; `ctx plugin enable` and `disable` decide beside it."),
+        tuple[str, ...], "Names of the plugins to load; `ctx plugin enable` and `disable` decide beside it."
     ] = ()
     hook_failure: Annotated[
-        Failure,
-        Meta(description="Where middleware fails or is late, a call ends (closed) or goes on (open)."),
+        Failure, "Where middleware fails or is late, a call ends (closed) or goes on (open)."
     ] = "closed"
 
 
 class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unused_days: Annotated[
-        float, Meta(ge=0, description="Days without use after which a session is removed; 0 keeps all.")
+        float, Meta(ge=0), "Days without use after which a session is removed; 0 keeps all."
     ] = 0
     per_object: Annotated[
-        int,
-        Meta(ge=0, description="How many sessions with one object a user keeps, the newest; 0 keeps all."),
+        int, Meta(ge=0), "How many sessions with one object a user keeps, the newest; 0 keeps all."
     ] = 0
     session_mib: Annotated[
-        int,
-        Meta(ge=1, description="Size of a session's log in MiB from which on nothing is said in it (EFBIG)."),
+        Count, "Size of a session's log in MiB from which on nothing is said in it (EFBIG)."
     ] = 256
     user_mib: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Size of the logs of a user's sessions, and of all shared ones, in MiB (EDQUOT).",
-        ),
+        Count, "Size of the logs of a user's sessions, and of all shared ones, in MiB (EDQUOT)."
     ] = 4096
-    user_sessions: Annotated[
-        int, Meta(ge=1, description="Sessions that a user may have, and that may be shared (EDQUOT).")
-    ] = 10_000
-    kept: Annotated[tuple[str, ...], Meta(description="Names of sessions that are removed by hand only.")] = (
-        "default",
+    user_sessions: Annotated[Count, "Sessions that a user may have, and that may be shared (EDQUOT)."] = (
+        10_000
     )
+    kept: Annotated[tuple[str, ...], "Names of sessions that are removed by hand only."] = ("default",)
 
 
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_secs: Annotated[
-        float,
-        Meta(gt=0, description="Seconds without an answer after which the engine of a local model ends."),
+        Seconds, "Seconds without an answer after which the engine of a local model ends."
     ] = 300
     streams: Annotated[
-        int,
-        Meta(ge=1, le=64, description="Answers that a local model makes at a time; others wait for a turn."),
+        int, Meta(ge=1, le=64), "Answers that a local model makes at a time; others wait for a turn."
     ] = 2
     threads: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=512,
-            description="Threads that read a prompt, 0 is one a core; answers are made by one fewer.",
-        ),
+        int, Meta(ge=0, le=512), "Threads that read a prompt, 0 is one a core; answers are made by one fewer."
     ] = 0
     context_tokens: Annotated[
         int,
-        Meta(
-            ge=512,
-            le=1 << 20,
-            description="Tokens that each of them may hold, if the model holds as many; they cost memory.",
-        ),
+        Meta(ge=512, le=1 << 20),
+        "Tokens that each of them may hold, if the model holds as many; they cost memory.",
     ] = 8192
 
 
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[
-        int,
-        Meta(
-            ge=1, description="Answers of its model in one run of an agent; CTX_AGENT_STEPS in .d/env wins."
-        ),
+        Count, "Answers of its model in one run of an agent; CTX_AGENT_STEPS in .d/env wins."
     ] = 64
-    tokens: Annotated[
-        int, Meta(ge=1, description="Tokens, in and out, that one run of an agent may use.")
-    ] = 1_000_000
-    secs: Annotated[float, Meta(gt=0, description="Seconds after which a run of an agent is ended.")] = 3600
+    tokens: Annotated[Count, "Tokens, in and out, that one run of an agent may use."] = 1_000_000
+    secs: Annotated[Seconds, "Seconds after which a run of an agent is ended."] = 3600
     repeats: Annotated[
-        int,
-        Meta(ge=1, description="The same call with the same input in a row, of which the next ends the run."),
+        Count, "The same call with the same input in a row, of which the next ends the run."
     ] = 3
-    approval_secs: Annotated[
-        float, Meta(gt=0, description="Seconds that an agent waits for an approval; then it is denied.")
-    ] = 600
+    approval_secs: Annotated[Seconds, "Seconds that an agent waits for an approval; then it is denied."] = 600
 
 
 class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,18 +144,11 @@ class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: AgentSettings = AgentSettings()
 
 
-class Config(msgspec.Struct, frozen=True):
+class Config(ConfigFile, frozen=True, kw_only=True):
     """Everything that the daemon is configured with."""
 
     state: Path
     directory: Path
-    turn: TurnSettings = TurnSettings()
-    limits: LimitSettings = LimitSettings()
-    sessions: SessionSettings = SessionSettings()
-    callers: CallerSettings = CallerSettings()
-    plugins: PluginSettings = PluginSettings()
-    engine: EngineSettings = EngineSettings()
-    agent: AgentSettings = AgentSettings()
 
 
 def load(where: Places) -> Config:
@@ -208,7 +156,7 @@ def load(where: Places) -> Config:
     path = where.config / FILE
     settings = settings_of(believed.whole(path, MAX_FILE, "configuration") or b"", path)
     choices(where.config)
-    return Config(where.state, where.config, **msgspec.structs.asdict(settings))
+    return Config(state=where.state, directory=where.config, **msgspec.structs.asdict(settings))
 
 
 def enabled(config: Config) -> list[str]:

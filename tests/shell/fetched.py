@@ -63,7 +63,7 @@ class Desk:
 
     def __init__(self, base: Path, said: Said) -> None:
         self.base = base
-        self.config = Config(base / "state", base / "config")
+        self.config = Config(state=base / "state", directory=base / "config")
         self.said = said
         self.installed = base / "state" / "plugins" / "fetching"
 

@@ -9,7 +9,7 @@ This file must never know how a mechanism is found or applied.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -77,12 +77,8 @@ LEVELS: dict[str, frozenset[Mechanism] | None] = {
 SECCOMP_PROFILES = ("default",)
 
 
-def claims(sandbox: ManifestSandbox) -> list[Claim]:
-    """Returns the promises of the sandbox, in the order in which they are judged."""
-    return list(_claims(sandbox))
-
-
-def _claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
+def claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
+    """The promises of the sandbox, in the order in which they are judged."""
     level = sandbox.level
     remote = "remote_worker isolation is not provided by this runtime"
     refusal = remote if level == "remote_worker" else f"{level} is not enforced by this runtime"
@@ -105,11 +101,6 @@ def _claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
     if sandbox.network == "allowlist":
         text = "sandbox.network=allowlist is not enforced by this runtime"
         yield _claim("network", "allowlist", None, text, 'choose network = "none" or "inherit"')
-    yield from _limits(sandbox)
-
-
-def _limits(sandbox: ManifestSandbox) -> Iterator[Claim]:
-    """The claims that name places and amounts."""
     places = ", ".join(sandbox.writable_paths)
     for key, value, mechanism in (
         ("filesystem", sandbox.filesystem, Mechanism.LANDLOCK),
@@ -149,10 +140,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
     """Return, or raise the first thing that is wrong; `available` is what this host can apply."""
-    for rule in _RULES:
-        if found := rule(manifest):
-            code, broken, mend = found
-            raise Fault(code, f"plugin '{manifest.name}' {broken}; {mend}")
+    for code, broken, mend in _broken(manifest):
+        raise Fault(code, f"plugin '{manifest.name}' {broken}; {mend}")
     for claim in claims(manifest.sandbox):
         if not claim.kept(available):
             text = f"declares unsupported sandbox enforcement: {claim.refusal}"
@@ -168,58 +157,26 @@ def _camel(word: str) -> str:
     return "".join(part.capitalize() for part in word.split("_"))
 
 
-_Broken = tuple[str, str, str] | None  # code, what is wrong, mend
-
-
-def _out_of_use(manifest: Manifest) -> _Broken:
-    if manifest.trust in ("disabled", "quarantined"):
-        return "EPERM", f"is {_camel(manifest.trust)}", f"whoever reviewed it may change trust in {FILE}"
-    return None
-
-
-def _untrusted_library(manifest: Manifest) -> _Broken:
-    if _is_trusted(manifest) and manifest.trust != "trusted_native":
-        broken = f"uses trusted_in_process native code but trust is {_camel(manifest.trust)}"
-        return "EINVAL", broken, f'write trust = "trusted_native" in {FILE}'
-    return None
-
-
-def _trust_without_library(manifest: Manifest) -> _Broken:
-    if manifest.trust == "trusted_native" and not _is_trusted(manifest):
+def _broken(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """The rules in their order: the code, what is wrong, and the mend."""
+    trust, sandbox, is_trusted = manifest.trust, manifest.sandbox, _is_trusted(manifest)
+    if trust in ("disabled", "quarantined"):
+        yield "EPERM", f"is {_camel(trust)}", f"whoever reviewed it may change trust in {FILE}"
+    if is_trusted and trust != "trusted_native":
+        broken = f"uses trusted_in_process native code but trust is {_camel(trust)}"
+        yield "EINVAL", broken, f'write trust = "trusted_native" in {FILE}'
+    if trust == "trusted_native" and not is_trusted:
         broken = "declares trusted_native without trusted_in_process native isolation"
-        return "EINVAL", broken, 'write isolation = "trusted_in_process" in [native], or another trust'
-    return None
-
-
-def _unreviewed_secrets(manifest: Manifest) -> _Broken:
-    if manifest.capabilities.secrets and manifest.trust == "unreviewed_process":
+        yield "EINVAL", broken, 'write isolation = "trusted_in_process" in [native], or another trust'
+    if manifest.capabilities.secrets and trust == "unreviewed_process":
         broken = "is unreviewed but requests secrets capability"
-        return "EPERM", broken, 'review it and write trust = "reviewed_process", or drop capabilities.secrets'
-    return None
-
-
-def _hosts_without_network(manifest: Manifest) -> _Broken:
-    if manifest.sandbox.network == "none" and manifest.capabilities.network:
+        yield "EPERM", broken, 'review it and write trust = "reviewed_process", or drop capabilities.secrets'
+    if sandbox.network == "none" and manifest.capabilities.network:
         broken = "requests network hosts but sandbox.network is none"
-        return "EINVAL", broken, "drop capabilities.network, or choose another sandbox.network"
-    return None
-
-
-def _level_without_library(manifest: Manifest) -> _Broken:
-    if manifest.sandbox.level == "trusted_in_process" and not _is_trusted(manifest):
+        yield "EINVAL", broken, "drop capabilities.network, or choose another sandbox.network"
+    if sandbox.level == "trusted_in_process" and not is_trusted:
         broken = "requests trusted_in_process sandbox without native trusted isolation"
-        return "EINVAL", broken, 'write sandbox.level = "child_process"'
-    return None
-
-
-_RULES: tuple[Callable[[Manifest], _Broken], ...] = (
-    _out_of_use,
-    _untrusted_library,
-    _trust_without_library,
-    _unreviewed_secrets,
-    _hosts_without_network,
-    _level_without_library,
-)
+        yield "EINVAL", broken, 'write sandbox.level = "child_process"'
 
 
 def library_of(manifest: Manifest) -> str | None:

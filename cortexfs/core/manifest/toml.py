@@ -28,12 +28,7 @@ Trust: TypeAlias = Literal[
     "trusted_native", "reviewed_process", "unreviewed_process", "disabled", "quarantined"
 ]
 Level: TypeAlias = Literal[
-    "trusted_in_process",
-    "child_process",
-    "uid_no_network",
-    "system_sandbox",
-    "container_vm",
-    "remote_worker",
+    "trusted_in_process", "child_process", "uid_no_network", "system_sandbox", "container_vm", "remote_worker"
 ]
 Network: TypeAlias = Literal["none", "allowlist", "inherit"]
 Filesystem: TypeAlias = Literal["plugin_only", "read_only_host", "declared_paths"]
@@ -62,9 +57,9 @@ Reversibility: TypeAlias = Literal["reversible", "partially_reversible", "irreve
 Confirmation: TypeAlias = Literal["never", "on_risk", "always"]
 DryRun: TypeAlias = Literal["not_supported", "supported", "required_before_execute"]
 
-U32 = Meta(ge=0, le=(1 << 32) - 1)
+U32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 # TOML's own integers end at 63 bits, so u64 and usize do here.
-U64 = Meta(ge=0, le=(1 << 63) - 1)
+U64: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,51 +67,35 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ManifestEffect(msgspec.Struct, frozen=True):
-    kind: Annotated[EffectKind, Meta(description="What the tool does.")]
-    reversibility: Annotated[Reversibility, Meta(description="Whether it can be undone.")]
-    confirmation: Annotated[Confirmation, Meta(description="When somebody is to be asked first.")]
-    dry_run: Annotated[DryRun, Meta(description="Whether the tool can show the effect before it happens.")]
-    target: Annotated[str, Meta(description="A path, a host, a channel or another name.")] = ""
+    kind: Annotated[EffectKind, "What the tool does."]
+    reversibility: Annotated[Reversibility, "Whether it can be undone."]
+    confirmation: Annotated[Confirmation, "When somebody is to be asked first."]
+    dry_run: Annotated[DryRun, "Whether the tool can show the effect before it happens."]
+    target: Annotated[str, "A path, a host, a channel or another name."] = ""
     dry_run_flag: Annotated[
-        bool, Meta(description="Whether the program knows `dry_run`, so that the tool takes `--dry-run`.")
+        bool, "Whether the program knows `dry_run`, so that the tool takes `--dry-run`."
     ] = False
 
 
 class DeclaredProcessTool(Strict, frozen=True):
-    name: Annotated[str, Meta(description="The tool's name in the tree, as `word_count`.")]
-    description: Annotated[str, Meta(description="What it does, when to use it and when not, for a model.")]
-    command: Annotated[str, Meta(description="The program; a relative path begins at the plugin.")]
-    input_schema: Annotated[Any, Meta(description="JSON Schema of the input.")]
-    args: Annotated[tuple[str, ...], Meta(description="Arguments of the program; no shell reads them.")] = ()
-    working_dir: Annotated[
-        str | None, Meta(description="Where it runs: a directory; by default the plugin's.")
-    ] = None
-    allow_host_paths: Annotated[
-        bool, Meta(description="Whether command and working_dir may lie outside the plugin.")
-    ] = False
+    name: Annotated[str, "The tool's name in the tree, as `word_count`."]
+    description: Annotated[str, "What it does, when to use it and when not, for a model."]
+    command: Annotated[str, "The program; a relative path begins at the plugin."]
+    input_schema: Annotated[Any, "JSON Schema of the input."]
+    args: Annotated[tuple[str, ...], "Arguments of the program; no shell reads them."] = ()
+    working_dir: Annotated[str | None, "Where it runs: a directory; by default the plugin's."] = None
+    allow_host_paths: Annotated[bool, "Whether command and working_dir may lie outside the plugin."] = False
     inherit_env: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Variables of the caller that it gets, of those that are passed on; none means PATH."
-        ),
+        tuple[str, ...], "Variables of the caller that it gets, of those that are passed on; none means PATH."
     ] = ()
-    env: Annotated[dict[str, str], Meta(description="Variables that are set, also over inherited ones.")] = (
-        msgspec.field(default_factory=dict)
-    )
-    timeout_secs: Annotated[
-        Annotated[int, U64] | None, Meta(description="Seconds that a call may take; 0 is as if left out.")
-    ] = None
+    env: Annotated[dict[str, str], "Variables that are set, also over inherited ones."] = {}
+    timeout_secs: Annotated[U64 | None, "Seconds that a call may take; 0 is as if left out."] = None
     max_output_bytes: Annotated[
-        Annotated[int, U64] | None,
-        Meta(description="Bytes that it may write to its two outputs together; 1048576 if left out."),
+        U64 | None, "Bytes that it may write to its two outputs together; 1048576 if left out."
     ] = None
-    max_memory_bytes: Annotated[
-        Annotated[int, U64] | None, Meta(description="Address space that it may have (RLIMIT_AS).")
-    ] = None
-    max_cpu_secs: Annotated[
-        Annotated[int, U64] | None, Meta(description="Seconds of processor time (RLIMIT_CPU).")
-    ] = None
-    effects: Annotated[tuple[ManifestEffect, ...], Meta(description="What it does beside answering.")] = ()
+    max_memory_bytes: Annotated[U64 | None, "Address space that it may have (RLIMIT_AS)."] = None
+    max_cpu_secs: Annotated[U64 | None, "Seconds of processor time (RLIMIT_CPU)."] = None
+    effects: Annotated[tuple[ManifestEffect, ...], "What it does beside answering."] = ()
 
     @property
     def timeout(self) -> int | None:
@@ -132,94 +111,79 @@ class DeclaredProcessTool(Strict, frozen=True):
 
 
 class Native(Strict, frozen=True):
-    library: Annotated[str, Meta(description="The shared library, from the plugin's directory.")] = ""
-    abi_version: Annotated[
-        Annotated[int, U32] | None, Meta(description="Version of the native ABI; 1 for a library.")
-    ] = None
-    isolation: Annotated[
-        Isolation, Meta(description="`trusted_in_process` for a library, else `process`.")
-    ] = "process"
-    tools: Annotated[tuple[DeclaredProcessTool, ...], Meta(description="Tools that are programs.")] = ()
-    protocol: Annotated[
-        Protocol, Meta(description="`jsonl`: one program answers many calls; `json`: one call.")
-    ] = "json"
+    library: Annotated[str, "The shared library, from the plugin's directory."] = ""
+    abi_version: Annotated[U32 | None, "Version of the native ABI; 1 for a library."] = None
+    isolation: Annotated[Isolation, "`trusted_in_process` for a library, else `process`."] = "process"
+    tools: Annotated[tuple[DeclaredProcessTool, ...], "Tools that are programs."] = ()
+    protocol: Annotated[Protocol, "`jsonl`: one program answers many calls; `json`: one call."] = "json"
 
 
 class Python(Strict, frozen=True):
-    entry: Annotated[
-        str, Meta(description="`module:attribute` with the tools; modules lie in the plugin's `lib/`.")
-    ]
+    entry: Annotated[str, "`module:attribute` with the tools; modules lie in the plugin's `lib/`."]
 
 
 class ManifestCapabilities(Strict, frozen=True):
-    provides: Annotated[
-        tuple[str, ...], Meta(description="Of tools, skills, prompts, llm and memory what there is.")
-    ] = ()
-    file_read: Annotated[tuple[str, ...], Meta(description="Paths that it reads.")] = ()
-    file_write: Annotated[tuple[str, ...], Meta(description="Paths that it writes.")] = ()
-    network: Annotated[tuple[str, ...], Meta(description="Hosts that it talks to.")] = ()
-    process: Annotated[bool, Meta(description="Whether it starts programs.")] = False
-    secrets: Annotated[bool, Meta(description="Whether it reads secrets of the host.")] = False
-    background: Annotated[bool, Meta(description="Whether it works while nobody waits.")] = False
+    provides: Annotated[tuple[str, ...], "Of tools, skills, prompts, llm and memory what there is."] = ()
+    file_read: Annotated[tuple[str, ...], "Paths that it reads."] = ()
+    file_write: Annotated[tuple[str, ...], "Paths that it writes."] = ()
+    network: Annotated[tuple[str, ...], "Hosts that it talks to."] = ()
+    process: Annotated[bool, "Whether it starts programs."] = False
+    secrets: Annotated[bool, "Whether it reads secrets of the host."] = False
+    background: Annotated[bool, "Whether it works while nobody waits."] = False
 
 
 class ManifestSandbox(Strict, frozen=True):
-    level: Annotated[Level, Meta(description="How far it is kept from the rest.")] = "child_process"
-    network: Annotated[Network, Meta(description="What it reaches of the network.")] = "inherit"
+    level: Annotated[Level, "How far it is kept from the rest."] = "child_process"
+    network: Annotated[Network, "What it reaches of the network."] = "inherit"
     filesystem: Annotated[
-        Filesystem | None,
-        Meta(description="What it reaches of the files; left out, nothing is claimed and nothing confined."),
+        Filesystem | None, "What it reaches of the files; left out, nothing is claimed and nothing confined."
     ] = None
-    writable_paths: Annotated[tuple[str, ...], Meta(description="The only places that it writes to.")] = ()
-    seccomp: Annotated[str, Meta(description="Profile of system calls: `default`, or none.")] = ""
-    uid_drop: Annotated[bool, Meta(description="Whether it runs as a user without files.")] = False
-    memory_mb: Annotated[Annotated[int, U64] | None, Meta(description="Memory that it may have, in MiB.")] = (
-        None
-    )
-    cpu_seconds: Annotated[Annotated[int, U64] | None, Meta(description="Seconds of processor time.")] = None
+    writable_paths: Annotated[tuple[str, ...], "The only places that it writes to."] = ()
+    seccomp: Annotated[str, "Profile of system calls: `default`, or none."] = ""
+    uid_drop: Annotated[bool, "Whether it runs as a user without files."] = False
+    memory_mb: Annotated[U64 | None, "Memory that it may have, in MiB."] = None
+    cpu_seconds: Annotated[U64 | None, "Seconds of processor time."] = None
 
 
 class CertificationCheck(Strict, frozen=True):
-    name: Annotated[str, Meta(description="What was checked.")]
-    passed: Annotated[bool, Meta(description="Whether it held.")]
-    message: Annotated[str, Meta(description="What was found.")] = ""
+    name: Annotated[str, "What was checked."]
+    passed: Annotated[bool, "Whether it held."]
+    message: Annotated[str, "What was found."] = ""
 
 
 class Conformance(Strict, frozen=True):
-    suite: Annotated[str, Meta(description="The suite that was run.")]
-    passed: Annotated[bool, Meta(description="Whether all of it passed.")] = False
-    checked_at: Annotated[str, Meta(description="When, as text.")] = ""
-    checks: Annotated[tuple[CertificationCheck, ...], Meta(description="Its parts.")] = ()
+    suite: Annotated[str, "The suite that was run."]
+    passed: Annotated[bool, "Whether all of it passed."] = False
+    checked_at: Annotated[str, "When, as text."] = ""
+    checks: Annotated[tuple[CertificationCheck, ...], "Its parts."] = ()
 
 
 class Package(Strict, frozen=True):
-    publisher_id: Annotated[str, Meta(description="Who signs, as `example.dev`.")] = ""
-    manifest_sha256: Annotated[str, Meta(description="Hash of manifest.toml, in hex.")] = ""
-    binary_sha256: Annotated[str, Meta(description="Hash of the library, in hex; empty without one.")] = ""
-    signature_algorithm: Annotated[str, Meta(description="`ed25519`.")] = ""
-    public_key: Annotated[str, Meta(description="The publisher's key, in base64.")] = ""
-    signature: Annotated[str, Meta(description="The signature, in base64.")] = ""
-    sbom: Annotated[str, Meta(description="Where the list of its parts is.")] = ""
-    risk_profile: Annotated[str, Meta(description="Where its risk profile is.")] = ""
-    conformance: Annotated[Conformance | None, Meta(description="A certificate of checks.")] = None
+    publisher_id: Annotated[str, "Who signs, as `example.dev`."] = ""
+    manifest_sha256: Annotated[str, "Hash of manifest.toml, in hex."] = ""
+    binary_sha256: Annotated[str, "Hash of the library, in hex; empty without one."] = ""
+    signature_algorithm: Annotated[str, "`ed25519`."] = ""
+    public_key: Annotated[str, "The publisher's key, in base64."] = ""
+    signature: Annotated[str, "The signature, in base64."] = ""
+    sbom: Annotated[str, "Where the list of its parts is."] = ""
+    risk_profile: Annotated[str, "Where its risk profile is."] = ""
+    conformance: Annotated[Conformance | None, "A certificate of checks."] = None
 
 
 class Manifest(Strict, frozen=True):
-    name: Annotated[str, Meta(description="The plugin's name.")]
-    version: Annotated[str, Meta(description="Its version, as `0.1.0`.")]
-    description: Annotated[str, Meta(description="What it is for, in a line.")]
-    author: Annotated[str, Meta(description="Who made it; the publisher, where no other is named.")] = ""
-    cortex_version: Annotated[str, Meta(description="The oldest host that it runs on; needed.")] = ""
-    trust: Annotated[Trust, Meta(description="How far its code is trusted.")] = "unreviewed_process"
-    capabilities: Annotated[ManifestCapabilities, Meta(description="What it provides and asks for.")] = (
-        ManifestCapabilities()
-    )
-    sandbox: Annotated[ManifestSandbox, Meta(description="What it is kept from.")] = ManifestSandbox()
-    package: Annotated[Package, Meta(description="Who published it; package.toml replaces it.")] = Package()
-    native: Annotated[Native | None, Meta(description="Its programs or its library.")] = None
-    python: Annotated[Python | None, Meta(description="Its tools in Python.")] = None
-    plugin_type: Annotated[PluginType, Meta(description="What an index lists it as.")] = "Tool"
-    dependencies: Annotated[tuple[str, ...], Meta(description="Unused.")] = ()
+    name: Annotated[str, "The plugin's name."]
+    version: Annotated[str, "Its version, as `0.1.0`."]
+    description: Annotated[str, "What it is for, in a line."]
+    author: Annotated[str, "Who made it; the publisher, where no other is named."] = ""
+    cortex_version: Annotated[str, "The oldest host that it runs on; needed."] = ""
+    trust: Annotated[Trust, "How far its code is trusted."] = "unreviewed_process"
+    capabilities: Annotated[ManifestCapabilities, "What it provides and asks for."] = ManifestCapabilities()
+    sandbox: Annotated[ManifestSandbox, "What it is kept from."] = ManifestSandbox()
+    package: Annotated[Package, "Who published it; package.toml replaces it."] = Package()
+    native: Annotated[Native | None, "Its programs or its library."] = None
+    python: Annotated[Python | None, "Its tools in Python."] = None
+    plugin_type: Annotated[PluginType, "What an index lists it as."] = "Tool"
+    dependencies: Annotated[tuple[str, ...], "Unused."] = ()
 
 
 _ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -68,38 +69,23 @@ def _timeout(object_: Object) -> str:
     return "" if object_.timeout is None else seconds(object_.timeout)
 
 
-def _name(object_: Object) -> str:
-    return object_.name
-
-
-def _description(object_: Object) -> str:
-    return object_.description
-
-
-def _schema(object_: Object) -> str:
-    return object_.schema.decode()
-
-
-def _status(object_: Object) -> str:
-    return object_.status
-
-
-def _origin(object_: Object) -> str:
-    return object_.origin
-
+# The rows of several classes.
+_POLICY = Control("policy", _extra("policy"), rules.check, holds=True)
+_STATUS, _ORIGIN = (Control(name, attrgetter(name)) for name in ("status", "origin"))
+_LOG = Control("log", _log)
 
 CONTROLS: dict[str, tuple[Control, ...]] = {
     "tool": (
-        Control("name", _name),
-        Control("description", _description),
-        Control("schema", _schema),
+        Control("name", attrgetter("name")),
+        Control("description", attrgetter("description")),
+        Control("schema", lambda object_: object_.schema.decode()),
         Control("cap", _flags),
         Control("effects", _effects),
         Control("timeout", _timeout),
-        Control("policy", _extra("policy"), rules.check, holds=True),
-        Control("status", _status),
-        Control("log", _log),
-        Control("origin", _origin),
+        _POLICY,
+        _STATUS,
+        _LOG,
+        _ORIGIN,
     ),
     "model": (
         Control("id", lambda object_: object_.extra.get("id", object_.name)),
@@ -112,10 +98,10 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("fallback", _extra("fallback"), value_formats.fallback),
         Control("limit", _extra("limit", "unknown")),
         Control("session", _extra("session", "none")),
-        Control("policy", _extra("policy"), rules.check, holds=True),
-        Control("status", _status),
-        Control("log", _log),
-        Control("origin", _origin),
+        _POLICY,
+        _STATUS,
+        _LOG,
+        _ORIGIN,
     ),
     "agent": (
         Control("owner", _extra("owner")),
@@ -136,10 +122,10 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("system.md", _extra("system.md"), value_formats.anything),
         Control("tools", _extra("tools"), value_formats.tool_names),
         Control("approval", _extra("approval", "auto"), value_formats.one_of("auto", "ask")),
-        Control("policy", _extra("policy"), rules.check, holds=True),
-        Control("status", _status),
+        _POLICY,
+        _STATUS,
         Control("pid", _extra("pid")),
-        Control("log", _log),
+        _LOG,
         Control("meta.json", _extra("meta.json", "{}")),
     ),
 }

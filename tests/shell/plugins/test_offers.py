@@ -34,7 +34,7 @@ class World:
 
     def __init__(self, base: Path) -> None:
         self.base = base
-        self.config = Config(base / "state", base / "config")
+        self.config = Config(state=base / "state", directory=base / "config")
         for folder in (base / "state", base / "config"):
             folder.mkdir(exist_ok=True)
         self.offers = Offers(self.config)
