@@ -100,6 +100,11 @@ class Done(Frame, frozen=True, tag="done", kw_only=True):
     code: str | None = None
 
 
+def status_of(code: str | None) -> Status:
+    """Returns how a run ended, by the code of its fault."""
+    return "ok" if code is None else "cancelled" if code == "ECANCELED" else "error"
+
+
 class Pong(Frame, frozen=True, tag="pong", kw_only=True):
     pass
 

@@ -149,8 +149,7 @@ class AgentWorld:
             run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
             return outcome
         finally:
-            status = "ok" if fault is None else "cancelled" if fault.code == "ECANCELED" else "error"
-            self._daemon.runs.close(run, status, fault)  # type: ignore[arg-type]  # the words of frames.Status
+            self._daemon.runs.close(run, fault)
 
     def admit(self, object_: Object, identity: hostcalls.Identity, arguments: list[bytes]) -> None:
         """Before something runs that a run under a label has called: EACCES unless that is an agent's, and

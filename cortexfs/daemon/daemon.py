@@ -263,7 +263,7 @@ class Daemon:
                 async with trio.open_nursery() as calls_:
                     find, command = self.fs.object_of, self.commands.chosen
                     tree = ExecTree(str(self.root), find, command, self.drivers.chosen, self.world.admit)
-                    settings = terms.ExecSettings(self.config, self._connections)
+                    settings = terms.of_exec(self.config, self._connections)
                     exec_ = Exec(
                         tree, self.pool, self.runs, settings, self.arrivals, self._strict, self.middleware
                     )

@@ -10,6 +10,7 @@ import resource
 import trio
 
 from cortexfs.config import Config
+from cortexfs.run.listener import ExecTerms
 from cortexfs.sessions.layout import spaces
 from cortexfs.sessions.log import Most
 from cortexfs.sessions.store import Policy, Sessions
@@ -19,15 +20,11 @@ DAY = 86400.0
 RETAIN_SECONDS = 3600.0
 
 
-class ExecSettings:
+def of_exec(config: Config, connections: int) -> ExecTerms:
     """As exec wants it."""
-
-    def __init__(self, config: Config, connections: int) -> None:
-        self.tool_timeout = float(config.turn.tool_timeout_secs)
-        self.output_bytes = config.limits.output_gib << 30
-        self.connections = connections
-        self.depth = config.limits.depth
-        self.serve_sandboxed = config.callers.serve_sandboxed
+    seconds, limits = float(config.turn.tool_timeout_secs), config.limits
+    sandboxed = config.callers.serve_sandboxed
+    return ExecTerms(seconds, limits.output_gib << 30, connections, limits.depth, sandboxed)
 
 
 def most(config: Config) -> Most:

@@ -1,7 +1,7 @@
 """The callers of the daemon, and its end of its looker: the program that sees where they are
 (runner/cortexfs-looker.c), while the daemon reads what is asked.
 
-    look = callers.look(connection, sandboxed)    as soon as somebody has connected
+    look = Look(looker, connection, sandboxed)    as soon as somebody has connected
     caller = await look.caller()                  when it is to be known who that is
     look.close()
 
@@ -62,8 +62,10 @@ class LookQuestion:
 
 
 class Looker:
-    def __init__(self, starter: Starter) -> None:
+    def __init__(self, starter: Starter, hosts: Mapping[int, KnownHost]) -> None:
+        """`hosts` are the live ones, by pid."""
         self._starter = starter
+        self.hosts = hosts
         self._channel = starter.looks
         self._channel.setblocking(False)
         try:
@@ -199,29 +201,15 @@ class Looker:
             question.answer.close()
 
 
-class Callers:
-    def __init__(self, looker: Looker, hosts: Mapping[int, KnownHost]) -> None:
-        """`hosts` are the live ones, by pid."""
-        self._looker = looker
-        self._hosts = hosts
-
-    def look(self, connection: socket.socket, sandboxed: Callable[[int], bool] = nobody) -> Look:
-        return Look(self._looker, self._hosts, connection, sandboxed)
-
-
 class Look:
     def __init__(
-        self,
-        looker: Looker,
-        hosts: Mapping[int, KnownHost],
-        connection: socket.socket,
-        sandboxed: Callable[[int], bool],
+        self, looker: Looker, connection: socket.socket, sandboxed: Callable[[int], bool] = nobody
     ) -> None:
         self._looker = looker
         self._peer: Peer | Fault
         self._question: LookQuestion | None = None
         try:
-            self._peer = Peer(connection, credentials(connection), hosts, sandboxed)
+            self._peer = Peer(connection, credentials(connection), looker.hosts, sandboxed)
             self._question = looker.ask(self._peer.pid)
         except Fault as fault:
             self._peer = bare(fault)

@@ -25,7 +25,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.prompt import in_task
-from cortexfs.pool.callers import Callers, Looker
+from cortexfs.pool.callers import Looker
 from cortexfs.pool.fork_client import ForkServers
 from cortexfs.pool.host import Host, Pairs
 from cortexfs.pool.people import People
@@ -60,8 +60,7 @@ class Pool:
         self._aside: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
         self.by_pid: dict[int, Host] = {}  # who asks from inside one of these is a nested caller
-        self._looker = Looker(self.starter)
-        self.callers = Callers(self._looker, self.by_pid)
+        self.looker = Looker(self.starter, self.by_pid)
         self.pairs = Pairs()
         self._number = 0
         self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
@@ -73,7 +72,7 @@ class Pool:
     async def run(self) -> None:
         """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._looker.run)
+            nursery.start_soon(self.looker.run)
             await self._forks.run(self._heard, self._lost, self.people.introduce)
             nursery.cancel_scope.cancel()
 

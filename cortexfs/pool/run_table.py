@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Status, Usage
+from cortexfs.core.frames import Usage, status_of
 from cortexfs.core.registry import is_own
 from cortexfs.state.run_logs import Logs
 
@@ -129,7 +129,7 @@ class Runs:
         if self.active:
             await self._idle.wait()
 
-    def close(self, run: ObjectRun, status: Status, fault: Fault | None = None) -> None:
+    def close(self, run: ObjectRun, fault: Fault | None = None) -> None:
         del self.active[run.id]
         which = (run.uid, run.source == SOCKET)
         left = self._by_user[which] - 1
@@ -139,17 +139,16 @@ class Runs:
             del self._by_user[which]
         if self._closing and not self.active:
             self._idle.set()
-        now = self._clock.text()
         code = fault.code if fault else None
         if fault and fault.code == "EPROTO":
             # Everybody reads it, and what somebody has run, and when, is nobody else's business.
             self.last_error = "a run ended with EPROTO; the log of its object says which"
         line = RunLogLine(
-            ts=now,
+            ts=self._clock.text(),
             run=run.id,
             uid=run.uid,
             source=run.source,
-            status=status,
+            status=status_of(code),
             code=code,
             ms=round((time.monotonic() - run.began) * 1000),
             bytes_in=run.bytes_in,

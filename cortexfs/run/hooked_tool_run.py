@@ -21,11 +21,12 @@ from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, bare
 from cortexfs.core.hooks import MAX_HEARD, MAX_SHOWN
 from cortexfs.hooks.middleware import MiddlewareCall, MiddlewareOutput
+from cortexfs.peers.caller import Caller
 from cortexfs.pool.call import GARBAGE, broken_by
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
-from cortexfs.run.tool_run import Callerish, OutputLimits, Relay
+from cortexfs.run.tool_run import Relay
 
 MAX_OVERHEARD = 4 * MAX_HEARD  # bytes, of that many characters
 
@@ -44,11 +45,11 @@ class HookedRelay(Relay):
         stream: socket.socket,
         voice: Voice,
         run: ObjectRun,
-        limits: OutputLimits,
+        output_bytes: int,
         hooked: MiddlewareCall,
         admit: Callable[[bytes], None],
     ) -> None:
-        super().__init__(stream, voice, run, limits)
+        super().__init__(stream, voice, run, output_bytes)
         self._hooked = hooked
         self._admit = admit  # raises a Fault where this caller may not run it with a changed input
         self._asks = bytearray()  # the input, as far as the host has shown it
@@ -63,7 +64,7 @@ class HookedRelay(Relay):
         pool: Pool,
         plugin: hostcalls.Plugin,
         asked: hostcalls.CallRequest,
-        caller: Callerish,
+        caller: Caller,
         seconds: float,
     ) -> None:
         try:

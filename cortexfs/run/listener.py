@@ -15,7 +15,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -43,23 +43,21 @@ from cortexfs.run.hooked_tool_run import HookedRelay
 from cortexfs.run.model_run import ModelRun
 from cortexfs.run.output import JsonlVoice, TextVoice, Voice, printed
 from cortexfs.run.runner import farewell
-from cortexfs.run.tool_run import OutputLimits, Relay
+from cortexfs.run.tool_run import Relay
 
 GREETING_SECONDS = 5.0
 
 log = logging.getLogger("cortexfs")
 
 
-class ExecTerms(OutputLimits, Protocol):
+class ExecTerms(NamedTuple):
     """The settings of exec."""
 
-    @property
-    def tool_timeout(self) -> float: ...
-    @property
-    def connections(self) -> int: ...
-    @property
-    def depth(self) -> int: ...
-    def serve_sandboxed(self, uid: int) -> bool: ...
+    tool_timeout: float
+    output_bytes: int
+    connections: int
+    depth: int
+    serve_sandboxed: Callable[[int], bool]
 
 
 class ExecTree(NamedTuple):
@@ -113,7 +111,7 @@ class Exec:
         prompt = ShortConversations(nursery)
 
         def begin(stream: socket.socket, guest: Guest) -> Callable[[], object]:
-            look = self._pool.callers.look(stream, self._settings.serve_sandboxed)
+            look = Look(self._pool.looker, stream, self._settings.serve_sandboxed)
             return partial(prompt.begin, self._connection(stream, guest, look))
 
         nursery.start_soon(prompt.run)
@@ -185,7 +183,7 @@ class Exec:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
         run = self._open(call)
         hooked = self._relay(call, run) if self._middleware.hooks.of_tools else None
-        relay = hooked or Relay(call.stream, call.voice, run, self._settings)
+        relay = hooked or Relay(call.stream, call.voice, run, self._settings.output_bytes)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
         asked = hostcalls.CallRequest(run.id, invocation, call.arguments, None, call.umask, call.environment)
@@ -200,7 +198,7 @@ class Exec:
             relay.close()
             if let_go:
                 let_go()
-            self._runs.close(run, relay.status, relay.fault)
+            self._runs.close(run, relay.fault)
 
     def _relay(self, call: _Call, run: ObjectRun) -> Relay | None:
         """One that asks plugins about this run, if any is to be asked. A command is no tool."""
@@ -210,9 +208,9 @@ class Exec:
         site = Site(caller.identity, "", run.id, "", caller.cwd, call.stream, call.umask)
         if (hooked := self._middleware.of(site, call.object_.name)) is None:
             return None
-
+        most = self._settings.output_bytes
         return HookedRelay(
-            call.stream, call.voice, run, self._settings, hooked, lambda changed: self._admit(call, [changed])
+            call.stream, call.voice, run, most, hooked, lambda changed: self._admit(call, [changed])
         )
 
     async def _spoken(self, call: _Call) -> None:
@@ -227,7 +225,7 @@ class Exec:
             await answer.until_the_end(answer.work(driver, call.arguments, call.guest))
         finally:
             let_go()
-            self._runs.close(run, answer.status, answer.fault)
+            self._runs.close(run, answer.fault)
 
     def _open(self, call: _Call) -> ObjectRun:
         run = self._runs.open(*call.object_.key, call.caller.identity.uid, "exec")

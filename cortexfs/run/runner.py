@@ -40,12 +40,6 @@ class RunnerSide:
         self._done = False  # the answer is whole: a daemon that stops now has lost nothing
         self.fault: Fault | None = None
 
-    @property
-    def status(self) -> frames.Status:
-        if self.fault is None:
-            return "ok"
-        return "cancelled" if self.fault.code == "ECANCELED" else "error"
-
     async def until_the_end(self, work: Awaitable[None]) -> None:
         """The whole run, from its start frame to its exit status."""
         self._out += self._voice.start()
@@ -67,9 +61,8 @@ class RunnerSide:
         """Say how it ended; a caller who has only half left still hears it."""
         if self._left:
             self.fault = Fault("ECANCELED", "")
-        code = self.fault.code if self.fault else None
-        message = self.fault.message if self.fault else ""
-        self._out += self._voice.end(self.status, code, message) + farewell(self.fault)
+        code, message = (self.fault.code, self.fault.message) if self.fault else (None, "")
+        self._out += self._voice.end(frames.status_of(code), code, message) + farewell(self.fault)
         try:
             await self._flush()
         except OSError:

@@ -13,7 +13,6 @@ import contextlib
 import os
 import select
 import socket
-from typing import Protocol
 
 import msgspec
 import trio
@@ -21,6 +20,7 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, bare
 from cortexfs.peers import safe_sockets, trace
+from cortexfs.peers.caller import Caller
 from cortexfs.peers.prompt import in_task, is_readable
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.call import (
@@ -43,19 +43,12 @@ from cortexfs.run.runner import RunnerSide
 LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
 
 
-class OutputLimits(Protocol):
-    """The settings of a relay."""
-
-    @property
-    def output_bytes(self) -> int: ...
-
-
 class Relay(RunnerSide):
     """A run between one runner and one host."""
 
-    def __init__(self, stream: socket.socket, voice: Voice, run: ObjectRun, limits: OutputLimits) -> None:
+    def __init__(self, stream: socket.socket, voice: Voice, run: ObjectRun, output_bytes: int) -> None:
         super().__init__(stream, voice, run)
-        self._output_bytes = limits.output_bytes
+        self._output_bytes = output_bytes
         self._from_host: wire.Splitter | None = None
         self._heard_bytes = 0
         self._wanted = 0
@@ -71,7 +64,7 @@ class Relay(RunnerSide):
         pool: Pool,
         plugin: hostcalls.Plugin,
         asked: hostcalls.CallRequest,
-        caller: Callerish,
+        caller: Caller,
         seconds: float,
     ) -> None:
         """The host's part of the run."""
@@ -260,15 +253,6 @@ class Relay(RunnerSide):
                     with trio.move_on_after(LOOK_SECONDS):
                         await trio.lowlevel.wait_writable(call)
                     self._left = _has_left(self._stream)
-
-
-class Callerish(Protocol):
-    """A caller, as a relay knows it."""
-
-    @property
-    def identity(self) -> hostcalls.Identity: ...
-    @property
-    def cwd(self) -> int | None: ...
 
 
 def _has_left(stream: socket.socket) -> bool:

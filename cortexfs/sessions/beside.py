@@ -32,10 +32,9 @@ PAUSE = 0.05  # seconds; runs that end together share a pass
 class _Pass:
     """The facts about one log for a thread, and the outcome."""
 
-    def __init__(self, log: FileLog, anew: bool) -> None:
+    def __init__(self, log: FileLog) -> None:
         self.log = log
         self.told: DerivedFacts = log.told
-        self.anew = anew
         self.error: OSError | None = None
 
 
@@ -83,10 +82,10 @@ class Beside:
         async with self.held():
             await self._derive(list(self._stale)[:SHARE])
 
-    async def renew(self, log: FileLog, anew: bool = False) -> None:
+    async def renew(self, log: FileLog) -> None:
         """Bring the files beside a log up to date, now."""
         async with self.held():
-            await self._derive([log], anew)
+            await self._derive([log])
 
     async def freshen(self, meant: Callable[[FileLog], bool]) -> None:
         """Bring the files beside these logs up to date where they are not."""
@@ -108,10 +107,10 @@ class Beside:
             async with self._turn:
                 yield
 
-    async def _derive(self, logs: Sequence[FileLog], anew: bool = False) -> None:
+    async def _derive(self, logs: Sequence[FileLog]) -> None:
         for log in logs:
             self._stale.pop(log, None)
-        passes = [_Pass(log, anew) for log in logs if log.made and not log.ended]
+        passes = [_Pass(log) for log in logs if log.made and not log.ended]
         self._renewed = logs
         await trio.to_thread.run_sync(self._make_all, passes, limiter=self._threads)
         self._renewed = ()
@@ -134,13 +133,10 @@ class Beside:
     def _make(self, each: _Pass) -> None:
         log, told = each.log, each.told
         with self._descriptors.using(log.path) as descriptor:
-            start = 0 if each.anew else log.derived
-            log.derived = 0  # should this fail half-way, the next time begins anew
+            start, log.derived = log.derived, 0  # should this fail half-way, the next time begins anew
             layout.derive(log.folder, log.address, descriptor, start, told)
         log.derived = told.size
-        if each.anew:
-            self.indexes.rebuild(log.address)
-        elif start < told.size:
+        if start < told.size:
             self.indexes.used(log.address, told.cwd)
 
 
@@ -178,11 +174,6 @@ class Indexes:
             if folder in self._orders:
                 self._write(folder, above, self._orders[folder])
             del self._changed[folder]
-
-    def rebuild(self, address: Address) -> None:
-        """Make list and current anew, from what is there."""
-        self.forget()
-        self._order(address.parts[:-1])
 
     def knows(self, above: tuple[str, ...]) -> bool:
         return self._root.joinpath(*above) in self._orders

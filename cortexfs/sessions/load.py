@@ -53,21 +53,18 @@ class Loading:
         with trio.CancelScope(shield=True):
             while wish.loaded is None and wish.error is None:
                 if self._wishes and self._threads.available_tokens:
-                    await self._take_share()
+                    count = max(1, len(self._wishes) // THREADS)
+                    wishes = [self._wishes.popleft() for _ in range(count)]
+                    try:
+                        await trio.to_thread.run_sync(self._load_all, wishes, limiter=self._threads)
+                    finally:
+                        self._lot.unpark_all()
                 else:
                     await self._lot.park()
         if wish.error:
             raise wish.error
         assert wish.loaded
         return wish.loaded
-
-    async def _take_share(self) -> None:
-        count = max(1, len(self._wishes) // THREADS)
-        wishes = [self._wishes.popleft() for _ in range(count)]
-        try:
-            await trio.to_thread.run_sync(self._load_all, wishes, limiter=self._threads)
-        finally:
-            self._lot.unpark_all()
 
     def _load_all(self, wishes: list[_Wish]) -> None:
         for wish in wishes:

@@ -27,14 +27,12 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.sessions import disk, layout
 from cortexfs.sessions.file_log import FileLog, fault_of
-from cortexfs.sessions.layout import EVENTS, Address, Info, Meta, Space
+from cortexfs.sessions.layout import EVENTS, Address, Info, Space
 from cortexfs.sessions.load import Loading
 from cortexfs.sessions.log import Most
 from cortexfs.sessions.memory_log import MemoryBudget, MemoryLog
 from cortexfs.sessions.quota import Shares, taken
 from cortexfs.sessions.writer import Commit
-
-MISSING = "there is no such session; `ctx session list` shows those that are there"
 
 log = logging.getLogger("cortexfs")
 
@@ -131,26 +129,6 @@ class Sessions:
 
     # What is there.
 
-    async def listed(self, space: Space, class_: str, object: str) -> list[Info]:
-        """An object's sessions, newest first."""
-        return await trio.to_thread.run_sync(layout.listing, self.root, space, class_, object)
-
-    async def show(self, address: Address) -> Meta:
-        """Returns meta.json, brought up to date first."""
-        await self.rebuild(address, anew=False)
-        try:
-            data = await trio.to_thread.run_sync((self.folder(address) / "meta.json").read_bytes)
-            return msgspec.json.decode(data, type=Meta)
-        except OSError as error:
-            raise fault_of(error, "shown") from None
-
-    async def rebuild(self, address: Address, anew: bool = True) -> None:
-        """Make everything beside the log anew, or bring it up to date."""
-        log = await self.open(address)
-        if not log.made:
-            raise Fault("ENOENT", MISSING)
-        await self._commit.beside.renew(log, anew)
-
     def visible(self, address: Address) -> int | None:
         """How much of its log may be seen; None when nobody has it open, and all of it may."""
         log = self._logs.get(address)
@@ -203,7 +181,8 @@ class Sessions:
             size = await trio.to_thread.run_sync(self._discard, address)
             self._shares.removed(address.space, size)
         except FileNotFoundError:
-            raise Fault("ENOENT", MISSING) from None
+            why = "there is no such session; `ctx session list` shows those that are there"
+            raise Fault("ENOENT", why) from None
         except OSError as error:
             raise fault_of(error, "removed") from None
 
@@ -223,7 +202,7 @@ class Sessions:
         now = time.time()
         found: list[Info] = []
         for class_, object in await trio.to_thread.run_sync(layout.objects, self.root, space):
-            there = await self.listed(space, class_, object)
+            there = await trio.to_thread.run_sync(layout.listing, self.root, space, class_, object)
             for rank, info in enumerate(there):
                 old = policy.age is not None and now - info.updated > policy.age
                 many = policy.count is not None and rank >= policy.count

@@ -257,14 +257,14 @@ class Conversations:
             if waiting := live.askers.pop(accepted.run, None):
                 waiting.over()
             if run:
-                self.runs.close(run, _status(fault), fault)
+                self.runs.close(run, fault)
 
     async def _finish(
         self, live: LiveSession, run: str, fault: Fault | None, turn: SessionTurn | None
     ) -> None:
         if why := live.fault or live.log.fault:
             raise why
-        unfinished = turn.unfinished() if turn and _status(fault) == "error" else []
+        unfinished = turn.unfinished() if turn and fault and fault.code != "ECANCELED" else []
         events = live.session.emit(run, *unfinished) + live.session.finish(run, fault)
         last = next(event for event in events if event.final)
         live.append(events)
@@ -280,12 +280,6 @@ async def _keep(live: LiveSession) -> None:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _status(fault: Fault | None) -> frames.Status:
-    if fault is None:
-        return "ok"
-    return "cancelled" if fault.code == "ECANCELED" else "error"
 
 
 async def _replay(session: Session, log_: Log) -> int:

@@ -30,6 +30,7 @@ from cortexfs.peers.guests import Arrivals, Guest, Guests
 from cortexfs.peers.streams import send
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.pool.call import ask
+from cortexfs.pool.callers import Look
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
 from cortexfs.talk.connection import Connection
@@ -194,7 +195,7 @@ class Sockets:
 
     async def _admitted(self, stream: socket.socket) -> Caller:
         """Returns the caller. What runs under a label is kept out of its user's sessions (abi.md 7.3)."""
-        with self._pool.callers.look(stream, self._sandboxed) as look:
+        with Look(self._pool.looker, stream, self._sandboxed) as look:
             caller = await look.caller()
         if caller.identity.label:
             with caller:

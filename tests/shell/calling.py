@@ -20,6 +20,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
 from cortexfs.models.drivers import Drivers
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.caller import nobody
 from cortexfs.peers.guests import Arrivals
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool import pool as hosts
@@ -28,7 +29,7 @@ from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.pool.starter import Starter
 from cortexfs.pool.starter_ends import begin
-from cortexfs.run.listener import Exec, ExecTree
+from cortexfs.run.listener import Exec, ExecTerms, ExecTree
 from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 
@@ -36,16 +37,9 @@ SITE = str(Path(__file__).parents[1] / "fixtures" / "site")
 FAULTY = hostcalls.Plugin("faulty", "1.0", "python", "ctx_test_plugin:tools", SITE)
 SERVE = hostcalls.Plugin("serve", "1.0", "python", "ctx_serve_plugin:tools", SITE)
 LIMITS = hostcalls.HostLimits(memory_bytes=1 << 30, processes=64, open_files=256)
-
-
-class Settings(NamedTuple):
-    tool_timeout: float = 30.0
-    connections: int = 4096
-    depth: int = 8
-    output_bytes: int = 1 << 40
-
-    def serve_sandboxed(self, uid: int) -> bool:
-        return False
+SETTINGS = ExecTerms(
+    tool_timeout=30.0, output_bytes=1 << 40, connections=4096, depth=8, serve_sandboxed=nobody
+)
 
 
 class Answer(NamedTuple):
@@ -113,7 +107,7 @@ class Runner:
 
 
 class World:
-    def __init__(self, place: Path, settings: Settings, listener: socket.socket, state: Path | None) -> None:
+    def __init__(self, place: Path, settings: ExecTerms, listener: socket.socket, state: Path | None) -> None:
         self.pool = Pool(LIMITS, Starter(begin(state=state)))
         self.logs = Logs(place / "log", 1 << 20)
         self.runs = Runs(self.logs, 10_000)
@@ -225,7 +219,7 @@ async def serving(place: Path, state: Path | None = None, **settings: Any) -> As
         listener.listen(512)
         listener.setblocking(False)
         safe_sockets.refuse_rights(listener)
-        world = World(place, Settings(**settings), listener, state)
+        world = World(place, SETTINGS._replace(**settings), listener, state)
         try:
             with trio.fail_after(PATIENCE):
                 async with trio.open_nursery() as services:

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from cortexfs.core import frames
-from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.layout import Address, Meta, Space
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.store import SessionLimits, Sessions
 from tests.shell.logreader import Reader
@@ -73,6 +74,12 @@ async def store(
         await nursery.start(sessions.run)
         yield sessions
         nursery.cancel_scope.cancel()
+
+
+async def shown(sessions: Sessions, where: Address) -> Meta:
+    """A session's meta.json, brought up to date first."""
+    await sessions._commit.beside.renew(await sessions.open(where))
+    return msgspec.json.decode((sessions.folder(where) / "meta.json").read_bytes(), type=Meta)
 
 
 async def read_to(reader: Reader, end: bytes) -> bytes:

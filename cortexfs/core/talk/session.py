@@ -330,16 +330,12 @@ class Session:
         return self._append(run, start, user)
 
     def _end(self, run: str, fault: Fault | None) -> list[LogEvent]:
-        if fault is None:
-            return self._append(run, frames.Done(status="ok"))
-        if fault.code == "ECANCELED":
-            return self._append(run, frames.Done(status="cancelled", code=fault.code))
-        told = []
-        state = self.runs[run]
-        if state.state == "active":  # else the log stopped between error and done
+        code, told, state = fault.code if fault else None, [], self.runs[run]
+        status = frames.status_of(code)
+        if fault and status == "error" and state.state == "active":  # else the log stopped before its done
             message = jsontext.clipped(fault.message)
             told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
-        return told + self._append(run, frames.Done(status="error", code=fault.code))
+        return told + self._append(run, frames.Done(status=status, code=code))
 
     def _append(self, run: str, *said: frames.Frame) -> list[LogEvent]:
         """Frames become lines here, and lines become state as they do when a log is read."""

@@ -19,7 +19,7 @@ from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.peers.streams import receive
 from cortexfs.run.hooked_tool_run import HookedRelay
 from tests.shell.calling import no_hosts
-from tests.shell.run.test_relay import Bounds, Stage, codes
+from tests.shell.run.test_relay import Stage, codes
 from tests.waiting import PATIENCE, awaited
 
 ME = hostcalls.Identity(0, 0, ())
@@ -61,7 +61,7 @@ class Hooked(Stage):
         hooked = self.middleware.of(Site(ME), "t")
         assert hooked is not None
         admit = self.admits
-        self.relay = HookedRelay(self.stream, self.voice, self.run, Bounds(1 << 30), hooked, admit)
+        self.relay = HookedRelay(self.stream, self.voice, self.run, 1 << 30, hooked, admit)
 
     def admits(self, changed: bytes) -> None:
         if b"forbidden" in changed:

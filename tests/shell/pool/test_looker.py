@@ -14,8 +14,9 @@ import trio
 import trio.testing
 
 from cortexfs.peers import place
+from cortexfs.peers.ancestry import KnownHost
 from cortexfs.peers.place import HERE
-from cortexfs.pool.callers import Callers, Looker, LookQuestion
+from cortexfs.pool.callers import Look, Looker, LookQuestion
 from cortexfs.pool.starter import Starter
 from cortexfs.pool.starter_ends import begin
 from tests.shell.calling import files_closed, open_files
@@ -29,7 +30,7 @@ MANY = 3000  # more than a channel takes at a time
 async def looking() -> AsyncIterator[Looker]:
     starter = Starter(begin())
     try:
-        looker = Looker(starter)
+        looker = Looker(starter, {})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(starter.run)
             nursery.start_soon(looker.run)
@@ -148,6 +149,8 @@ signal.signal(signal.SIGUSR1, lambda *_: ctypes.CDLL(None).unshare(0x10000000))
 async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
     # Root without powers is seen here, and has all of them in a user namespace, as /proc says, at once after.
     class Late:
+        hosts: dict[int, KnownHost] = {}  # noqa: RUF012
+
         def ask(self, pid: int) -> LookQuestion:
             question = LookQuestion(1, pid)
             question.answer = place.seen(pid)
@@ -161,7 +164,7 @@ async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
             return question.answer
 
     weak = connected("setpriv", "--bounding-set=-all", "--inh-caps=-all", after=SHEDS)
-    with weak as sock, Callers(cast(Looker, Late()), {}).look(sock) as look, await look.caller() as caller:
+    with weak as sock, Look(cast(Looker, Late()), sock) as look, await look.caller() as caller:
         assert (caller.identity.uid, caller.identity.capabilities) == (0, 0)
 
 

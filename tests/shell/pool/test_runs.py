@@ -24,8 +24,8 @@ def test_a_line_for_each_run_that_ended(logs: Logs) -> None:
     assert first.id != second.id
     assert set(runs.active) == {first.id, second.id}
     first.bytes_out = 7
-    runs.close(first, "ok")
-    runs.close(second, "error", Fault("EPROTO", "died"))
+    runs.close(first)
+    runs.close(second, Fault("EPROTO", "died"))
     lines = [
         msgspec.json.decode(line, type=RunLogLine) for line in logs.read("tool", "t", 0, 10_000).splitlines()
     ]
@@ -48,9 +48,9 @@ def test_each_users_lines_are_in_a_log_of_his_own_too(logs: Logs) -> None:
     for uid in (1000, 0):
         run = runs.open("model", "p/m", uid, "exec")
         ids[uid] = run.id
-        runs.close(run, "ok")
+        runs.close(run)
     own = runs.open("agent", "home/1000/mine", 1000, "exec")
-    runs.close(own, "ok")
+    runs.close(own)
     logs.flush()
     for uid, id_ in ids.items():
         lines = (logs.root / f"home/{uid}/model/p/m.d/log").read_bytes().splitlines()
@@ -65,7 +65,7 @@ async def test_whether_a_run_has_ended_is_told_to_its_user(logs: Logs) -> None:
     runs = Runs(logs, 10)
     run = runs.open("tool", "t", 1000, "exec")
     assert not await runs.has_ended("tool", "t", 1000, run.id)
-    runs.close(run, "ok")
+    runs.close(run)
     assert await runs.has_ended("tool", "t", 1000, run.id)
     assert not await runs.has_ended("tool", "t", 1001, run.id)
 
@@ -78,7 +78,7 @@ def test_one_user_has_so_many_runs_at_once(logs: Logs) -> None:
         runs.open("tool", "t", 1000, "exec")
     assert caught.value.code == "EAGAIN"
     runs.open("tool", "t", 1001, "exec")  # another user is not concerned
-    runs.close(first, "ok")
+    runs.close(first)
     runs.open("tool", "t", 1000, "exec")
 
 
@@ -92,5 +92,5 @@ async def test_stopping_takes_no_more_and_waits_for_the_rest(logs: Logs) -> None
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(Fault, match="shutting down"):
             runs.open("tool", "t", 0, "exec")
-        runs.close(run, "ok")
+        runs.close(run)
     await runs.drained()

@@ -6,13 +6,14 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
+from cortexfs.peers.caller import Caller
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.host import Host
 from cortexfs.pool.pool import Pool
@@ -23,19 +24,8 @@ from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 
 PLUGIN = hostcalls.Plugin("p", "1", "python", "m:a")
+SOMEONE = Caller(0, hostcalls.Identity(0, 0, ()), None)
 CALL = hostcalls.CallRequest("r1", hostcalls.Invocation("t"), [b"x"], None, 0o22, {})
-
-
-class Someone:
-    """A caller."""
-
-    identity = hostcalls.Identity(0, 0, ())
-    rights: list[int] = []  # noqa: RUF012
-    cwd = None
-
-
-class Bounds(NamedTuple):
-    output_bytes: int = 1000
 
 
 class OneHost:
@@ -82,7 +72,7 @@ class Stage:
         self.run: ObjectRun = Runs(Logs(folder, 1000), 9).open("tool", "t", 0, "exec")
         self.voice = JsonlVoice("t")
         self.voice.run = self.run.id
-        self.relay = Relay(self.stream, self.voice, self.run, Bounds())
+        self.relay = Relay(self.stream, self.voice, self.run, 1000)
 
     async def play(
         self, host: Callable[[Stage], Any], seconds: float = PATIENCE, asked: hostcalls.CallRequest = CALL
@@ -91,7 +81,7 @@ class Stage:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(host, self)
                 pool = cast(Pool, self.pool)
-                await self.relay.until_the_end(self.relay.work(pool, PLUGIN, asked, Someone(), seconds))
+                await self.relay.until_the_end(self.relay.work(pool, PLUGIN, asked, SOMEONE, seconds))
                 self.relay.close()
                 self.stream.close()
                 self.pool.ours.close()
@@ -126,6 +116,10 @@ def codes(said: list[Any]) -> list[tuple[str, str | None]]:
     return [(type(frame).__name__, getattr(frame, "code", None)) for frame in said]
 
 
+def code_of(stage: Stage) -> str | None:
+    return stage.relay.fault.code if stage.relay.fault else None
+
+
 async def test_deltas_and_done(stage: Stage) -> None:
     async def host(stage: Stage) -> None:
         request = await receive(stage.pool.theirs)
@@ -137,7 +131,7 @@ async def test_deltas_and_done(stage: Stage) -> None:
     await stage.play(host)
     said, status = await stage.heard()
     assert [type(frame).__name__ for frame in said] == ["Start", "Delta", "Delta", "Done"]
-    assert (status, stage.relay.status, stage.pool.released) == (0, "ok", [False])
+    assert (status, stage.relay.fault, stage.pool.released) == (0, None, [False])
     assert stage.run.bytes_out == 6
 
 
@@ -258,7 +252,7 @@ async def test_a_host_that_does_not_let_go_is_stuck(stage: Stage, monkeypatch: p
 
 
 async def test_a_runner_that_does_not_read_holds_its_host_back(stage: Stage) -> None:
-    stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
+    stage.relay = Relay(stage.stream, stage.voice, stage.run, 1 << 40)
     piece, taken = wire.message(wire.DELTA, b"x" * 60_000), 0
 
     async def host(stage: Stage) -> None:
@@ -274,7 +268,7 @@ async def test_a_runner_that_does_not_read_holds_its_host_back(stage: Stage) -> 
 
     await stage.play(host)
     assert taken < 4 << 20  # the kernel's buffers and no queue of ours
-    assert stage.relay.status == "cancelled"
+    assert code_of(stage) == "ECANCELED"
 
 
 async def test_a_host_that_floods_while_it_is_let_go_of(
@@ -282,7 +276,7 @@ async def test_a_host_that_floods_while_it_is_let_go_of(
 ) -> None:
     # abi.md 5.26
     monkeypatch.setattr("cortexfs.pool.call.LET_GO_SECONDS", 0.1)
-    stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
+    stage.relay = Relay(stage.stream, stage.voice, stage.run, 1 << 40)
     stage.pool.theirs.setblocking(True)
     piece = wire.message(wire.DELTA, b"x" * 60_000)
 
@@ -299,7 +293,7 @@ async def test_a_host_that_floods_while_it_is_let_go_of(
                 pass
 
     await stage.play(host)
-    assert stage.relay.status == "cancelled"
+    assert code_of(stage) == "ECANCELED"
     assert stage.pool.released == [True]
 
 
@@ -317,7 +311,7 @@ async def test_a_caller_who_leaves_while_the_host_does_not_take_his_input(
         stage.runner.close()
 
     await stage.play(host)
-    assert (stage.relay.status, stage.pool.released) == ("cancelled", [True])
+    assert (code_of(stage), stage.pool.released) == ("ECANCELED", [True])
     stage.pool.theirs.close()
 
 
@@ -359,7 +353,7 @@ async def test_nothing_counts_after_done(stage: Stage) -> None:
     await stage.play(host)
     said, status = await stage.heard()
     assert [type(frame).__name__ for frame in said] == ["Start", "Delta", "Done"]
-    assert (status, stage.relay.status) == (0, "ok")
+    assert (status, stage.relay.fault) == (0, None)
 
 
 async def test_a_host_that_broke_the_protocol_gets_no_more_calls(stage: Stage) -> None:
@@ -388,7 +382,7 @@ async def test_a_frame_is_never_cut_by_what_ends_a_run(stage: Stage) -> None:
         stage.pool.theirs.close()
         heard.extend(await stage.heard())
 
-    stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
+    stage.relay = Relay(stage.stream, stage.voice, stage.run, 1 << 40)
     await stage.play(host, seconds=0.2)
     said, status = heard
     assert codes(said)[-2:] == [("Error", "ETIMEDOUT"), ("Done", "ETIMEDOUT")]

@@ -25,6 +25,7 @@ from tests.shell.session_stores import (
     read_all,
     remount,
     run_of,
+    shown,
     small_disk,
     store,
 )
@@ -180,7 +181,7 @@ async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_pa
                 latest.mkdir()
         assert "not up to date" in reports.said[0][1]
         latest.rmdir()
-        await sessions.show(address())
+        await shown(sessions, address())
         assert (log.folder / "messages.jsonl").read_bytes().count(b"\n") == 4
         assert latest.read_text() == "the answer\n"
 

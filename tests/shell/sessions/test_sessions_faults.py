@@ -24,7 +24,7 @@ from cortexfs.state import whole_files
 from tests.places import PROJECT
 from tests.settled import settled
 from tests.shell.logreader import Reader
-from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, store
+from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, shown, store
 
 SOAK = float(os.environ.get("CTX_SOAK", "0"))  # seconds that the long form takes
 
@@ -103,7 +103,7 @@ async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> Non
         log.append([line(10, "error", run) for run in log.active[:1]] + [line(11, "error", "r3")])
         await log.durable(11)
         assert log.active == ()
-        assert (await sessions.show(address())).state == "error"
+        assert (await shown(sessions, address())).state == "error"
 
 
 # Torn lines
@@ -275,7 +275,7 @@ async def test_a_message_that_nobody_understands_spoils_nothing(tmp_path: Path) 
     plant(tmp_path, b"".join(run_of(1, "r1")) + strange)
     reports = Reports()
     async with store(tmp_path, reports) as sessions:
-        meta = await sessions.show(address())
+        meta = await shown(sessions, address())
         assert (meta.messages, meta.last) == (3, "7")
         assert (sessions.folder(address()) / "messages.jsonl").read_bytes().count(b"\n") == 3
     assert reports.said == []
@@ -307,7 +307,7 @@ async def test_files_made_before_a_crash_are_made_anew(tmp_path: Path) -> None:
     del log
     async with store(tmp_path) as sessions:
         assert sessions.unclean == (address(),)
-        await sessions.show(address())
+        await shown(sessions, address())
         assert (folder / "messages.jsonl").read_bytes() == whole
 
 

@@ -13,11 +13,11 @@ import trio
 import trio.testing
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.layout import Address, Space, listing
 from cortexfs.sessions.store import Policy, SessionLimits
 from tests.settled import settled
 from tests.shell.logreader import Reader, grown
-from tests.shell.session_stores import SPACE, address, append_each, fill, line, read_to, run_of, store
+from tests.shell.session_stores import SPACE, address, append_each, fill, line, read_to, run_of, shown, store
 
 # The files beside the log.
 
@@ -44,7 +44,7 @@ async def test_the_files_beside_the_log_say_what_it_says(tmp_path: Path) -> None
         assert list(said[0]) == ["id", "run", "role", "content"]
         log.append([line(11, "error", "r2")])
         await log.durable(11)
-        meta = await sessions.show(address("a"))
+        meta = await shown(sessions, address("a"))
         assert (meta.state, meta.runs, meta.messages, meta.last, meta.cwd) == (
             "error",
             2,
@@ -69,7 +69,9 @@ async def test_all_but_the_log_comes_back_from_it(tmp_path: Path) -> None:
         for name in there.keys() - {"events.jsonl", "created_at"}:  # whose moment is nowhere else
             (folder / name).unlink()
         (folder.parent / "index" / "list").unlink()
-        await sessions.rebuild(address("a"))
+    async with store(tmp_path) as sessions:
+        await shown(sessions, address("a"))
+        await sessions.ordered(address("a").parts[:-1])
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == there
         assert (folder.parent / "index" / "list").read_text() == "a\n"
 
@@ -116,13 +118,13 @@ async def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
             await fill(sessions, name)
         await fill(sessions, "a")
         await settled(sessions)
-        found = await sessions.listed(SPACE, "model", "debug/echo")
+        found = listing(sessions.root, SPACE, "model", "debug/echo")
         assert [info.address.session for info in found] == ["a", "c", "b"]
         assert {info.state for info in found} == {"done"}
         index = sessions.folder(address("a")).parent / "index"
         assert (index / "list").read_text() == "a\nc\nb\n"
-        assert await sessions.listed(SPACE, "agent", "nobody") == []
-        await sessions.show(address("b"))  # looking is no use
+        assert listing(sessions.root, SPACE, "agent", "nobody") == []
+        await shown(sessions, address("b"))  # looking is no use
         await settled(sessions)
         assert (index / "current").read_text() == "a\n"
 
@@ -198,7 +200,7 @@ async def test_what_is_old_or_too_many_can_be_seen_and_cleared(tmp_path: Path) -
         await fill(sessions, "old")  # used after all
         removed = await sessions.collect(preview)
         assert [info.address.session for info in removed] == ["older", "oldest"]
-        left = await sessions.listed(SPACE, "model", "debug/echo")
+        left = listing(sessions.root, SPACE, "model", "debug/echo")
         assert {info.address.session for info in left} == {"default", "old", "held", "new"}
         assert held.last == 6
 

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from cortexfs.peers.guests import MAX_HELD
+from cortexfs.sessions.layout import listing
 from cortexfs.talk.connection import FOLLOWED
 from tests.shell.conversing import HANG, SCRIPT, Client, Frame, World, conversing
 
@@ -50,7 +51,7 @@ async def test_one_who_does_not_want_to_hear_is_heard(tmp_path: Path) -> None:
             await trio.testing.wait_all_tasks_blocked()
         client.leave()
         await world.idle()
-        listed = await world.sessions.listed(world.address().space, "model", "debug/echo")
+        listed = listing(world.sessions.root, world.address().space, "model", "debug/echo")
         assert len(listed) == 5
 
 
