@@ -14,7 +14,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Observer
 from cortexfs.core.hostcalls import CallOutcome
-from cortexfs.core.policy.risk_settings import RiskSettings
+from cortexfs.core.policy.risk import RiskSettings
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Who
 

@@ -23,8 +23,8 @@ from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import Frame
 from cortexfs.core.hostcalls import CallOutcome
-from cortexfs.core.policy import risk_settings
-from cortexfs.core.policy.risk_settings import FILE, RiskSettings
+from cortexfs.core.policy import risk
+from cortexfs.core.policy.risk import FILE, RiskSettings
 from cortexfs.core.registry import Key, Object
 from cortexfs.daemon import starts
 from cortexfs.daemon.agent_context_files import ContextFiles
@@ -173,7 +173,7 @@ class PolicyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
-        self._settings = risk_settings.DEFAULT
+        self._settings = risk.DEFAULT
 
     def read(self) -> RiskSettings:
         try:
@@ -181,12 +181,12 @@ class PolicyFile:
                 status = os.fstat(file.fileno())
                 seen = (status.st_ino, status.st_mtime_ns, status.st_size)
                 if seen != self._seen:
-                    self._settings = risk_settings.decode(file.read().decode(errors="replace"))
+                    self._settings = risk.decode(file.read().decode(errors="replace"))
                     self._seen = seen
                 return self._settings
         except FileNotFoundError:
             self._seen = None
-            return risk_settings.DEFAULT
+            return risk.DEFAULT
         except OSError as error:
             why = f"{self._path} cannot be read: {error.strerror}"
             raise Fault(code_of(error.errno), f"{why}; until it can, agents may nothing") from None

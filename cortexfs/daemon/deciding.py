@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cortexfs import config
 from cortexfs.agents import records
-from cortexfs.core.policy import risk_settings
+from cortexfs.core.policy import risk
 from cortexfs.models.local import weights
 from cortexfs.models.providers import files, secrets
 from cortexfs.plugins import mcp_servers
@@ -25,7 +25,7 @@ from cortexfs.state import believed
 
 def unused(configuration: Path, state: Path) -> list[str]:
     """Returns a sentence for each file of which there is one alone, and which is not used."""
-    names = (config.FILE, config.CHOICES, risk_settings.FILE, openpgp.KEYS)
+    names = (config.FILE, config.CHOICES, risk.FILE, openpgp.KEYS)
     stores = (state / trust.STORE, state / decisions.STORE)
     return believed.faults([*(configuration / name for name in names), *stores])
 

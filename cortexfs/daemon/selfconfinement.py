@@ -50,8 +50,14 @@ def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
         capabilities.keep(0)
     except OSError as problem:
         raise Fault("EACCES", f"the daemon cannot give up its own powers: {problem.strerror}") from None
+    # Root without capabilities opens what it owns, and what everybody may open.
     for path, rights in ((state, os.R_OK | os.W_OK), (config, os.R_OK), (_PACKAGE, os.R_OK)):
-        _check(path, rights)
+        needed = f"the daemon of root gives up its powers, and needs {path} then"
+        for above in reversed(path.resolve().parents):
+            if not os.access(above, os.X_OK):
+                raise Fault("EACCES", f"{needed}: chmod a+x {above}, or use a place of root's")
+        if not os.access(path, rights):
+            raise Fault("EACCES", f"{needed}: chown root {path}")
 
 
 def _folders(state: Path) -> Iterator[str]:
@@ -60,14 +66,3 @@ def _folders(state: Path) -> Iterator[str]:
         with suppress(OSError):  # then nothing can be kept there either
             beside.mkdir(mode=0o755, exist_ok=True)
             yield os.path.realpath(beside)
-
-
-def _check(path: Path, rights: int) -> None:
-    """Root without capabilities opens what it owns, and what everybody may open."""
-    for above in reversed(path.resolve().parents):
-        if not os.access(above, os.X_OK):
-            mend = f"chmod a+x {above}, or use a place of root's"
-            raise Fault("EACCES", f"the daemon of root gives up its powers, and needs {path} then: {mend}")
-    if not os.access(path, rights):
-        mend = f"chown root {path}"
-        raise Fault("EACCES", f"the daemon of root gives up its powers, and needs {path} then: {mend}")

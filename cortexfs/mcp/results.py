@@ -53,7 +53,10 @@ class McpResult:
 
     def add(self, frame: AnyFrame) -> None:
         if isinstance(frame, frames.Delta):
-            self._add_text(frame.text)
+            taken = frame.text[: MAX_TEXT - self._kept] if self._size == self._kept else ""
+            self._size += len(frame.text)
+            self._kept += len(taken)
+            self._pieces.append(taken)
         elif isinstance(frame, frames.Media):
             self._add_part(self._attached(frame.attachment))
         elif isinstance(frame, frames.Observer):
@@ -74,12 +77,6 @@ class McpResult:
         if self._failed:
             content.append(TextContent(text=f"{self._failed.code}: {self._failed.message}"))
         return CallToolResult(content=[*content], is_error=self._failed is not None)
-
-    def _add_text(self, text: str) -> None:
-        taken = text[: MAX_TEXT - self._kept] if self._size == self._kept else ""
-        self._size += len(text)
-        self._kept += len(taken)
-        self._pieces.append(taken)
 
     def _add_part(self, part: Content) -> None:
         if len(self._parts) < MAX_PARTS:

@@ -274,7 +274,10 @@ def _checked(payload: bytes) -> list[hostcalls.Descriptor]:
         timeout = descriptor.timeout_secs
         if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
             raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
-        _check_effects(descriptor)
+        for effect in descriptor.capabilities.effects:  # lines of words, which policy relies on
+            words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
+            if not all(map(_WORD.fullmatch, words)):
+                raise Fault("EINVAL", f"an effect of {descriptor.name} is not in words: {words}")
         if len(msgspec.json.encode(descriptor.input_schema)) > MAX_SCHEMA:
             raise Fault("EINVAL", f"the schema of {descriptor.name} is over {MAX_SCHEMA >> 10} KiB")
         if len(descriptor.description) > MAX_DESCRIPTION:
@@ -282,14 +285,6 @@ def _checked(payload: bytes) -> list[hostcalls.Descriptor]:
                 "EINVAL", f"the description of {descriptor.name} is over {MAX_DESCRIPTION} characters"
             )
     return descriptors
-
-
-def _check_effects(descriptor: hostcalls.Descriptor) -> None:
-    """They are lines of words, which policy relies on."""
-    for effect in descriptor.capabilities.effects:
-        words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
-        if not all(map(_WORD.fullmatch, words)):
-            raise Fault("EINVAL", f"an effect of {descriptor.name} is not in words: {words}")
 
 
 def _object(

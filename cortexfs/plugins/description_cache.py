@@ -69,11 +69,8 @@ class Descriptions:
         data = msgspec.json.encode(_Answer(key, msgspec.Raw(said)))
         if len(data) <= MAX_FILE:
             with contextlib.suppress(OSError):
-                self._write(name, data)
-
-    def _write(self, name: str, data: bytes) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        whole_files.replace(self._folder / name, [data], 0o600, name=f".{name}", durable=False)
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                whole_files.replace(self._folder / name, [data], 0o600, name=f".{name}", durable=False)
 
     def sweep(self, names: Collection[str]) -> None:
         """Forget the plugins that are not among these."""

@@ -84,7 +84,8 @@ class Servers:
         for name, (server, kept) in drafts.items():
             for secret, value in kept.items():
                 self._secrets.set(secret, value.encode(), words=True)
-            self._write(self.path(name), server)
+            self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            whole_files.replace(self.path(name), [text(server).encode()], 0o600)
             self._sweep(name)
 
     def remove(self, name: str) -> None:
@@ -106,10 +107,6 @@ class Servers:
             own = secret.startswith(mcp_server.secret_of(name, "")) and not secret.startswith(theirs)
             if own and secret not in wanted:
                 self._secrets.remove(secret)
-
-    def _write(self, path: Path, server: McpServer) -> None:
-        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        whole_files.replace(path, [text(server).encode()], 0o600)
 
     def _paths(self) -> list[Path]:
         try:

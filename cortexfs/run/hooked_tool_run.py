@@ -133,8 +133,9 @@ class HookedRelay(Relay):
         self._size += len(payload)
         if self._is_refused:
             return b""
-        if self._passes:
-            self._overhear(kind, payload)
+        if self._passes:  # and as much of it is kept as an event has
+            if kind == wire.DELTA and self._hooked.listens and self._size - len(payload) < MAX_OVERHEARD:
+                self._held.append((kind, payload))
             return super()._heard(kind, payload)
         if not self._may_hold(len(payload)):
             return b""
@@ -159,11 +160,6 @@ class HookedRelay(Relay):
         if len(self._asks) <= MAX_SHOWN and self._may_hold(len(payload)):
             self._asks += payload
         self._was_shown = self._is_shown = not payload
-
-    def _overhear(self, kind: int, payload: bytes) -> None:
-        """As much of the output as an event has."""
-        if kind == wire.DELTA and self._hooked.listens and self._size - len(payload) < MAX_OVERHEARD:
-            self._held.append((kind, payload))
 
     def _too_large(self) -> bytes:
         """For middleware: it ends here, or goes on without being asked about."""

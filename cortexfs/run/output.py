@@ -10,7 +10,6 @@ This file must never know of sockets, hosts or policy.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 from cortexfs.core import frames, lines, wire
 from cortexfs.core.safe_text import prose
@@ -92,9 +91,12 @@ class TextVoice(Voice):
                 told, self._spoken = self._spoken, False
                 return b"" if told else self._output("".join(part.text for part in frame.content))
             case frames.Progress() if self._terminal_err:
-                return self._note(frame.message)
+                return wire.message(wire.STDERR, f"{self.object}: {prose(frame.message.rstrip())}\n".encode())
             case frames.Media():
-                return self._media(frame.attachment)
+                fields = frame.attachment if isinstance(frame.attachment, dict) else {}
+                text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
+                self._mid_line = False
+                return wire.message(wire.STDOUT, f"{prose(text)}\n".encode())
         return b""
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
@@ -111,15 +113,6 @@ class TextVoice(Voice):
 
     def _complaint(self, code: str, message: str) -> bytes:
         return f"{self.object}: {code}: {prose(message.rstrip())}\n".encode()
-
-    def _note(self, text: str) -> bytes:
-        return wire.message(wire.STDERR, f"{self.object}: {prose(text.rstrip())}\n".encode())
-
-    def _media(self, attachment: Any) -> bytes:
-        fields = attachment if isinstance(attachment, dict) else {}
-        text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
-        self._mid_line = False
-        return wire.message(wire.STDOUT, f"{prose(text)}\n".encode())
 
 
 def printed(kind: int, data: bytes) -> bytes:

@@ -301,7 +301,12 @@ class TreeWrites:
         elif isinstance(source, Temporary):
             self._tree.rename_temporary(source, new)
         else:
-            await self._rename_away(source, folder, new)
+            # An editor makes its backup: the bytes go on under the new name.
+            value = self._tree.value(*source)
+            self._tree.check_temporary(folder, new)
+            await self._remove(*source)
+            backup = self._tree.add_temporary(folder, new, self._tree.owner, 0o644, self._clock())
+            backup.data[:] = value
 
     async def _replace(self, source: Source, object_: Object, control: Control) -> None:
         """A file takes a control's name, and its bytes become the value, or it stays where it is."""
@@ -316,14 +321,6 @@ class TreeWrites:
             self._tree.temporaries.remove(source)
         else:
             await self._remove(*source)
-
-    async def _rename_away(self, source: tuple[Object, Control], folder: int, new: str) -> None:
-        """An editor makes its backup: the bytes go on under the new name."""
-        value = self._tree.value(*source)
-        self._tree.check_temporary(folder, new)
-        await self._remove(*source)
-        backup = self._tree.add_temporary(folder, new, self._tree.owner, 0o644, self._clock())
-        backup.data[:] = value
 
     async def _remove(self, object_: Object, control: Control) -> None:
         await self.keep(self._store.remove_value, object_.key, control.name, holds=control.holds)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from cortexfs.core.policy.risk_settings import Mode
+from cortexfs.core.policy.risk import Mode
 from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import Ctx, mounted

@@ -13,7 +13,7 @@ from cortexfs.agents.window.context import Files, FormerContext, Summary
 from cortexfs.core import hostcalls
 from cortexfs.core.frames import Delta, Frame, Message, Text, ToolCall
 from cortexfs.core.hostcalls import CallOutcome
-from cortexfs.core.policy.risk_settings import DEFAULT, RiskSettings
+from cortexfs.core.policy.risk import DEFAULT, RiskSettings
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input
 from cortexfs.core.tree import controls

@@ -11,7 +11,7 @@ from cortexfs.agents import records
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpServer
 from cortexfs.core.manifestjson.fields import JsonManifest
-from cortexfs.core.policy.risk_settings import FILE as POLICY
+from cortexfs.core.policy.risk import FILE as POLICY
 from cortexfs.daemon.agent_ports import PolicyFile
 from cortexfs.models.local import weights
 from cortexfs.models.providers.files import Providers

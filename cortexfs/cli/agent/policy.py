@@ -18,7 +18,7 @@ from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, exit_status, os_faults
 from cortexfs.core.policy import lint
 from cortexfs.core.policy.decision import Decision, PolicyQuery, decide
-from cortexfs.core.policy.risk_settings import Mode
+from cortexfs.core.policy.risk import Mode
 from cortexfs.core.policy.rules import TO_RUN
 from cortexfs.core.safe_text import within
 from cortexfs.core.tree import controls

@@ -21,12 +21,11 @@ from cortexfs.core import registry
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.manifest import governance
 from cortexfs.core.names import CLASSES
-from cortexfs.core.policy import risk_settings, rules
+from cortexfs.core.policy import risk, rules
 from cortexfs.core.policy.confirming import CallerKind
 from cortexfs.core.policy.decision import Bits, PolicyCaller, Thing
 from cortexfs.core.policy.lint import LintedAgent, LintedPlugin, LintInput, PolicyText
-from cortexfs.core.policy.risk import RatedTool, effects_of
-from cortexfs.core.policy.risk_settings import FILE, RiskSettings
+from cortexfs.core.policy.risk import FILE, RatedTool, RiskSettings, effects_of
 from cortexfs.core.value_formats import U32
 from cortexfs.linux import kernel_support
 from cortexfs.plugins.package import directory
@@ -183,16 +182,16 @@ def settings(root: str, directory: str | None) -> RiskSettings:
         path = directories.places(environ, owner, config=directory).config / FILE
     try:
         with believed.opened(path, uid=owner) as file:
-            return risk_settings.decode(file.read().decode(errors="replace"))
+            return risk.decode(file.read().decode(errors="replace"))
     except FileNotFoundError:
-        return risk_settings.DEFAULT
+        return risk.DEFAULT
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
 
 
 def world(root: str, directory: str | None, status: str) -> LintInput:
     """Everything that `ctx policy lint` looks at. What is wrong with policy.toml is for it to tell."""
-    said, fault = risk_settings.DEFAULT, ""
+    said, fault = risk.DEFAULT, ""
     try:
         said = settings(root, directory)
     except Fault as problem:

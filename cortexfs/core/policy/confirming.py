@@ -20,17 +20,18 @@ from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy.risk import (
     BLOCK,
     CALM,
+    DEFAULT,
     LEVELS,
     MODES,
     REQUIRE_CONFIRMATION,
     Circumstances,
     Level,
     RatedTool,
+    RiskSettings,
     asked_for,
     assess,
     floor,
 )
-from cortexfs.core.policy.risk_settings import DEFAULT, RiskSettings
 
 NO_DRY_RUN, OFFERED, REQUIRED = "not_supported", "supported", "required_before_execute"
 

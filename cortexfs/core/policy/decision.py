@@ -20,8 +20,7 @@ from cortexfs.core import value_formats
 from cortexfs.core.names import CLASSES
 from cortexfs.core.policy import rules as policy
 from cortexfs.core.policy.confirming import CallerKind, CallForm, ConfirmVerdict, verdict
-from cortexfs.core.policy.risk import CALM, Circumstances, RatedTool
-from cortexfs.core.policy.risk_settings import DEFAULT, FILE, RiskSettings
+from cortexfs.core.policy.risk import CALM, DEFAULT, FILE, Circumstances, RatedTool, RiskSettings
 from cortexfs.core.policy.rules import Rule
 
 READ, WRITE, EXECUTE = 4, 2, 1

@@ -17,8 +17,17 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.policy import rules as policy
 from cortexfs.core.policy.confirming import approved_up_to
 from cortexfs.core.policy.decision import DENY, seen
-from cortexfs.core.policy.risk import BLOCK, FLOORS, REQUIRE_CONFIRMATION, RatedTool, assess
-from cortexfs.core.policy.risk_settings import DEFAULT, FILE, Profile, RiskSettings
+from cortexfs.core.policy.risk import (
+    BLOCK,
+    DEFAULT,
+    FILE,
+    FLOORS,
+    REQUIRE_CONFIRMATION,
+    Profile,
+    RatedTool,
+    RiskSettings,
+    assess,
+)
 from cortexfs.core.policy.rules import Rule
 from cortexfs.core.registry import path_of
 
@@ -208,7 +217,12 @@ def _lines(world: LintInput) -> Iterator[LintFinding]:
     for file in (*world.files, *(agent.policy for agent in world.agents)):
         if file.removed:
             yield LintFinding("POLICY_REMOVED", file.path, "it was removed, and what it last said counts")
-        yield from _invalid(file)
+        for number, line in value_formats.rules(file.text):
+            try:
+                policy.parse(line)
+            except Fault as fault:
+                why = fault.message.removeprefix("line 1: ")
+                yield LintFinding("POLICY_LINE_INVALID", f"{file.path}:{number}", why)
         for rule in _valid(file):
             if rule.class_ in IN_TREE and (rule.class_, rule.name) not in world.names:
                 said = f"there is no {rule.class_} {rule.name}: {rule.text}"
@@ -261,15 +275,6 @@ def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
         result, why, _ = seen(agent.name, agent.mounts, path)
         if result == DENY:
             yield LintFinding("POLICY_OBJECT_HIDDEN", rule.where, f"{why}, so this does nothing: {rule.text}")
-
-
-def _invalid(file: PolicyText) -> Iterator[LintFinding]:
-    for number, line in value_formats.rules(file.text):
-        try:
-            policy.parse(line)
-        except Fault as fault:
-            why = fault.message.removeprefix("line 1: ")
-            yield LintFinding("POLICY_LINE_INVALID", f"{file.path}:{number}", why)
 
 
 def _valid(file: PolicyText) -> Iterator[Rule]:

@@ -2,9 +2,18 @@
 
     allow < review < require_confirmation < block
 
+The administrator says it in policy.toml:
+
+    mode = "balanced"
+    deny = ["deploy.*"]
+
+    [tools."git.push"]
+    require_confirmation = true
+
 Rules: the level is the highest that any source gives; nothing lowers a floor. A word that nobody knows counts
 as the strictest one. What a tool is called with matters as far as it names paths, and those are compared by
-whole components and words: a tool with "session" in its text has done nothing yet.
+whole components and words: a tool with "session" in its text has done nothing yet. Every key of policy.toml
+has a default, and an unknown one is refused.
 This file must never know who calls, or what is done about a level (core/policy/confirming.py).
 """
 
@@ -13,11 +22,43 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
+from msgspec import Meta
+
+from cortexfs.core import tomltext
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
-from cortexfs.core.policy.risk_settings import DEFAULT, Profile, RiskSettings, matches
+
+FILE = "policy.toml"
+
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Mode: TypeAlias = Literal["strict", "balanced", "open"]
+LevelWord: TypeAlias = Literal["allow", "review", "require_confirmation", "block"]
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of one tool."""
+
+    tool_risk: Share | None = None
+    file_sensitivity: Share | None = None
+    blast_radius: Share | None = None
+    irreversibility: Share | None = None
+    require_confirmation: bool = False
+    block: bool = False
+    allow_background: bool = False
+
+
+class RiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Mode = "balanced"
+    auto_approve_up_to: LevelWord | None = None  # instead of a mode
+    allow: tuple[str, ...] = ()  # patterns of names; empty: all
+    deny: tuple[str, ...] = ()
+    tools: dict[str, Profile] = {}
+
+
+DEFAULT = RiskSettings()
 
 
 class Level(IntEnum):
@@ -36,42 +77,26 @@ LEVELS = {level.word: level for level in Level}
 # Up to which level a mode approves by itself.
 MODES = {"strict": ALLOW, "balanced": REVIEW, "open": REQUIRE_CONFIRMATION}
 
-FLOORS = {
-    "read_file": ALLOW,
-    "introspect_runtime": ALLOW,
-    "network_request": REVIEW,
-    "persist_memory": REVIEW,
-    "generate_media": REVIEW,
-    "write_file": REQUIRE_CONFIRMATION,
-    "run_process": REQUIRE_CONFIRMATION,
-    "send_message": REQUIRE_CONFIRMATION,
-    "publish_content": REQUIRE_CONFIRMATION,
-    "schedule_task": REQUIRE_CONFIRMATION,
-    "delegate_work": REQUIRE_CONFIRMATION,
-    "read_secret": BLOCK,
-    "delete_file": BLOCK,
-    "spend_money": BLOCK,
-    "deploy": BLOCK,
-    "modify_credential": BLOCK,
+# By the kind of an effect: the level below which it cannot go, and what a tool with it does.
+KINDS = {
+    "read_file": (ALLOW, "reads files"),
+    "introspect_runtime": (ALLOW, "looks at this program"),
+    "network_request": (REVIEW, "uses the network"),
+    "persist_memory": (REVIEW, "keeps what it learns"),
+    "generate_media": (REVIEW, "makes media"),
+    "write_file": (REQUIRE_CONFIRMATION, "changes files"),
+    "run_process": (REQUIRE_CONFIRMATION, "runs a program"),
+    "send_message": (REQUIRE_CONFIRMATION, "sends messages"),
+    "publish_content": (REQUIRE_CONFIRMATION, "publishes"),
+    "schedule_task": (REQUIRE_CONFIRMATION, "plans work for later"),
+    "delegate_work": (REQUIRE_CONFIRMATION, "has an agent work"),
+    "read_secret": (BLOCK, "reads secrets"),
+    "delete_file": (BLOCK, "deletes files"),
+    "spend_money": (BLOCK, "spends money"),
+    "deploy": (BLOCK, "deploys"),
+    "modify_credential": (BLOCK, "changes credentials"),
 }
-DOES = {
-    "read_file": "reads files",
-    "introspect_runtime": "looks at this program",
-    "network_request": "uses the network",
-    "persist_memory": "keeps what it learns",
-    "generate_media": "makes media",
-    "write_file": "changes files",
-    "run_process": "runs a program",
-    "send_message": "sends messages",
-    "publish_content": "publishes",
-    "schedule_task": "plans work for later",
-    "delegate_work": "has an agent work",
-    "read_secret": "reads secrets",
-    "delete_file": "deletes files",
-    "spend_money": "spends money",
-    "deploy": "deploys",
-    "modify_credential": "changes credentials",
-}
+FLOORS = {kind: level for kind, (level, _) in KINDS.items()}
 HARMLESS_WORDS = {
     "reversibility": ("reversible", "partially_reversible"),
     "confirmation": ("never", "on_risk"),
@@ -156,15 +181,13 @@ def _sources(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> It
 
 def floor(effect: Effect) -> RiskSource:
     """The level below which this effect cannot go."""
-    level = FLOORS.get(effect.kind, REQUIRE_CONFIRMATION)
+    unknown = (REQUIRE_CONFIRMATION, f"does {effect.kind}, and nobody knows what that is")
+    level, does = KINDS.get(effect.kind, unknown)
     target = f" on {effect.target}" if effect.target else ""
-    does = DOES.get(effect.kind, f"does {effect.kind}, and nobody knows what that is")
+    why = f"it {does} ({effect.kind}{target} is {level.word})"
+    if effect.kind not in KINDS:
+        why = f"nobody knows what {effect.kind} is"
     does += f" ({effect.target})" if effect.target not in ("", "*") else ""
-    why = (
-        f"it {DOES[effect.kind]} ({effect.kind}{target} is {level.word})"
-        if effect.kind in FLOORS
-        else f"nobody knows what {effect.kind} is"
-    )
     for field, harmless in HARMLESS_WORDS.items():
         word = getattr(effect, field)
         if word not in harmless and level < REQUIRE_CONFIRMATION:
@@ -255,6 +278,31 @@ def _effect(number: int, words: list[str]) -> Effect:
     kind, target, reversibility, confirmation, dry_run = words
     plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), target)
     return Effect(kind, reversibility, confirmation, dry_run, "" if target == "-" else plain)
+
+
+# What an administrator says.
+
+
+def decode(text: str) -> RiskSettings:
+    """Returns the settings of policy.toml; raises EINVAL with the key that is wrong."""
+    table = tomltext.table(text.encode(), FILE)
+    tools = table.pop("tools", {})
+    if not isinstance(tools, dict):
+        raise Fault("EINVAL", f"{FILE}: tools holds tables, such as [tools.NAME]")
+    profiles = {name: tomltext.converted(one, Profile, FILE, f"tools.{name}") for name, one in tools.items()}
+    settings = msgspec.structs.replace(tomltext.converted(table, RiskSettings, FILE), tools=profiles)
+    for pattern in (*settings.allow, *settings.deny):
+        if not pattern or pattern.count("*") > 1:
+            raise Fault("EINVAL", f"{FILE}: {pattern!r} is no pattern; it is a name with at most one *")
+    return settings
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Returns True if `name` is the pattern, whose one `*` stands for anything."""
+    before, star, after = pattern.partition("*")
+    if not star:
+        return name == pattern
+    return len(name) >= len(before) + len(after) and name.startswith(before) and name.endswith(after)
 
 
 # Where levels come from.

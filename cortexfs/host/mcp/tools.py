@@ -207,18 +207,14 @@ def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
         if wanted and not any(fnmatchcase(tool.name, pattern) for pattern in wanted):
             continue
         try:
-            _check(tool)
+            if len(msgspec.json.encode(tool.input_schema)) > MAX_SCHEMA:
+                raise Fault("EMSGSIZE", f"its schema is over {MAX_SCHEMA >> 10} KiB")
             name = _free(f"{keeper.told.name}.{tool.name}", taken)
         except Fault as fault:  # the others are tools all the same
             print(f"the MCP server {keeper.told.name}: {tool.name[:100]!r} is no tool: {fault.message}")
             continue
         taken.add(name)
         yield RemoteTool(keeper, tool, name)
-
-
-def _check(tool: Tool) -> None:
-    if len(msgspec.json.encode(tool.input_schema)) > MAX_SCHEMA:
-        raise Fault("EMSGSIZE", f"its schema is over {MAX_SCHEMA >> 10} KiB")
 
 
 def _free(wanted: str, taken: set[str]) -> str:

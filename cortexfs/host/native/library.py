@@ -218,10 +218,6 @@ class OpenLibrary:
             raise self._fault("returned a null native plugin state")
         if any(bytes(table.margin)) or any(bytes(host.margin)) or host.abi_version != ABI:
             raise self._fault("wrote beyond the native ABI table; build it with the header of version 1")
-        self._check_functions(table)
-        return table
-
-    def _check_functions(self, table: Table) -> None:
         code = _executable()
         for name in _FUNCTIONS:
             address = getattr(table, name)
@@ -229,6 +225,7 @@ class OpenLibrary:
                 raise self._fault(f"native ABI table is missing {name}")
             if code and not any(address in part for part in code):
                 raise self._fault(f"native ABI table has no code at {name}; is the struct that of version 1?")
+        return table
 
     def check_info(self, plugin: hostcalls.Plugin) -> None:
         """Checks its words about itself. A name or version that is not the manifest's is worth a line of

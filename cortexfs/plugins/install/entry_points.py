@@ -38,7 +38,13 @@ def found(path: list[str] | None = None) -> list[FoundPlugin]:
     search = metadata.distributions() if path is None else metadata.distributions(path=path)
     every = [offer for distribution in _unshadowed(search) for offer in _offers(distribution)]
     every.sort(key=lambda one: (one.plugin.name, one.distribution))
-    return _disputed(every)
+    owners: dict[str, list[str]] = {}
+    for one in every:
+        owners.setdefault(one.plugin.name, []).append(one.distribution)
+    return [
+        one if len(owners[one.plugin.name]) == 1 else one._replace(fault=_dispute(one, owners))
+        for one in every
+    ]
 
 
 def _unshadowed(search: Iterable[metadata.Distribution]) -> Iterable[metadata.Distribution]:
@@ -73,16 +79,6 @@ def _fault(plugin: Plugin) -> str | None:
     if not _TARGET.fullmatch(plugin.target):
         return f"its entry point {plugin.target!r} is not of the form module:attribute"
     return None
-
-
-def _disputed(every: list[FoundPlugin]) -> list[FoundPlugin]:
-    owners: dict[str, list[str]] = {}
-    for one in every:
-        owners.setdefault(one.plugin.name, []).append(one.distribution)
-    return [
-        one if len(owners[one.plugin.name]) == 1 else one._replace(fault=_dispute(one, owners))
-        for one in every
-    ]
 
 
 def _dispute(one: FoundPlugin, owners: dict[str, list[str]]) -> str:

@@ -45,17 +45,13 @@ def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
     """All that a plugin's manifest has to fulfil before it is installed or loaded."""
     if manifests.is_json(manifest):  # which says nothing of these
         return
-    _check_version(manifest)
-    governance.check(manifest, available)
-    governance.check_boundary(manifest)
-
-
-def _check_version(manifest: Manifest) -> None:
     try:
         governance.check_version(manifest)
     except Fault as fault:
         who = f"plugin '{manifest.name}' targets a different cortex version than {HOST_VERSION}"
         raise Fault(fault.code, f"{who}: {fault.message}") from None
+    governance.check(manifest, available)
+    governance.check_boundary(manifest)
 
 
 def _file(path: Path) -> bytes | None:

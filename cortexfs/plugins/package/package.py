@@ -214,7 +214,12 @@ class _Reader:
                 self._ignore(path)
                 return None
             data = file.read(self._room + 1)
-        self._spend(len(data))
+        self._room -= len(data)
+        self._entries -= 1
+        if self._room < 0:
+            raise Fault("EMSGSIZE", f"it has more than {MAX_UNPACKED >> 20} MiB")
+        if self._entries < 0:
+            raise Fault("EMSGSIZE", f"it holds more than {MAX_ENTRIES} files")
         return _file(path, data, bool(found.st_mode & 0o100))
 
     def walk(self, parent: int, name: str, path: str, wanted: _Wanted | _Everything) -> None:
@@ -245,14 +250,6 @@ class _Reader:
 
     def _ignore(self, path: str) -> None:
         self.ignored.append(path.encode(errors="backslashreplace").decode())
-
-    def _spend(self, size: int) -> None:
-        self._room -= size
-        self._entries -= 1
-        if self._room < 0:
-            raise Fault("EMSGSIZE", f"it has more than {MAX_UNPACKED >> 20} MiB")
-        if self._entries < 0:
-            raise Fault("EMSGSIZE", f"it holds more than {MAX_ENTRIES} files")
 
 
 class _Wanted:

@@ -94,7 +94,9 @@ def _entries(tar: bytes) -> Iterator[TarEntry]:
     while (header := tar[position : position + BLOCK]) != _EMPTY:
         if len(header) < BLOCK:
             raise Fault("EINVAL", "it is cut short")
-        _check_sum(header)
+        # POSIX ustar: the sum of the header's bytes, with spaces where the sum itself is.
+        if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
+            raise Fault("EINVAL", "it is damaged: a header does not add up")
         kind = header[156:157]
         data, position = _data(tar, position + BLOCK, _number(header[124:136]))
         name = _name(header) if long_name is None else long_name
@@ -110,12 +112,6 @@ def _entries(tar: bytes) -> Iterator[TarEntry]:
         raise Fault("EINVAL", f"it ends behind the long name {shown(long_name)}")
     if tar.count(b"\0", position) != len(tar) - position:
         raise Fault("EINVAL", "it holds data behind its end")
-
-
-def _check_sum(header: bytes) -> None:
-    """POSIX ustar: the sum of the header's bytes, with spaces where the sum itself is."""
-    if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
-        raise Fault("EINVAL", "it is damaged: a header does not add up")
 
 
 def _number(field: bytes) -> int:

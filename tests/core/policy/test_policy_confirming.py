@@ -26,9 +26,11 @@ from cortexfs.core.policy.risk import (
     REVIEW,
     Circumstances,
     Level,
+    Mode,
     RatedTool,
+    RiskSettings,
+    decode,
 )
-from cortexfs.core.policy.risk_settings import Mode, RiskSettings, decode
 
 AGENT, PERSON = CallForm(CallerKind.AGENT), CallForm(CallerKind.PERSON)
 

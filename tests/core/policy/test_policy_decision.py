@@ -24,8 +24,7 @@ from cortexfs.core.policy.decision import (
     decide,
     permits,
 )
-from cortexfs.core.policy.risk import Circumstances, RatedTool
-from cortexfs.core.policy.risk_settings import RiskSettings
+from cortexfs.core.policy.risk import Circumstances, RatedTool, RiskSettings
 from cortexfs.core.policy.rules import parse
 
 LINE = "allow base_t tool:fs.read execute"

@@ -12,8 +12,7 @@ from cortexfs.core.policy import rules as policy
 from cortexfs.core.policy.confirming import CallerKind, CallForm, verdict
 from cortexfs.core.policy.decision import LAYERS, PolicyCaller, PolicyQuery, Thing, decide
 from cortexfs.core.policy.lint import CODES
-from cortexfs.core.policy.risk import FLOORS, LEVELS, MODES, RatedTool
-from cortexfs.core.policy.risk_settings import Mode, Profile, RiskSettings, decode
+from cortexfs.core.policy.risk import FLOORS, LEVELS, MODES, Mode, Profile, RatedTool, RiskSettings, decode
 from tests.places import PROJECT
 
 PAGE = (PROJECT / "docs" / "policy.md").read_text()

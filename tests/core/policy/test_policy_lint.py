@@ -19,8 +19,7 @@ from cortexfs.core.policy.lint import (
     lint,
     passed,
 )
-from cortexfs.core.policy.risk import RatedTool
-from cortexfs.core.policy.risk_settings import decode
+from cortexfs.core.policy.risk import RatedTool, decode
 
 # Of the reference; the others are this project's own.
 REFERENCE = """

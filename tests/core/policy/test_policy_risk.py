@@ -11,6 +11,7 @@ from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy.risk import (
     ALLOW,
     BLOCK,
+    DEFAULT,
     FLOORS,
     LEVELS,
     MODES,
@@ -20,15 +21,18 @@ from cortexfs.core.policy.risk import (
     Axes,
     Circumstances,
     Level,
+    Profile,
     RatedTool,
+    RiskSettings,
     assess,
+    decode,
     effects_of,
     floor,
     level_of,
+    matches,
     score,
     words_of,
 )
-from cortexfs.core.policy.risk_settings import DEFAULT, Profile, RiskSettings, decode, matches
 from cortexfs.sdk.effects import ToolEffect, ToolEffectKind
 
 

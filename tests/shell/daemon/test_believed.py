@@ -19,7 +19,7 @@ from cortexfs import config
 from cortexfs.cli.mount import checks
 from cortexfs.cli.mount.checks import FAIL, OK, Subject
 from cortexfs.core.errors import Fault
-from cortexfs.core.policy.risk_settings import FILE as POLICY
+from cortexfs.core.policy.risk import FILE as POLICY
 from cortexfs.daemon import deciding
 from cortexfs.daemon.agent_ports import PolicyFile
 from cortexfs.state import directories
