@@ -32,6 +32,7 @@ COMMANDS = {
     "cancel": ("talk.follow", "end a run"),
     "ping": ("talk.follow", "see whether an object's socket answers, and how fast"),
     "session": ("talk.session", "list, show and remove sessions"),
+    "log": ("log.log", "list, search, show and remove what was asked and answered"),
     "env": ("shell.look", "print the environment of a shell that works with the mount"),
     "plugin": ("plugin.group", "make, check, sign, install, enable and list plugins"),
     "provider": ("model.provider", "add, list, test and remove the providers of models, and keep their keys"),
@@ -184,7 +185,7 @@ def _filled(made: CommandParser, of: Command) -> CommandParser:
     examples = of.examples or [verb.examples[0] for verb in of.verbs.values()]
     made.epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
     if of.verbs:
-        verbs = made.add_subparsers(metavar="VERB", required=True, dest="verb")
+        verbs = made.add_subparsers(metavar="VERB", required=not of.run, dest="verb")
         for name, verb in of.verbs.items():
             _filled(verbs.add_parser(name, help=verb.summary), verb)
     return made
@@ -193,7 +194,7 @@ def _filled(made: CommandParser, of: Command) -> CommandParser:
 def run(name: str, options: argparse.Namespace) -> int:
     """Run a command of ours, or its verb; an exit status."""
     declared = _declared(name)
-    chosen = declared.verbs[options.verb].run if declared.verbs else declared.run
+    chosen = declared.verbs[options.verb].run if getattr(options, "verb", None) else declared.run
     if isinstance(chosen, str):
         module, _, function = chosen.rpartition(".")
         chosen = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)

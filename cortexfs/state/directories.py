@@ -33,6 +33,16 @@ def places(
     )
 
 
+def cache(environ: Mapping[str, str], uid: int) -> Path:
+    """Where commands of `uid` keep what can be made anew."""
+    base = environ.get("XDG_CACHE_HOME", "")
+    return (
+        Path(base, "cortexfs")
+        if base.startswith("/")
+        else _default(environ, uid, "/var/cache", "XDG_CACHE_HOME", ".cache")
+    )
+
+
 def _absolute(path: str) -> Path:
     return Path(os.path.abspath(os.path.expanduser(path)))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -132,7 +133,7 @@ class Conversations:
         # A `done` that is not on disk is not to be seen, and yet not to be doubled.
         await log_.durable(log_.last)
         opening = frames.Start(**{address.class_: address.object})
-        live = LiveSession(address, Session(opening, _digest), log_)
+        live = LiveSession(address, Session(opening, _digest, _now), log_)
         async with self._replays if log_.visible > SHORT_LOG else nullcontext():
             damaged = await _replay(live.session, log_)
         if damaged:
@@ -280,6 +281,10 @@ async def _keep(live: LiveSession) -> None:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 async def _replay(session: Session, log_: Log) -> int:

@@ -44,6 +44,7 @@ class Ctx:
             "PATH": f"{sysconfig.get_path('scripts')}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(base),
             "LANG": "C.UTF-8",
+            "XDG_CACHE_HOME": str(base / "cache"),
             "CTX_STATE": str(self.state),
             "CTX_CONFIG": str(self.config),
             "CTX_ROOT": str(self.root),

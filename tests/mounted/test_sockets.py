@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import socket
 import stat
 
@@ -98,6 +99,7 @@ def test_a_send_and_its_frames(ctx: Ctx) -> None:
     assert types(frames) == ["start", "message", "delta", "delta", "message", "usage", "done"]
     assert frames[0]["model"] == "debug/echo"
     assert frames[0]["request"] == "msg-1"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", frames[0]["ts"])  # abi.md 5.38
     # "The log also holds the user's message (role user) after start."
     assert frames[1]["role"] == "user"
     assert frames[1]["content"] == [{"type": "text", "text": "one two"}]
@@ -113,7 +115,7 @@ def test_the_fields_come_in_order(ctx: Ctx) -> None:
 
 
 FRAMES = {  # abi.md 6.1, 6.2; what stands in brackets may be left out
-    "start": "model [request] [digest]",
+    "start": "model ts [request] [digest]",
     "delta": "text",
     "message": "role content",
     "tool_call": "call name input",

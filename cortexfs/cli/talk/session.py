@@ -82,6 +82,7 @@ def _rm(options: argparse.Namespace) -> int:
     if not options.yes and not sure(f"remove {what}?"):
         raise Fault("ECANCELED", "nothing was removed")
     sessions.remove(one)
+    _unlog(options)
     output.say(f"removed {what}")
     return EXIT_OK
 
@@ -101,6 +102,8 @@ def _gc(options: argparse.Namespace) -> int:
             now(f"removing sessions, {number} of {len(gone)}")
             with contextlib.suppress(FileNotFoundError):
                 sessions.remove(one)
+        if gone and not options.dry_run:
+            _unlog(options)
     if options.json:
         output.emit([_row(one) for one in gone])
         return EXIT_OK
@@ -109,6 +112,12 @@ def _gc(options: argparse.Namespace) -> int:
     verb = "would be removed" if options.dry_run else "removed"
     output.say(f"{counted(len(gone), 'session')} {verb}, {size(sum(one.size for one in gone))}")
     return EXIT_OK
+
+
+def _unlog(options: argparse.Namespace) -> None:
+    from cortexfs.cli.log import index  # a removal alone pays for SQLite
+
+    index.freshen(mounts.answering(options.root))
 
 
 def _there(options: argparse.Namespace) -> Iterator[StoredSession]:

@@ -81,9 +81,10 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class LoggedStart(frames.Start, frozen=True, tag="start", kw_only=True):
-    """As logged: with the working directory that the session now has, and with what tells a retry from
-    another message under the same id."""
+    """As logged: with the time, with the working directory that the session now has, and with what tells a
+    retry from another message under the same id."""
 
+    ts: str | None = None
     cwd: str | None = None
     digest: str | None = None
 
@@ -137,7 +138,9 @@ def step(state: State | None, type_: str, status: str | None = None) -> State | 
 class Session:
     """One session of one object; `opening` says whose, as its start frames do."""
 
-    def __init__(self, opening: frames.Start, digest: Digest) -> None:
+    def __init__(
+        self, opening: frames.Start, digest: Digest, now: Callable[[], str | None] = lambda: None
+    ) -> None:
         self.opening = opening
         self.first = 1  # of the events that the log still has
         self.last = 0
@@ -146,6 +149,7 @@ class Session:
         self.runs: dict[str, SessionRun] = {}
         self.active: AcceptedMessage | None = None
         self._digest = digest
+        self._now = now
         self._sends: dict[str, str] = {}
         self._waiting: deque[AcceptedMessage] = deque()
         self._leaps: list[range] = []  # numbers that no event has
@@ -325,7 +329,7 @@ class Session:
     def _begin(self, accepted: AcceptedMessage) -> list[LogEvent]:
         run, request = accepted
         fields = msgspec.structs.asdict(self.opening) | {"request": request.id}
-        start = LoggedStart(**fields, cwd=request.cwd, digest=self.runs[run].digest)
+        start = LoggedStart(**fields, ts=self._now(), cwd=request.cwd, digest=self.runs[run].digest)
         user = frames.Message(role="user", content=requests.said(request.input))
         return self._append(run, start, user)
 

@@ -1,0 +1,304 @@
+"""The index of one's own sessions with a mount: what was asked and answered, to be found by its words.
+
+    with index.opened(root, told) as log: ...       brought up to date with the sessions that there are
+    log.find(Wanted(words="migration"))             the runs, newest first
+
+Rules: all of it can be thrown away, and is made anew from the sessions; what is no index of ours in its
+place is removed, and never followed. It is its user's alone, in a folder where nobody else can put anything.
+What is looked for is words and no query, whoever wrote it. A session that is gone is out of it before any is
+shown, and its text out of the file. Without FTS5 each text is looked through.
+This file must never know a terminal, nor the daemon's own files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs.chat import sessions
+from cortexfs.cli.log import reading
+from cortexfs.cli.log.reading import LoggedRun
+from cortexfs.core.errors import Fault
+from cortexfs.state import believed, directories, no_links
+
+VERSION = 1  # of the tables; an index of another one is made anew
+BUSY_SECONDS = 60.0  # for which another command of the same user may be at work
+TOGETHER = 500  # sessions that are kept if the command is interrupted after them
+LOG = "events.jsonl"
+_TABLES = """
+CREATE TABLE sessions (id INTEGER PRIMARY KEY, object TEXT, name TEXT, mtime INTEGER, size INTEGER,
+    next INTEGER, head BLOB, UNIQUE (object, name));
+CREATE TABLE runs (id INTEGER PRIMARY KEY, session INTEGER, code TEXT, run TEXT, time REAL, model TEXT,
+    agent TEXT, status TEXT, input INTEGER, output INTEGER, start INTEGER, end INTEGER);
+CREATE INDEX by_session ON runs (session, start);
+CREATE INDEX by_time ON runs (time);
+CREATE TABLE lists (object TEXT PRIMARY KEY, digest BLOB);
+"""
+_FTS = "CREATE VIRTUAL TABLE texts USING fts5(question, answer, tokenize='unicode61 remove_diacritics 2')"
+_PLAIN = "CREATE TABLE texts (question TEXT, answer TEXT)"
+_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?)"
+_RUN = "INSERT INTO runs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TEXT = "INSERT INTO texts (rowid, question, answer) VALUES (?, ?, ?)"
+_LIKE = """r.id IN (SELECT rowid FROM texts WHERE question LIKE ? ESCAPE '!' OR answer LIKE ? ESCAPE '!')"""
+_ENTRIES = """
+SELECT r.code, r.run, s.object, s.name, r.time, r.model, r.agent, r.status, r.input, r.output, r.start, r.end,
+    t.question, t.answer
+FROM (SELECT * FROM runs r WHERE %s ORDER BY r.time DESC, r.id DESC LIMIT ?) r
+JOIN sessions s ON s.id = r.session JOIN texts t ON t.rowid = r.id ORDER BY r.time DESC, r.id DESC
+"""
+
+
+class Entry(NamedTuple):
+    """A run, as it is shown."""
+
+    id: str
+    run: str
+    object: str
+    session: str
+    time: float
+    model: str
+    agent: str
+    status: str
+    input_tokens: int
+    output_tokens: int
+    start: int
+    end: int
+    question: str
+    answer: str
+
+
+class Wanted(NamedTuple):
+    """The runs that are meant: those of which all this is true."""
+
+    words: str = ""
+    model: str = ""  # a part of its name
+    agent: str = ""
+    since: float = 0
+    id: str = ""  # its beginning, or all of the run's own
+    most: int = -1  # the newest ones; -1: all
+
+
+class _Seen(NamedTuple):
+    """A session, as the index has it."""
+
+    id: int | None = None
+    mtime: int = 0
+    size: int = -1
+    next: int = 0
+    head: bytes = b""
+
+
+class LogIndex:
+    """An open index, which another command of its user waits for."""
+
+    def __init__(self, db: sqlite3.Connection, root: str, told: Callable[[str], None]) -> None:
+        self._db = db
+        self._root = root
+        self._told = told
+        self._is_soiled = False  # there may be text of sessions that are gone
+        self.has_fts = (
+            "fts5" in db.execute("SELECT sql FROM sqlite_master WHERE name = 'texts'").fetchone()[0]
+        )
+
+    # Up to date.
+
+    def update(self) -> None:
+        """Take in what the sessions say now, and let go of those that are gone."""
+        known = [name for (name,) in self._db.execute("SELECT object FROM lists")]
+        for object_ in {*sessions.objects(self._root, "private"), *known}:
+            self._update_object(object_)
+        if self._is_soiled and self.has_fts:  # else deleted words stay in it until they are merged away
+            self._db.execute("INSERT INTO texts (texts) VALUES ('optimize')")
+
+    def _update_object(self, object_: str) -> None:
+        """By the list of its sessions, the one used last first: behind the first one that has not changed
+        there are only those that were not known. The oldest is taken in first, so that whoever is interrupted
+        finds the rest again."""
+        folder = sessions.folder(self._root, object_, "private")
+        listed = _read(folder / "index" / "list")
+        names = listed.decode(errors="replace").split()
+        digest, new = hashlib.blake2b(listed, digest_size=16).digest(), set[str]()
+        before = self._db.execute("SELECT digest FROM lists WHERE object = ?", (object_,)).fetchone()
+        if before != (digest,):
+            rows = self._db.execute("SELECT name, id FROM sessions WHERE object = ?", (object_,))
+            known: dict[str, int] = dict(rows.fetchall())
+            new = set(names) - known.keys()
+            for name in known.keys() - set(names):
+                self._forget(known[name])
+        front = takewhile(lambda name: name in new or self._has_changed(object_, folder / name), names)
+        fresh = new.union(front)
+        todo = [folder / name for name in reversed(names) if name in fresh]
+        for at in range(0, len(todo), TOGETHER):
+            if at:
+                self._told(f"reading sessions, {at} of {len(todo)}")
+                self._db.execute("COMMIT")
+                self._db.execute("BEGIN IMMEDIATE")
+            self._take(object_, todo[at : at + TOGETHER])
+        if before != (digest,):
+            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?)", (object_, digest))
+
+    def _row(self, object_: str, name: str) -> _Seen:
+        query = "SELECT id, mtime, size, next, head FROM sessions WHERE object = ? AND name = ?"
+        row = self._db.execute(query, (object_, name)).fetchone()
+        return _Seen(*row) if row else _Seen()
+
+    def _has_changed(self, object_: str, place: Path) -> bool:
+        row = self._row(object_, place.name)
+        with contextlib.suppress(OSError):
+            seen = os.stat(place / LOG)
+            return (row.mtime, row.size) != (seen.st_mtime_ns, seen.st_size)
+        return True
+
+    def _take(self, object_: str, places: list[Path]) -> None:
+        """Bring sessions up to date."""
+        rows = [self._row(object_, place.name) for place in places]
+        logs = [(place / LOG, row.next, row.head) for place, row in zip(places, rows, strict=True)]
+        for place, row, log in zip(places, rows, reading.read_all(logs), strict=True):
+            if log is None:  # it is just going
+                continue
+            if log.is_other and row.id is not None:
+                self._forget(row.id)
+            which, id_ = (object_, place.name), None if log.is_other else row.id
+            values = (id_, *which, log.mtime, log.size, log.next, log.head)
+            id_ = self._db.execute(_SESSION, values).lastrowid
+            self._drop("session = ? AND start >= ?", id_, 0 if log.is_other else row.next)
+            for run in log.runs:
+                self._add(id_, which, run, log.mtime / 1e9)
+
+    def _add(self, session: int | None, which: tuple[str, str], run: LoggedRun, seen: float) -> None:
+        code = hashlib.blake2b("/".join((*which, run.run)).encode(), digest_size=4).hexdigest()
+        about = (session, code, run.run, run.time or seen, run.model, run.agent, run.status)
+        row = self._db.execute(
+            _RUN, (*about, run.input_tokens, run.output_tokens, run.start, run.end)
+        ).lastrowid
+        self._db.execute(_TEXT, (row, run.question, run.answer))
+
+    def _forget(self, session: int) -> None:
+        self._drop("session = ?", session)
+        self._db.execute("DELETE FROM sessions WHERE id = ?", (session,))
+        self._is_soiled = True
+
+    def _drop(self, where: str, *values: int | None) -> None:
+        self._db.execute(f"DELETE FROM texts WHERE rowid IN (SELECT id FROM runs WHERE {where})", values)
+        self._db.execute(f"DELETE FROM runs WHERE {where}", values)
+
+    # What is found.
+
+    def find(self, wanted: Wanted) -> list[Entry]:
+        """Returns the runs that are meant, newest first."""
+        spelt = [word for word in wanted.words.split() if self.has_fts and any(map(str.isalnum, word))]
+        fts = " ".join('"{}" *'.format(word.replace('"', '""')) for word in spelt)
+        tests: list[tuple[str, tuple[object, ...]]] = [
+            (_LIKE, (_part(word),) * 2) for word in wanted.words.split() if word not in spelt
+        ]
+        if fts:
+            tests.append(("r.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", (fts,)))
+        if wanted.model:
+            tests.append(("r.model LIKE ? ESCAPE '!'", (_part(wanted.model),)))
+        if wanted.agent:
+            tests.append(("r.agent = ?", (wanted.agent,)))
+        if wanted.id:
+            tests.append(("(r.run = ? OR substr(r.code, 1, ?) = ?)", (wanted.id, len(wanted.id), wanted.id)))
+        tests.append(("r.time >= ?", (wanted.since,)))
+        where = " AND ".join(test for test, _ in tests)
+        values = [value for _, each in tests for value in each]
+        return [Entry(*row) for row in self._db.execute(_ENTRIES % where, [*values, wanted.most])]
+
+
+def _part(text: str) -> str:
+    """A pattern of LIKE for texts with this part."""
+    plain = text.encode(errors="replace").decode()
+    for sign in "!%_":
+        plain = plain.replace(sign, f"!{sign}")
+    return f"%{plain}%"
+
+
+def _read(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+# The file.
+
+
+@contextlib.contextmanager
+def opened(root: str, told: Callable[[str], None] = lambda _: None) -> Iterator[LogIndex]:
+    """Yields the index of the sessions with a mount, up to date. It is made anew where it is damaged."""
+    path = place(root)
+    with contextlib.ExitStack() as stack:
+        try:
+            try:
+                index = stack.enter_context(_updated(path, root, told))
+            except sqlite3.DatabaseError as problem:
+                if _is_busy(problem):
+                    raise
+                path.unlink(missing_ok=True)
+                index = stack.enter_context(_updated(path, root, told))
+        except sqlite3.Error as problem:
+            code, mend = ("EAGAIN", "try again") if _is_busy(problem) else ("EIO", "remove it, or make room")
+            raise Fault(code, f"the index {path} cannot be used: {problem}; {mend}") from None
+        yield index
+
+
+def freshen(root: str) -> None:
+    """Have what was removed out of the index at once, where there is one."""
+    if place(root).exists():
+        with opened(root):
+            pass
+
+
+def _is_busy(problem: sqlite3.Error) -> bool:
+    return getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+
+
+def place(root: str) -> Path:
+    """The file of a mount's index: what is at a place, and is somebody's, is told apart from others."""
+    owner = os.stat(f"{root}/status").st_uid
+    name = hashlib.blake2b(f"{owner} {root}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return directories.cache(os.environ, os.getuid()) / f"log-{name}.db"
+
+
+@contextlib.contextmanager
+def _updated(path: Path, root: str, told: Callable[[str], None]) -> Iterator[LogIndex]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    believed.folder(path.parent)
+    with contextlib.suppress(FileNotFoundError):
+        seen = path.lstat()
+        if (seen.st_mode, seen.st_uid, seen.st_nlink) != (stat.S_IFREG | 0o600, os.geteuid(), 1):
+            path.unlink()
+    os.close(no_links.opener(str(path), os.O_RDWR | os.O_CREAT))
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)) as db:
+        for setting in (
+            "secure_delete = ON",
+            "synchronous = OFF",
+        ):  # a crash of the machine may cost the index
+            db.execute(f"PRAGMA {setting}")
+        db.execute("BEGIN IMMEDIATE")
+        _make(db)
+        index = LogIndex(db, root, told)
+        index.update()
+        db.execute("COMMIT")
+        yield index
+
+
+def _make(db: sqlite3.Connection) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (0, VERSION):
+        raise sqlite3.DatabaseError(f"its version is {version}")
+    if version:
+        return
+    for table in _TABLES.split(";"):
+        db.execute(table)
+    try:
+        db.execute(_FTS)
+    except sqlite3.OperationalError:  # this Python's SQLite has no FTS5
+        db.execute(_PLAIN)
+    db.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,0 +1,187 @@
+"""`ctx log`: what was asked and answered, newest first.
+
+Rules: only one's own sessions are shown, as their files in the mount tell of them, and found by an index of
+one's own (index.py). A question is removed with its session. What models have said is escaped on a terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from typing import Any
+
+from cortexfs.chat import sessions
+from cortexfs.chat.calls import counted
+from cortexfs.chat.printing import quoted
+from cortexfs.cli import kept, mounts, output, prices, progress
+from cortexfs.cli.log import index, reading
+from cortexfs.cli.log.index import LOG, Entry, Wanted
+from cortexfs.cli.output import sure
+from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.models.prices import Prices
+from cortexfs.core.safe_text import prose
+
+MOST = 20
+ALL = 1 << 40  # characters of a text that is shown
+UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M")
+
+
+def _list(options: argparse.Namespace) -> int:
+    if options.n < 0:
+        raise Fault("EINVAL", "-n cannot be negative; 0 shows all")
+    root = mounts.answering(options.root)
+    wanted = Wanted(
+        words=options.q or "",
+        model=_model(root, options.model or ""),
+        agent=(options.agent or "").rpartition("/")[2],
+        since=moment(options.since, time.time()) if options.since else 0,
+        most=options.n or -1,
+    )
+    found = _found(root, wanted)
+    if options.json:
+        known = prices.load()
+        output.emit([_row(entry, known) for entry in found])
+        return EXIT_OK
+    if not found:
+        output.say(
+            "there is nothing of that" if wanted._replace(most=-1) != Wanted() else "nothing was asked yet"
+        )
+        return EXIT_OK
+    rows = [(each.id, when(each.time), _who(each), each.question.strip()) for each in found]
+    output.table(("id", "asked", "of", "question"), rows)
+    return EXIT_OK
+
+
+def _show(options: argparse.Namespace) -> int:
+    root = mounts.answering(options.root)
+    entry = _one(root, options.logged)
+    with open(sessions.place(root, entry.object, "private", entry.session) / LOG, "rb") as log:
+        runs, _ = reading.told(log, entry.start, entry.end, ALL)
+    entry = entry._replace(question=runs[0].question, answer=runs[0].answer) if runs else entry
+    known = prices.load()
+    if options.json:
+        output.emit(_row(entry, known))
+        return EXIT_OK
+    cost = _cost(entry, known)
+    used = f"{entry.input_tokens:,} tokens in, {entry.output_tokens:,} out"
+    about = (when(entry.time), _who(entry), f"session {entry.session}", entry.status, used, known.told(cost))
+    print(", ".join(part for part in about if part))
+    escape = prose if sys.stdout.isatty() else str
+    print(f"\n{quoted(escape(entry.question))}\n\n{escape(entry.answer)}")
+    return EXIT_OK
+
+
+def _rm(options: argparse.Namespace) -> int:
+    root = mounts.answering(options.root)
+    entry = _one(root, options.logged)
+    one = sessions.find(root, entry.object, "private", entry.session)
+    what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
+    if not options.yes and not sure(f"remove {what}?"):
+        raise Fault("ECANCELED", "nothing was removed")
+    sessions.remove(one)
+    index.freshen(root)
+    output.say(f"removed {what}")
+    return EXIT_OK
+
+
+def _on(options: argparse.Namespace) -> int:
+    kept.turn(on=options.verb == "on")
+    output.say("what ctx ask is asked is kept" if kept.is_on() else "ctx ask keeps nothing; see: ctx log on")
+    return EXIT_OK
+
+
+def _found(root: str, wanted: Wanted) -> list[Entry]:
+    with progress.shown("reading sessions") as now, index.opened(root, now) as log:
+        if wanted.words and not log.has_fts:
+            output.say("this Python's SQLite has no FTS5: every text is looked through, which takes longer")
+        return log.find(wanted)
+
+
+def _one(root: str, id_: str) -> Entry:
+    """The entry that is meant by an id, its beginning, or the id of its run."""
+    found = _found(root, Wanted(id=id_))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Fault("EINVAL", f"{id_!r} may be {', '.join(each.id for each in found[:5])}; say more of it")
+    raise Fault("ENOENT", f"there is no {id_!r} in the log; see: ctx log")
+
+
+def _model(root: str, name: str) -> str:
+    """The part of a model's name that was given, or what an alias of that name means."""
+    link = f"{root}/model/{name.removeprefix('model/')}"
+    name = os.path.relpath(os.path.realpath(link), f"{root}/model") if os.path.islink(link) else name
+    return name.removeprefix("model/")
+
+
+def _who(entry: Entry) -> str:
+    return f"agent {entry.agent}" if entry.agent else entry.model
+
+
+def _cost(entry: Entry, known: Prices) -> float | None:
+    return known.cost(entry.model, entry.input_tokens, entry.output_tokens)
+
+
+def _row(entry: Entry, known: Prices) -> dict[str, Any]:
+    asked = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.time))
+    row = entry._asdict() | {"time": asked, "cost": _cost(entry, known), "currency": known.currency}
+    return {key: value for key, value in row.items() if key not in ("start", "end")}
+
+
+def when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def moment(text: str, now: float) -> float:
+    """The time that is meant by `3d`, `12h`, `2026-11-25` or `2026-11-25T08:30`, here; EINVAL for others."""
+    if ago := _AGO.fullmatch(text):
+        return now - int(ago[1]) * UNITS[ago[2]]
+    for form in _MOMENTS:
+        try:
+            return time.mktime(time.strptime(text, form))
+        except (ValueError, OverflowError):
+            continue
+    raise Fault("EINVAL", f"--since: {text!r} is no time; say 3d, 12h, 2026-11-25 or 2026-11-25T08:30")
+
+
+ID = arg("logged", "ID", "as `ctx log` shows it, or its beginning")
+VERBS = {
+    "show": Command(
+        _show, (ROOT, ID, JSON), ("ctx log show 5f0c9a1e",), "show a question with its whole answer"
+    ),
+    "rm": Command(
+        _rm,
+        (ROOT, ID, flag("--yes", "do not ask")),
+        ("ctx log rm 5f0c9a1e",),
+        "remove the session of a question",
+    ),
+    "off": Command(_on, (), ("ctx log off",), "have ctx ask keep nothing from now on"),
+    "on": Command(_on, (), ("ctx log on",), "have ctx ask keep what it is asked again"),
+}
+COMMANDS = {
+    "log": Command(
+        _list,
+        (
+            arg("-n", "COUNT", f"how many, 0 for all (default: {MOST})", type=int, default=MOST),
+            arg("-q", "TEXT", "only those in which all these words, or words that begin so, are"),
+            arg("--model", "MODEL", "only those that this model answered, or one with this in its name"),
+            arg("--agent", "AGENT", "only those that were asked of this agent"),
+            arg("--since", "TIME", "only those since then: 3d, 12h, 2026-11-25 or 2026-11-25T08:30"),
+            JSON,
+        ),
+        (
+            "ctx log",
+            "ctx log -q 'migration postgres' --since 4w",
+            "ctx log --model gpt --json | jq -r '.[].answer'",
+            "ctx log show 5f0c9a1e",
+            "ctx log off",
+        ),
+        verbs=VERBS,
+    )
+}

@@ -1,0 +1,162 @@
+"""The runs of a session, as its log tells them: a `LoggedRun` for each message.
+
+Main path: `read_all` reads logs from where they were read up to. `told` gives the runs of one, and the place
+from which to go on: behind the last run, or where one begins that is not over.
+
+Rules: a log is read as its user may, through the mount, and its lines are a stranger's: what is no event of
+ours is passed over. Of a text, MOST characters are kept. This file must never know an index or a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from calendar import timegm
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from cortexfs.core import frames
+
+READERS = 8
+HEAD = 128  # bytes of a log's first line, with the id of a run, which no other log has
+MOST = 1 << 20  # characters of a question, or of an answer, that are found by
+# The lines that say something here; deltas, which most lines are, come again as a whole.
+_TELLING = tuple(b'{"type":"%b"' % name for name in (b"start", b"message", b"usage", b"error", b"done"))
+_TS = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class LoggedRun(msgspec.Struct):
+    """A message, and what came of it. `start` and `end` are where it stands in its log."""
+
+    run: str
+    start: int
+    end: int = 0
+    time: float = 0
+    model: str = ""
+    agent: str = ""
+    status: str = "active"
+    input_tokens: int = 0
+    output_tokens: int = 0
+    question: str = ""
+    answer: str = ""
+
+
+class _Text(msgspec.Struct):
+    text: str = ""
+
+
+class _Event(msgspec.Struct):
+    type: str
+    run: str = ""
+    ts: str = ""
+    model: str = ""
+    agent: str = ""
+    role: str = ""
+    content: list[_Text] = []
+    input_tokens: int = 0
+    output_tokens: int = 0
+    status: str = ""
+    code: str = ""
+    message: str = ""
+
+
+_events = msgspec.json.Decoder(_Event)
+
+
+class SessionLog(NamedTuple):
+    """The log of a session, as it was when it was read from a place on."""
+
+    mtime: int
+    size: int
+    head: bytes
+    is_other: bool  # than the one that was known by its head: it was read from its beginning
+    runs: list[LoggedRun]
+    next: int
+
+
+def read_all(logs: Sequence[tuple[Path, int, bytes]]) -> Iterable[SessionLog | None]:
+    """Reads logs, each from its place on. To read one is to wait for the daemon, so many are read at once."""
+    if len(logs) < READERS:
+        return [read(*log) for log in logs]
+    from concurrent.futures import ThreadPoolExecutor  # whose import takes longer than a few logs
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(lambda log: read(*log), logs))
+
+
+def read(path: Path, start: int, head: bytes) -> SessionLog | None:
+    """Returns what a log says from there on; None where it is gone."""
+    try:
+        with open(path, "rb") as file:
+            seen, first = os.fstat(file.fileno()), file.readline(HEAD)
+            is_other = first != head
+            runs, following = told(file, 0 if is_other else start)
+            return SessionLog(seen.st_mtime_ns, seen.st_size, first, is_other, runs, following)
+    except OSError:
+        return None
+
+
+def told(log: BinaryIO, start: int, stop: int | None = None, most: int = MOST) -> tuple[list[LoggedRun], int]:
+    """Returns the runs of a log between two places, and the place from which to go on the next time."""
+    found: dict[str, LoggedRun] = {}
+    end = start
+    for offset, line in _lines(log, start, stop):
+        end = offset + len(line)
+        if line.startswith(_TELLING) and (event := _event(line)):
+            if event.type == "start":
+                found[event.run] = LoggedRun(event.run, offset, time=_seconds(event.ts))
+            if run := found.get(event.run):
+                _take(run, event, most)
+                run.end = end
+    runs = list(found.values())
+    return runs, min([run.start for run in runs if run.status == "active"], default=end)
+
+
+def _take(run: LoggedRun, event: _Event, most: int) -> None:
+    match event.type:
+        case "start":
+            run.model, run.agent = event.model, event.agent
+        case "message":
+            text = "".join(part.text for part in event.content)
+            if event.role == "user":
+                run.question = _joined(run.question, text)[:most]
+            else:
+                run.answer = _joined(run.answer, text)[:most]
+        case "usage":
+            run.model = event.model or run.model
+            run.input_tokens += event.input_tokens
+            run.output_tokens += event.output_tokens
+        case "error":
+            run.answer = _joined(run.answer, f"{event.code}: {event.message}")[:most]
+        case _:
+            run.status = event.status or "error"
+
+
+def _joined(before: str, text: str) -> str:
+    return f"{before}\n{text}" if before else text
+
+
+def _event(line: bytes) -> _Event | None:
+    try:
+        return _events.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _lines(log: BinaryIO, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
+    """The whole lines of a log, with their places."""
+    log.seek(start)
+    while (stop is None or start < stop) and (line := log.readline(frames.MAX_LINE)).endswith(b"\n"):
+        yield start, line
+        start += len(line)
+
+
+def _seconds(ts: str) -> float:
+    """The time of an event; 0 where it has none, as those of earlier versions."""
+    try:
+        return float(timegm(time.strptime(ts, _TS)))
+    except ValueError:
+        return 0.0
