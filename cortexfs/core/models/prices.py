@@ -12,7 +12,7 @@ This file must never know where prices are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -34,7 +34,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a file of prices."""
 
     currency: Annotated[str, Meta(min_length=1, max_length=8, pattern=r"^[A-Za-z€$£¥]+\Z")] = "USD"
-    models: Mapping[str, Price] = {}
+    models: dict[str, Price] = {}
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         """The money for these tokens of a model; None where its price is not known."""

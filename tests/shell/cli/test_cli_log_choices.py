@@ -28,9 +28,9 @@ def test_prices_are_those_of_the_users_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[models", "is not TOML"),
-        ('[models."a/b"]\ninput = -1\noutput = 1', "Expected `float` >= 0.0"),
-        ('[models."a/b"]\ninput = 1', "missing required field `output`"),
+        ("[models", "it is not TOML"),
+        ('[models."a/b"]\ninput = -1\noutput = 1', "models.NAME.input: expected float >= 0.0"),
+        ('[models."a/b"]\ninput = 1', "missing key models.NAME.output"),
     ],
 )
 def test_a_fault_of_the_prices_names_the_file_and_the_key(folder: Path, text: str, why: str) -> None:
