@@ -38,7 +38,7 @@ from cortexfs.state.control_store import ControlStore
 from cortexfs.state.run_logs import Logs
 from cortexfs.tree import kernel
 from cortexfs.tree.attributes import Entries
-from cortexfs.tree.home_agents import OwnAgents
+from cortexfs.tree.home_objects import OwnObjects
 from cortexfs.tree.kernel import guarded
 from cortexfs.tree.open_files import FIRST_HANDLE, ControlFile, Handles, LogFile, OpenFile
 from cortexfs.tree.session_view import Spaces
@@ -85,7 +85,7 @@ class Filesystem(pyfuse3.Operations):
             now=clock(),
         )
         self._changes = TreeWrites(self.tree, store, clock)
-        self.own = OwnAgents(self.tree, self._changes, state, clock, forgotten)
+        self.own = OwnObjects(self.tree, self._changes, state, clock, forgotten)
         self.bindings = Bindings(self.tree, forget)
         self._spaces = Spaces(self.tree.nodes, sessions, self.tree.owner, clock, logs)
         self._entries = Entries(self.tree, self._spaces, logs, status, commands, clock)

@@ -20,7 +20,7 @@ from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import controls, edits, places
 from cortexfs.core.tree.places import AGENT, FOLDER, SOCKET, Keep
 from cortexfs.core.tree.tree import Tree
-from cortexfs.tree import home_agents, open_files, writes
+from cortexfs.tree import home_objects, open_files, writes
 from tests.core.tree.test_tree import EXAMPLES, NOW, at, make, names
 from tests.places import PROJECT
 
@@ -200,7 +200,7 @@ def test_numbers_of_agents_md() -> None:
     mib = (
         f"{writes.MAX_OF_HOME >> 20} MiB written in their files, {open_files.MAX_OF_HOME} files of them open"
     )
-    assert f"You can have {home_agents.MAX_OF_USER} agents, with {mib}" in page
+    assert f"You can have {home_objects.MAX_OF_USER} agents, with {mib}" in page
     assert f"at most {writes.MAX_LINES} lines of policy each" in page
     assert f"and {edits.MAX_OF_HOME} temporary files" in page
-    assert f"all users together {home_agents.MAX_IN_TREE} agents" in page
+    assert f"all users together {home_objects.MAX_IN_TREE} agents" in page

@@ -16,7 +16,7 @@ from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.tree import edits
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state.control_store import ControlStore
-from cortexfs.tree import home_agents, open_files, writes
+from cortexfs.tree import home_objects, open_files, writes
 from cortexfs.tree.fuse import Filesystem
 from tests.shell.handlers import Fields, NoLogs, caller, refused, registry
 from tests.shell.session_stores import store
@@ -229,7 +229,7 @@ async def test_the_socket_is_bound_in_the_root_and_seen_in_the_home(tmp_path: Pa
 
 
 async def test_how_many_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home_agents, "MAX_OF_USER", 2)
+    monkeypatch.setattr(home_objects, "MAX_OF_USER", 2)
     async with homes(tmp_path) as world:
         for name in ("a", "b"):
             await world.make(name)
@@ -237,8 +237,8 @@ async def test_how_many_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytes
             await world.make("c")
         await world.unlink(f"{AGENTS}/a")
         await world.make("c")
-        monkeypatch.setattr(home_agents, "MAX_OF_USER", 9)
-        monkeypatch.setattr(home_agents, "MAX_IN_TREE", 2)
+        monkeypatch.setattr(home_objects, "MAX_OF_USER", 9)
+        monkeypatch.setattr(home_objects, "MAX_IN_TREE", 2)
         with refused(errno.ENOSPC):
             await world.make("d")
 

@@ -34,7 +34,7 @@ MAX_OF_USER = 64
 MAX_IN_TREE = 2048  # each has a listener, which is a descriptor
 
 
-class OwnAgents:
+class OwnObjects:
     def __init__(
         self,
         tree: Tree,
