@@ -96,9 +96,13 @@ class _Run:
         self._driver = world.driver(self._model)
         cap = world.control(self._model, "cap").split()
         self._native, self._plain = NATIVE in cap, GRAMMAR in cap
-        names = self._setup.tools
-        self._hidden = {name: why for name in names if (why := self._powers.hidden(("tool", name)))}
-        self._tools = Toolbox(world, names, self._hidden)
+        names, uid = self._setup.tools, who.identity.uid
+        self._hidden = {}
+        for name in names:
+            found = world.find("tool", name, uid)
+            if why := self._powers.hidden(found.key if found else ("tool", name)):
+                self._hidden[name] = why
+        self._tools = Toolbox(world, names, self._hidden, uid)
         self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
         own = who.identity
@@ -125,6 +129,7 @@ class _Run:
     # The loop.
 
     async def answer(self) -> None:
+        await self._world.hold(self._identity)
         try:
             with (
                 self._world.begun.run(self._turn.who.identity.uid, self._setup),

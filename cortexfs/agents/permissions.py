@@ -194,7 +194,7 @@ class Powers:
         )
         thing = Thing(
             class_=object_.class_,
-            name=object_.key[1],
+            name=object_.name if object_.class_ == "tool" else object_.key[1],
             alias=alias,
             path=f"{self._world.root}/{object_.path}",
             is_its_model=how.is_its_model,

@@ -89,7 +89,11 @@ class AgentPorts(Protocol):
     async def home(self, uid: int) -> str:
         """The home directory of a user, as the password database has it; empty where he is not in it."""
 
-    def find(self, class_: str, name: str) -> Object | None: ...
+    def find(self, class_: str, name: str, uid: int | None = None) -> Object | None:
+        """Returns the object of a name: of a user's own and everybody's, the user's."""
+
+    async def hold(self, identity: hostcalls.Identity) -> None:
+        """Have the scripts that this identity may write be nobody's tools any more."""
 
     def control(self, object_: Object, name: str) -> str: ...
 

@@ -30,21 +30,28 @@ Meant: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]
 
 
 class Toolbox:
-    def __init__(self, world: AgentPorts, names: Collection[str], hidden: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        world: AgentPorts,
+        names: Collection[str],
+        hidden: Collection[str] = (),
+        uid: int | None = None,
+    ) -> None:
         self._world = world
+        self._uid = uid  # of the person for whom the run is
         self._names = dict.fromkeys(names)
         self._hidden = hidden
 
     def __iter__(self) -> Iterator[Object]:
-        shown = (name for name in self._names if name not in self._hidden)
-        return (tool for name in shown if (tool := self.now(name)) is not None)
+        found = (self.now(name) for name in self._names if name not in self._hidden)
+        return (tool for tool in found if tool is not None and not tool.status.startswith("broken"))
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(tool.name for tool in self)
 
     def now(self, name: str) -> Object | None:
-        return self._world.find("tool", name) if name in self._names else None
+        return self._world.find("tool", name, self._uid) if name in self._names else None
 
     def shown(self) -> list[ToolOffer]:
         return [ToolOffer(tool.name, tool.description, _shown(tool)) for tool in self]

@@ -3,6 +3,7 @@
     view(table, cwd, root=..., home=..., writable=...)   -> (("/srv/project", "rwx"), ("/usr", "rx"), ...)
     within(child, parent)                                -> what both of them show
     caps(table, home)                                    -> what such a view may not show all the same
+    may_write(view, caps, path)                          -> whether both let a path be written
 
 Rules: a path may be opened with the letters of every entry that covers it, as Landlock has it: an entry adds
 to those above it and takes nothing back. What no entry covers is closed. Entries need not exist. The default
@@ -102,6 +103,21 @@ def caps(mounts: str, home: str) -> View:
         return ()
     most = {**dict.fromkeys(SECRETS, ""), **HOME}
     return tuple((f"{home}/{name}", letters) for name, letters in most.items())
+
+
+def opened(of: View, path: str, letters: str) -> View:
+    """Returns the view that shows this path, too."""
+    return _ordered((*of, (path, letters)))
+
+
+def may_write(of: View, most: View, path: str) -> bool:
+    """Returns True if a view, as far as its caps let it, opens a path for writing."""
+    capped = (
+        letters
+        for above, letters in most
+        if (path.startswith(above[:-1]) if above.endswith("*") else is_below(path, above))
+    )
+    return "w" in allowed(of, path) and all("w" in letters for letters in capped)
 
 
 def within(child: View, parent: View) -> View:

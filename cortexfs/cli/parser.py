@@ -38,6 +38,7 @@ COMMANDS = {
     "provider": ("model.provider", "add, list, test and remove the providers of models, and keep their keys"),
     "model": ("model.provider", "make a model with defaults of its own"),
     "agent": ("agent.agent", "make, list and remove agents"),
+    "tool": ("tool.tool", "make a script a tool, list such tools and remove them"),
     "policy": ("agent.policy", "say who may run what and why, look for what is wrong, undo policies"),
     "mcp": ("mcp.mcp", "serve the tools of a mount to MCP clients, and take in those of MCP servers"),
     "completion": ("shell.about", "print a completion script for bash, zsh or fish"),

@@ -21,6 +21,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 HOME = "home/"
+OWN = ("agent", "tool")  # the classes of what users make in their homes
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,11 @@ def own_key(class_: str, uid: int, name: str) -> Key:
 def is_own(key: Key) -> bool:
     """Returns True if it is in somebody's home."""
     return key[1].count("/") == 2
+
+
+def uid_of(key: Key) -> int | None:
+    """Returns the user in whose home it is."""
+    return int(key[1].split("/")[1]) if is_own(key) else None
 
 
 def path_of(key: Key) -> str:
@@ -123,9 +129,9 @@ class Registry:
         """Of what is everybody's."""
         return self._names[class_]
 
-    def own(self, uid: int) -> tuple[str, ...]:
-        """The names of the agents in a home."""
-        return self._own.get(uid, ())
+    def own(self, class_: str, uid: int) -> tuple[str, ...]:
+        """The names of the objects of a class in a home."""
+        return self._own.get((class_, uid), ())
 
     def meant(self, class_: str, name: str, uid: int | None) -> Key:
         """Returns the object that a name means to a user: his own, if it works, or everybody's."""
@@ -143,12 +149,12 @@ def diff(old: Registry, new: Registry) -> RegistryChanges:
     )
 
 
-def _by_home(objects: Iterable[Object]) -> dict[int, tuple[str, ...]]:
-    homes: dict[int, list[str]] = {}
+def _by_home(objects: Iterable[Object]) -> dict[tuple[str, int], tuple[str, ...]]:
+    homes: dict[tuple[str, int], list[str]] = {}
     for one in objects:
         if one.home is not None:
-            homes.setdefault(one.home, []).append(one.name)
-    return {uid: tuple(own) for uid, own in homes.items()}
+            homes.setdefault((one.class_, one.home), []).append(one.name)
+    return {place: tuple(own) for place, own in homes.items()}
 
 
 def _by_provider(models: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

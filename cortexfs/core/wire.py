@@ -66,7 +66,7 @@ OBSERVER = ord("n")  # msgpack [source or nil, content]
 MEDIA = ord("m")  # JSON attachment
 EVENT = ord("v")  # JSON of a model's frame: reasoning_delta, tool_call or usage
 INPUT = ord("j")  # pieces of JSON, then an empty one; its answer: empty, or msgpack [who changed it, JSON]
-DESCRIPTORS = ord("t")  # JSON list of hostcalls.Descriptor
+DESCRIPTORS = ord("t")  # JSON list of hostcalls.Descriptor; in a call, the comment that a script has now
 FAULT = ord("f")  # msgpack [code, message]; DONE follows
 DONE = ord("z")  # empty, or WORN
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
+from cortexfs.agents.view import may_write, opened
 from cortexfs.agents.window.context import Files
 from cortexfs.config import AgentSettings
 from cortexfs.core import hostcalls
@@ -23,9 +25,10 @@ from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import Frame
 from cortexfs.core.hostcalls import CallOutcome
+from cortexfs.core.manifest import own_script
 from cortexfs.core.policy import risk
 from cortexfs.core.policy.risk import FILE, RiskSettings
-from cortexfs.core.registry import Key, Object
+from cortexfs.core.registry import Key, Object, uid_of
 from cortexfs.daemon import starts
 from cortexfs.daemon.agent_context_files import ContextFiles
 from cortexfs.hooks.middleware import MiddlewareCall
@@ -63,6 +66,7 @@ class AgentWorld:
             (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
         self.begun = Begun()
+        self._calling: dict[str, hostcalls.Identity] = {}  # the tools of agents that are called now, by run
         self._policy = PolicyFile(config.directory / FILE)
 
     async def home(self, uid: int) -> str:
@@ -72,8 +76,21 @@ class AgentWorld:
     def settings(self) -> RiskSettings:
         return self._policy.read()
 
-    def find(self, class_: str, name: str) -> Object | None:
-        return self._daemon.fs.tree.registry.get(class_, name)
+    def find(self, class_: str, name: str, uid: int | None = None) -> Object | None:
+        registry = self._daemon.fs.tree.registry
+        return registry.objects.get(registry.meant(class_, name, uid))
+
+    async def hold(self, identity: hostcalls.Identity) -> None:
+        view, fs = identity.view, self._daemon.fs
+        if view is not None and fs.tree.registry.own("tool", identity.uid):
+            await fs.hold(identity.uid, partial(may_write, view, identity.caps), identity.label)
+
+    async def hold_again(self, keys: Iterable[Key]) -> None:
+        """The same of calls that go on: their user may just have written what these scripts are."""
+        users = {uid_of(key) for key in keys if key[0] == "tool"}
+        for identity in [*self._calling.values()]:
+            if identity.uid in users:
+                await self.hold(identity)
 
     def control(self, object_: Object, name: str) -> str:
         return self._daemon.fs.control(object_, name)
@@ -102,7 +119,7 @@ class AgentWorld:
         found = {}
         for object_ in agents:
             status = object_.status
-            if not status.startswith("broken"):
+            if object_.class_ == "agent" and not status.startswith("broken"):
                 try:
                     self.model(setup_of(self, object_).model)
                 except Fault as fault:
@@ -143,13 +160,21 @@ class AgentWorld:
         except Fault as refused:  # too many at once
             return CallOutcome("", refused)
         fault: Fault | None = Fault("ECANCELED", "")
+        self._calling[run.id] = identity
         try:
+            await self.hold(identity)
+            if tool.home is not None:
+                identity = replace(identity, view=opened(identity.view or (), self._script(tool), "rx"))
             outcome = await self._daemon.tools.call(tool, identity, replace(asked, run=run.id), say)
             fault = outcome.fault
             run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
             return outcome
         finally:
+            del self._calling[run.id]
             self._daemon.runs.close(run, fault)
+
+    def _script(self, tool: Object) -> str:
+        return own_script.read(self.control(tool, own_script.CONTROL)).path
 
     def admit(self, object_: Object, identity: hostcalls.Identity, arguments: list[bytes]) -> None:
         """Before something runs that a run under a label has called: EACCES unless that is an agent's, and

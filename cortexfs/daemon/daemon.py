@@ -261,8 +261,15 @@ class Daemon:
             listener = await listen(self.starter, self.fs.bindings)
             with safe_sockets.closing(listener):
                 async with trio.open_nursery() as calls_:
-                    find, command = self.fs.object_of, self.commands.chosen
-                    tree = ExecTree(str(self.root), find, command, self.drivers.chosen, self.world.admit)
+                    fs, world = self.fs, self.world
+                    tree = ExecTree(
+                        str(self.root),
+                        fs.object_of,
+                        self.commands.chosen,
+                        self.drivers.chosen,
+                        world.admit,
+                        fs.own.renew,
+                    )
                     settings = terms.of_exec(self.config, self._connections)
                     exec_ = Exec(
                         tree, self.pool, self.runs, settings, self.arrivals, self._strict, self.middleware

@@ -87,16 +87,17 @@ class Reload:
         await daemon.fs.apply(registry)
         main = DEFAULT if registry.get("model", DEFAULT) else "debug/echo"
         await daemon.fs.offer("main", f"{daemon.root}/model/{main}")
-        await self._replace_hosts(registry)
+        await self._replace_hosts()
         await self._check(None)
         await daemon.sockets.reconcile(daemon.fs.tree.registry)
         daemon.watch.reconcile(servers.plugins)
 
-    async def _replace_hosts(self, registry: Registry) -> None:
+    async def _replace_hosts(self) -> None:
         """Of plugins that are no more, or are others now."""
         daemon, hooks = self._daemon, self._daemon.middleware.hooks
         hooks.apply(daemon.catalog.served)
-        wanted = {one.plugin for one in (*registry, *daemon.catalog.commands.values())} | {*hooks.plugins}
+        shown = daemon.fs.tree.registry  # with what is users' own
+        wanted = {one.plugin for one in (*shown, *daemon.catalog.commands.values())} | {*hooks.plugins}
         daemon.pool.replace(lambda plugin: plugin in wanted)
         await trio.to_thread.run_sync(daemon.offers.sweep, wanted | daemon.pool.plugins)
 
@@ -104,7 +105,7 @@ class Reload:
 
     def _changed(self, key: Key) -> None:
         """Somebody has written a control."""
-        if key[0] == "agent":
+        if key[0] == "agent" or is_own(key):
             self._agents_changed.set()
         if is_own(key):
             self._own_changed.add(key)
@@ -116,6 +117,7 @@ class Reload:
             self._agents_changed = trio.Event()
             async with self._applying:
                 changed, self._own_changed = self._own_changed, set()
+                await self._daemon.world.hold_again(changed)
                 if await self._check(changed) or changed:
                     await self._daemon.sockets.reconcile(self._daemon.fs.tree.registry)
 

@@ -27,7 +27,7 @@ from cortexfs.host.esm import tools
 from cortexfs.host.mcp import manifest_rpc
 from cortexfs.host.mcp import tools as mcptools
 from cortexfs.host.native import library
-from cortexfs.host.process import jsonl, one_shot
+from cortexfs.host.process import jsonl, one_shot, script
 from cortexfs.host.wasm import tools as wasm
 
 
@@ -60,6 +60,8 @@ def _python(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
 
 def _programs(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     declared = targets.declared(plugin, targets.Programs)
+    if declared.protocol == "argv":
+        return script.tools(declared.tools)
     if declared.protocol == "jsonl":
         companions = jsonl.Companions()
         return [jsonl.StreamingTool(program, companions) for program in declared.tools]
@@ -81,7 +83,12 @@ _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
 
 
 def has_changed(plugin: hostcalls.Plugin) -> bool:
-    return plugin.kind == MCP_SERVER and mcptools.has_changed(plugin)
+    return mcptools.has_changed(plugin) if plugin.kind == MCP_SERVER else script.has_changed()
+
+
+def news(tool: sdk.Tool) -> str:
+    """Returns the comment of a script that is another one than the daemon knows of; mostly nothing."""
+    return tool.news if isinstance(tool, script.ScriptTool) else ""
 
 
 def await_change(plugin: hostcalls.Plugin, runtime: sdk.ToolRuntime) -> None:

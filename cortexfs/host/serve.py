@@ -203,6 +203,8 @@ class _Host:
         tool, validator = self._tool(request.invocation.tool_name, request.environment)
         _stand(rights, request)
         runtime.begin(request)
+        if news := loaders.news(tool):
+            runtime.send(wire.message(wire.DESCRIPTORS, news.encode()))
         dry = False
         if request.input is not None:
             value = jsontext.json_object(request.input)

@@ -69,6 +69,7 @@ class ExecTree(NamedTuple):
     driver: Callable[[Object, str], Driver]  # what answers for a model or an agent, by its use
     # Raises a Fault where what runs under a label may not run this with these arguments.
     admit: Callable[[Object, Identity, list[bytes]], None]
+    renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script is another one
 
 
 class _Call(NamedTuple):
@@ -194,6 +195,9 @@ class Exec:
                 await self._pool.people.met(caller.identity)
             work = relay.work(self._pool, object_.plugin, asked, caller, timeout)
             await relay.until_the_end(work)
+            if relay.news and object_.home is not None and not caller.identity.label:
+                await in_task()
+                await self._tree.renew(object_, relay.news)
         finally:
             relay.close()
             if let_go:

@@ -58,6 +58,7 @@ class Relay(RunnerSide):
         self._let_go = True  # the host has no part in this run any more
         self._broken = False  # it has died, or is not to be trusted with another call
         self._worn = False  # it says itself that it is to have no other
+        self.news = b""  # what it says of a script that is another one now
 
     async def work(
         self,
@@ -216,6 +217,8 @@ class Relay(RunnerSide):
             return voice.say(frames.Observer(run=run.id, source=source, content=content))
         elif kind == wire.MEDIA:
             return voice.say(frames.Media(run=run.id, attachment=msgspec.json.decode(payload)))
+        elif kind == wire.DESCRIPTORS:
+            self.news = payload
         elif kind == wire.FAULT:
             self.fault = of_the_tool(*heard_faults.decode(payload))
         elif kind == wire.WANT:

@@ -3,7 +3,7 @@
     tool/fs.read.d/policy              a written control
     tool/fs.read.d/.absent.policy      a control that was removed (if a policy, it counts still)
     tool/fs.read.d/.new.policy.7       the draft of an open file, until that is closed
-    agent/home/1000/mine.d/tools       a control of an agent in somebody's home
+    agent/home/1000/mine.d/tools       a control of an agent or tool in somebody's home
     links/model/main -> /ctx/model/p/m an alias, as a link
     links/home/<uid>/<class>/          homes, with their aliases
 
@@ -30,7 +30,7 @@ import msgspec
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
-from cortexfs.core.registry import Key, plain
+from cortexfs.core.registry import OWN, Key, plain
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.written_values import Written
 from cortexfs.state import believed, no_links, whole_files
@@ -71,10 +71,11 @@ class ControlStore:
         for class_ in names.CLASSES:
             self._load_class((class_,), kept)
             self._load_aliases((class_,), kept)
-        for home in self._entries(self._root / "agent" / "home"):
-            for entry in self._entries(home):
-                if entry.name.endswith(".d"):
-                    self._load_values(("agent", f"home/{home.name}/{entry.name[:-2]}"), entry, kept)
+        for class_ in OWN:
+            for home in self._entries(self._root / class_ / "home"):
+                for entry in self._entries(home):
+                    if entry.name.endswith(".d"):
+                        self._load_values((class_, f"home/{home.name}/{entry.name[:-2]}"), entry, kept)
         for home in self._entries(self._root / LINKS / "home"):
             with self._tolerated(home):
                 kept.homes.append(places.uid_of(home.name))

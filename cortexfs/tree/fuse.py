@@ -119,6 +119,11 @@ class Filesystem(pyfuse3.Operations):
         await trio.to_thread.run_sync(self._forget, stale)
         await self._changes.drop(leaving)
 
+    async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> None:
+        """Have the scripts that somebody reaches be nobody's tools, until their user has looked at them."""
+        if held := await self.own.hold(uid, reaches, who):
+            await self.apply(Registry({**self.tree.registry.objects, **held}))
+
     async def offer(self, name: str, target: str) -> None:
         """Let there be an alias in model/, unless there is one of that name (writes.py)."""
         if await self._changes.offer(name, os.fsencode(target)):

@@ -1,17 +1,19 @@
-"""Agents that users make in their homes, by making a file home/<uid>/agent/NAME, and remove with it.
+"""Agents and tools that users make in their homes, by making a file there, and remove with it.
 
     : > /ctx/home/1000/agent/mine      mine, mine.sock and mine.d/ are there, with a new agent's defaults
     rm /ctx/home/1000/agent/mine       they are gone; mine.d/session stays, as sessions are their user's files
+    : > /ctx/home/1000/tool/mine       mine and mine.d/ are there; mine.d/script says which script it is
 
 Rules: the kernel has checked that whoever asks may change the folder, which is its user's alone. A name that
-agent/ has is taken: sessions of both would be the same files. Where that comes about nevertheless, the agent
-of agent/ works and the other one is broken. How many a user has, and how much is written in them, is bounded,
-as each is a listener and memory.
-This file must never know FUSE, or how an agent works.
+agent/ or tool/ has is taken: sessions and logs of both would be the same files. Where that comes about
+nevertheless, the one of agent/ or tool/ works and the other one is broken. How many a user has, and how much
+is written in them, is bounded, as each is memory, and an agent a listener. A tool is kept as its control.
+This file must never know FUSE, or how an agent or a script works.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,16 +24,21 @@ from msgspec.structs import replace
 from cortexfs.agents import records
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
-from cortexfs.core.registry import Key, Object, Registry, own_key
-from cortexfs.core.tree import places
+from cortexfs.core.manifest import own_script
+from cortexfs.core.registry import OWN, Key, Object, Registry, is_own, own_key, plain, uid_of
+from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.places import Home
 from cortexfs.core.tree.tree import Tree
 from cortexfs.tree.writes import TreeWrites, said
 
 log = logging.getLogger("cortexfs.tree")
 
-MAX_OF_USER = 64
-MAX_IN_TREE = 2048  # each has a listener, which is a descriptor
+MAX_OF_USER = 64  # of a class
+MAX_IN_TREE = 2048  # each agent has a listener, which is a descriptor
+_TAKEN = {
+    "agent": "your sessions with it are kept here",
+    "tool": "the log of your runs of it is kept here",
+}
 
 
 class OwnObjects:
@@ -61,6 +68,48 @@ class OwnObjects:
             assert one.home is not None
             self._tree.home(one.home, one.home, self._clock())
             self._own[one.key] = one
+        for key in self._tree.values.keys():  # noqa: SIM118
+            if key[0] == "tool" and is_own(key):
+                uid = uid_of(key)
+                assert uid is not None
+                self._tree.home(uid, uid, self._clock())
+                self._own[key] = own_script.as_object(plain(key)[1], uid, "", self._clock() / 1e9)
+                self._now(key)
+
+    def _now(self, key: Key) -> Object:
+        """A tool is as its control has it now."""
+        one = self._own[key]
+        if key[0] != "tool":
+            return one
+        assert one.home is not None
+        text = self._tree.control(one, own_script.CONTROL)
+        self._own[key] = made = own_script.as_object(one.name, one.home, text, one.registered)
+        return made
+
+    async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> dict[Key, Object]:
+        """Have it stand in the controls of these scripts that they are held; the tools that that makes."""
+        held = {}
+        for name in self._tree.registry.own("tool", uid):
+            async with self._changes.lock:
+                one = self._own.get(own_key("tool", uid, name))
+                text = self._tree.control(one, own_script.CONTROL) if one else ""
+                if one and text and not (said := own_script.read(text)).held and reaches(said.path):
+                    value = said._replace(held=who).text.encode()
+                    await self._changes.put(one.key, own_script.CONTROL, value, self._clock())
+                    held[one.key] = self._now(one.key)
+        return held
+
+    async def renew(self, one: Object, header: bytes) -> None:
+        """Its host has found another comment in a script that its user has called."""
+        async with self._changes.lock:
+            text = self._tree.control(one, own_script.CONTROL) if one.key in self._own else ""
+            if not text or (said := own_script.read(text)).held:
+                return
+            with contextlib.suppress(Fault):  # the log says why; the next call tries again
+                control = controls.BY_NAME["tool", own_script.CONTROL]
+                value = said._replace(header=header.decode(errors="replace")).text.encode()
+                value = self._changes.judge(one, control, value)
+                await self._changes.put(one.key, own_script.CONTROL, value, self._clock())
 
     def joined(self, registry: Registry) -> Registry:
         """These, as they are there, and what is everybody's."""
@@ -72,7 +121,7 @@ class OwnObjects:
         """Those that are there of these, or all, as they were made."""
         of_all = self._tree.registry.objects
         chosen = self._own if keys is None else keys
-        return [_beside(self._own[key], of_all) for key in chosen if key in self._own]
+        return [_beside(self._now(key), of_all) for key in chosen if key in self._own]
 
     def is_place(self, folder: int) -> bool:
         return self._home(folder) is not None
@@ -82,23 +131,28 @@ class OwnObjects:
         return found is not None and found.home is not None
 
     def at(self, folder: int, name: str) -> Object | None:
-        """The agent whose file this is."""
+        """The object whose file this is."""
         home = self._home(folder)
-        return self._own.get(own_key("agent", home.uid, name)) if home else None
+        return self._own.get(own_key(_class(folder), home.uid, name)) if home else None
 
     async def make(self, folder: int, name: str) -> int:
         home = self._home(folder)
         assert home
         async with self._changes.lock:
+            class_ = _class(folder)
             with said(name):
-                self._check(folder, home, name)
-            record = records.own(name, home.uid, home.gid, self._clock() / 1e9)
+                self._check(folder, home, class_, name)
             assert self._state
             # Values that a crash left of one that was removed are not this one's.
-            if (key := own_key("agent", home.uid, name)) in self._tree.values.keys():  # noqa: SIM118
+            if (key := own_key(class_, home.uid, name)) in self._tree.values.keys():  # noqa: SIM118
                 await self._changes.drop_values(key)
-            await self._changes.keep(records.put, self._state, record, home.uid)
-            one = records.own_object(record, home.uid)
+            now = self._clock() / 1e9
+            if class_ == "tool":
+                one = own_script.as_object(name, home.uid, "", now)
+            else:
+                record = records.own(name, home.uid, home.gid, now)
+                await self._changes.keep(records.put, self._state, record, home.uid)
+                one = records.own_object(record, home.uid)
             self._own[one.key] = one
             self._show(one.key)
             return self._tree.nodes.object_inode(one.key)
@@ -123,7 +177,8 @@ class OwnObjects:
     async def _removed(self, one: Object) -> None:
         assert one.home is not None
         assert self._state
-        await self._changes.keep(records.remove, self._state, one.name, one.home)
+        if one.class_ == "agent":
+            await self._changes.keep(records.remove, self._state, one.name, one.home)
         del self._own[one.key]
         self._show(one.key)
         await self._changes.drop_values(one.key)
@@ -136,24 +191,27 @@ class OwnObjects:
 
     def _home(self, folder: int) -> Home | None:
         node = self._tree.nodes.find(folder)
-        is_agents = places.slot(folder) == places.HOME_SLOTS["agent"]
-        return node if self._state and isinstance(node, Home) and is_agents else None
+        is_theirs = places.HOME_CLASSES.get(places.slot(folder)) in OWN
+        return node if self._state and isinstance(node, Home) and is_theirs else None
 
-    def _check(self, folder: int, home: Home, name: str) -> None:
-        names.check_object("agent", name)
+    def _check(self, folder: int, home: Home, class_: str, name: str) -> None:
+        names.check_object(class_, name)
         if self._tree.lookup(folder, name) is not None:
             raise Fault("EEXIST", f"{name} is there already")
-        if self._tree.registry.get("agent", name):
-            why = f"there is agent/{name}, and your sessions with it are kept here; choose another name"
-            raise Fault("EEXIST", why)
-        if len(self._tree.registry.own(home.uid)) >= MAX_OF_USER:
-            raise Fault("EDQUOT", f"uid {home.uid} has {MAX_OF_USER} agents already; remove some")
+        if self._tree.registry.get(class_, name):
+            raise Fault("EEXIST", f"there is {class_}/{name}, and {_TAKEN[class_]}; choose another name")
+        if len(self._tree.registry.own(class_, home.uid)) >= MAX_OF_USER:
+            raise Fault("EDQUOT", f"uid {home.uid} has {MAX_OF_USER} {class_}s already; remove some")
         if len(self._own) >= MAX_IN_TREE:
-            raise Fault("ENOSPC", f"there are {MAX_IN_TREE} agents of users already")
+            raise Fault("ENOSPC", f"there are {MAX_IN_TREE} objects of users already")
+
+
+def _class(folder: int) -> str:
+    return places.HOME_CLASSES[places.slot(folder)]
 
 
 def _beside(one: Object, of_all: Mapping[Key, Object]) -> Object:
-    if ("agent", one.name) not in of_all:
+    if (one.class_, one.name) not in of_all:
         return one
-    why = f"agent/{one.name} has the same name, and your sessions with it are kept here; remove this one"
-    return replace(one, status=f"broken: {why}")
+    why = f"{one.class_}/{one.name} has the same name, and {_TAKEN[one.class_]}; remove this one"
+    return replace(one, status=f"broken: {why}", plugin=None)

@@ -18,7 +18,7 @@ import trio
 
 from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.core.registry import Key, Object, Registry, is_own, own_key
+from cortexfs.core.registry import OWN, Key, Object, Registry, is_own, own_key
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Edit, Temporary
@@ -31,7 +31,7 @@ from cortexfs.tree.open_files import ControlFile, OpenFile, TemporaryFile
 P = ParamSpec("P")
 Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
 
-MAX_OF_HOME = 2 << 20  # bytes that are written in a user's own agents
+MAX_OF_HOME = 2 << 20  # bytes that are written in a user's own agents and tools
 MAX_LINES = 256  # of the policy of one of these: it is read for each decision, 5 µs a line
 
 log = logging.getLogger("cortexfs.tree")
@@ -45,6 +45,10 @@ def said(name: str) -> Iterator[None]:
     except Fault as fault:
         log.info("%r is refused: %s", name, fault.message)
         raise
+
+
+def _control(object_: Object | None, name: str) -> Control | None:
+    return controls.find(object_.class_, name) if object_ and controls.has(object_.key, name) else None
 
 
 def read_only() -> Fault:
@@ -107,12 +111,13 @@ class TreeWrites:
         if control.name == "policy" and value.count(b"\n") > MAX_LINES:
             raise Fault("EDQUOT", f"the policy of an agent of your own has {MAX_LINES} lines at most")
         values, home = self._tree.values, object_.home
-        keys = [own_key("agent", home, name) for name in self._tree.registry.own(home)]
+        registry = self._tree.registry
+        keys = [own_key(class_, home, name) for class_ in OWN for name in registry.own(class_, home)]
         before = values.find(object_.key, control.name)
         size = sum(map(values.size, keys)) - len(before.data or b"" if before else b"") + len(value)
         if size > MAX_OF_HOME:
             raise Fault(
-                "EDQUOT", f"what is written in agents of uid {home} is {MAX_OF_HOME >> 20} MiB at most"
+                "EDQUOT", f"what is written in objects of uid {home} is {MAX_OF_HOME >> 20} MiB at most"
             )
 
     def open(self, inode: int, flags: int) -> OpenFile:
@@ -159,12 +164,13 @@ class TreeWrites:
                 return
             now = file.mtime or self._clock()
             try:
-                await self._put(file.key, name, value, now, file.draft)
+                await self.put(file.key, name, value, now, file.draft)
             except Fault:
                 file.edit.put_back()
                 raise
 
-    async def _put(self, key: Key, name: str, value: bytes, mtime: int, draft: Draft | None) -> None:
+    async def put(self, key: Key, name: str, value: bytes, mtime: int, draft: Draft | None = None) -> None:
+        """By who holds the lock."""
         if value == controls.RESET:
             await self.keep(self._store.reset_value, key, name)
             self._tree.values.reset(key, name)
@@ -199,7 +205,7 @@ class TreeWrites:
         """By who holds the lock."""
         with contextlib.suppress(Fault):  # it is said in the log, and tried again at the next start
             await self.keep(self._store.drop_values, key)
-        self._tree.values.drop(key, [control.name for control in controls.CONTROLS["agent"]])
+        self._tree.values.drop(key, [control.name for control in controls.CONTROLS[key[0]]])
 
     # Names.
 
@@ -209,7 +215,7 @@ class TreeWrites:
             if found := self._tree.lookup(folder, name):
                 return found
             object_ = self._tree.owner_object(folder)
-            control = controls.find(object_.class_, name) if object_ else None
+            control = _control(object_, name)
             if object_ is None or control is None:
                 return self._tree.add_temporary(folder, name, owner, mode, self._clock()).inode
             await self.keep(self._store.restore_value, object_.key, name)
@@ -294,7 +300,7 @@ class TreeWrites:
 
     async def _rename_in_controls(self, inode: int, folder: int, new: str) -> None:
         object_ = self._tree.owner_object(folder)
-        control = controls.find(object_.class_, new) if object_ else None
+        control = _control(object_, new)
         source = self._temporary_or_writable(inode)
         if object_ and control:
             await self._replace(source, object_, control)
@@ -315,7 +321,7 @@ class TreeWrites:
         data = bytes(source.data) if isinstance(source, Temporary) else self._tree.value(*source)
         value = self.judge(object_, control, data)
         now = source.mtime if isinstance(source, Temporary) else self._clock()
-        await self._put(object_.key, control.name, value, now, None)
+        await self.put(object_.key, control.name, value, now)
         self._tree.values.supersede(object_.key, control.name)
         if isinstance(source, Temporary):
             self._tree.temporaries.remove(source)

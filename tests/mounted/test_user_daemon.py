@@ -132,6 +132,38 @@ def test_agents_of_the_users_own(home: Path, python: Path) -> None:
     assert parts[-3].split("\n")[1:] == ["mine.d"], done.stdout  # its session stays
 
 
+def test_scripts_of_the_users_own(home: Path, python: Path) -> None:
+    # abi.md 12.10 to 12.14, on a mount of the user's
+    script = home / "greet.sh"
+    script.write_text('#!/bin/sh\n# tool: Greet.\n# arg who string: whom\necho "hi $1"\n')
+    script.chmod(0o755)
+    os.chown(script, USER, USER)
+    tool = f"ctx/home/{USER}/tool/greet"
+    done = as_user(
+        home,
+        python,
+        f"""
+        user: $CTX mount ctx
+        user: $CTX tool add greet.sh
+        user: {tool} bob && $CTX run greet bob
+        other: {tool} bob
+        user: mkdir work && cp greet.sh work/theirs.sh && $CTX tool add work/theirs.sh
+        user: $CTX agent new coder --model debug/echo --tools shell.exec
+        user: $CTX send agent/coder x --cwd $PWD/work
+        user: $CTX run theirs bob
+        user: $CTX restart && $CTX run greet bob && $CTX run theirs bob
+        user: chmod g+w greet.sh; $CTX run greet bob
+        user: $CTX tool rm greet && ls {tool}
+        user: $CTX umount ctx
+        """,
+    )
+    parts = [part.strip() for part in done.stdout.split("-> ")]
+    statuses = [int(part.split()[0]) for part in parts[1:]]
+    assert statuses == [0, 0, 0, 126, 0, 0, 0, 69, 69, 13, 2, 0], done.stdout
+    assert done.stdout.count("hi bob\n") == 3
+    assert "agent/coder could write" in parts[7]
+
+
 def test_no_other_process_of_the_user_looks_into_the_daemon(home: Path, python: Path) -> None:
     # issue: "No secret in any ... core dump"; prctl(2): one that is not dumpable is neither read nor dumped
     pid = '$(sed -n "s/^pid: //p" ctx/status)'

@@ -104,7 +104,10 @@ class Played:
     async def home(self, uid: int) -> str:
         return "/home/alice"
 
-    def find(self, class_: str, name: str) -> Object | None:
+    async def hold(self, identity: hostcalls.Identity) -> None:
+        pass
+
+    def find(self, class_: str, name: str, uid: int | None = None) -> Object | None:
         found = {each.key: each for each in (AGENT, MODEL, TOOL)}
         return found.get((class_, name))
 

@@ -1,4 +1,4 @@
-"""`ctx agent` in your home: agents of your own, made and removed as files of the mount (docs/agents.md).
+"""`ctx agent` and `ctx tool` in your home: what is your own, made and removed as files of the mount.
 
 Rules: only what every user can do by hand is done here. An agent that cannot be set up as it was asked for is
 removed again.
@@ -19,44 +19,57 @@ from cortexfs.core.errors import Fault, code_of, os_faults
 CLASS = "agent"
 
 
-def path_of(name: str) -> str:
+def path_of(name: str, class_: str = CLASS) -> str:
     """Below the root."""
-    return f"home/{os.getuid()}/{CLASS}/{name}"
+    return f"home/{os.getuid()}/{class_}/{name}"
 
 
-def has(root: str, name: str) -> bool:
-    """Returns True if there is such an agent, and not an alias of that name."""
-    path = f"{root}/{path_of(name)}"
+def has(root: str, name: str, class_: str = CLASS) -> bool:
+    """Returns True if there is such an object, and not an alias of that name."""
+    path = f"{root}/{path_of(name, class_)}"
     return os.path.lexists(path) and not os.path.islink(path)
 
 
 def make(root: str, name: str, texts: Mapping[str, str]) -> None:
     """An agent whose controls say this; when this returns, it answers on its socket."""
+    create(root, name)
     path = f"{root}/{path_of(name)}"
-    if os.path.lexists(f"{root}/{CLASS}/{name}"):
-        why = f"there is {CLASS}/{name}, and your sessions with it have the place of those of {path_of(name)}"
-        raise Fault("EEXIST", f"{why}; choose another name")
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
-    except FileExistsError:
-        raise Fault("EEXIST", f"there is {path_of(name)} already; edit the files in its .d/") from None
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path_of(name)} cannot be made: {problem.strerror}") from None
-    try:
-        for control, text in texts.items():  # as an editor would: a value is judged when it is closed
-            existing = os.open(f"{path}.d/{control}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-            with open(existing, "wb", buffering=0) as file:
-                data = text.encode()
-                while data:
-                    data = data[file.write(data) :]
+        for control, text in texts.items():
+            write(f"{path}.d/{control}", text)
     except BaseException as problem:  # an interrupt, say: it goes on, and no half-made agent stays
         with contextlib.suppress(OSError):
             os.unlink(path)
         if not isinstance(problem, OSError):
             raise
-        why = f"{control} is refused: {problem.strerror}, and the daemon's log says why; nothing was made"
-        raise Fault(code_of(problem.errno), why) from None
+        raise refused(control, problem) from None
     _await_socket(path)
+
+
+def create(root: str, name: str, class_: str = CLASS) -> None:
+    if os.path.lexists(f"{root}/{class_}/{name}"):
+        what = f"there is {class_}/{name}, and what is yours of it has the place of {path_of(name, class_)}"
+        raise Fault("EEXIST", f"{what}; choose another name")
+    path = path_of(name, class_)
+    try:
+        os.close(os.open(f"{root}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+    except FileExistsError:
+        raise Fault("EEXIST", f"there is {path} already; edit the files in its .d/") from None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be made: {problem.strerror}") from None
+
+
+def write(control: str, text: str) -> None:
+    """As an editor would: a value is judged when it is closed."""
+    with open(os.open(control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), "wb", buffering=0) as file:
+        data = text.encode()
+        while data:
+            data = data[file.write(data) :]
+
+
+def refused(control: str, problem: OSError) -> Fault:
+    why = f"{control} is refused: {problem.strerror}, and the daemon's log says why; nothing was made"
+    return Fault(code_of(problem.errno), why)
 
 
 def _await_socket(path: str) -> None:
@@ -72,6 +85,6 @@ def _await_socket(path: str) -> None:
         time.sleep(reload.POLL_SECONDS)
 
 
-def remove(root: str, name: str) -> None:
-    with os_faults(f"{path_of(name)} cannot be removed"):
-        os.unlink(f"{root}/{path_of(name)}")
+def remove(root: str, name: str, class_: str = CLASS) -> None:
+    with os_faults(f"{path_of(name, class_)} cannot be removed"):
+        os.unlink(f"{root}/{path_of(name, class_)}")

@@ -55,7 +55,9 @@ class Real(NamedTuple):
     @property
     def in_policy(self) -> str:
         """Returns its name in policy lines."""
-        return self.name if self.home is None else registry.own_key(self.class_, self.home, self.name)[1]
+        if self.home is None or self.class_ == "tool":
+            return self.name
+        return registry.own_key(self.class_, self.home, self.name)[1]
 
 
 def real(root: str, path: str) -> Real:

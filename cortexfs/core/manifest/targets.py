@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
@@ -26,8 +27,8 @@ from cortexfs.core.manifestjson.fields import CommandField
 PROCESS, NATIVE, ESM, WASM, RPC = "process", hostcalls.NATIVE, hostcalls.ESM, hostcalls.WASM, "mcp"
 ESM_SECONDS, WASM_SECONDS = 30, 120  # of a call, where nobody says otherwise
 NETWORK = ("network:fetch", "net:outbound")  # capabilities that reach servers
-# `json` is one child for each call, `jsonl` one for all of them.
-Protocol: TypeAlias = Literal["json", "jsonl"]
+# `json` is one child for each call, `jsonl` one for all of them; `argv` is a script (manifest/script.py).
+Protocol: TypeAlias = Literal["json", "jsonl", "argv"]
 # The packet that starts a host has 64 KiB, for its identity too.
 MAX_TARGET = 48 << 10
 # Schemas are wordy, and shrink to a tenth; a small target stays readable.
@@ -43,7 +44,7 @@ class ProgramTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str
     input_schema: dict[str, Any]
     argv: tuple[str, ...]  # the first is an absolute path
-    working_dir: str
+    working_dir: str  # empty: the caller's
     inherited: tuple[str, ...] = ("PATH",)
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     timeout: int | None = None
@@ -146,6 +147,8 @@ def programs(
     """The process tools of a manifest; `commands` are argv and working directory of each."""
     tools = manifest.native.tools if manifest.native else ()
     made = (_program(manifest, tool, *command) for tool, command in zip(tools, commands, strict=True))
+    if protocol == "argv":  # as any command, where its caller is
+        made = (replace(one, working_dir="") for one in made)
     return Programs(tuple(made), protocol, stamp)
 
 

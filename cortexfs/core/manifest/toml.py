@@ -33,7 +33,7 @@ Level: TypeAlias = Literal[
 Network: TypeAlias = Literal["none", "allowlist", "inherit"]
 Filesystem: TypeAlias = Literal["plugin_only", "read_only_host", "declared_paths"]
 Isolation: TypeAlias = Literal["process", "trusted_in_process"]
-Protocol: TypeAlias = Literal["json", "jsonl"]
+Protocol: TypeAlias = Literal["json", "jsonl", "argv"]
 PluginType: TypeAlias = Literal["Tool", "Llm", "Memory"]
 EffectKind: TypeAlias = Literal[
     "read_file",
@@ -115,7 +115,9 @@ class Native(Strict, frozen=True):
     abi_version: Annotated[U32 | None, "Version of the native ABI; 1 for a library."] = None
     isolation: Annotated[Isolation, "`trusted_in_process` for a library, else `process`."] = "process"
     tools: Annotated[tuple[DeclaredProcessTool, ...], "Tools that are programs."] = ()
-    protocol: Annotated[Protocol, "`jsonl`: one program answers many calls; `json`: one call."] = "json"
+    protocol: Annotated[
+        Protocol, "`jsonl`: one program answers many calls; `json`: one call; `argv`: a script."
+    ] = "json"
 
 
 class Python(Strict, frozen=True):

@@ -17,8 +17,9 @@ import msgspec
 from cortexfs.core import value_formats
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
+from cortexfs.core.manifest import own_script
 from cortexfs.core.policy import rules
-from cortexfs.core.registry import Object
+from cortexfs.core.registry import Key, Object, is_own
 
 MAX_VALUE = 64 << 10  # a control is something that a person reads
 
@@ -86,6 +87,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         _STATUS,
         _LOG,
         _ORIGIN,
+        Control(own_script.CONTROL, lambda object_: "", own_script.check),
     ),
     "model": (
         Control("id", lambda object_: object_.extra.get("id", object_.name)),
@@ -136,6 +138,11 @@ BY_NAME = {(class_, control.name): control for class_, rows in CONTROLS.items() 
 
 def find(class_: str, name: str) -> Control | None:
     return BY_NAME.get((class_, name))
+
+
+def has(key: Key, name: str) -> bool:
+    """Returns True if an object has a control of this name: a script, only a tool of one's own."""
+    return (key[0], name) in BY_NAME and (name != own_script.CONTROL or is_own(key))
 
 
 def line_ended(text: str) -> bytes:

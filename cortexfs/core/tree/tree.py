@@ -163,7 +163,7 @@ class Tree:
         if key not in self.registry.objects:
             return None
         wanted = places.control_slot(key[0], name)
-        if wanted is not None:
+        if wanted is not None and controls.has(key, name):
             return None if self.values.is_absent(key, name) else self.nodes.object_inode(key) | wanted
         temporary = self.temporaries.find(folder, name)
         return temporary.inode if temporary else None
@@ -185,9 +185,9 @@ class Tree:
                 yield from self._triple(("model", f"{node.name}/{leaf}"), leaf)
         elif isinstance(node, Home) and not slot(folder):
             yield from ((name, folder | at) for name, at in places.HOME_SLOTS.items())
-        elif isinstance(node, Home) and slot(folder) == places.HOME_SLOTS["agent"]:
-            for leaf in self.registry.own(node.uid):
-                yield from self._triple(own_key("agent", node.uid, leaf), leaf)
+        elif isinstance(node, Home) and (class_ := places.HOME_CLASSES[slot(folder)]):
+            for leaf in self.registry.own(class_, node.uid):
+                yield from self._triple(own_key(class_, node.uid, leaf), leaf)
         elif isinstance(node, OfObject) and node.key in self.registry.objects:
             yield from self._controls_in(node.key)
             yield from self.temporaries.names(folder)
@@ -210,7 +210,7 @@ class Tree:
     def _controls_in(self, key: Key) -> Iterator[tuple[str, int]]:
         inode = self.nodes.object_inode(key)
         for row, control in enumerate(controls.CONTROLS[key[0]]):
-            if not self.values.is_absent(key, control.name):
+            if controls.has(key, control.name) and not self.values.is_absent(key, control.name):
                 yield control.name, inode | (CONTROL + row)
 
     # Attributes and values.

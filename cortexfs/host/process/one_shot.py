@@ -34,6 +34,9 @@ from cortexfs.tools.support.process_groups import Waker
 
 _LOGGED = 900  # bytes of standard error, for one line of the daemon's log
 
+# To whoever writes such a program.
+_WANTED = 'what it has to print is one line of JSON, as {"output": "done"}'
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,21 +53,28 @@ class ProcessTool(sdk.Tool):
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         program = self._program
         asked = {"tool": program.name, "input": input} | dry_run(runtime)
-        request = _encode(asked) + b"\n"
-        exchange = _Exchange(request, program.output_bytes)
-        runtime.on_cancel(exchange.wake)
-        try:
-            exchange.start(program, environment(program, runtime.environ))
-            exchange.follow(deadline(program))
-        finally:
-            try:
-                exchange.end()
-            finally:
-                exchange.end()
-        ended = exchange.ended()
+        variables = environment(program, runtime.environ)
+        ended = exchanged(program, _encode(asked) + b"\n", variables, runtime)
         if said := ended.errors.strip():
             print(f"{program.name}: {said[-_LOGGED:].decode(errors='replace')}", file=sys.stderr)
         return decided(program, ended)
+
+
+def exchanged(
+    program: ProgramTarget, request: bytes, environment: dict[str, str], runtime: sdk.ToolRuntime
+) -> ProcessEnd:
+    """The end of one child that was told this."""
+    exchange = _Exchange(request, program.output_bytes)
+    runtime.on_cancel(exchange.wake)
+    try:
+        exchange.start(program, environment)
+        exchange.follow(deadline(program))
+    finally:
+        try:
+            exchange.end()
+        finally:
+            exchange.end()
+    return exchange.ended()
 
 
 def dry_run(runtime: sdk.ToolRuntime) -> dict[str, bool]:
@@ -117,13 +127,13 @@ def _answer(who: str, text: str) -> sdk.ToolResult:
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:  # msgspec's own and those of long numbers are ValueErrors
-        told = f"{who} returned invalid JSON: {sentence(error)}"
+        told = f"{who} returned invalid JSON: {sentence(error)}; {_WANTED}"
         raise sdk.ExecutionFailed(told, "EPROTO") from None
     if isinstance(value, str):
         return sdk.ToolResult.success(value)
     if isinstance(value, dict) and isinstance(output := value.get("output"), str):
         return sdk.ToolResult(output, is_error=value.get("is_error") is True)
-    told = f"{who} must return a JSON string or object with string field 'output'"
+    told = f"{who} must return a JSON string or object with string field 'output'; {_WANTED}"
     raise sdk.ExecutionFailed(told, "EPROTO")
 
 
@@ -159,7 +169,8 @@ class _Exchange:
     def start(self, program: ProgramTarget, environment: dict[str, str]) -> None:
         argv = children.limited(program.argv, program.memory_bytes, program.cpu_seconds)
         try:
-            os.chdir(program.working_dir)  # of this thread alone
+            if program.working_dir:
+                os.chdir(program.working_dir)  # of this thread alone
             process = self._child.start(argv, environment)
         except OSError as error:
             raise failed_to_spawn(program.name, error) from None

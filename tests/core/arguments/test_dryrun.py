@@ -84,7 +84,7 @@ class OneTool:
     def __init__(self, tool: Object) -> None:
         self._tool = tool
 
-    def find(self, class_: str, name: str) -> Object | None:
+    def find(self, class_: str, name: str, uid: int | None = None) -> Object | None:
         return self._tool if (class_, name) == self._tool.key else None
 
 

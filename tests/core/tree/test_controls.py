@@ -12,13 +12,13 @@ from cortexfs.core.tree.controls import CONTROLS, MAX_VALUE, find, judge, line_e
 
 # abi.md 3.2, 3.3, 3.4, 3.8; policy is among a model's writable files and therefore a file of models too.
 FILES = {
-    "tool": "name description schema cap effects timeout policy status log origin",
+    "tool": "name description schema cap effects timeout policy status log origin script",
     "model": "id driver cap effort default fallback limit session policy status log origin",
     "agent": "owner uid gid groups label iso parent life root cwd env path mount model window system.md"
     " tools approval policy status pid log meta.json",
 }
 WRITABLE = {
-    "tool": "policy",
+    "tool": "policy script",
     "model": "default effort driver fallback policy",
     "agent": "groups label cwd env path mount model window system.md tools approval policy",
 }

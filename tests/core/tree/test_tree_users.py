@@ -118,9 +118,11 @@ def test_home_changes_with_each_new_user_and_no_other_time() -> None:
 
 def test_each_control_has_its_inode() -> None:
     tree = make()
-    for row in controls.CONTROLS["tool"]:
+    *rows, script = controls.CONTROLS["tool"]
+    assert tree.lookup(at(tree, "tool/shell.d"), script.name) is None  # abi.md 3.2: of a tool in a home
+    for row in rows:
         inode = at(tree, f"tool/shell.d/{row.name}")
         assert places.control_at("tool", inode) is row
-    last = at(tree, f"tool/shell.d/{controls.CONTROLS['tool'][-1].name}")
-    assert places.control_at("tool", last + 1) is None
+    last = at(tree, f"tool/shell.d/{rows[-1].name}")
+    assert places.control_at("tool", last + 2) is None
     assert places.control_at("tool", at(tree, "tool/shell.d")) is None

@@ -172,11 +172,10 @@ async def test_names_that_cannot_be(tmp_path: Path) -> None:
         await world.make("mine")
         with refused(errno.EEXIST):
             await world.fs.symlink(folder, b"mine", b"/x", caller(UID))
-        for kind in ("tool", "model"):
-            with refused(errno.EROFS):
-                await world.fs.create(
-                    await world.find(f"home/{UID}/{kind}"), b"x", 0o644, os.O_WRONLY, caller(UID)
-                )
+        with refused(errno.EROFS):
+            await world.fs.create(
+                await world.find(f"home/{UID}/model"), b"x", 0o644, os.O_WRONLY, caller(UID)
+            )
 
 
 async def test_where_both_are_the_one_of_agent_works(tmp_path: Path) -> None:

@@ -54,9 +54,14 @@ MODULE_SECONDS = 300.0  # for a module of WebAssembly
 
 
 def install(options: argparse.Namespace) -> int:
-    where = places_of(options)
     with progress.shown(f"reading {options.source}"):
         source = sources.read(options.source)
+    return installed(options, source)
+
+
+def installed(options: argparse.Namespace, source: PluginSource) -> int:
+    """Check what was read, keep it, and enable it."""
+    where = places_of(options)
     source = source._replace(tree=fetched(source.tree, where, options.private))
     name = source.tree.manifest.name
     check(source.tree)

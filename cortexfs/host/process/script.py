@@ -1,0 +1,84 @@
+"""Scripts that are tools: an input becomes words, standard output is text, an exit status is an error.
+
+Main path: `ScriptTool.execute_with_runtime` runs the script in the caller's directory, with the caller's
+variables. `has_changed` looks at the files before each call: a script is as it lies there (abi.md 12.11).
+
+Rules: the comment of the file that is there now decides about an input, whatever the daemon knows of it.
+What is no script any more fails each call, with the reason.
+This file must never know how a call arrives, nor where a script may lie.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from cortexfs import sdk
+from cortexfs.core.manifest import script
+from cortexfs.core.manifest.targets import ProgramTarget
+from cortexfs.host.call.effects import effects_of
+from cortexfs.host.process import one_shot
+from cortexfs.state import script_files
+
+ERROR_LINES = 10  # of standard error, in the message of a failed call
+ERROR_BYTES = 2000
+
+_loaded: dict[str, str] = {}  # the comment of each script of this host, by path
+
+
+def tools(programs: Iterable[ProgramTarget]) -> list[sdk.Tool]:
+    for program in programs:
+        _loaded[program.argv[0]] = script_files.header(program.argv[0])
+    return [ScriptTool(program, script.parsed(_loaded[program.argv[0]])) for program in programs]
+
+
+def has_changed() -> bool:
+    """Returns True if the comment of a script is another one; a Fault where one is no tool any more."""
+    return any(script_files.header(path) != text for path, text in _loaded.items())
+
+
+class ScriptTool(sdk.Tool):
+    def __init__(self, program: ProgramTarget, said: script.Script) -> None:
+        self._program = program
+        self._said = said
+        was = (program.description, program.input_schema, program.timeout, program.effects)
+        # The comment, where it is another one than the daemon knows of.
+        self.news = "" if was == said.told else _loaded[program.argv[0]]
+        self.name = program.name
+        self.description = said.description
+        self.input_schema = said.schema
+        self.timeout_secs = said.timeout
+        self.capabilities = sdk.ToolCapabilities(effects=effects_of(said.effects))
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        argv = (*self._program.argv, *self._said.words(input))
+        program = replace(self._program, argv=argv, timeout=self._said.timeout)
+        environment = {"PATH": os.defpath} | dict(runtime.environ)
+        return self._decided(program, one_shot.exchanged(program, b"", environment, runtime), runtime)
+
+    def _decided(
+        self, program: ProgramTarget, ended: one_shot.ProcessEnd, runtime: sdk.ToolRuntime
+    ) -> sdk.ToolResult:
+        said = _last(ended.errors)
+        if ended.timed_out:
+            raise sdk.ExecutionFailed(f"the script took longer than {program.timeout} s", "ETIMEDOUT")
+        if len(ended.output) + len(ended.errors) > program.output_bytes:
+            return sdk.ToolResult.error(f"the script said more than {program.output_bytes} bytes")
+        if ended.status:
+            how = f"the script ended with {one_shot.status_text(ended.status)}"
+            told = f"{how}: {said}" if said else how
+            if ended.status < 0:  # abi.md 4.30: a crash is EPROTO
+                raise sdk.ExecutionFailed(told, "EPROTO")
+            return sdk.ToolResult.error(told)
+        if said:
+            runtime.emit_progress(said)
+        return sdk.ToolResult.success(ended.output.decode(errors="replace"))
+
+
+def _last(errors: bytes) -> str:
+    """The last lines of what was said on standard error."""
+    lines = errors[-ERROR_BYTES:].decode(errors="replace").strip().splitlines()
+    return "\n".join(lines[-ERROR_LINES:])

@@ -1,0 +1,40 @@
+"""The file of a script that is a tool, as whoever runs it or adds it looks at it.
+
+Main path: `header` gives the comment at the top of a file that only this user and root can have written.
+
+Rules: what is looked at is looked at as the user, who may then run it. No link leads to a script, so that its
+path says where it lies; it has no other name, and no setuid or setgid bit.
+This file must never know what a tool is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.manifest import script
+from cortexfs.state import believed
+
+
+def header(path: str) -> str:
+    """Returns the comment of a script; a Fault says why this is no tool."""
+    with os_faults(f"the script {path} cannot be read"), believed.opened(Path(path)) as file:
+        seen = os.fstat(file.fileno())
+        place = os.readlink(f"/proc/self/fd/{file.fileno()}")
+        if place != path:
+            raise Fault(
+                "EPERM", f"a link leads to the script {path}; add the file itself: ctx tool add {place}"
+            )
+        if seen.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            raise Fault("EPERM", f"{path} is not used: it is setuid or setgid; chmod ug-s {path}")
+        if seen.st_nlink > 1:
+            raise Fault("EPERM", f"{path} is not used: the file has another name; make a copy of it a tool")
+        if not os.access(path, os.X_OK):
+            raise Fault("EACCES", f"{path} is no program that you may run; chmod +x {path}")
+        data = file.read(script.MAX_HEADER + 1)
+    try:
+        return script.header_of(data)
+    except Fault as fault:
+        raise Fault(fault.code, f"{path} is no tool: {fault.message}") from None
