@@ -15,6 +15,7 @@ from cortexfs.config import LimitSettings
 from cortexfs.core.errors import Fault
 from cortexfs.state import directories, state_lock
 from cortexfs.state.directories import Places
+from tests.tables import each_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -135,7 +136,7 @@ def test_consent_is_a_decision_and_can_be_forgotten(where: Places) -> None:
     assert (config.enabled(loaded), config.consents(loaded)) == (["maps"], [])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("environ", "uid", "state", "directory"),
     [
         # abi.md 8.1, 8.3

@@ -7,9 +7,10 @@ import errno
 import pytest
 
 from cortexfs.core import errors
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("code", "status"),
     [
         ("ENOENT", 1),

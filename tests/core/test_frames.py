@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cortexfs.core import frames
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("frame", "line"),
     [
         # abi.md 6.1

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from cortexfs.core import hooks
 from cortexfs.core.hooks import STAGES, Abort, HookedResult
+from tests.tables import each_of
 
 FIRST = next(iter(STAGES))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("capabilities", "expected"),
     [
         ([], ()),
@@ -42,7 +42,7 @@ def test_an_event_has_a_whole_input_or_none() -> None:
     assert hooks.heard_args({"a": "x" * (room + 1)}) == {}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("abort", "why"),
     [
         (Abort(), "it does not say why"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from cortexfs.core import hostcalls
 from cortexfs.core.hostcalls import Identity, Plugin, Sandbox, is_enclosed, of_call
 from cortexfs.core.wire import is_passed_on
+from tests.tables import each_of
 
 SOMEBODY = Identity(1000, 1000, ())
 
@@ -17,7 +16,7 @@ def plugin(**fields: Any) -> Plugin:
     return Plugin(**({"name": "p", "version": "1", "kind": "process", "target": ""} | fields))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "passes"),
     [(b"PATH", True), (b"LC_ALL", True), (b"LC_X", True), (b"AWS_SECRET", False), (b"XLC_ALL", False)],
 )

@@ -44,11 +44,11 @@ IGNORABLE_NAMES = re.compile("VARIATION SELECTOR|SEONG FILLER|HANGUL FILLER|VOWE
 
 @functools.cache
 def of_kind() -> dict[str, list[str]]:
-    """Returns characters by their category. Above the third plane only tags are told apart from others, so
+    """Returns characters by their category. Above the second plane only tags are told apart from others, so
     the rest of those planes is looked at in full by `make soak` alone."""
-    sparse = range(0x40000, sys.maxunicode + 1, 1 if SOAK else 64)
+    sparse = range(0x20000, sys.maxunicode + 1, 1 if SOAK else 64)
     kinds: dict[str, list[str]] = {}
-    for number in {*range(0x40000), *range(0xE0000, 0xE1000), *sparse, sys.maxunicode}:
+    for number in {*range(0x20000), *range(0xE0000, 0xE1000), *sparse, sys.maxunicode}:
         kinds.setdefault(unicodedata.category(chr(number)), []).append(chr(number))
     return kinds
 

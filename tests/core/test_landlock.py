@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cortexfs.linux import landlock
+from tests.tables import each_of
 
 SINCE = {1: (0x1FFF, 0, 0), 2: (0x3FFF, 0, 0), 3: (0x7FFF, 0, 0), 4: (0x7FFF, 3, 0), 5: (0xFFFF, 3, 0)}
 SINCE |= dict.fromkeys(range(6, 11), (0xFFFF, 3, 3))  # 9 brings sockets with a path, which nobody has
 
 
-@pytest.mark.parametrize("abi", SINCE)
+@each_of("abi", SINCE)
 def test_what_each_version_of_landlock_can_refuse(abi: int) -> None:
     assert landlock.handled(abi) == SINCE[abi]
 

@@ -21,6 +21,7 @@ from cortexfs.core.tree import controls, edits, inodes, places
 from tests.core.conversation_pair import new_session
 from tests.core.manifest_json import SOUND
 from tests.core.tree.test_tree import NOW, make
+from tests.tables import each_of
 
 
 def greeting(argc: int = 0, envc: int = 0, size: int = wire.MAX_STRINGS) -> object:
@@ -117,7 +118,7 @@ EDGES: dict[str, tuple[Callable[[int], Any], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EDGES)
+@each_of("name", EDGES)
 def test_the_edge_of(name: str) -> None:
     call, most, code = EDGES[name]
     call(most)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cortexfs.core import mountinfo
 from cortexfs.core.mountinfo import Mount
+from tests.tables import each_of
 
 LINE = "{id} 1 0:{id} {inside} {point} rw - {fstype} cortexfs rw,user_id={owner},group_id=0{more}"
 
@@ -28,7 +27,7 @@ def test_whole_trees_alone_are_mounts() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("owner", "uid", "is_so"), [(0, 1000, False), (1000, 1000, False), (1001, 1000, True), (1000, 0, True)]
 )
 def test_a_strangers_mount_is_named(owner: int, uid: int, is_so: bool) -> None:

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize("name", ["a", "0", "gpt-4o", "fs.read", "A_b+c-d.e", "x" * 64, "d", "sock", "x.D"])
+@each_of("name", ["a", "0", "gpt-4o", "fs.read", "A_b+c-d.e", "x" * 64, "d", "sock", "x.D"])
 def test_good_names(name: str) -> None:
     assert names.check(name) == name
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "rule"),
     [
         # abi.md 2.1; the seed forbids: / NUL empty . .. control characters, newline, suffix .sock, suffix .d
@@ -42,7 +43,7 @@ def test_bad_names_say_the_rule(name: str, rule: str) -> None:
     assert caught.value.code == "EINVAL"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("class_", "name", "good"),
     [
         ("tool", "fs.read", True),

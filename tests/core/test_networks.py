@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network, ip_address
 
-import pytest
-
 from cortexfs.core import networks
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("address", "is_public"),
     [
         ("8.8.8.8", True),
@@ -51,7 +50,7 @@ def test_what_an_address_stands_for() -> None:
     assert networks.meant(ip_address("2606::1")) == ip_address("2606::1")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("host", "is_so"),
     [
         ("localhost", True),

@@ -8,6 +8,7 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object, Registry, diff
 from cortexfs.core.starter_command import needed
+from tests.tables import each_of
 
 
 def thing(class_: str, name: str, **changes: object) -> Object:
@@ -30,7 +31,7 @@ def test_providers_are_what_models_are_filed_under() -> None:
     assert found.providers == {"p": ("a", "b"), "q": ("a",)}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("class_", "name"),
     [("tool", "x.sock"), ("tool", "x.d"), ("tool", "a/b"), ("model", "m"), ("model", "p/m/x"), ("agent", "")],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
+from tests.tables import each_of
 
 
 def greeting(
@@ -26,7 +27,7 @@ def test_a_greeting() -> None:
     assert wire.strings(wire.hello(greeting(0, 0, 0)), b"") == ([], [])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "code"),
     [
         (greeting(0, 0, 0)[:-1], "EINVAL"),
@@ -44,7 +45,7 @@ def test_bad_greetings(data: bytes, code: str) -> None:
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize("words", [b"", b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0"])
+@each_of("words", [b"", b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0"])
 def test_strings_that_do_not_add_up(words: bytes) -> None:
     with pytest.raises(Fault, match="does not hold the strings"):
         wire.strings(wire.hello(greeting(1, 1, 4)), words)

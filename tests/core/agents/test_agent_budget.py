@@ -9,6 +9,7 @@ import pytest
 from cortexfs.agents.budget import BudgetLimits, RunBudget
 from cortexfs.core.errors import Fault, is_code
 from cortexfs.core.frames import Usage
+from tests.tables import each_of
 
 # Issue 4: "limits on steps, tokens, time and repeated identical calls, each with its own clear end".
 
@@ -72,7 +73,7 @@ def test_the_same_call_in_a_row_ends_the_run() -> None:
     ended(raised.value, "ELOOP", "fs.read 4 times in a row", "limit is 3", "[agent] repeats")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "steps",
     [
         [[READ, READ, READ, READ]],
@@ -88,7 +89,7 @@ def test_calls_side_by_side_count_too(steps: list[list[tuple[str, Any]]]) -> Non
         budget.calls(steps[-1])
 
 
-@pytest.mark.parametrize("other", [("fs.read", {"path": "b"}), ("fs.stat", READ[1]), ("fs.read", "path=a")])
+@each_of("other", [("fs.read", {"path": "b"}), ("fs.stat", READ[1]), ("fs.read", "path=a")])
 def test_another_call_in_between_begins_anew(other: tuple[str, Any]) -> None:
     budget = RunBudget(BudgetLimits(), 0.0)
     for _ in range(10):

@@ -36,6 +36,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.models.ask.question import PastCall, PromptMedia, PromptMessage, PromptText, asked
 from cortexfs.models.ask.window import BYTES, MOST, OUTPUT, UNKNOWN
+from tests.tables import each_of
 
 # Issue 4: "raw history never rewritten; a window built per call (system, pinned facts, summary, recent turns)
 # with the summary made by the model when the window fills, its provenance kept in context/; everything
@@ -286,8 +287,8 @@ def test_a_summary_is_asked_for_with_what_was_before() -> None:
     assert asked(request).system.startswith("You write notes")
 
 
-@pytest.mark.parametrize("limit", [256, 2048, 8192, 100_000])
-@pytest.mark.parametrize("turns", [history(1, 9), history(5, 50_000), history(5000, 400)])
+@each_of("limit", [256, 2048, 8192, 100_000])
+@each_of("turns", [history(1, 9), history(5, 50_000), history(5000, 400)])
 def test_its_request_fits_into_the_window(limit: int, turns: list[Message]) -> None:
     request = summary_request(turns, Summary(1, 1, "s" * MAX_SUMMARY), limit)
     sent = len(request["system"]) + len(request["messages"][0]["content"])
@@ -313,7 +314,7 @@ def test_a_summary_s_file_says_what_it_is_of(first: int, more: int, text: str) -
         assert read_summary(summary_text(summary)) == summary
 
 
-@pytest.mark.parametrize(
+@each_of(
     "damaged",
     ["", "hello", "<!-- events 1-2 -->", "<!-- events 1-2 -->\n \n", "<!-- events 3-2 -->\nx", "<!-- events"],
 )
@@ -330,7 +331,7 @@ def test_a_summary_that_somebody_made_too_long_is_cut() -> None:
 # Pins.
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("said", "pin"),
     [
         ("/pin I am Ann.", "I am Ann."),

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import jsonschema_rs
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from cortexfs.agents.window.text_protocol import (
 )
 from cortexfs.models.ask.question import PastCall, PromptMedia, PromptMessage, PromptText, ToolOffer
 from cortexfs.models.ask.structured import Schema, is_strict
+from tests.tables import each_of
 
 READ = ToolOffer(
     "fs.read",
@@ -94,7 +94,7 @@ def test_a_schema_that_is_circular_ends() -> None:
 # agents.md: "One that can be held to any JSON ... answers in plain words".
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("said", "meant"),
     [
         ('"It says \\"hi\\"."', TextReply('It says "hi".')),
@@ -129,7 +129,7 @@ def test_whatever_comes_is_told_as_text(said: str) -> None:
     assert told.encode().decode() == told == Spoken().feed(said)
 
 
-@pytest.mark.parametrize("said", ['""', '" ', '"'])
+@each_of("said", ['""', '" ', '"'])
 def test_an_empty_plain_answer_is_none(said: str) -> None:
     assert isinstance(parse(said, TOOLS, plain=True), TextMistake)
 
@@ -150,7 +150,7 @@ def fits(tools: list[ToolOffer], value: object) -> bool:
     return jsonschema_rs.validator_for(schema(tools)).is_valid(value)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("value", "good"),
     [
         ({"tool": "fs.read", "input": {"path": "x", "limit": None}}, True),
@@ -207,7 +207,7 @@ def test_references_of_a_schema_lead_into_it_where_it_stands() -> None:
     assert not fits(tools, {"tool": "tree", "input": {"root": {"left": {"left": 1}}}})
 
 
-@pytest.mark.parametrize(
+@each_of(
     "combined",
     [
         {"allOf": [{"properties": {"a": {"type": "string"}}}, {"properties": {"b": {"type": "string"}}}]},
@@ -229,7 +229,7 @@ def test_a_property_may_have_the_name_of_a_keyword() -> None:
 CALL = '{"tool": "fs.read", "input": {"path": "a}b"}}'
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         CALL,
@@ -247,7 +247,7 @@ def test_a_call_without_input_has_an_empty_one() -> None:
     assert parse('{"tool": "todo.done"}', TOOLS) == TextCall("todo.done", {})
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "answer"),
     [
         ('{"answer": "It is\\n42."}', "It is\n42."),
@@ -261,7 +261,7 @@ def test_an_answer_may_also_be_plain_words(text: str, answer: str) -> None:
     assert parse(text, TOOLS) == TextReply(answer)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "why"),
     [
         ("", "the reply is empty"),
@@ -289,7 +289,7 @@ def test_a_thousand_tools_are_not_all_named() -> None:
     assert found.why.endswith("t19 and 980 more")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     ['{"a":' * 200_000, "{" * 200_000, '{"tool":' * 100_000, '{"a":[' * 100_000, '{"x":1}' * 200_000],
 )

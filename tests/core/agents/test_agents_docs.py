@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from cortexfs.agents import defaults, records
 from cortexfs.agents.view import SYSTEM, view
 from cortexfs.core import value_formats
@@ -14,6 +12,7 @@ from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree.controls import CONTROLS
 from tests.places import PROJECT
+from tests.tables import each_of
 
 PAGE = (PROJECT / "docs" / "agents.md").read_text()
 ROWS = [
@@ -59,7 +58,7 @@ def test_the_example_of_a_table_is_one() -> None:
     assert shown == (("/ctx/tool", "rx"), ("/srv/data", "rx"), ("/srv/project", "rw"), ("/usr", "rx"))
 
 
-@pytest.mark.parametrize("option", value_formats.MOUNT_OPTIONS)
+@each_of("option", value_formats.MOUNT_OPTIONS)
 def test_every_option_is_told(option: str) -> None:
     (told,) = re.findall(rf"^\| [^|]*`{option}`[^|]* \| (.*) \|$", PAGE, re.MULTILINE)
     line = f"/a\t/a\trw\t{option}"

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from cortexfs.core.arguments.name_patterns import MAX_PATTERNS, expanded, fitting
 from cortexfs.core.errors import Fault
+from tests.tables import each_of
 
 KNOWN = ("shell.exec", "fs.write", "fs.read", "fs.list", "text.word_count")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("written", "stored"),
     [
         (b"fs.*\n", b"fs.list\nfs.read\nfs.write\n"),
@@ -29,7 +30,7 @@ def test_a_pattern_becomes_the_names_that_fit_it_now(written: bytes, stored: byt
     assert expanded(written, KNOWN) == stored
 
 
-@pytest.mark.parametrize("written", [b"a\na\n", b"\xff\n", b"a/b\n", b" fs.read\n"])
+@each_of("written", [b"a\na\n", b"\xff\n", b"a/b\n", b" fs.read\n"])
 def test_what_else_is_wrong_is_left_to_the_format(written: bytes) -> None:
     assert expanded(written, KNOWN) == written
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cortexfs.agents.view import HOME, SECRETS, SYSTEM, View, allowed, caps, hides, home_of, view, within
 from cortexfs.core.errors import Fault
 from cortexfs.core.value_formats import HIDES
+from tests.tables import each_of
 
 DEFAULT = view("", "/srv/project", root="/ctx", home="", writable=False)
 
@@ -30,16 +31,14 @@ def test_the_default_shows_the_working_directory_and_the_systems_programs() -> N
     assert not [path for path, letters in SYSTEM.items() if "w" in letters and not path.startswith("/dev/")]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/srv", "/srv/other", "/srv/projects", "/home", "/root", "/tmp", "/dev/tty"]
-)
+@each_of("path", ["/", "/srv", "/srv/other", "/srv/projects", "/home", "/root", "/tmp", "/dev/tty"])
 def test_the_default_shows_nothing_else(path: str) -> None:
     # "read and write where the table says, nothing else"
     assert allowed(DEFAULT, path) == ""
     assert allowed(DEFAULT, f"/srv/project/../..{path}") == ""
 
 
-@pytest.mark.parametrize("cwd", ["/", "//", "/.", "", "work", "/srv/../.."])
+@each_of("cwd", ["/", "//", "/.", "", "work", "/srv/../.."])
 def test_a_place_that_nobody_chose_opens_nothing(cwd: str) -> None:
     # abi.md 5.22
     assert view("", cwd, root="/ctx", home="", writable=True) == view(
@@ -101,7 +100,7 @@ def test_what_lies_below_has_at_least_what_is_above(some: View, path: str) -> No
     assert set(allowed(some, path)) <= set(allowed(some, f"{path.rstrip('/')}/a"))
 
 
-@pytest.mark.parametrize("mounts", ["", "/usr\t/usr\tro\t-\n"])
+@each_of("mounts", ["", "/usr\t/usr\tro\t-\n"])
 def test_a_place_whose_name_is_no_text(mounts: str) -> None:
     # docs/agents.md: "The name of a working directory must be UTF-8"; hosts and models are told it as text
     with pytest.raises(Fault) as raised:
@@ -119,10 +118,8 @@ def at(cwd: str, home: str = ALICE) -> View:
     return view("", cwd, root="/ctx", home=home, writable=True)
 
 
-@pytest.mark.parametrize("cwd", [ALICE, "/home", "/home/alice/"])
-@pytest.mark.parametrize(
-    "name", [".ssh", ".ssh/id_rsa", ".bashrc", ".config/gh", ".cargo", ".local/share", ".x"]
-)
+@each_of("cwd", [ALICE, "/home", "/home/alice/"])
+@each_of("name", [".ssh", ".ssh/id_rsa", ".bashrc", ".config/gh", ".cargo", ".local/share", ".x"])
 def test_hidden_files_of_the_home_directory_are_left_out(cwd: str, name: str) -> None:
     # the issue: "the default view leaves out hidden files and folders of the home directory"
     assert allowed(at(cwd), f"{ALICE}/{name}") == ""
@@ -155,7 +152,7 @@ def test_a_table_is_taken_as_it_is_written_in_a_home_directory_too() -> None:
     assert (shown, caps(table, ALICE)) == (((ALICE, "rwx"),), ())
 
 
-@pytest.mark.parametrize("path", ["", "/", "//", "home", "/home/../etc", "/home/\udcff"])
+@each_of("path", ["", "/", "//", "home", "/home/../etc", "/home/\udcff"])
 def test_what_is_no_home_directory(path: str) -> None:
     # passwd(5): services have "/", or none at all
     assert home_of(path) == ""

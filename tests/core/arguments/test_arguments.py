@@ -11,6 +11,7 @@ import pytest
 from cortexfs.core.arguments.parse import MAX_INPUT, tool_input
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import json_object
+from tests.tables import each_of
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -56,7 +57,7 @@ def fault_of(*words: str, schema: dict[str, Any] = SCHEMA) -> Fault:
     return caught.value
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "expected"),
     [
         # "one argument that begins with `{` is the input object"
@@ -128,7 +129,7 @@ def test_words_become_the_input(words: list[str], expected: dict[str, Any]) -> N
     assert read(*words) == expected
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "said"),
     [
         # "an unknown flag is EINVAL"
@@ -175,7 +176,7 @@ def test_a_mistake_is_einval_with_its_place(words: list[str], said: str) -> None
     assert said in fault.message
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "data", "expected"),
     [
         (["-"], b"hello\n", {"path": "hello\n"}),
@@ -196,13 +197,13 @@ def test_a_dash_is_the_text_of_standard_input(
     assert tool_input([word.encode() for word in words], SCHEMA, piped(data)) == expected
 
 
-@pytest.mark.parametrize("words", [["-", "--max_results=x"], ["-", "--nope"], ["-", "a", "b"]])
+@each_of("words", [["-", "--max_results=x"], ["-", "--nope"], ["-", "a", "b"]])
 def test_a_mistake_is_told_before_standard_input_is_read(words: list[str]) -> None:
     # arguments.py: "what is wrong is a `Fault` before anything is read"
     assert fault_of(*words).code == "EINVAL"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "expected"),
     [
         (b'{"path":"a"}\n', {"path": "a"}),
@@ -219,7 +220,7 @@ def test_without_arguments_standard_input_is_one_object(data: bytes, expected: d
     assert list(value) == ["a"] if expected is None else value == expected
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "said"),
     [
         (b"[1]", "input: expected object, got array"),
@@ -270,7 +271,7 @@ def test_input_over_16_mib_is_emsgsize() -> None:
     assert tool_input([b"-", b"xy"], SCHEMA, piped(over[4:]))["text"] == "xy"
 
 
-@pytest.mark.parametrize("args", [[b"\xff"], [b"--path=\xff"], [b"--\xff=1"], [b"a", b"b\xc3"]])
+@each_of("args", [[b"\xff"], [b"--path=\xff"], [b"--\xff=1"], [b"a", b"b\xc3"]])
 def test_invalid_utf8_is_einval(args: list[bytes]) -> None:
     # "Invalid UTF-8 where text is expected is EINVAL"
     with pytest.raises(Fault, match=r"EINVAL: argument \d is not UTF-8"):
@@ -317,7 +318,7 @@ def test_properties_are_found_through_references_and_combinations() -> None:
     assert read("5", "--b", schema=schema) == {"a": 5, "b": True}
 
 
-@pytest.mark.parametrize(
+@each_of(
     "schema",
     [
         {"$ref": "#"},

@@ -8,9 +8,10 @@ import pytest
 
 from cortexfs.core.arguments.parse import MAX_INPUT, MAX_VALUES, Prompt, prompt, prompt_room
 from cortexfs.core.errors import Fault
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "expected"),
     [
         # "arguments are joined by spaces into the prompt"
@@ -36,7 +37,7 @@ def test_arguments_are_the_prompt(words: list[str], expected: Prompt) -> None:
     assert prompt(args) == expected
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "data", "expected"),
     [
         ([], b"hello\n", "hello"),
@@ -57,7 +58,7 @@ def test_standard_input_is_the_prompt_or_follows_it(words: list[str], data: byte
     assert prompt([word.encode() for word in words], data) == expected
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("args", "data", "code"),
     [
         ([], b"", "EINVAL"),  # "An empty prompt is EINVAL"
@@ -84,7 +85,7 @@ def test_what_is_no_prompt_is_refused(args: list[bytes], data: bytes, code: str)
 MANY = '{"input":[' + "{}," * MAX_VALUES + "1]}"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "is_object"),
     [
         ('{"input":"' + "a,[{" * MAX_VALUES + '"}', True),  # a text with commas is one value

@@ -16,9 +16,10 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Capabilities, Effect, Plugin
 from cortexfs.core.registry import Object
 from cortexfs.core.tree.controls import CONTROLS
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("flag", "schema", "offered"),
     [
         (False, {}, False),
@@ -34,7 +35,7 @@ def test_who_offers_it(flag: bool, schema: dict[str, Any], offered: bool) -> Non
     assert dryrun.is_offered(flag, schema) is offered
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "left"),
     [
         ([], None),
@@ -59,7 +60,7 @@ def test_a_model_sees_a_property_more() -> None:
     assert dryrun.shown({"type": "object"})["properties"].keys() == {"dry_run"}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("said", "input_", "dry"),
     [
         ({"a": 1}, {"a": 1}, False),
@@ -72,7 +73,7 @@ def test_a_model_says_so_with_it(said: Any, input_: Any, dry: bool) -> None:
     assert dryrun.parted(said) == (input_, dry)
 
 
-@pytest.mark.parametrize("value", ["true", 1, None, []])
+@each_of("value", ["true", 1, None, []])
 def test_what_is_no_boolean_runs_nothing(value: object) -> None:
     with pytest.raises(Fault, match="dry_run: expected boolean; nothing was run"):
         dryrun.parted({"dry_run": value})
@@ -102,7 +103,7 @@ def tool(properties: dict[str, Any], flag: bool) -> Object:
     )
 
 
-@pytest.mark.parametrize("flag", [True, False])
+@each_of("flag", [True, False])
 def test_a_model_sees_it_of_tools_that_have_opted_in(flag: bool) -> None:
     # abi.md 4.46
     (shown,) = Toolbox(cast(AgentPorts, OneTool(tool({"path": {}}, flag))), ["t"]).shown()

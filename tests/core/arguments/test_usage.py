@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-import pytest
-
 from cortexfs.core.arguments.parse import prompt, tool_input
 from cortexfs.core.arguments.usage import FILES, complete, examples, help_text, usage
 from cortexfs.core.hostcalls import Effect
+from tests.tables import each_of
 
 READ: dict[str, Any] = {
     "type": "object",
@@ -53,7 +52,7 @@ def test_usage_is_a_synopsis() -> None:
     assert "usage: t PATHS...\n" in usage("t", ARRAY)
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
+@each_of("schema", SCHEMAS)
 def test_usage_is_short_and_fits_a_terminal(schema: dict[str, Any]) -> None:
     lines = usage("tool", schema).splitlines()
     assert 2 <= len(lines) <= 6
@@ -78,7 +77,7 @@ def test_help_names_everything_that_the_schema_declares() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("class_", ["model", "agent"])
+@each_of("class_", ["model", "agent"])
 def test_help_of_those_who_talk_says_how_a_prompt_is_made(class_: str) -> None:
     text = help_text("main", "Answers.", {}, class_=class_)
     assert "usage: main PROMPT...\n" in text
@@ -88,7 +87,7 @@ def test_help_of_those_who_talk_says_how_a_prompt_is_made(class_: str) -> None:
     assert prompt([word.encode() for word in shlex.split(line)[1:]]) == "Say hello in one word."
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
+@each_of("schema", SCHEMAS)
 def test_the_examples_are_accepted(schema: dict[str, Any]) -> None:
     # usage.py: "What is said here is what arguments.py accepts"
     spoken, piped = examples("tool", schema)
@@ -109,7 +108,7 @@ def test_a_terminal_sees_no_control_characters() -> None:
         assert not set(text) & set("\x1b\x07\r\x9b\u202e")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "expected"),
     [
         (["--o"], ["--offset"]),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from cortexfs.core.arguments.schema import kind_of, shape_of
 from cortexfs.core.arguments.usage import FILES, complete, examples, help_text
+from tests.tables import each_of
 
 SCHEMA: dict[str, Any] = {
     "properties": {
@@ -22,7 +21,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "offered"),
     [
         (["--level", ""], ["low", "high"]),
@@ -54,7 +53,7 @@ def test_a_property_that_is_used_is_offered_no_more() -> None:
     assert not {"--count", "--deep", "--no-deep"} & {*left}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("property_", "said"),
     [
         ({"type": "string", "examples": ["e"], "default": "d"}, "t e"),

@@ -23,6 +23,7 @@ from cortexfs.chat.calls import (
 from cortexfs.chat.printing import MARKS, STYLES, marked
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, ToolResult
+from tests.tables import each_of
 
 SMALL = Surroundings(rows=lambda: 14)  # a change has six rows
 
@@ -31,7 +32,7 @@ def approval(name: str, given: Any, reason: str = "") -> Approval:
     return Approval(call="c", name=name, input=given, effects=["run_process"], reason=reason)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "said"),
     [
         ({"path": "README.md"}, "fs.read path=README.md"),
@@ -102,7 +103,7 @@ def pages(told: ShownCall) -> tuple[str, list[int]]:
     return said, counts
 
 
-@pytest.mark.parametrize("name", ["shell.exec", "t", "fs.write"])
+@each_of("name", ["shell.exec", "t", "fs.write"])
 def test_a_long_pad_hides_nothing(name: str) -> None:
     # issue: "a line over 400 characters is cut without the hint, and `y` approves what was not shown"
     attack = "echo" + " " * 400 + "; rm -rf /" + "x" * 700
@@ -180,7 +181,7 @@ def test_a_newline_in_an_argument_is_no_line() -> None:
     assert '"x\\n  rm -rf /\\nAllow fs.read?"' in question.text
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "given"),
     [
         ("shell.exec", {"cmd": 5}),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.chat import diffs
 from cortexfs.chat.diffs import DiffLine, difference, of
 from cortexfs.tools.support import patch
+from tests.tables import each_of
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 21))
 
@@ -93,7 +93,7 @@ def test_a_diff_is_shown_as_it_is() -> None:
     assert [line.side for line in lines[2:]] == ["@", "-", "+"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("read", "said"),
     [
         (failing(PermissionError(13, "Permission denied")), "not compared: Permission denied"),
@@ -124,7 +124,7 @@ def test_what_is_too_much_is_not_compared() -> None:
     assert len(lines) == 2001
 
 
-@pytest.mark.parametrize(
+@each_of(
     "given_",
     [
         {},
@@ -137,9 +137,7 @@ def test_other_calls_of_write_are_no_changes(given_: dict[str, Any]) -> None:
     assert of("fs.write", given_, reading("")) is None
 
 
-@pytest.mark.parametrize(
-    "given_", [{"path": "f"}, {"path": "f", "old": ""}, {"path": "f", "old": "", "new": "x"}]
-)
+@each_of("given_", [{"path": "f"}, {"path": "f", "old": ""}, {"path": "f", "old": "", "new": "x"}])
 def test_other_calls_of_replace_are_no_changes(given_: dict[str, Any]) -> None:
     assert of("fs.replace", given_, reading("")) is None
 

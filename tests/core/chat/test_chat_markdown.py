@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.chat import markdown
 from cortexfs.chat.markdown import MAX_BLOCK, MAX_STEP, MarkdownStream, Style, rendered, split
+from tests.tables import each_of
+from tests.waiting import SOAK
 
 PLAIN = Style(colour=False)
 TEXT = """\
@@ -53,7 +54,7 @@ def streamed(text: str, size: int, width: int = 60) -> str:
     return said + answer.end(width)
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@each_of("size", [1 if SOAK else 5, 7, 1000])
 def test_streamed_as_whole(size: int) -> None:
     assert streamed(TEXT, size) == rendered(TEXT, 60, PLAIN)
 
@@ -81,7 +82,7 @@ def test_html_and_line_breaks_stay() -> None:
     assert "a <b>tag</b> and List<String>\nand a second line." in said
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         "\x1b[2J",

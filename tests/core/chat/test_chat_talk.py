@@ -20,6 +20,7 @@ from cortexfs.core.talk.requests import Cancel, Resume, Send, SessionKey, Verdic
 from tests.core import chat_pair
 from tests.core.chat_pair import Chat, run_of
 from tests.core.conversation_pair import World
+from tests.tables import each_of
 
 world, chat = chat_pair.world, chat_pair.chat
 
@@ -237,7 +238,7 @@ def test_a_temp_session_ends_with_its_connection(world: World) -> None:
     assert chat.text.endswith("two||")
 
 
-@pytest.mark.parametrize("text", ["", "yess", "fly", "y n"])
+@each_of("text", ["", "yess", "fly", "y n"])
 def test_only_an_answer_is_one(text: str) -> None:
     # what somebody was typing when the question came must not be taken for a yes
     with pytest.raises(Fault):

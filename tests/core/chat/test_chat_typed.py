@@ -8,9 +8,10 @@ from cortexfs.chat import commands
 from cortexfs.chat.commands import TypedCommand, TypedText
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk import requests
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "meaning"),
     [
         ("hello", TypedText("hello")),
@@ -68,7 +69,7 @@ def test_what_is_no_utf8_is_replaced() -> None:
     assert commands.meaning("a\udcc3\udca9") == TypedText("aé")
 
 
-@pytest.mark.parametrize(("line", "more"), [("a\\", True), ("a", False), ("a\\\\", False), ("\\", True)])
+@each_of(("line", "more"), [("a\\", True), ("a", False), ("a\\\\", False), ("\\", True)])
 def test_a_backslash_asks_for_another_line(line: str, more: bool) -> None:
     assert commands.goes_on(line) is more
 

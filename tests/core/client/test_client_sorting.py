@@ -15,6 +15,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.requests import AnyRequest, Approve, Cancel, Ping, Resume, Send
 from tests.core.conversation_pair import World, kinds, texts
+from tests.tables import each_of
 
 ANSWERED = "start message delta delta message usage done"
 
@@ -57,7 +58,7 @@ def test_a_run_that_could_not_be_written_is_over() -> None:
     assert inbox.is_over
 
 
-@pytest.mark.parametrize("split", [1, 2, 3, 7, 64, 1 << 20])
+@each_of("split", [1, 2, 3, 7, 64, 1 << 20])
 def test_overlapping_requests_whatever_the_pieces(split: int) -> None:
     # abi.md 5.3
     talk = Talk(World(echo=True), split)
@@ -163,7 +164,7 @@ def test_cancel_from_elsewhere() -> None:
     assert kinds(taken(Talk(talk.connection.world).ask(Cancel(id="1")))) == "done"
 
 
-@pytest.mark.parametrize(("id_", "code"), [("1", "EALREADY"), ("nobody", "ENOENT")])
+@each_of(("id_", "code"), [("1", "EALREADY"), ("nobody", "ENOENT")])
 def test_a_refused_cancel_is_no_refused_send(id_: str, code: str) -> None:
     # abi.md 5.27
     talk = Talk(World(echo=True))
@@ -264,13 +265,13 @@ def test_who_let_go_of_an_inbox_is_kept_nothing(monkeypatch: pytest.MonkeyPatch)
     assert closed.take() is None
 
 
-@pytest.mark.parametrize("input_", ["\ud800", {"content": object()}, "x" * frames.MAX_LINE])
+@each_of("input_", ["\ud800", {"content": object()}, "x" * frames.MAX_LINE])
 def test_what_cannot_be_a_line_is_refused_here(input_: str) -> None:
     with pytest.raises(Failed, match=r"^(EINVAL|EMSGSIZE): the request"):
         Sorter("echo.sock").encode(Send(input=input_))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("said", "code"),
     [
         ([frames.Error(code="EIO", message="no")], "EIO"),

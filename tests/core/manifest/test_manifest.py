@@ -12,6 +12,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import toml as m
 from cortexfs.core.manifest.toml import decode, decode_package
 from cortexfs.sdk import effects
+from tests.tables import each_of
 
 TOP = 'name = "notes"\nversion = "0.1.0"\ndescription = "Keeps notes"\n'
 TOOL = '[[native.tools]]\nname = "add"\ndescription = "Adds a note"\ncommand = "bin/add"\ninput_schema = {}\n'
@@ -148,7 +149,7 @@ def test_every_field_is_taken() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         "extra = 1\n",
@@ -177,19 +178,19 @@ def test_effects_may_hold_more() -> None:
         assert refused(TOOL + without) == f"missing key native.tools[0].effects[0].{key}; it is required"
 
 
-@pytest.mark.parametrize("field", ["name", "version", "description"])
+@each_of("field", ["name", "version", "description"])
 def test_three_fields_are_required(field: str) -> None:
     top = "".join(line for line in TOP.splitlines(True) if not line.startswith(field))
     assert refused("", top) == f"missing key {field}; it is required"
 
 
-@pytest.mark.parametrize("field", ["name", "description", "command", "input_schema"])
+@each_of("field", ["name", "description", "command", "input_schema"])
 def test_four_fields_of_a_tool_are_required(field: str) -> None:
     text = "".join(line for line in TOOL.splitlines(True) if not line.startswith(field))
     assert refused(text) == f"missing key native.tools[0].{field}; it is required"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "sentence"),
     [
         ('nmae = "x"\n', "unknown key nmae; did you mean name?"),
@@ -220,7 +221,7 @@ def test_a_fault_names_the_field_and_the_mend(text: str, sentence: str) -> None:
     assert refused(text).startswith(sentence)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "field", "words"),
     [
         ('trust = "TrustedNative"\n', "trust", m.Trust),
@@ -251,24 +252,20 @@ def test_the_words_of_effects_are_those_of_the_sdk() -> None:
     assert get_args(m.DryRun) == tuple(effects.DryRunSupport)
 
 
-@pytest.mark.parametrize("schema", ["{}", "true", '"x"', "[1]", '{type = "object", default = 1.5}'])
+@each_of("schema", ["{}", "true", '"x"', "[1]", '{type = "object", default = 1.5}'])
 def test_an_input_schema_is_any_json_value(schema: str) -> None:
     # whether it is a schema is for the validator
     text = TOOL.replace("input_schema = {}", f"input_schema = {schema}")
     assert (manifest(text).native or m.Native()).tools[0].input_schema == tomllib.loads(f"x = {schema}")["x"]
 
 
-@pytest.mark.parametrize(
-    "schema", ["1979-05-27", "{a = [07:32:00]}", "nan", "{a = -inf}", "18446744073709551616"]
-)
+@each_of("schema", ["1979-05-27", "{a = [07:32:00]}", "nan", "{a = -inf}", "18446744073709551616"])
 def test_what_json_cannot_hold_is_refused(schema: str) -> None:
     text = TOOL.replace("input_schema = {}", f"input_schema = {schema}")
     assert "no JSON value; write it as a string" in refused(text)
 
 
-@pytest.mark.parametrize(
-    "name", ["../../x", "", ".x", "a/b", "/etc", "x.d", "x.sock", "a b", "a\nb", "é", "x" * 65]
-)
+@each_of("name", ["../../x", "", ".x", "a/b", "/etc", "x.d", "x.sock", "a b", "a\nb", "é", "x" * 65])
 def test_a_name_cannot_lead_anywhere(name: str) -> None:
     # abi.md 2.4, 11.26
     assert refused("", TOP.replace('"notes"', msgspec.json.encode(name).decode())).startswith(
@@ -286,7 +283,7 @@ def test_a_name_is_not_that_of_a_backup() -> None:
     )
 
 
-@pytest.mark.parametrize("version", ["1/2", "../1", "1 2", "1\n"])
+@each_of("version", ["1/2", "../1", "1 2", "1\n"])
 def test_a_version_fits_a_file_name(version: str) -> None:
     # abi.md 11.25
     top = TOP.replace('"0.1.0"', msgspec.json.encode(version).decode())

@@ -13,6 +13,7 @@ from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.governance import HOST_VERSION, Mechanism, claims, tool_effects
 from cortexfs.core.manifest.toml import Manifest, decode
 from cortexfs.sdk import effects
+from tests.tables import each_of
 
 EVERY = frozenset(Mechanism)
 NONE: frozenset[Mechanism] = frozenset()
@@ -38,16 +39,14 @@ def version_fault(wanted: str) -> Fault:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    "wanted", ["1.6.9", "1.6.8", "1.5.999", "0.0.0", "0.18446744073709551615.0", "01.6.9"]
-)
+@each_of("wanted", ["1.6.9", "1.6.8", "1.5.999", "0.0.0", "0.18446744073709551615.0", "01.6.9"])
 def test_cortex_version_is_a_minimum(wanted: str) -> None:
     # abi.md 11.4; issue: "this host answers to 1.6.9"
     assert HOST_VERSION == "1.6.9"
     governance.check_version(manifest(cortex_version=wanted))
 
 
-@pytest.mark.parametrize("wanted", ["1.6.10", "1.7.0", "2.0.0", "18446744073709551615.0.0"])
+@each_of("wanted", ["1.6.10", "1.7.0", "2.0.0", "18446744073709551615.0.0"])
 def test_a_newer_host_is_asked_for(wanted: str) -> None:
     fault = version_fault(wanted)
     assert fault.message == f"it needs {wanted} or newer, and this host has 1.6.9"
@@ -60,12 +59,12 @@ def test_cortex_version_is_required() -> None:
     assert version_fault("").message == f"cortex_version is required{mend}"
 
 
-@pytest.mark.parametrize("wanted", [">=1.6.9", "<2.0.0", "^1.6.9", "~1.6.9", "1.6.*", "*"])
+@each_of("wanted", [">=1.6.9", "<2.0.0", "^1.6.9", "~1.6.9", "1.6.*", "*"])
 def test_version_ranges_are_not_accepted(wanted: str) -> None:
     assert version_fault(wanted).message.startswith(f"version ranges are not accepted: {wanted}; ")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "wanted", ["1.6", "1.6.9.0", "v1.6.9", "1.6.9-rc", "1.6.9+b", " 1.6.9", "1.6.9\n", "1..9", "+1.6.9", "x",
                "18446744073709551616.0.0", "9" * 5000 + ".0.0", "1.6.\u0669"]
 )  # fmt: skip
@@ -77,7 +76,7 @@ def test_a_version_is_three_numbers(wanted: str) -> None:
     assert len(fault.message) < 200
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("fields", "sentence"),
     [
         ({"trust": "disabled"}, "is Disabled"),
@@ -144,7 +143,7 @@ def test_a_sound_plugin_passes() -> None:
     governance.check(manifest(**reviewed), PLAIN)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("sandbox", "claim"),
     [
         ({"level": "uid_no_network"}, "uid_no_network is not enforced by this runtime"),
@@ -173,7 +172,7 @@ def test_a_claim_that_nothing_holds_is_refused(sandbox: dict[str, Any], claim: s
     )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("sandbox", "needs"),
     [
         ({}, {Mechanism.PROCESS}),
@@ -192,7 +191,7 @@ def test_a_claim_is_accepted_exactly_where_everything_that_holds_it_is_there(
         refused(frozenset(needs - {missing}), sandbox=sandbox)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "sandbox",
     [
         {"level": "uid_no_network"},
@@ -235,7 +234,7 @@ def boundary_fault(**fields: Any) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(("version", "shown"), [(None, "None"), (0, "Some(0)"), (2, "Some(2)")])
+@each_of(("version", "shown"), [(None, "None"), (0, "Some(0)"), (2, "Some(2)")])
 def test_a_library_needs_abi_1(version: int | None, shown: str) -> None:
     # abi.md 11.5
     native = {"isolation": "trusted_in_process"} | ({} if version is None else {"abi_version": version})
@@ -321,7 +320,7 @@ def test_tools_in_python_and_of_a_library_have_the_capabilities_of_processes() -
     assert governance.process_rights(manifest(python={"entry": "notes:tools"})) == ()
 
 
-@pytest.mark.parametrize("kind", list(effects.ToolEffectKind))
+@each_of("kind", list(effects.ToolEffectKind))
 def test_an_effect_is_as_the_sdk_has_it(kind: effects.ToolEffectKind) -> None:
     same = effects.ToolEffect(kind, "x")
     told = governance.effect(kind.value, "x")

@@ -18,6 +18,7 @@ from cortexfs.core.manifest.mcp_server import (
     imported,
     parted,
 )
+from tests.tables import each_of
 
 
 def refused(**fields: Any) -> str:
@@ -33,7 +34,7 @@ def test_a_name_has_so_many_characters() -> None:
         check_name("x" * (MAX_NAME + 1))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "fields",
     [
         {"command": "server", "args": ("-v", "$HOME"), "cwd": "/srv", "env": {"A_1": "a\tb"}},
@@ -50,7 +51,7 @@ def test_what_a_server_may_be(fields: dict[str, Any]) -> None:
     assert checked(server) == server
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("fields", "said"),
     [
         ({}, "it needs command"),
@@ -90,7 +91,7 @@ def test_servers_of_other_clients() -> None:
     assert imported({"servers": {"a": {"command": "c"}}}) == {"a": McpServer(command="c")}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("file", "said"),
     [
         ([], "it has no servers"),

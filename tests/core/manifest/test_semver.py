@@ -11,6 +11,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import semver
+from tests.tables import each_of
 
 # range, versions that it takes, versions that it does not
 RANGES = {
@@ -85,7 +86,7 @@ def test_a_version_is_written_as_it_was_read() -> None:
         assert str(semver.parse(text)) == text
 
 
-@pytest.mark.parametrize(("parse", "texts"), [(semver.parse, NO_VERSION), (semver.parse_range, NO_RANGE)])
+@each_of(("parse", "texts"), [(semver.parse, NO_VERSION), (semver.parse_range, NO_RANGE)])
 def test_what_is_no_version_or_range_is_refused(parse: object, texts: str) -> None:
     # abi.md 9.3
     assert callable(parse)

@@ -11,6 +11,7 @@ from cortexfs.core import manifestjson
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import entry, problems
 from tests.core.manifest_json import EVERYTHING, SOUND, found, manifest, read, read_value, spoilt
+from tests.tables import each_of
 
 REQUIRED = ("name", "version", "description", "kind", "entryPoint", "runtime", "capabilities")
 
@@ -194,7 +195,7 @@ def test_an_entry_point_is_told_by_its_form() -> None:
     assert entry.entry_of("./a/./mod.ts") == entry.EntryPoint("relative", "a/mod.ts")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "files"),
     {
         "./a/./mod.ts": ["a/mod.ts"],

@@ -11,6 +11,7 @@ from cortexfs.core.frames import Message
 from cortexfs.core.frames import Text as Said
 from cortexfs.models.ask.question import ModelInput, PastCall, PromptMedia, PromptText, ToolOffer, asked
 from cortexfs.models.ask.question import PromptMessage as Turn
+from tests.tables import each_of
 
 PNG = {"type": "image", "media_type": "image/png", "data": "aGk="}
 USER = {"role": "user", "content": "hi"}
@@ -25,7 +26,7 @@ REMEMBERED = (Turn("user", (PromptText("one"),)), Turn("assistant", (PromptText(
 HI = Turn("user", (PromptText("hi"),))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "value",
     [
         "hi",
@@ -131,7 +132,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "words"), WRONG)
+@each_of(("value", "words"), WRONG)
 def test_what_is_wrong_is_told_with_its_path(value: Any, words: str) -> None:
     with pytest.raises(Fault, match=words) as caught:
         asked(value)

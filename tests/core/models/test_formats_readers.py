@@ -14,6 +14,7 @@ from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.question import ModelInput, PromptMessage, PromptText
 from cortexfs.models.drivers import FORMATS
 from cortexfs.models.formats.format import ProviderRefusal, arguments
+from tests.tables import each_of
 
 ASKED = ModelInput(said=(PromptMessage("user", (PromptText("hi"),)),))
 
@@ -143,7 +144,7 @@ WHOLE: list[tuple[str, list[Any], list[Frame]]] = [
 ]
 
 
-@pytest.mark.parametrize(("format_", "rows", "expected"), WHOLE)
+@each_of(("format_", "rows", "expected"), WHOLE)
 def test_events_as_frames(format_: str, rows: list[Any], expected: list[Frame]) -> None:
     # issue: "Output: delta, reasoning_delta, tool_call, usage, message, done"
     assert read(format_, *rows) == expected
@@ -170,14 +171,14 @@ WRONG: list[tuple[str, list[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("format_", "rows", "code"), WRONG)
+@each_of(("format_", "rows", "code"), WRONG)
 def test_a_stream_that_is_no_answer(format_: str, rows: list[Any], code: str) -> None:
     with pytest.raises(Fault) as caught:
         read(format_, *rows)
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("format_", "row"),
     [
         ("openai.chat", {"error": {"message": "x"}}),
@@ -199,7 +200,7 @@ def test_an_answer_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         read("openai.chat", *[chunk(reasoning="x" * 100)] * 11)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "input_"),
     [
         ("", {}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import (
@@ -19,6 +18,7 @@ from cortexfs.models.ask.question import (
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.drivers import FORMATS
 from cortexfs.models.formats import anthropic_messages, openai_chat, openai_responses
+from tests.tables import each_of
 
 SCHEMA = {
     "type": "object",
@@ -166,7 +166,7 @@ def test_anthropic_messages() -> None:
     }
 
 
-@pytest.mark.parametrize("format_", list(FORMATS))
+@each_of("format_", list(FORMATS))
 def test_the_controls_count_and_the_input_wins(format_: str) -> None:
     # issue: "parameters that override default"
     model = msgspec.structs.replace(MODEL, default={"temperature": 1, "top_p": 0.5}, effort="low")
@@ -184,7 +184,7 @@ def test_google_has_no_effort_above_high() -> None:
     assert body["reasoning_effort"] == "high"
 
 
-@pytest.mark.parametrize("format_", list(FORMATS))
+@each_of("format_", list(FORMATS))
 def test_a_longer_conversation_begins_with_the_shorter_one(format_: str) -> None:
     # issue: "stable prefix so that providers' prompt caches hit"
     def messages(count: int) -> list[Any]:
@@ -202,7 +202,7 @@ def test_a_longer_conversation_begins_with_the_shorter_one(format_: str) -> None
     assert long[: len(short)] == short
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("schema", "strict"),
     [
         (SCHEMA, True),

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from cortexfs.core.frames import Progress
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import asked
 from cortexfs.models.local.driver import MAX_TOKENS, SPAN, TIMES, UNIT, LocalReader, repeats, request
+from tests.tables import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("default", "given", "most"),
     [
         ({}, {}, MAX_TOKENS),
@@ -59,7 +58,7 @@ def test_one_that_is_to_have_no_end_has_none() -> None:
     assert read(*["on and "] * 1000, ignore_eos=True)[0] == 1000
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("unit", "times"),
     [("x", SPAN), ("".join(map(chr, range(200, 200 + UNIT))), TIMES), ("0123456789", SPAN // 10)],
 )

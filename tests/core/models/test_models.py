@@ -21,6 +21,7 @@ from cortexfs.core.tree.places import has_socket
 from cortexfs.models import debug, drivers
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.debug import text_of
+from tests.tables import each_of
 
 
 class Said:
@@ -85,7 +86,7 @@ async def test_echo_says_much_in_batches() -> None:
     assert turn.batches == [256, 256, 256, 232, 2]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("value", "text"),
     [
         ("a", "a"),
@@ -206,7 +207,7 @@ def test_the_models_are_objects_with_sockets() -> None:
         assert answering(model, values["driver"].decode()) in drivers.DRIVERS.values()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("control", "use", "names"),
     [
         ("debug.echo\n", "exec", ["debug.echo"]),
@@ -221,7 +222,7 @@ def test_which_drivers_a_control_names(control: str, use: str, names: list[str])
     assert drivers.named(control, use) == names
 
 
-@pytest.mark.parametrize("control", ["", "other\n", "agent=debug.echo\n"])
+@each_of("control", ["", "other\n", "agent=debug.echo\n"])
 def test_a_model_without_a_driver_that_there_is(control: str) -> None:
     with pytest.raises(Fault, match=r"EHOSTDOWN: p/m cannot answer: .*; write one of debug.echo, debug"):
         answering(Object(class_="model", name="p/m", description=""), control)

@@ -14,6 +14,7 @@ from cortexfs.core.tree.controls import CONTROLS
 from cortexfs.models import debug
 from cortexfs.models.debug import EXAMPLE, STEPS, parse
 from tests.places import PROJECT
+from tests.tables import each_of
 
 WHOLE: dict[str, Any] = {
     "delta": {"delta": "a"},
@@ -52,7 +53,7 @@ def test_the_example_is_a_script() -> None:
     assert parse("[]") == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "said"),
     [
         # what is no script says what one looks like
@@ -110,7 +111,7 @@ def test_the_page_has_the_table_of_steps_and_their_limits() -> None:
     assert f"It may hold {MAX_VALUES:,} values" in PAGE
 
 
-@pytest.mark.parametrize("given", re.findall(r"debug/script '(.*)'$", PAGE, re.MULTILINE))
+@each_of("given", re.findall(r"debug/script '(.*)'$", PAGE, re.MULTILINE))
 def test_the_scripts_of_the_page_are_scripts(given: str) -> None:
     assert parse(given)
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from cortexfs.core.models.prices import Price, Prices
+from tests.tables import each_of
 
 PRICES = Prices(
     models={
@@ -31,7 +32,7 @@ def test_what_has_no_price_costs_what_is_not_known() -> None:
     assert PRICES.told(1234.5) == "1234.50 USD"
 
 
-@pytest.mark.parametrize(
+@each_of(
     "table",
     [
         {"models": {"a/b": {"input": -1, "output": 0}}},

@@ -24,6 +24,7 @@ from cortexfs.models.providers import listing, provider
 from cortexfs.models.providers import listing as offered
 from cortexfs.models.providers.listing import BASIC, NATIVE, ListedModel, tree_name
 from cortexfs.models.providers.provider import PRESETS, DeclaredModel, KeySource, Provider
+from tests.tables import each_of
 
 HERE = "/etc/cortexfs/providers/p.toml"
 FULL = Provider(
@@ -84,7 +85,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), WRONG)
+@each_of(("text", "words"), WRONG)
 def test_a_wrong_file_is_told_with_its_key_and_without_secrets(text: str, words: str) -> None:
     with pytest.raises(Fault, match=words) as caught:
         provider.decode(text.encode(), HERE)
@@ -93,7 +94,7 @@ def test_a_wrong_file_is_told_with_its_key_and_without_secrets(text: str, words:
     assert "sk-1234567890" not in caught.value.message or "base_url" in caught.value.message
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@each_of("name", list(PRESETS))
 def test_presets_are_sound(name: str) -> None:
     preset = PRESETS[name]
     names.check(name)
@@ -105,7 +106,7 @@ def test_presets_are_sound(name: str) -> None:
 # -- names and listings
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("id_", "name"),
     [
         ("gpt-4o", "p/gpt-4o"),
@@ -180,13 +181,13 @@ LISTINGS: list[tuple[Any, list[ListedModel]]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "models"), LISTINGS)
+@each_of(("value", "models"), LISTINGS)
 def test_listings(value: Any, models: list[ListedModel]) -> None:
     found, after = listing.decode(json.dumps(value).encode())
     assert (found, after) == (models, "")
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"7", b'{"data":7}', b"\xff", b"[" * 100_000])
+@each_of("body", [b"", b"<html>", b"7", b'{"data":7}', b"\xff", b"[" * 100_000])
 def test_a_listing_that_is_none(body: bytes) -> None:
     with pytest.raises(Fault, match="EREMOTEIO"):
         listing.decode(body)
@@ -279,7 +280,7 @@ OVERFLOWS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "size", "most"), OVERFLOWS)
+@each_of(("text", "size", "most"), OVERFLOWS)
 def test_an_overflow_tells_both_numbers(text: str, size: int, most: int) -> None:
     # issue: "context overflow EMSGSIZE with both numbers"
     body = json.dumps({"error": {"message": text}}).encode()
@@ -290,7 +291,7 @@ def test_an_overflow_tells_both_numbers(text: str, size: int, most: int) -> None
     assert failure.most == most
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("headers", "delay"),
     [
         ({"Retry-After": "3"}, 3),
@@ -333,13 +334,13 @@ def test_any_body_is_a_failure(body: bytes, status: int) -> None:
 # -- structured output
 
 
-@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "http://127.0.0.1:1/x"}, {"pattern": "("}])
+@each_of("schema", [{"type": "nothing"}, {"$ref": "http://127.0.0.1:1/x"}, {"pattern": "("}])
 def test_a_wrong_schema_is_refused_before_anything_is_sent(schema: dict[str, Any]) -> None:
     with pytest.raises(Fault, match="EINVAL: schema: "):
         Schema(schema)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "words"),
     [("no", "is not JSON"), ('{"a":"x"}', "a: "), ("{}", "the answer: "), ("", "is not JSON")],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.models import sse
+from tests.tables import each_of
 
 STREAM = (
     '\ufeff: hello\r\nevent: a\r\ndata: {"t":"ä🙂"}\r\n\r\n'
@@ -38,7 +39,7 @@ def test_any_bytes_are_events_or_nothing(data: bytes) -> None:
     assert [event for byte in data + b"\n\n" for event in parser.feed(bytes([byte]))] == whole
 
 
-@pytest.mark.parametrize("piece", [b"data: " + b"x" * 65536 + b"\n", b"x" * 65536])
+@each_of("piece", [b"data: " + b"x" * 65536 + b"\n", b"x" * 65536])
 def test_an_event_that_never_ends_is_bounded(piece: bytes) -> None:
     parser = sse.EventParser()
     kept = sse.MAX_EVENT // len(piece)
@@ -48,7 +49,7 @@ def test_an_event_that_never_ends_is_bounded(piece: bytes) -> None:
         parser.feed(piece * 2)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
+@each_of("size", [1, 2, 3, 4, 100])
 def test_a_mark_of_byte_order_is_no_part_of_the_first_event(size: int) -> None:
     data = b"\xef\xbb\xbfdata: a\r\n\r\ndata: b\r\n\r\n"
     parser = sse.EventParser()

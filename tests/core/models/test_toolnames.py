@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, PastCall, PromptMessage, PromptText, ToolOffer, asked
 from cortexfs.models.drivers import FORMATS
 from cortexfs.models.formats.format import sent
+from tests.tables import each_of
 
 MODEL = ModelEntry(name="p/m", id="m")
 # What OpenAI's function names, Anthropic's and Google's have in common.
@@ -43,7 +43,7 @@ def names_in(body: Any) -> list[str]:
     return own + [name for each in body.values() for name in names_in(each)]
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@each_of("format_", FORMATS)
 def test_a_request_has_no_name_that_a_provider_refuses(format_: str) -> None:
     # abi.md 2.1: a component has dots and plus signs
     body = FORMATS[format_].request(
@@ -79,8 +79,8 @@ STREAMS: dict[str, list[Any]] = {
 STREAMS["google"] = STREAMS["openai.chat"]
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize(
+@each_of("format_", FORMATS)
+@each_of(
     ("tools", "name"),
     [
         (("fs.read",), "fs.read"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
 from cortexfs.plugins.package import manifest_hash
+from tests.tables import each_of
 
 SHA512 = f"sha512-{'A' * 86}=="
 HEX = "0123456789abcdef" * 4
@@ -48,7 +49,7 @@ def test_the_hash_of_an_entry_point_is_where_it_leads() -> None:
     assert manifest_hash.locked_hash(lock(), "https://a.example/z", "deno.lock") is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "told"),
     [
         (b"", "deno.lock is no lock file of Deno"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from cortexfs.plugins.dependencies import HOST_VERSION, InstalledPlugin, load_order
+from tests.tables import each_of
 
 
 def plugin(
@@ -88,7 +87,7 @@ def test_what_is_missing_or_cyclic_is_refused_with_the_chain() -> None:
             assert set(found.names) == enabled - refused.keys()
 
 
-@pytest.mark.parametrize("range_", [">=0.51.0", "^0.53.0", "*"])
+@each_of("range_", [">=0.51.0", "^0.53.0", "*"])
 def test_the_host_answers_to_its_version(range_: str) -> None:
     # Of the originals: '"cortex" is the host, not a plugin: do not resolve as one'
     assert HOST_VERSION == "0.53.1"

@@ -7,7 +7,6 @@ import tomllib
 from typing import Any, get_args
 
 import msgspec
-import pytest
 from msgspec import inspect
 
 from cortexfs.core.manifest import governance
@@ -17,6 +16,7 @@ from cortexfs.core.manifest.toml import decode
 from cortexfs.plugins.package import package, tarball
 from cortexfs.plugins.trust import signing
 from tests.places import PROJECT
+from tests.tables import each_of
 
 PAGE = (PROJECT / "docs" / "plugins.md").read_text()
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -74,7 +74,7 @@ def rows(struct: type[msgspec.Struct]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_of("name", TABLES)
 def test_a_table_is_that_of_the_code(name: str) -> None:
     part = PAGE.split(f"<!-- table: {name} -->\n")[1].split("\n\n")[0]
     assert part.splitlines()[2:] == rows(TABLES[name])
@@ -104,7 +104,7 @@ def test_every_mechanism_is_told_of() -> None:
         assert mechanism in PAGE
 
 
-@pytest.mark.parametrize("text", EXAMPLES)
+@each_of("text", EXAMPLES)
 def test_an_example_is_a_sound_manifest(text: str) -> None:
     found = decode(tomllib.loads(text))
     governance.check_version(found)

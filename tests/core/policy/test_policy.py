@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy import rules
 from cortexfs.core.policy.rules import PERMISSIONS, TO_RUN, Rule, find, parse, type_of
+from tests.tables import each_of
 
 
 def refused(text: str) -> str:
@@ -26,9 +27,7 @@ def test_a_rule_knows_its_file_and_line() -> None:
     assert found[0].text == "allow coder_t tool:fs.read execute"
 
 
-@pytest.mark.parametrize(
-    ("class_", "permission"), [(class_, one) for class_, some in PERMISSIONS.items() for one in some]
-)
+@each_of(("class_", "permission"), [(class_, one) for class_, some in PERMISSIONS.items() for one in some])
 def test_each_class_has_its_permissions(class_: str, permission: str) -> None:
     # Of the originals: "tool execute · model use · shared read write · session read write resume · mount read
     # write · agent create start stop read write · network connect (only `network:default`)"
@@ -46,7 +45,7 @@ def test_what_runs_has_a_permission_for_it() -> None:
     assert all(permission in PERMISSIONS[class_] for class_, permission in TO_RUN.items())
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "mend"),
     [
         ("deny coder_t tool:a execute", "there is no deny; remove the line"),
@@ -83,7 +82,7 @@ def test_order_and_repetition_decide_nothing() -> None:
         assert find(parse(text), "a_t", "tool", "x", "execute")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "asked",
     [
         ("b_t", "tool", "x", "execute"),

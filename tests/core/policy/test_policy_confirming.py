@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
 from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy.confirming import (
     DRY_RUN_SECONDS,
@@ -31,6 +29,7 @@ from cortexfs.core.policy.risk import (
     RiskSettings,
     decode,
 )
+from tests.tables import each_of
 
 AGENT, PERSON = CallForm(CallerKind.AGENT), CallForm(CallerKind.PERSON)
 
@@ -57,7 +56,7 @@ LIMITS: dict[Mode, Level] = {"strict": ALLOW, "balanced": REVIEW, "open": REQUIR
 EVERY: list[tuple[Mode, Level]] = list(product(LIMITS, Level))
 
 
-@pytest.mark.parametrize(("mode", "level"), EVERY)
+@each_of(("mode", "level"), EVERY)
 def test_an_agent_asks_above_what_the_mode_approves(mode: Mode, level: Level) -> None:
     # section 6: "Gate: Block denied; level <= auto_approve_up_to approved; else ask. strict=Allow,
     # balanced=Review (default), open=RequireConfirmation"
@@ -67,7 +66,7 @@ def test_an_agent_asks_above_what_the_mode_approves(mode: Mode, level: Level) ->
     assert said.confirm is (level is not BLOCK and level > LIMITS[mode])
 
 
-@pytest.mark.parametrize(("mode", "level"), EVERY)
+@each_of(("mode", "level"), EVERY)
 def test_nobody_there_to_ask_means_no(mode: Mode, level: Level) -> None:
     # section 6: "Non-interactive: deny"
     said = verdict(BY_LEVEL[level], CallForm(CallerKind.AGENT, can_ask=False), RiskSettings(mode=mode))
@@ -75,7 +74,7 @@ def test_nobody_there_to_ask_means_no(mode: Mode, level: Level) -> None:
     assert not said.confirm
 
 
-@pytest.mark.parametrize(("mode", "level"), EVERY)
+@each_of(("mode", "level"), EVERY)
 def test_a_person_has_confirmed_what_they_run(mode: Mode, level: Level) -> None:
     # issue 5: "a person at a terminal or running a tool directly has confirmed it; an agent asks"
     said = verdict(BY_LEVEL[level], PERSON, RiskSettings(mode=mode, deny=("*",)))
@@ -138,7 +137,7 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize(("tool", "words", "sentence"), ASKED)
+@each_of(("tool", "words", "sentence"), ASKED)
 def test_a_person_is_asked_in_words(tool: RatedTool, words: tuple[str, ...], sentence: str) -> None:
     # abi.md 7.6
     said = verdict(tool, AGENT, RiskSettings(mode="strict"), Circumstances(words))
@@ -174,7 +173,7 @@ def tried(
     return verdict(tool, CallForm(kind, dry_run=dry_run, tried_dry=tried_dry))
 
 
-@pytest.mark.parametrize("kind", list(CallerKind))
+@each_of("kind", list(CallerKind))
 def test_a_required_dry_run_comes_first_for_everybody(kind: CallerKind) -> None:
     # issue 5: "`required_before_execute` is enforced"; section 6: "dry_run is recorded, nowhere enforced"
     tool = opted_in(effect("write_file", dry_run="required_before_execute"))
@@ -191,7 +190,7 @@ def test_a_supported_dry_run_is_no_duty() -> None:
     assert tried(tool).confirm
 
 
-@pytest.mark.parametrize("kind", list(CallerKind))
+@each_of("kind", list(CallerKind))
 def test_a_tool_without_a_dry_run_is_not_run_instead(kind: CallerKind) -> None:
     for word in ("not_supported", "supported", "required_before_execute"):
         said = tried(builtin(effect("write_file", dry_run=word)), dry_run=True, kind=kind)
@@ -199,7 +198,7 @@ def test_a_tool_without_a_dry_run_is_not_run_instead(kind: CallerKind) -> None:
         assert "has no dry run, whatever its effects say of one; nothing was run" in said.why
 
 
-@pytest.mark.parametrize("mode", LIMITS)
+@each_of("mode", LIMITS)
 def test_a_required_dry_run_that_there_is_not_asks_each_time(mode: Mode) -> None:
     # abi.md 4.48
     for kind in ("read_file", "write_file"):
@@ -214,7 +213,7 @@ def test_a_required_dry_run_that_there_is_not_asks_each_time(mode: Mode) -> None
     assert not verdict(blocked, AGENT, RiskSettings(mode=mode)).allowed
 
 
-@pytest.mark.parametrize("mode", LIMITS)
+@each_of("mode", LIMITS)
 def test_a_dry_run_of_nobody_trusted_is_judged_as_the_call(mode: Mode) -> None:
     # abi.md 4.49
     tool = opted_in(effect("write_file", dry_run="supported"), trusted=False)

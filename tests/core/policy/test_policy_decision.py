@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 
-import pytest
 from msgspec.structs import replace
 
 from cortexfs.core.hostcalls import Effect
@@ -26,6 +25,7 @@ from cortexfs.core.policy.decision import (
 )
 from cortexfs.core.policy.risk import Circumstances, RatedTool, RiskSettings
 from cortexfs.core.policy.rules import parse
+from tests.tables import each_of
 
 LINE = "allow base_t tool:fs.read execute"
 READ_FILE = Effect("read_file", "reversible", "on_risk", "not_supported")
@@ -94,7 +94,7 @@ def test_a_users_daemon_serves_that_user_alone() -> None:
         assert decision.rule == "daemon of uid 1001"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("mode", "uid", "groups", "need", "permitted"),
     [
         (0o100, 5, {1}, EXECUTE, True),
@@ -178,7 +178,7 @@ def spoilt(*layers: str) -> Decision:
     return decide(replace(question, caller=caller, thing=thing))
 
 
-@pytest.mark.parametrize("layer", SPOILT)
+@each_of("layer", SPOILT)
 def test_any_refusal_refuses_and_says_why(layer: str) -> None:
     # Of the originals: "any refusal refuses"
     decision = spoilt(layer)
@@ -188,7 +188,7 @@ def test_any_refusal_refuses_and_says_why(layer: str) -> None:
     assert decision.reason.startswith("agent/base may not execute tool:fs.read: ")
 
 
-@pytest.mark.parametrize("number", range(len(SPOILT)))
+@each_of("number", range(len(SPOILT)))
 def test_the_first_refusal_is_the_reason(number: int) -> None:
     # abi.md 7.1
     layers = list(SPOILT)[number:]
@@ -240,7 +240,7 @@ def test_a_dry_run_that_is_required_is_said() -> None:
         assert not asked(caller, thing, dry_run=True).dry_run_first
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("class_", "name", "permission"), [("model", "openai/gpt", "use"), ("network", "default", "connect")]
 )
 def test_what_is_no_tool_has_no_effects(class_: str, name: str, permission: str) -> None:
@@ -264,7 +264,7 @@ def view_of(caller: PolicyCaller, thing: Thing = FS_READ) -> tuple[str, str]:
     )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("table", "result", "rule"),
     [
         ("", PASS, " is empty (default view)"),

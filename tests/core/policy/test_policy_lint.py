@@ -20,6 +20,7 @@ from cortexfs.core.policy.lint import (
     passed,
 )
 from cortexfs.core.policy.risk import RatedTool, decode
+from tests.tables import each_of
 
 # Of the reference; the others are this project's own.
 REFERENCE = """
@@ -196,7 +197,7 @@ def test_errors_come_first() -> None:
     assert [finding.level for finding in lint(world)] == ["error", "warning", "warning"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "world",
     [
         with_settings(f"{PROFILE}allow_background = true\nblock = true"),

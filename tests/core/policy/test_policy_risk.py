@@ -34,6 +34,7 @@ from cortexfs.core.policy.risk import (
     words_of,
 )
 from cortexfs.sdk.effects import ToolEffect, ToolEffectKind
+from tests.tables import each_of
 
 
 def effect(
@@ -65,7 +66,7 @@ def test_levels_are_in_order() -> None:
     assert LEVELS["require_confirmation"] is REQUIRE_CONFIRMATION
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("level", "kinds"),
     [
         (ALLOW, "read_file introspect_runtime"),
@@ -88,7 +89,7 @@ def test_every_kind_of_the_sdk_has_a_floor() -> None:
     assert set(FLOORS) == {kind.value for kind in ToolEffectKind}
 
 
-@pytest.mark.parametrize("kind", sorted(FLOORS))
+@each_of("kind", sorted(FLOORS))
 def test_always_and_irreversible_lift(kind: str) -> None:
     # section 6: "confirmation=always or reversibility=irreversible lifts Allow/Review to RequireConfirmation"
     lifted = max(FLOORS[kind], REQUIRE_CONFIRMATION)
@@ -96,7 +97,7 @@ def test_always_and_irreversible_lift(kind: str) -> None:
     assert floor(effect(kind, reversibility="irreversible")).level is lifted
 
 
-@pytest.mark.parametrize("kind", sorted(FLOORS))
+@each_of("kind", sorted(FLOORS))
 def test_never_lowers_nothing_and_partially_changes_nothing(kind: str) -> None:
     # section 6: "`never` lowers nothing; partially_reversible changes nothing"
     assert floor(effect(kind, confirmation="never")).level is FLOORS[kind]
@@ -142,7 +143,7 @@ def test_unknown_tools_need_confirmation() -> None:
     assert assess(RatedTool("theirs")).level is REQUIRE_CONFIRMATION
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("number", "level"),
     [
         (0.0, ALLOW),
@@ -177,7 +178,7 @@ def test_depth_raises_three_axes_and_no_axis_passes_one() -> None:
     assert assess(RatedTool("theirs"), call=Circumstances(depth=3)).level is BLOCK
 
 
-@pytest.mark.parametrize(
+@each_of(
     "word",
     [
         ".env",
@@ -200,7 +201,7 @@ def test_sensitive_paths_raise_the_level(word: str) -> None:
     assert word in source.why
 
 
-@pytest.mark.parametrize("word", ["tokenizer.py", "secretary.md", "environment", "passwordless.md"])
+@each_of("word", ["tokenizer.py", "secretary.md", "environment", "passwordless.md"])
 def test_words_that_only_contain_one_are_not_sensitive(word: str) -> None:
     # better than a substring match
     assert assess(builtin(effect("read_file")), call=Circumstances(words=(word,))).level is ALLOW
@@ -226,7 +227,7 @@ def test_lists_block() -> None:
     assert levels == {"fs.read": ALLOW, "fs.write": BLOCK, "shell.exec": BLOCK}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("pattern", "name", "matched"),
     [
         ("fs.read", "fs.read", True),
@@ -271,7 +272,7 @@ def test_background_is_blocked_unless_it_is_safe_or_allowed() -> None:
     assert assess(builtin()).level is ALLOW
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("word", "level"),
     [
         ("/var/lib/cortexfs", BLOCK),
@@ -290,7 +291,7 @@ def test_the_daemons_own_paths_are_blocked_by_whole_names(word: str, level: Leve
     assert assess(builtin(), call=call).level is level
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "sentence"),
     [
         ("mode = 'loose'", "policy.toml: mode: expected one of strict, balanced, open"),

@@ -34,6 +34,7 @@ from cortexfs.sdk import (
     ToolRuntime,
 )
 from tests.places import PROJECT
+from tests.tables import each_of
 
 PNG = Attachment("image", "image/png", "/tmp/a.png")
 
@@ -108,7 +109,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize(("enum", "words"), WORDS)
+@each_of(("enum", "words"), WORDS)
 def test_words_are_snake_case(enum: Any, words: str) -> None:
     # abi.md 10.8
     assert [member.value for member in enum] == words.split()
@@ -128,10 +129,7 @@ def test_effect_builders_change_one_thing_and_leave_the_original() -> None:
     assert plain == ToolEffect(ToolEffectKind.WRITE_FILE)
 
 
-BAD_WORDS = [("chmod",), ("read_file", "", "sometimes"), ("read_file", "", None, "maybe")]
-
-
-@pytest.mark.parametrize("words", BAD_WORDS)
+@each_of("words", [("chmod",), ("read_file", "", "sometimes"), ("read_file", "", None, "maybe")])
 def test_an_effect_refuses_words_that_the_seed_does_not_have(words: Any) -> None:
     with pytest.raises(ValueError, match=words[-1]):
         ToolEffect(*words)
@@ -165,7 +163,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("error", "text", "code"), ERRORS)
+@each_of(("error", "text", "code"), ERRORS)
 def test_errors_display_as_in_the_seed_and_carry_their_code(error: ToolError, text: str, code: str) -> None:
     # abi.md 4.29, 10.3
     assert isinstance(error, ToolError)
@@ -274,7 +272,7 @@ COLLECTED = [
 ]
 
 
-@pytest.mark.parametrize(("target", "info"), COLLECTED)
+@each_of(("target", "info"), COLLECTED)
 def test_an_entry_point_may_name_any_of_these(target: object, info: PluginInfo | None) -> None:
     found, tools = sdk.tools_of(target)
     assert found == info
@@ -324,7 +322,7 @@ REFUSED: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("target", "words"), REFUSED)
+@each_of(("target", "words"), REFUSED)
 def test_what_is_no_plugin_is_refused_with_what_was_expected(target: object, words: str) -> None:
     # abi.md 10.1
     with pytest.raises(TypeError, match=words):

@@ -25,6 +25,7 @@ from cortexfs.sdk import (
     run,
     tool,
 )
+from tests.tables import each_of
 
 
 class Colour(enum.Enum):
@@ -153,7 +154,7 @@ SCHEMAS: list[tuple[FunctionTool[..., Any], dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "properties", "required"), SCHEMAS)
+@each_of(("made", "properties", "required"), SCHEMAS)
 def test_the_schema_is_the_signature(
     made: FunctionTool[..., Any], properties: dict[str, Any], required: list[str]
 ) -> None:
@@ -227,7 +228,7 @@ CALLS: list[tuple[FunctionTool[..., Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "input", "output"), CALLS)
+@each_of(("made", "input", "output"), CALLS)
 def test_arguments_arrive_in_the_types_of_the_function(
     made: FunctionTool[..., Any], input: dict[str, Any], output: str
 ) -> None:
@@ -249,7 +250,7 @@ MISMATCHES: list[tuple[FunctionTool[..., Any], Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "input", "message"), MISMATCHES)
+@each_of(("made", "input", "message"), MISMATCHES)
 def test_a_mismatch_is_invalid_input_with_its_path(
     made: FunctionTool[..., Any], input: Any, message: str
 ) -> None:
@@ -303,7 +304,7 @@ UNFIT: list[tuple[Callable[..., str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "words"), UNFIT)
+@each_of(("function", "words"), UNFIT)
 def test_a_function_that_cannot_be_described_is_refused_at_once(
     function: Callable[..., str], words: str
 ) -> None:

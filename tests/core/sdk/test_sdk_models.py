@@ -23,6 +23,7 @@ from cortexfs.sdk import (
     tool,
     tools_of,
 )
+from tests.tables import each_of
 
 ASKED = {"messages": [{"role": "user", "text": "to be"}]}
 
@@ -79,7 +80,7 @@ def test_what_a_model_is_asked_is_typed() -> None:
     assert (request.schema, request.effort, request.parameters) == (None, "auto", {"temperature": 0})
 
 
-@pytest.mark.parametrize("given", [{}, {"messages": 1}, {"messages": [{}]}, {**ASKED, "colour": "red"}])
+@each_of("given", [{}, {"messages": 1}, {"messages": [{}]}, {**ASKED, "colour": "red"}])
 def test_what_is_no_request(given: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         ModelRequest.of(given)

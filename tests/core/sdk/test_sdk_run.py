@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from cortexfs.sdk import Attachment, ExecutionFailed, MemoryRuntime, Tool, ToolResult, ToolRuntime, run, tool
+from tests.tables import each_of
 
 PNG = Attachment("image", "image/png", "/tmp/a.png")
 
@@ -83,7 +84,7 @@ ANSWERS: list[tuple[Callable[[], object], list[str], ToolResult]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "emitted", "result"), ANSWERS)
+@each_of(("answer", "emitted", "result"), ANSWERS)
 def test_run_knows_every_shape_of_an_answer(
     answer: Callable[[], object], emitted: list[str], result: ToolResult
 ) -> None:
@@ -108,7 +109,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "words"), WRONG)
+@each_of(("answer", "words"), WRONG)
 def test_an_answer_that_is_no_text_is_the_tools_fault(answer: Callable[[], object], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         run(Answering(answer), {}, MemoryRuntime())

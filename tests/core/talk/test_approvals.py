@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from cortexfs.core.frames import Approval, Observer
 from cortexfs.core.talk.approvals import ApprovalRecord, by, decided, read
 from cortexfs.core.talk.requests import Decision, Verdict
+from tests.tables import each_of
 
 ASKED = Approval(call="c", name="fs.write", input={"path": "x"}, effects=[], reason="it writes")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("decision", "reason"),
     [
         ("allow_once", "uid 7 allowed it once"),
@@ -43,9 +42,7 @@ def test_an_edited_input_is_part_of_the_decision() -> None:
     assert said.input == {"path": "y"}
 
 
-@pytest.mark.parametrize(
-    "content", ["", "plain words", "[]", '{"call":"c"}', '{"call":1}', "[" * 5000, "\x1b"]
-)
+@each_of("content", ["", "plain words", "[]", '{"call":"c"}', '{"call":1}', "[" * 5000, "\x1b"])
 def test_other_notes_are_no_decisions(content: str) -> None:
     # the module: "an observer of that source which holds something else is no decision"
     assert read(Observer(source="approval", content=content)) is None

@@ -12,6 +12,7 @@ from cortexfs.core.talk import requests
 from cortexfs.core.talk.protocol import ClientSide
 from cortexfs.core.talk.requests import Approve, Cancel, Ping, Resume, Send
 from tests.core.conversation_pair import OPENING, World, ids, kinds, texts
+from tests.tables import each_of
 
 ANSWER = "start message delta delta message usage done"  # debug/echo on two words
 
@@ -36,7 +37,7 @@ def answers(chunks: list[bytes]) -> tuple[bytes, list[AnyFrame]]:
     return connection.sent, heard
 
 
-@pytest.mark.parametrize(("data", "expected"), TRANSCRIPTS)
+@each_of(("data", "expected"), TRANSCRIPTS)
 def test_a_transcript_is_answered_alike_however_it_is_cut(data: bytes, expected: str) -> None:
     sent, heard = answers([data])
     assert kinds(heard) == expected
@@ -45,7 +46,7 @@ def test_a_transcript_is_answered_alike_however_it_is_cut(data: bytes, expected:
         assert answers([data[:cut], data[cut:]]) == (sent, heard)
 
 
-@pytest.mark.parametrize(("data", "expected"), TRANSCRIPTS)
+@each_of(("data", "expected"), TRANSCRIPTS)
 def test_a_client_hears_alike_however_it_is_cut(data: bytes, expected: str) -> None:
     sent, heard = answers([data])
     for cut in range(1, len(sent)):
@@ -84,8 +85,8 @@ def test_a_refused_line_leaves_the_connection_usable() -> None:
     assert connection.ask(Ping()) == [frames.Pong()]
 
 
-@pytest.mark.parametrize("more", [0, 1, 2, MAX_LINE, 5 * MAX_LINE])
-@pytest.mark.parametrize("chunk", [4096, 1 << 20, 1 << 24])
+@each_of("more", [0, 1, 2, MAX_LINE, 5 * MAX_LINE])
+@each_of("chunk", [4096, 1 << 20, 1 << 24])
 def test_a_line_over_1_mib(more: int, chunk: int) -> None:
     # abi.md 5.11
     connection = World().connect()
@@ -331,7 +332,7 @@ def test_a_last_line_needs_no_newline() -> None:
     assert [requests.decode(line) for line in server.feed(b"")] == [Ping()]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "sent",
     [
         b"hello\n",

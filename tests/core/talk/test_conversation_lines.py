@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.lines import LineSplitter, encode
+from tests.tables import each_of
 
 HARD = ["a", '"', "\\", "\n", "\x01", "\x7f", "é", "€", "😀", '\\"', "\\\\", "u0041\\", "a\x1fb\\\x02"]
 
@@ -31,8 +34,8 @@ def test_lines_come_out_however_they_are_cut() -> None:
         assert fed([data[:cut], data[cut:]]) == expected
 
 
-@pytest.mark.parametrize(("size", "kept"), [(MAX_LINE - 1, True), (MAX_LINE, False), (MAX_LINE + 1, False)])
-@pytest.mark.parametrize("chunk", [MAX_LINE * 2, 65536, MAX_LINE - 1])
+@each_of(("size", "kept"), [(MAX_LINE - 1, True), (MAX_LINE, False), (MAX_LINE + 1, False)])
+@each_of("chunk", [MAX_LINE * 2, 65536, MAX_LINE - 1])
 def test_a_line_has_at_most_1_mib_with_the_newline(size: int, kept: bool, chunk: int) -> None:
     # abi.md 5.4
     data = b"x" * size + b"\n{}\n"
@@ -63,12 +66,11 @@ def split(frame: frames.Frame) -> list[frames.AnyFrame]:
     return [frames.decode(line) for line in found]
 
 
-@pytest.mark.parametrize(("type_", "shift"), [(frames.Delta, 0), (frames.ReasoningDelta, 3)])
-def test_text_over_1_mib_is_split_and_nothing_is_lost(
-    type_: type[frames.Delta | frames.ReasoningDelta], shift: int
-) -> None:
+def test_text_over_1_mib_is_split_and_nothing_is_lost() -> None:
     # abi.md 5.23; and the first line is as long as it can be
-    for unit in HARD:
+    rows: list[tuple[type[frames.Delta | frames.ReasoningDelta], int]]
+    rows = [(frames.Delta, 0), (frames.ReasoningDelta, 3)]
+    for unit, (type_, shift) in zip(HARD, itertools.cycle(rows), strict=False):
         written = [len(msgspec.json.encode(char)) - 2 for char in unit]
         text = "-" * shift + unit * (MAX_LINE // sum(written) + 9)
         first, second = encode(type_(run="r", text=text)).splitlines(keepends=True)
@@ -97,7 +99,7 @@ def test_a_message_keeps_its_parts_unless_it_is_split() -> None:
     assert "".join(said) == "ab" + "c" * MAX_LINE
 
 
-@pytest.mark.parametrize(
+@each_of(
     "frame",
     [
         frames.ToolCall(call="c", name="n", input={"x": "y" * MAX_LINE}),

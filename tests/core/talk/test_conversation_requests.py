@@ -26,6 +26,7 @@ from cortexfs.core.talk.requests import (
     encode,
     said,
 )
+from tests.tables import each_of
 
 ACCEPTED: list[tuple[str, AnyRequest]] = [
     # abi.md 5.7, the requests as the seed has them
@@ -125,12 +126,12 @@ REFUSED: list[tuple[bytes, str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "expected"), ACCEPTED)
+@each_of(("line", "expected"), ACCEPTED)
 def test_a_line_becomes_a_request(line: str, expected: AnyRequest) -> None:
     assert decode(line.encode()) == expected
 
 
-@pytest.mark.parametrize("request_", [request for _, request in ACCEPTED])
+@each_of("request_", [request for _, request in ACCEPTED])
 def test_what_a_client_encodes_a_server_decodes(request_: AnyRequest) -> None:
     assert encode(request_).endswith(b"\n")
     assert decode(encode(request_)[:-1]) == request_
@@ -141,7 +142,7 @@ def test_the_seeds_send_is_encoded_as_it_stands_there() -> None:
     assert encode(Send(id="msg-1", session="other", cwd="/work", input="hello")) == line
 
 
-@pytest.mark.parametrize(("line", "request_", "message"), REFUSED)
+@each_of(("line", "request_", "message"), REFUSED)
 def test_a_line_is_refused_with_a_sentence(line: bytes, request_: str | None, message: str) -> None:
     refusal = decode(line)
     assert isinstance(refusal, Refusal)
@@ -191,7 +192,7 @@ def test_an_id_of_the_longest_is_kept() -> None:
     assert decode(encode(Ping(id="é" * MAX_ID))[:-1]) == Ping(id="é" * MAX_ID)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("value", "expected"),
     [
         ("hello", ["hello"]),
@@ -219,7 +220,7 @@ def test_whose_session_it_is() -> None:
     assert SessionKey.of(Resume(scope="temp"), 1000, 1) != SessionKey.of(Resume(scope="temp"), 1000, 2)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("parts", "is_empty"),
     [
         (b'[{"type":"text","text":""}]', True),

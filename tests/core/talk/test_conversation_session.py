@@ -11,6 +11,7 @@ from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk.requests import Send
 from cortexfs.core.talk.session import MAX_WAITING, OUTPUT, TRANSITIONS, LogEvent, Session, State, step
 from tests.core.conversation_pair import kinds, new_session
+from tests.tables import each_of
 
 FRAMES: dict[str, frames.Frame] = {
     "delta": frames.Delta(text="x"),
@@ -46,8 +47,8 @@ def same(one: Session, two: Session) -> bool:
     return left == right and (one.first, one.last) == (two.first, two.last)
 
 
-@pytest.mark.parametrize("state", TRANSITIONS)
-@pytest.mark.parametrize("trigger", ["start", *OUTPUT, "error", "done ok", "done cancelled", "done error"])
+@each_of("state", TRANSITIONS)
+@each_of("trigger", ["start", *OUTPUT, "error", "done ok", "done cancelled", "done error"])
 def test_only_what_the_table_allows_can_follow(state: State, trigger: str) -> None:
     type_, _, status = trigger.partition(" ")
     after = TRANSITIONS[state].get(trigger)
@@ -95,7 +96,7 @@ def test_a_run_from_start_to_done() -> None:
     assert [event.final for event in log] == [False] * 5 + [True]
 
 
-@pytest.mark.parametrize("name", OUTPUT)
+@each_of("name", OUTPUT)
 def test_every_frame_of_the_vocabulary_can_be_logged(name: str) -> None:
     session = new_session()
     _, log = session.send(Send(input="x"), "r-1")
@@ -105,7 +106,7 @@ def test_every_frame_of_the_vocabulary_can_be_logged(name: str) -> None:
     assert same(replayed(log), session)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "frame",
     [frames.Start(), frames.Error(code="EIO", message="x"), frames.Done(status="ok"), frames.Pong()],
 )
@@ -245,7 +246,7 @@ def long_log() -> list[LogEvent]:
     return log + session.finish("r-3")
 
 
-@pytest.mark.parametrize("cut", range(len(long_log()) + 1))
+@each_of("cut", range(len(long_log()) + 1))
 def test_a_crash_after_any_event(cut: int) -> None:
     # abi.md 5.30
     log = long_log()[:cut]
@@ -343,7 +344,7 @@ def test_numbers_may_leap() -> None:
                 each.position(unknown)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "line",
     [
         b'{"type":"delta","id":"3","ru',

@@ -13,6 +13,7 @@ from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Send
 from tests.core.conversation_pair import new_session
+from tests.tables import each_of
 
 LONG = b"1234567890123456789"  # of as many digits as 64 bits may have: numbers are looked at then
 ROOM = MAX_LINE - 200
@@ -58,7 +59,7 @@ def test_a_retry_of_many_keys_is_one_message() -> None:
         session.send(send(b'{"content":"a"}'), "r3")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("input", "most"),
     [
         (b'{"content":"a","x":[' + LONG + b",1" * (COUNTED // 2 - 30) + b"]}", 5),
@@ -72,7 +73,7 @@ def test_numbers_are_looked_at_quickly(input: bytes, most: int) -> None:
     assert steps(line(input)) < most * values
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "path"),
     [
         (b"[1,[2,99999999999999999999]]", "line[1][1]"),

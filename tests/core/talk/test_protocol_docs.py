@@ -6,7 +6,6 @@ import re
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-import pytest
 
 from cortexfs.core import frames, jsontext
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
@@ -16,6 +15,7 @@ from cortexfs.peers import guests
 from cortexfs.sessions import memory_log, store
 from tests.core.conversation_pair import World
 from tests.places import PROJECT
+from tests.tables import each_of
 
 ROOT = PROJECT
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
@@ -120,7 +120,7 @@ def examples() -> list[list[str]]:
     return [re.findall(r"^    (\{.*)$", block, re.M) for block in re.findall(r"(?:^    \{.*\n)+", PAGE, re.M)]
 
 
-@pytest.mark.parametrize("line", [line for block in examples() for line in block if '"type"' in line])
+@each_of("line", [line for block in examples() for line in block if '"type"' in line])
 def test_the_frames_shown_are_frames(line: str) -> None:
     assert frames.encode(frames.decode(line.encode())).decode() == line + "\n"
 

@@ -9,6 +9,7 @@ from cortexfs.core.hostcalls import Capabilities, Effect
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.core.tree.controls import CONTROLS, MAX_VALUE, find, judge, line_ended
+from tests.tables import each_of
 
 # abi.md 3.2, 3.3, 3.4, 3.8; policy is among a model's writable files and therefore a file of models too.
 FILES = {
@@ -30,18 +31,18 @@ def render(object_: Object, name: str) -> str:
     return line_ended(control.render(object_)).decode()
 
 
-@pytest.mark.parametrize("class_", list(FILES))
+@each_of("class_", list(FILES))
 def test_the_table_is_the_abis(class_: str) -> None:
     assert [control.name for control in CONTROLS[class_]] == FILES[class_].split()
 
 
-@pytest.mark.parametrize("class_", list(WRITABLE))
+@each_of("class_", list(WRITABLE))
 def test_what_may_be_written_is_what_the_abi_says(class_: str) -> None:
     writable = {control.name for control in CONTROLS[class_] if control.check}
     assert writable == set(WRITABLE[class_].split())
 
 
-@pytest.mark.parametrize("class_", list(FILES))
+@each_of("class_", list(FILES))
 def test_values_are_text_that_ends_in_a_newline(class_: str) -> None:
     # abi.md 3.1
     name = "p/m" if class_ == "model" else "x"
@@ -52,7 +53,7 @@ def test_values_are_text_that_ends_in_a_newline(class_: str) -> None:
             assert not value or value.endswith(b"\n")
 
 
-@pytest.mark.parametrize("class_", list(FILES))
+@each_of("class_", list(FILES))
 def test_defaults_that_are_not_empty_pass_their_own_check(class_: str) -> None:
     name = "p/m" if class_ == "model" else "x"
     object_ = Object(class_=class_, name=name, description="")
@@ -73,9 +74,7 @@ def test_a_tools_effects_are_one_line_each() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("timeout", "text"), [(30.0, "30\n"), (1800, "1800\n"), (0.5, "0.5\n"), (1e7, "10000000\n")]
-)
+@each_of(("timeout", "text"), [(30.0, "30\n"), (1800, "1800\n"), (0.5, "0.5\n"), (1e7, "10000000\n")])
 def test_a_timeout_is_decimal_seconds(timeout: float, text: str) -> None:
     # abi.md 3.5
     assert render(Object(class_="tool", name="x", description="", timeout=timeout), "timeout") == text
@@ -87,14 +86,14 @@ def test_a_models_id_is_the_native_one() -> None:
     assert render(object_, "id") == "vendor/m:free\n"
 
 
-@pytest.mark.parametrize("text", [b"low", b"low\n"])
+@each_of("text", [b"low", b"low\n"])
 def test_a_missing_last_newline_is_added(text: bytes) -> None:
     effort = find("model", "effort")
     assert effort is not None
     assert judge(effort, text) == b"low\n"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "data", "code"),
     [
         ("limit", b"4096\n", "EROFS"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree.controls import CONTROLS, Control, find, judge
+from tests.tables import each_of
 
 GOOD = [
     ("tool", "policy", ""),
@@ -97,12 +98,12 @@ def judged(class_: str, name: str, data: bytes) -> bytes:
     return judge(control, data)
 
 
-@pytest.mark.parametrize(("class_", "name", "text"), GOOD)
+@each_of(("class_", "name", "text"), GOOD)
 def test_a_good_value_is_taken_as_it_is(class_: str, name: str, text: str) -> None:
     assert judged(class_, name, text.encode()) == text.encode()
 
 
-@pytest.mark.parametrize(("class_", "name", "text", "said"), BAD)
+@each_of(("class_", "name", "text", "said"), BAD)
 def test_a_bad_value_is_refused_with_line_and_mend(class_: str, name: str, text: str, said: str) -> None:
     with pytest.raises(Fault) as raised:
         judged(class_, name, text.encode())

@@ -23,6 +23,7 @@ from cortexfs.core.tree.tree import Tree
 from cortexfs.tree import home_objects, open_files, writes
 from tests.core.tree.test_tree import EXAMPLES, NOW, at, make, names
 from tests.places import PROJECT
+from tests.tables import each_of
 
 UID = 1000
 
@@ -113,9 +114,7 @@ def test_a_name_means_ones_own_first_if_that_works() -> None:
     assert both.own("agent", UID) == ("coder",)
 
 
-@pytest.mark.parametrize(
-    "key", [("agent", "coder"), ("agent", "home/7/coder"), ("model", "home/x"), ("tool", "home")]
-)
+@each_of("key", [("agent", "coder"), ("agent", "home/7/coder"), ("model", "home/x"), ("tool", "home")])
 def test_a_path_is_a_key_and_back(key: registry.Key) -> None:
     assert registry.key_of(registry.path_of(key)) == key
 
@@ -158,9 +157,7 @@ def test_a_users_helper_is_started_by_its_place_only() -> None:
         assert decide(PolicyQuery(MINE, Thing("agent", name), "start")).allowed is may
 
 
-@pytest.mark.parametrize(
-    "label", ["home/1000/", "home/x/mine_t", "home/01/mine_t", "a/home/1/b", "home/1/a/b", "/x"]
-)
+@each_of("label", ["home/1000/", "home/x/mine_t", "home/01/mine_t", "a/home/1/b", "home/1/a/b", "/x"])
 def test_what_is_no_label_in_a_line(label: str) -> None:
     with pytest.raises(Fault, match="is not a label"):
         rules.parse(f"allow {label} tool:fs.read execute")

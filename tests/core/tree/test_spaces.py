@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import stat
 
-import pytest
-
 from cortexfs.core.tree import session_places
 from cortexfs.core.tree.places import HOME_SLOTS, MAIN, MODEL, TOOL
 from cortexfs.core.tree.session_places import BIT, PlaceKind, SessionPlace
 from cortexfs.tree.open_files import FIRST_HANDLE
 from tests.core.tree.test_tree import make
+from tests.tables import each_of
 
 MODEL_SESSION = "home/1000/model/debug/echo.d/session"
 AGENT_SESSION = "shared/main/agent/coder.d/session"
@@ -26,8 +25,8 @@ def there(path: str) -> SessionPlace:
     return found
 
 
-@pytest.mark.parametrize("base", [MODEL_SESSION, AGENT_SESSION])
-@pytest.mark.parametrize(
+@each_of("base", [MODEL_SESSION, AGENT_SESSION])
+@each_of(
     ("below", "kind"),
     [
         ("", PlaceKind.SESSIONS),
@@ -61,7 +60,7 @@ def test_the_files_of_the_abi_are_there_and_belong_to_their_object(
     assert place.session == (session if below.startswith("/default") else None)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "path",
     [
         "home/1000/tool/x",
@@ -96,7 +95,7 @@ def test_what_is_not_in_the_table_is_not_there(path: str) -> None:
     assert at(path) is None
 
 
-@pytest.mark.parametrize("path", ["tool/fs.read.d", "agent/coder.d", "model/debug/echo.d"])
+@each_of("path", ["tool/fs.read.d", "agent/coder.d", "model/debug/echo.d"])
 def test_each_user_has_a_log_of_what_he_ran(path: str) -> None:
     # abi.md 3.19
     place = there(f"home/1000/{path}/log")

@@ -12,6 +12,7 @@ from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import places
 from cortexfs.core.tree.places import AGENT, FOLDER, HOME, MODEL, ROOT, TOOL, Keep
 from cortexfs.core.tree.tree import Tree
+from tests.tables import each_of
 
 MOUNTED = 1_000
 NOW = 2_000
@@ -235,7 +236,7 @@ def test_aliases_are_links_with_owner_time_and_target() -> None:
     assert hidden.keep is Keep.NOTHING
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "name", "code"),
     [
         ("tool", "shell", "EEXIST"),
@@ -295,7 +296,7 @@ def test_aliases_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
             tree.aliases.check(TOOL, "a", b"3")  # replacing one needs no room
 
 
-@pytest.mark.parametrize("name", ["x", "01", "-1", "4294967295", "", "1000 ", "\u0661"])
+@each_of("name", ["x", "01", "-1", "4294967295", "", "1000 ", "\u0661"])
 def test_homes_are_named_by_user_id(name: str) -> None:
     with pytest.raises(Fault) as raised:
         places.uid_of(name)

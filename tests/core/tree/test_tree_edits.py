@@ -10,6 +10,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.tree import edits
 from cortexfs.core.tree.controls import MAX_VALUE, find, judge
 from cortexfs.core.tree.edits import Edit, Temporaries, Temporary, is_temporary
+from tests.tables import each_of
 
 EFFORT = find("model", "effort")
 PROMPT = find("agent", "system.md")
@@ -48,9 +49,7 @@ def test_echo_of_a_bad_value_fails_at_once_and_spoils_the_open() -> None:
     assert judge_.asked == [b"bad\n"]  # so that the log says it once
 
 
-@pytest.mark.parametrize(
-    ("truncated", "offset", "data"), [(True, 0, b"bad"), (False, 0, b"bad\n"), (True, 4, b"bad\n")]
-)
+@each_of(("truncated", "offset", "data"), [(True, 0, b"bad"), (False, 0, b"bad\n"), (True, 4, b"bad\n")])
 def test_everything_else_is_judged_at_flush(truncated: bool, offset: int, data: bytes) -> None:
     # abi.md 3.11
     judge_ = Judge()
@@ -162,7 +161,7 @@ def test_writes_and_truncates_do_what_a_file_does(
 CONTROLS = ("policy", "system.md")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "name",
     [
         ".policy.aB3dE9",
@@ -187,7 +186,7 @@ def test_names_that_editors_make_are_let_in(name: str) -> None:
     assert is_temporary(name, CONTROLS)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "name",
     [
         "efort",

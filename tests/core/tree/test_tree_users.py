@@ -12,6 +12,7 @@ from cortexfs.core.tree.places import HOME
 from cortexfs.core.tree.tree import Tree
 from tests.core.tree.test_own_agents import UID, having, own
 from tests.core.tree.test_tree import NOW, at, make
+from tests.tables import each_of
 
 OWNER = 10  # of the tree that `make` makes
 LATER = NOW + 1
@@ -30,7 +31,7 @@ def test_an_object_of_a_home_runs_for_its_user_alone() -> None:
     assert tree.runnable(at(tree, "tool"), UID) is None
 
 
-@pytest.mark.parametrize(("uid", "is_veiled"), [(0, False), (OWNER, False), (UID, True)])
+@each_of(("uid", "is_veiled"), [(0, False), (OWNER, False), (UID, True)])
 def test_an_objects_log_is_its_owners(uid: int, is_veiled: bool) -> None:
     tree = make()
     log = at(tree, "tool/shell.d/log")

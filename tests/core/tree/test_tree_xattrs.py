@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import stat
 
-import pytest
-
 from cortexfs.core.tree.metadata import PREFIX, xattrs
 from cortexfs.core.tree.places import ROOT
 from tests.core.tree.test_tree import at, make
+from tests.tables import each_of
 
 
 def shown(path: str) -> dict[str, str]:
@@ -20,7 +19,7 @@ def shown(path: str) -> dict[str, str]:
     return {key.removeprefix(PREFIX).decode(): value.decode() for key, value in found.items()}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "kind", "name"),
     [
         ("tool/shell", "tool", "shell"),

@@ -1,0 +1,36 @@
+"""A table of values that one test goes through, for tests without fixtures: an item of pytest's for each row
+would cost more than the row does."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+
+def each_of(
+    names: str | Sequence[str], rows: Iterable[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `pytest.mark.parametrize`, in one test. What fails is noted with the row that it failed for, and the
+    rows behind that are not tried."""
+    words = names.replace(",", " ").split() if isinstance(names, str) else [*names]
+    table = [dict(zip(words, row if len(words) > 1 else (row,), strict=True)) for row in rows]
+
+    def over(test: Callable[..., None]) -> Callable[..., None]:
+        def whole(**others: Any) -> None:
+            for row in table:
+                try:
+                    test(**row, **others)
+                except Exception as problem:
+                    problem.add_note(f"with {repr(row)[:1000]}")
+                    raise
+
+        signature = inspect.signature(test)
+        left = [given for name, given in signature.parameters.items() if name not in words]
+        functools.update_wrapper(whole, test)
+        del whole.__dict__["__wrapped__"]  # pytest would take the row's names for fixtures
+        whole.__dict__["__signature__"] = signature.replace(parameters=left)
+        return whole
+
+    return over
