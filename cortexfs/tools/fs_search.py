@@ -191,8 +191,9 @@ class _Walk:
             with opened_regular(self._top) as file:
                 yield self._top, self._blocks(file)
             return
+        top = os.path.join(self._top, "")
         for below in self._names():
-            path = os.path.join(self._top, below)
+            path = top + below
             try:
                 # Its entry said that it is a regular file; opened without going through a link.
                 file = opened(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -248,7 +249,9 @@ class _Walk:
         return iter(entries), below, rules if self._all else rules.within(self._top, below)
 
     def _wanted(self, name: str, rules: IgnoreRules) -> bool:
-        return (self._only is None or self._only.match_file(name)) and not rules.match(name)
+        if self._only is not None and not self._only.match_file(name):
+            return False
+        return not rules.files or not rules.match(name)
 
     def _blocks(self, file: FileIO) -> Iterator[bytes]:
         """A file in blocks that end with a line, unless the line is longer; nothing if it is binary."""

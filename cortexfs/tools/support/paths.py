@@ -73,7 +73,7 @@ def owned(call: Callable[..., int], *arguments: object) -> FileIO:
     Made in one C call: a cancellation that strikes while open(2) waits for a slow disk finds an
     object to drop, and not the number of a descriptor that nobody knows.
     """
-    return next(map(FileIO, map(call, *([argument] for argument in arguments))))
+    return next(map(FileIO, map(call, *zip(arguments))))
 
 
 def pipe() -> list[FileIO]:
