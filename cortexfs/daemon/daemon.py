@@ -232,6 +232,7 @@ class Daemon:
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
+            gc.enable()
             heap.give_back()
             trio.run(self._main, ready, strict_exception_groups=True)
         finally:

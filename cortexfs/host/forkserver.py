@@ -349,6 +349,8 @@ class ForkServerProcess:
 
 
 def main() -> None:
+    # No collection runs here, and hosts share these pages for as long as none touches them.
+    gc.disable()
     parser = argparse.ArgumentParser(prog="cortexfs.host.forkserver")
     parser.add_argument("fd", type=int)
     parser.add_argument("--serve", default=SERVE)
@@ -363,8 +365,6 @@ def main() -> None:
         name.write(NAME)  # of a sealed program it is a descriptor's number
     serve: start.Serve = pkgutil.resolve_name(options.serve)
     preloaded = importlib.import_module(options.preload)
-    # No collection runs here, and hosts share these pages for as long as none touches them.
-    gc.disable()
     gc.freeze()
     ground = view.Ground(options.sealed)
     if options.state:

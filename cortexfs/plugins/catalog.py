@@ -29,13 +29,15 @@ from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.safe_text import one_line
 from cortexfs.models import debug
 from cortexfs.plugins import command_object, model_object
-from cortexfs.plugins.description_cache import Descriptions
+from cortexfs.plugins.description_cache import Descriptions, own_mark
 from cortexfs.pool.call import ask
 from cortexfs.pool.host import Host
 from cortexfs.pool.pool import Pool
 from cortexfs.version import VERSION
 
-BUILTIN = hostcalls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin", trusted=True)
+BUILTIN = hostcalls.Plugin(
+    "builtin", VERSION, "python", "cortexfs.tools:plugin", files=own_mark(), trusted=True
+)
 DESCRIBE_SECONDS = 15.0
 OWN_TRIES = 3  # of the built-in tools: what keeps these from saying what they are is a busy machine
 AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few waiting

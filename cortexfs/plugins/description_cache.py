@@ -1,8 +1,9 @@
 """The descriptions of plugins, kept on the disk, so that a daemon which starts need not ask again.
 
 Of plugins that are code, whose files somebody has looked at (`hostcalls.Plugin.files`): asking one costs a
-process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand. A
-server is asked each time, as its tools are elsewhere.
+process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand.
+The built-in tools are such a plugin, so that a mount does not wait for the fork server. A server is asked
+each time, as its tools are elsewhere.
 
 Rules: an answer is known by all that the host was told, which says what is in the plugin's files, and by what
 they ran in: this version of the program, the interpreter, the packages around it. Of packages only names,
@@ -104,6 +105,14 @@ def every_mark() -> str:
     """Of which packages there are: another one after each change by a package manager."""
     found = [f"{place}/{name}" for place in sys.path for name in _listed(place) if name.endswith(_INSTALLED)]
     return _mark(found)
+
+
+def own_mark() -> str:
+    """Of the files of ours that make the built-in tools' description."""
+    top = Path(__file__).parent.parent
+    folders = (os.walk(top / name) for name in ("core", "host", "sdk", "tools"))
+    found = (f"{place}/{name}" for folder in folders for place, _, names in folder for name in names)
+    return _mark(sorted(path for path in found if path.endswith(".py")))
 
 
 def mark(name: str, location: str, module: str) -> str:

@@ -8,6 +8,7 @@ This file must never know how a daemon is started.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 from collections import Counter
@@ -31,6 +32,7 @@ def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
     """Be the daemon."""
     tell = Ready(root, pipe)
     os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
+    gc.disable()  # until all is loaded, of which collections took a tenth
     try:
         config = load(where)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)

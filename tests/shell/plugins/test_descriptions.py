@@ -17,6 +17,7 @@ from cortexfs.core.registry import Registry
 from cortexfs.plugins import description_cache
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.description_cache import FOLDER, MAX_FILE, Descriptions
+from cortexfs.pool.host import Host
 from tests.shell import declaring, esmodules
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -87,6 +88,16 @@ async def test_a_daemon_does_not_ask_what_the_last_one_knew(kind: str, tmp_path:
     for key in ((class_, name) for class_, name in first.objects if name in names(first)):
         mine, its = again.objects[key], first.objects[key]
         assert (mine.schema, mine.capabilities, mine.timeout) == (its.schema, its.capabilities, its.timeout)
+
+
+async def test_the_built_in_tools_are_asked_once(tmp_path: Path) -> None:
+    first, _ = await told(tmp_path)
+    (tmp_path / "s").unlink()
+    async with serving(tmp_path) as world:
+        begun: list[Host] = []
+        world.pool.started = begun.append
+        again = await Catalog(world.pool, Descriptions(tmp_path)).registry(())
+    assert (begun, again.objects.keys()) == ([], first.objects.keys())
 
 
 async def test_one_that_fails_is_asked_each_time(tmp_path: Path, place: Path) -> None:
@@ -259,7 +270,7 @@ async def test_of_what_is_gone_nothing_is_kept(tmp_path: Path, place: Path) -> N
     (tmp_path / FOLDER / "a folder").mkdir()
     (tmp_path / FOLDER / ".kept").write_text("a draft of who was killed")
     await told(tmp_path)
-    assert [each.name for each in (tmp_path / FOLDER).iterdir()] == ["a folder"]
+    assert {each.name for each in (tmp_path / FOLDER).iterdir()} == {"a folder", "builtin"}
 
 
 def test_programs_servers_and_what_nobody_has_looked_at_are_not_kept(tmp_path: Path) -> None:
