@@ -47,18 +47,12 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     open_files: Annotated[int, Meta(ge=64), "File descriptors that one host may have open."] = 1024
     output_gib: Annotated[Count, "Total output of one run, in GiB; a run that writes more is ended."] = 16
     calls_per_user: Annotated[Count, "Runs that one user may have active at a time."] = 256
-    messages_per_user: Annotated[Count, "Messages to sockets that are answered at a time for one user."] = (
-        1024
-    )
-    connections: Annotated[Count, "Socket connections that the daemon serves at a time, for all users."] = (
-        4096
-    )
+    messages_per_user: Annotated[Count, "Messages to sockets that are answered at a time for a user."] = 1024
+    connections: Annotated[Count, "Socket connections that the daemon serves at a time, of all users."] = 4096
     depth: Annotated[
         int, Meta(ge=1, le=64), "How deep runs may nest: a tool that calls a tool, and so on."
     ] = 8
-    idle_secs: Annotated[Seconds, "Seconds without a call after which the host of a built-in tool exits."] = (
-        60
-    )
+    idle_secs: Annotated[Seconds, "Seconds without a call after which the host of a built-in tool ends."] = 60
     log_kib: Annotated[
         int, Meta(ge=4), "Size at which the log of an object, or of a user's runs of it, is rotated, in KiB."
     ] = 1024
@@ -97,9 +91,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_mib: Annotated[
         Count, "Size of the logs of a user's sessions, and of all shared ones, in MiB (EDQUOT)."
     ] = 4096
-    user_sessions: Annotated[Count, "Sessions that a user may have, and that may be shared (EDQUOT)."] = (
-        10_000
-    )
+    user_sessions: Annotated[Count, "Sessions that a user may have and that may be shared (EDQUOT)."] = 10_000
     kept: Annotated[tuple[str, ...], "Names of sessions that are removed by hand only."] = ("default",)
 
 

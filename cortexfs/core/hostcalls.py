@@ -132,9 +132,7 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     target: str
     path: str = ""  # a directory to put first on sys.path; empty for installed packages
     sandbox: Sandbox | None = None
-    keeps: str = (
-        ""  # a directory in which each user has one of his own (host/call/plugin_state.py); empty: none
-    )
+    keeps: str = ""  # a directory with one for each user (host/call/plugin_state.py); empty: none
     files: str = ""  # a hash that is another one when they are; empty: nobody has looked at them
     hooks: tuple[str, ...] = ()  # what it is asked and told (core/hooks.py)
     trusted: bool = False  # whether its publisher is, so that a dry run of its tools is believed

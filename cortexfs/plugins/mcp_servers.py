@@ -100,9 +100,7 @@ class Servers:
             with contextlib.suppress(Fault):
                 server = self._read(self._folder / f"{other}{SUFFIX}")
                 wanted |= {*server.secret_env.values(), *server.secret_headers.values()}
-        theirs = tuple(
-            mcp_server.secret_of(other, "") for other in self.names() if other.startswith(f"{name}.")
-        )
+        theirs = tuple(mcp_server.secret_of(one, "") for one in self.names() if one.startswith(f"{name}."))
         for secret in self._secrets.names():
             own = secret.startswith(mcp_server.secret_of(name, "")) and not secret.startswith(theirs)
             if own and secret not in wanted:

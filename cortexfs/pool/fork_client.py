@@ -16,8 +16,8 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 
-import msgspec
 import trio
+from msgspec.msgpack import Decoder, Encoder
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
@@ -32,10 +32,8 @@ PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 
 log = logging.getLogger("cortexfs")
 
-_pack = msgspec.msgpack.Encoder().encode
-_replies: msgspec.msgpack.Decoder[hostcalls.FromForkServer] = msgspec.msgpack.Decoder(
-    hostcalls.FromForkServer
-)
+_pack = Encoder().encode
+_replies: Decoder[hostcalls.FromForkServer] = Decoder(hostcalls.FromForkServer)
 
 
 Heard = Callable[[hostcalls.FromForkServer], None]

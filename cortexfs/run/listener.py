@@ -154,9 +154,8 @@ class Exec:
                 return
             caller = await look.caller()
             try:
-                await self._run(
-                    _Call(object_, caller, guest, stream, voice, arguments, greeting.umask, environ)
-                )
+                umask = greeting.umask
+                await self._run(_Call(object_, caller, guest, stream, voice, arguments, umask, environ))
             finally:
                 caller.close()
         except Fault as fault:

@@ -103,9 +103,8 @@ class ModelRun(RunnerSide):
             self._count(frame)
             own = msgspec.structs.replace(frame, run=self._run.id)
             large = _size(own) > LARGE
-            parts.append(
-                await trio.to_thread.run_sync(self._voice.say, own) if large else self._voice.say(own)
-            )
+            voiced = self._voice.say
+            parts.append(await trio.to_thread.run_sync(voiced, own) if large else voiced(own))
         self._out += b"".join(parts)
         await self._try_flush()
         if self._left:

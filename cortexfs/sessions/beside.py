@@ -228,9 +228,7 @@ class Indexes:
 
     @staticmethod
     def _by_cwd(folder: Path, cwd: str) -> Path:
-        return (
-            folder / INDEX / "by-cwd" / hashlib.sha256(cwd.encode(errors="surrogateescape")).hexdigest()[:32]
-        )
+        return folder / INDEX / "by-cwd" / hashlib.sha256(os.fsencode(cwd)).hexdigest()[:32]
 
 
 def _kept(folder: Path) -> list[str]:

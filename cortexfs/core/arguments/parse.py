@@ -154,12 +154,10 @@ class _Words:
         label, equals, value = word.partition("=")
         if name := self._property(label):
             self._settings.append(_Setting(name, value if equals else self._argument(name)))
-        elif negated := self._negated(label):
+        elif name := self._negated(label):
             if equals:
-                raise Fault(
-                    "EINVAL", f"--{label} takes no value; write --{negated}=true or --{negated}=false"
-                )
-            self._settings.append(_Setting(negated, False))
+                raise Fault("EINVAL", f"--{label} takes no value; write --{name}=true or --{name}=false")
+            self._settings.append(_Setting(name, False))
         else:
             raise self._unknown(f"--{label}", label)
 
@@ -285,7 +283,5 @@ def _too_long() -> Fault:
 def _text(data: bytes, what: str) -> str:
     try:
         return data.decode()
-    except UnicodeDecodeError as error:
-        raise Fault(
-            "EINVAL", f"{what} is not UTF-8: byte {error.start} is {data[error.start]:#04x}"
-        ) from None
+    except UnicodeDecodeError as bad:
+        raise Fault("EINVAL", f"{what} is not UTF-8: byte {bad.start} is {data[bad.start]:#04x}") from None

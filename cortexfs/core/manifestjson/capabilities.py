@@ -129,9 +129,7 @@ def effective(declared: Collection[str], denied: Collection[str], granted: Colle
 
 def effects(capabilities: Iterable[str]) -> tuple[Effect, ...]:
     """Returns the effects for policy, each once."""
-    return tuple(
-        dict.fromkeys(effect for name in capabilities for effect in CAPABILITIES[check(name)].effects)
-    )
+    return tuple(dict.fromkeys(effect for one in capabilities for effect in CAPABILITIES[check(one)].effects))
 
 
 def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:

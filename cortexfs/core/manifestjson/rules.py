@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from cortexfs.core import jsontext, names
+from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import EVENTS
-from cortexfs.core.jsontext import nearest
+from cortexfs.core.jsontext import nearest, shown
 from cortexfs.core.manifest import semver
 from cortexfs.core.manifestjson import capabilities, entry
 from cortexfs.core.manifestjson.fields import CommandField, JsonManifest
@@ -45,7 +45,7 @@ def identity(one: JsonManifest) -> Iterator[Problem]:
             if one.name.startswith("@")
             else _KEBAB_MEND
         )
-        yield Problem("invalid_name", "name", f"{jsontext.shown(one.name)} is not kebab-case", mend)
+        yield Problem("invalid_name", "name", f"{shown(one.name)} is not kebab-case", mend)
     try:
         semver.parse(one.version)
     except Fault as fault:
@@ -72,7 +72,7 @@ def declared(one: JsonManifest) -> Iterator[Problem]:
     for index, name in enumerate(one.capabilities):
         path = f"capabilities[{index}]"
         if name not in capabilities.CAPABILITIES:
-            what = f"{jsontext.shown(name)} is no capability"
+            what = f"{shown(name)} is no capability"
             yield Problem("unknown_capability", path, what, f"remove it{capabilities.mend(name)}")
         elif name in one.capabilities[:index]:
             yield Problem("duplicate_capability", path, f"{name} is declared twice", "remove one of them")
@@ -101,7 +101,7 @@ def events(one: JsonManifest) -> Iterator[Problem]:
     for index, name in enumerate(one.events):
         if name not in EVENTS:
             mend = f"remove it{nearest(name, EVENTS) or '; the events are ' + ', '.join(EVENTS)}"
-            yield Problem("unknown_event", f"events[{index}]", f"{jsontext.shown(name)} is no event", mend)
+            yield Problem("unknown_event", f"events[{index}]", f"{shown(name)} is no event", mend)
     yield from _unique("events", one.events)
 
 
@@ -131,19 +131,17 @@ def _dependency_fault(one: JsonManifest, name: str, range_: str) -> str | None:
 def supply(one: JsonManifest) -> Iterator[Problem]:
     if one.hash is not None and not HASH.fullmatch(one.hash):
         mend = "write sha256: and the 64 hexadecimal digits of the SHA-256"
-        yield Problem("invalid_hash", "hash", f"{jsontext.shown(one.hash)} is no such hash", mend)
+        yield Problem("invalid_hash", "hash", f"{shown(one.hash)} is no such hash", mend)
     if one.signature is not None and not _is_base64(one.signature):
         yield Problem(
             "invalid_signature", "signature", "is not base64", "write the signature in base64, on one line"
         )
     if one.license is not None and not _SPDX.fullmatch(one.license):
-        what = f"{jsontext.shown(one.license)} is no SPDX identifier"
+        what = f"{shown(one.license)} is no SPDX identifier"
         yield Problem("not_spdx", "license", what, "write one like MIT or Apache-2.0")
     for path, url in (("homepage", one.homepage), ("repository", one.repository)):
         if url is not None and not _URL.fullmatch(url):
-            yield Problem(
-                "not_a_url", path, f"{jsontext.shown(url)} is no URL", "write one that begins with https://"
-            )
+            yield Problem("not_a_url", path, f"{shown(url)} is no URL", "write one that begins with https://")
 
 
 def _is_base64(text: str) -> bool:
@@ -177,12 +175,12 @@ def of_commands(given: Sequence[CommandField]) -> Iterator[Problem]:
         yield from _component(f"{path}.name", command.name)
         for at, option in enumerate(command.options):
             if not _OPTION.fullmatch(option.name):
-                what = f"{jsontext.shown(option.name)} cannot stand behind --"
+                what = f"{shown(option.name)} cannot stand behind --"
                 yield Problem(
                     "invalid_name", f"{path}.options[{at}].name", what, "write letters, digits, - and _"
                 )
             if not _FLAG.fullmatch(option.flag):
-                what = f"{jsontext.shown(option.flag)} is no short flag"
+                what = f"{shown(option.flag)} is no short flag"
                 yield Problem(
                     "invalid_value", f"{path}.options[{at}].flag", what, "write one letter, like -v"
                 )
@@ -198,7 +196,7 @@ def ui(one: JsonManifest) -> Iterator[Problem]:
         path = f"ui.panels[{index}]"
         yield from _component(f"{path}.id", panel.id)  # part of a URL
         if not entry.inside(panel.html_path):
-            what = f"{jsontext.shown(panel.html_path)} is no file of the package"
+            what = f"{shown(panel.html_path)} is no file of the package"
             yield Problem("invalid_path", f"{path}.htmlPath", what, "write a path relative to the manifest")
     yield from _unique("ui.panels", [panel.id for panel in one.ui.panels], "id")
     yield from _unique("ui.widgets", [widget.id for widget in one.ui.widgets], "id")
@@ -213,9 +211,7 @@ def providers(one: JsonManifest) -> Iterator[Problem]:
 
 def _component(path: str, name: str) -> Iterator[Problem]:
     if broken := names.fault_of(name):
-        yield Problem(
-            "invalid_name", path, f"the name {jsontext.shown(name)} {broken}", "choose another name"
-        )
+        yield Problem("invalid_name", path, f"the name {shown(name)} {broken}", "choose another name")
 
 
 def _unique(path: str, given: Iterable[str], key: str = "", skip: int = 0) -> Iterator[Problem]:
@@ -224,7 +220,7 @@ def _unique(path: str, given: Iterable[str], key: str = "", skip: int = 0) -> It
     for index, name in enumerate(given):
         if name in seen:
             where = f"{path}[{max(index - skip, 0)}]{'.' + key if key else ''}"
-            what = f"{jsontext.shown(name)} is there twice"
+            what = f"{shown(name)} is there twice"
             yield Problem("duplicate_name", where, what, "rename or remove one of them")
         seen.add(name)
 

@@ -176,9 +176,8 @@ def _effects(world: LintInput) -> Iterator[LintFinding]:
     for tool in world.tools:
         for effect in tool.effects:
             if effect.kind not in FLOORS:
-                yield LintFinding(
-                    "EFFECT_UNKNOWN", f"tool/{tool.name}", f"nobody knows what {effect.kind} is"
-                )
+                said = f"nobody knows what {effect.kind} is"
+                yield LintFinding("EFFECT_UNKNOWN", f"tool/{tool.name}", said)
 
 
 def _plugins(world: LintInput) -> Iterator[LintFinding]:
@@ -191,9 +190,8 @@ def _plugins(world: LintInput) -> Iterator[LintFinding]:
             yield LintFinding("PLUGIN_GOVERNANCE_INVALID", plugin.name, plugin.governance)
         yield from (LintFinding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, gap) for gap in plugin.gaps)
         if opened and plugin.trust == UNREVIEWED:
-            yield LintFinding(
-                "OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, "mode open asks nobody about it"
-            )
+            said = "mode open asks nobody about it"
+            yield LintFinding("OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, said)
         yield from _profiles(world.settings, plugin)
 
 
@@ -230,9 +228,8 @@ def _lines(world: LintInput) -> Iterator[LintFinding]:
     for file in world.files:
         for rule in _valid(file):
             if rule.label not in labels and "/" not in rule.label:  # others' homes are closed to us
-                yield LintFinding(
-                    "POLICY_LABEL_UNKNOWN", rule.where, f"no agent is {rule.label}: {rule.text}"
-                )
+                said = f"no agent is {rule.label}: {rule.text}"
+                yield LintFinding("POLICY_LABEL_UNKNOWN", rule.where, said)
 
 
 def _agents(world: LintInput) -> Iterator[LintFinding]:

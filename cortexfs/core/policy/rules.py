@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from cortexfs.core import value_formats
 from cortexfs.core.errors import Fault
+from cortexfs.core.value_formats import refuse
 
 # What a line may allow, and on what.
 PERMISSIONS = {
@@ -85,24 +86,20 @@ def find(rules: Iterable[Rule], label: str, class_: str, name: str, permission: 
 def _rule(number: int, line: str, file: str) -> Rule:
     words = line.split()
     if words[0] == "deny":
-        raise value_formats.refuse(
-            number, "there is no deny; remove the line, as what no line allows is denied"
-        )
+        raise refuse(number, "there is no deny; remove the line, as what no line allows is denied")
     if len(words) != 4 or words[0] != "allow":
-        raise value_formats.refuse(number, f"{line!r} is not of the form: {FORM}")
+        raise refuse(number, f"{line!r} is not of the form: {FORM}")
     _verb, label, target, permission = words
     _check_plain(number, (label, target))
     class_, _colon, name = target.partition(":")
     if not value_formats.LABEL.fullmatch(_OWN.sub("", label, count=1)):
-        raise value_formats.refuse(number, f"{label!r} is not a label; write its type, such as coder_t")
+        raise refuse(number, f"{label!r} is not a label; write its type, such as coder_t")
     if class_ not in PERMISSIONS:
-        raise value_formats.refuse(number, f"{class_!r} is not one of {', '.join(PERMISSIONS)}")
+        raise refuse(number, f"{class_!r} is not one of {', '.join(PERMISSIONS)}")
     if permission not in PERMISSIONS[class_]:
-        raise value_formats.refuse(
-            number, f"{class_} has {' '.join(PERMISSIONS[class_])}, not {permission!r}"
-        )
+        raise refuse(number, f"{class_} has {' '.join(PERMISSIONS[class_])}, not {permission!r}")
     if class_ == "network" and name != "default":
-        raise value_formats.refuse(number, "the only network is network:default")
+        raise refuse(number, "the only network is network:default")
     if class_ == "agent" and (own := _OWN.match(name)):
         value_formats.named(number, class_, name[own.end() :])
     else:
@@ -113,8 +110,6 @@ def _rule(number: int, line: str, file: str) -> Rule:
 def _check_plain(number: int, words: Iterable[str]) -> None:
     for word in words:
         if _GLOB.search(word):
-            raise value_formats.refuse(
-                number, f"{word!r} has a glob, which policy lacks; write a line for each"
-            )
+            raise refuse(number, f"{word!r} has a glob, which policy lacks; write a line for each")
         if _VARIABLE.search(word):
-            raise value_formats.refuse(number, f"{word!r} has a variable, which policy lacks; write the name")
+            raise refuse(number, f"{word!r} has a variable, which policy lacks; write the name")

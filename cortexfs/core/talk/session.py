@@ -20,8 +20,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from cortexfs.core import frames, jsontext, lines
+from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import clipped, shown
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Send
 
@@ -169,7 +170,7 @@ class Session:
         canonical = after.isascii() and after.isdecimal() and len(after) < 20 and not after.startswith("0")
         known = canonical and self.first - 1 <= int(after) <= self.last
         if not known or any(int(after) in leap for leap in self._leaps):
-            raise Fault("EINVAL", f"after: the session has no event {jsontext.shown(after)}; leave it out")
+            raise Fault("EINVAL", f"after: the session has no event {shown(after)}; leave it out")
         return int(after)
 
     def replay(self, line: bytes) -> LogEvent:
@@ -249,9 +250,7 @@ class Session:
             digest = self._digest(_canonical(request.input))
             if (known := self._sends.get(request.id)) is not None:
                 if self.runs[known].digest != digest:
-                    raise Fault(
-                        "EINVAL", f"id: {jsontext.shown(request.id)} was another message; take a new id"
-                    )
+                    raise Fault("EINVAL", f"id: {shown(request.id)} was another message; take a new id")
                 return known, []
         if len(self.runs) >= MAX_RUNS:
             raise Fault("EFBIG", f"the session has {MAX_RUNS} messages, which is the limit; begin another")
@@ -307,9 +306,9 @@ class Session:
         else."""
         asked = self._unfinished(run).asked
         if call not in asked:
-            raise Fault("ENOENT", f"call: the run asks for no approval of {jsontext.shown(call)}")
+            raise Fault("ENOENT", f"call: the run asks for no approval of {shown(call)}")
         if asked[call]:
-            raise Fault("EALREADY", f"call: {jsontext.shown(call)} was decided already")
+            raise Fault("EALREADY", f"call: {shown(call)} was decided already")
         asked[call] = True
 
     def _unfinished(self, run: str) -> SessionRun:
@@ -337,7 +336,7 @@ class Session:
         code, told, state = fault.code if fault else None, [], self.runs[run]
         status = frames.status_of(code)
         if fault and status == "error" and state.state == "active":  # else the log stopped before its done
-            message = jsontext.clipped(fault.message)
+            message = clipped(fault.message)
             told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
         return told + self._append(run, frames.Done(status=status, code=code))
 
@@ -354,4 +353,4 @@ def _canonical(value: requests.Input) -> bytes:
 
 def unknown(run: str) -> Fault:
     """No session that the asker may see has such a run."""
-    return Fault("ENOENT", f"there is no run {jsontext.shown(run)} here")
+    return Fault("ENOENT", f"there is no run {shown(run)} here")

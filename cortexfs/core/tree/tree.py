@@ -172,9 +172,7 @@ class Tree:
         return [(".", folder), ("..", self.nodes.parent(folder)), *sorted(self._children(folder))]
 
     def _children(self, folder: int) -> Iterator[tuple[str, int]]:
-        yield from (
-            (name, inode) for (parent, name), inode in self._fixed.items() if parent == folder and name
-        )
+        yield from ((name, inode) for (above, name), inode in self._fixed.items() if above == folder and name)
         node = self.nodes.find(folder)
         if class_ := CLASS_FOLDERS.get(folder):
             yield from self._objects_in(class_) if class_ != "model" else self._provider_entries()

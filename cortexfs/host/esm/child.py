@@ -64,9 +64,8 @@ class EsmError(Exception):
 
 class EsmCall(persistent.ChildCall[EsmMessage]):
     def __init__(self, nudge: Callable[[], None]) -> None:
-        super().__init__(
-            OUTPUT_BYTES, f"it said over {OUTPUT_BYTES >> 20} MiB to one call", "timed out", nudge
-        )
+        over = f"it said over {OUTPUT_BYTES >> 20} MiB to one call"
+        super().__init__(OUTPUT_BYTES, over, "timed out", nudge)
 
     def follow(self, runtime: sdk.ToolRuntime | None, until: float, leading: Leading) -> Any:
         while True:

@@ -64,9 +64,7 @@ def read(folder: Path) -> PluginRecord:
 def check(tree: PackageFiles, record: PluginRecord) -> None:
     """Refuse what is no longer what was installed."""
     found = files_of(tree)
-    changed = sorted(
-        name for name in found.keys() | record.files if found.get(name) != record.files.get(name)
-    )
+    changed = sorted(one for one in found.keys() | record.files if found.get(one) != record.files.get(one))
     if changed:
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         names = ", ".join(map(shown, changed[:_NAMED]))
