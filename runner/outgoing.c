@@ -114,9 +114,14 @@ static mode_t current_umask(void)
     return mask;
 }
 
+/* Whether standard input is a pipe is a person's to know, who is at standard error. */
 static unsigned terminals(void)
 {
-    return (isatty(0) ? TTY_STDIN : 0) | (isatty(1) ? TTY_STDOUT : 0) | (isatty(2) ? TTY_STDERR : 0);
+    struct stat input;
+    unsigned found = (isatty(0) ? TTY_STDIN : 0) | (isatty(1) ? TTY_STDOUT : 0);
+    if (!isatty(2))
+        return found;
+    return found | TTY_STDERR | (!fstat(0, &input) && S_ISFIFO(input.st_mode) ? PIPE_STDIN : 0);
 }
 
 void greet(int daemon, ino_t inode, char **arguments)

@@ -15,7 +15,7 @@
 
 /* magic, protocol u32, inode u64, then u32 each: flags, umask, argc, envc, bytes of strings */
 #define HELLO_SIZE 36
-enum { TTY_STDIN = 1, TTY_STDOUT = 2, TTY_STDERR = 4 };
+enum { TTY_STDIN = 1, TTY_STDOUT = 2, TTY_STDERR = 4, PIPE_STDIN = 8 };
 
 enum {
     STDIN = 'i',      /* bytes; empty: end of input */

@@ -103,8 +103,14 @@ class CommandParser(argparse.ArgumentParser):
         found.command = args[place + 1 :]
         return found, rest
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        known = [str(choice) for choice in action.choices or ()]
+        if value not in known and (mend := nearest(str(value), known)):
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{mend}")
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
-        raise Fault("EINVAL", f"{message}; see: {self.prog} --help")
+        raise Fault("EINVAL", message if message.endswith("?") else f"{message}; see: {self.prog} --help")
 
 
 def program() -> str:

@@ -6,7 +6,7 @@ import argparse
 import errno
 import os
 import signal
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.parser import Command, arg
@@ -21,13 +21,16 @@ FAULTS = {
 }
 
 
+_OUTPUT: dict[str, Any] = {"action": "store_const", "dest": "output"}  # of two options, the last one counts
+
+
 def run(options: argparse.Namespace) -> int:
     root = ""
     if not options.runnable.startswith(("/", ".", "~")):  # a path names the mount
         root = mounts.answering(options.root)
     path = objects.resolve(root, options.runnable)
     try:
-        become(path, [path, *options.words])
+        become(path, [path, *options.words], **({"CTX_OUTPUT": options.output} if options.output else {}))
     except OSError as problem:
         code, why = FAULTS.get(problem.errno or 0, ("EIO", problem.strerror))
         raise Fault(code, f"{objects.short(root, path)} cannot be run: {why}") from None
@@ -49,11 +52,16 @@ COMMANDS = {
         (
             arg("runnable", "OBJECT", "fs.read, tool/fs.read, model/main, or a path"),
             arg("words", "ARGS", "passed on as they are", nargs=argparse.REMAINDER),
+            arg("--text", None, "print text, also into a pipe (before OBJECT)", const="text", **_OUTPUT),
+            arg(
+                "--jsonl", None, "print frames, also at a terminal (before OBJECT)", const="jsonl", **_OUTPUT
+            ),
         ),
         (
             "ctx run fs.read README.md",
             "ctx run tool/fs.read --path README.md",
             "echo hello | ctx run model/main",
+            "ctx run --text fs.read README.md | wc -l",
             "ctx run fs.read --help",
         ),
     ),

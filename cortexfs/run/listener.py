@@ -312,6 +312,7 @@ def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> V
         class_, errors = "tool", True
     terminal = bool(flags & wire.TTY_STDOUT)
     chosen = environ.get(b"CTX_OUTPUT", b"")
-    if chosen == b"text" or (terminal and chosen != b"jsonl"):
-        return TextVoice(name, terminal, errors, class_)
-    return JsonlVoice(name, class_)
+    is_text = chosen == b"text" or (terminal and chosen != b"jsonl")
+    voice = TextVoice(name, terminal, errors, class_) if is_text else JsonlVoice(name, class_)
+    voice.is_piped = bool(flags & wire.PIPE_STDIN) and class_ != CLASS
+    return voice

@@ -57,6 +57,7 @@ class ModelRun(RunnerSide):
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
                 nursery.start_soon(self._watch)
+                nursery.start_soon(self._show_waiting)
                 self.fault = await answered(driver, turn)
                 self._done = True
                 self._scope.cancel()
@@ -74,6 +75,7 @@ class ModelRun(RunnerSide):
 
     async def _standard_input(self, room: int, guest: Guest) -> bytes:
         """All of it; of more than there is room for, as much as shows it."""
+        self._is_read = True
         self._out += wire.message(wire.WANT, wire.U32.pack(room + 1))
         await self._flush()
         data, held = bytearray(), SMALL

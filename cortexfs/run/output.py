@@ -26,6 +26,17 @@ class Voice(ABC):
         self.object = object_
         self.class_ = class_
         self.run: str | None = None
+        self.is_piped = False  # standard input is a pipe, and standard error a terminal
+        self.is_watched = False  # somebody sees both outputs
+
+    def waiting(self) -> bytes:
+        """A remark that nothing was said yet, for a person; it stands there until something is."""
+        return b""
+
+    def unread(self) -> bytes:
+        """A remark that standard input was not read, where somebody may have meant it to be."""
+        line = f"{self.object}: standard input is a pipe and was not read; to have it read, add -\n"
+        return wire.message(wire.STDERR, line.encode()) if self.is_piped else b""
 
     @abstractmethod
     def start(self) -> bytes: ...
@@ -77,12 +88,29 @@ class TextVoice(Voice):
         self._terminal_err = terminal_err
         self._mid_line = False
         self._spoken = False  # by deltas, since the last message
+        self._is_first = True  # nothing was said yet
+        self._wait = ""  # the remark that stands there
+        self.is_watched = terminal_out and terminal_err
+
+    def waiting(self) -> bytes:
+        if self._is_first:
+            self._wait = f"{self.object}: waiting; Ctrl-C ends it"
+        return wire.message(wire.STDERR, self._wait.encode()) if self._wait else b""
+
+    def _taken_back(self) -> bytes:
+        """Something is said now."""
+        wait, self._wait, self._is_first = self._wait, "", False
+        return wire.message(wire.STDERR, f"\r{' ' * len(wait)}\r".encode()) if wait else b""
 
     def start(self) -> bytes:
         line = self._complaint("EHOSTDOWN", VANISHED)
         return wire.message(wire.LAST_WORDS, wire.U32.pack(0) + line)
 
     def say(self, frame: frames.Frame) -> bytes:
+        said = self._said(frame)
+        return self._taken_back() + said if said else b""
+
+    def _said(self, frame: frames.Frame) -> bytes:
         match frame:
             case frames.Delta():
                 self._spoken = True
@@ -100,9 +128,9 @@ class TextVoice(Voice):
         return b""
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
-        out = b""
+        out = self._taken_back()
         if self._mid_line and self._terminal_out:  # a prompt must not stick to the last line
-            out = wire.message(wire.STDOUT, b"\n")
+            out += wire.message(wire.STDOUT, b"\n")
         if message and code:
             out += wire.message(wire.STDERR, self._complaint(code, message))
         return out

@@ -24,6 +24,7 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 
 _WELL = wire.message(wire.EXIT, b"\0")
+WAIT_SECONDS = 1.0  # until a terminal is told that it waits
 LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
 
 
@@ -37,6 +38,8 @@ class RunnerSide:
         self._from_runner: wire.Splitter | None = None  # of what it says beyond its greeting
         self._out = bytearray()
         self._left = False  # the caller has gone, or wants to
+        self._is_read = False  # standard input was asked for
+        self._reads = False  # and is still to come
         self._done = False  # the answer is whole: a daemon that stops now has lost nothing
         self.fault: Fault | None = None
 
@@ -62,7 +65,8 @@ class RunnerSide:
         if self._left:
             self.fault = Fault("ECANCELED", "")
         code, message = (self.fault.code, self.fault.message) if self.fault else (None, "")
-        self._out += self._voice.end(frames.status_of(code), code, message) + farewell(self.fault)
+        self._out += self._voice.end(frames.status_of(code), code, message)
+        self._out += (b"" if self._is_read or self._left else self._voice.unread()) + farewell(self.fault)
         try:
             await self._flush()
         except OSError:
@@ -90,6 +94,13 @@ class RunnerSide:
             pass
         except OSError:
             self._left = True
+
+    async def _show_waiting(self) -> None:
+        """On a terminal, say so when nothing was said for a moment; who types there is left alone."""
+        if self._voice.is_watched:
+            await trio.sleep(WAIT_SECONDS)
+            self._out += b"" if self._reads else self._voice.waiting()
+            self._send_what_fits()
 
     async def _try_flush(self) -> None:
         try:

@@ -150,6 +150,7 @@ class Relay(RunnerSide):
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._watch, call, rest, nursery.cancel_scope)
+                    nursery.start_soon(self._show_waiting)
                     await self._pump(call, watched=True)
                     nursery.cancel_scope.cancel()
             except BaseExceptionGroup:  # Trio wraps a cancellation, too
@@ -222,6 +223,7 @@ class Relay(RunnerSide):
         elif kind == wire.FAULT:
             self.fault = of_the_tool(*heard_faults.decode(payload))
         elif kind == wire.WANT:
+            self._is_read = self._reads = True
             (more,) = wire.U32.unpack(payload)
             self._wanted += more
             return wire.message(wire.WANT, payload)
@@ -239,6 +241,7 @@ class Relay(RunnerSide):
     async def _input(self, call: socket.socket, payload: bytes) -> None:
         self._run.bytes_in += len(payload)
         self._wanted -= len(payload)
+        self._reads = bool(payload)
         if self._wanted < 0:  # sent without being wanted: not a runner of ours
             self._left = True
             return

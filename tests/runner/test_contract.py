@@ -47,7 +47,7 @@ def test_constants_are_the_same() -> None:
     assert in_c("SOCKET_NAME") == f'"{wire.SOCKET_NAME}"'
     assert int(in_c("HEADER_SIZE")) == wire.HEADER.size
     assert in_c("MAX_MESSAGE") == f"(1 << {wire.MAX_MESSAGE.bit_length() - 1})"
-    flags = ("TTY_STDIN", "TTY_STDOUT", "TTY_STDERR")
+    flags = ("TTY_STDIN", "TTY_STDOUT", "TTY_STDERR", "PIPE_STDIN")
     assert [int(in_c(name)) for name in flags] == [getattr(wire, name) for name in flags]
 
 

@@ -150,6 +150,21 @@ def test_tty_flags(place: fake.Place, stream: str, flag: int) -> None:
     assert call.greeting.flags == flag
 
 
+@pytest.mark.parametrize(("at_terminal", "flags"), [(True, wire.TTY_STDERR | wire.PIPE_STDIN), (False, 0)])
+def test_a_pipe_is_told_of_where_somebody_reads_of_it(
+    place: fake.Place, at_terminal: bool, flags: int
+) -> None:
+    # abi.md 4.52
+    master, slave = pty.openpty()
+    reader, writer = os.pipe()
+    try:
+        call = place.call(stdin=reader, **({"stderr": slave} if at_terminal else {}))
+    finally:
+        for number in (master, slave, reader, writer):
+            os.close(number)
+    assert call.greeting.flags == flags
+
+
 def test_no_tty_no_flags(place: fake.Place) -> None:
     assert place.call().greeting.flags == 0
 

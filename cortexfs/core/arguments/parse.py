@@ -14,7 +14,8 @@ which is then read, and only then. How a word becomes a value is said in words.p
 
 Models and agents: the arguments joined by spaces, `-` left out and standard input's text appended after a
 blank line; one argument (or standard input) that is a JSON object with messages, input or task is taken
-as it is. Line ends at the end of standard input do not count, as in a shell's $(...).
+as it is. Behind such an object, `-` appends to its `input`. Line ends at the end of standard input do not
+count, as in a shell's $(...).
 
 Rules: what comes in is bounded by MAX_INPUT altogether; what is wrong is a `Fault` before anything is read.
 This file must never know who calls, what a tool is for, or where standard input comes from.
@@ -95,15 +96,22 @@ def prompt(args: Sequence[bytes], stdin: bytes = b"") -> Prompt:
     text = " ".join(spoken)
     if room is not None:
         piped = _text(_within(stdin, room), "standard input").rstrip("\r\n")
-        text = "\n\n".join(part for part in (text, piped) if part)
+        if len(spoken) == 1 and (value := _object(text)) and isinstance(said := value.get("input"), str):
+            return _said(value | {"input": _joined(said, piped)})
+        text = _joined(text, piped)
     if not text.strip():
         raise Fault("EINVAL", "the prompt is empty; give it as arguments or on standard input")
-    if len(spoken) <= 1 and (spoken == words or not spoken) and (value := _object_prompt(text)) is not None:
-        return value
+    if len(spoken) <= 1 and (spoken == words or not spoken) and (value := _object(text)) is not None:
+        return _said(value)
     return text
 
 
-def _object_prompt(text: str) -> dict[str, Any] | None:
+def _joined(said: str, piped: str) -> str:
+    return "\n\n".join(part for part in (said, piped) if part)
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """Returns the JSON object that takes the place of a prompt."""
     if not text.lstrip().startswith("{"):
         return None
     data = text.encode()
@@ -112,8 +120,10 @@ def _object_prompt(text: str) -> dict[str, Any] | None:
         value = json_object(data)
     except Fault:
         return None  # text that happens to begin with a brace
-    if not any(key in value for key in _PROMPT_KEYS):
-        return None
+    return value if any(key in value for key in _PROMPT_KEYS) else None
+
+
+def _said(value: dict[str, Any]) -> dict[str, Any]:
     if not any(value.get(key) for key in _PROMPT_KEYS):
         raise Fault("EINVAL", "the prompt is empty; messages, input or task must hold something")
     return value

@@ -26,6 +26,7 @@ RELEASES = "https://api.github.com/repos"
 OWNER, PREFIX = "by-scott", "cortex-plugin-"  # of a plugin that is named by its name alone
 FETCH_SECONDS = 300.0
 _MAX_TOLD = 4 << 20  # of a checksum, or what is said of a release
+_GZIP = b"\x1f\x8b"
 _RELEASE = re.compile(r"(?:([\w.-]+)/)?([\w.-]+?)(?:@v?([\w.+-]+))?", re.ASCII)
 
 
@@ -67,6 +68,10 @@ def _file(path: Path) -> PluginSource:
     beside = path.with_name(path.name + CHECKSUM)
     if beside.exists():
         package.check_checksum(_text(bounded(beside, _MAX_TOLD)), data, path.name)
+    if not data.startswith(_GZIP) and path.suffix != SUFFIX:
+        raise Fault(
+            "EINVAL", f"{path} is no package of a plugin; to make a script a tool: ctx tool add {path}"
+        )
     return PluginSource(package.unpack(data, str(path)), True, str(path.resolve()))
 
 

@@ -52,9 +52,13 @@ def test_arguments_are_the_prompt(words: list[str], expected: Prompt) -> None:
         (["sum", "-"], b'{"task":"t"}', 'sum\n\n{"task":"t"}'),
         (['{"task":"t"}', "-"], b"x", '{"task":"t"}\n\nx'),
         (['{"task":"t"}', "-"], b"", '{"task":"t"}'),
+        (['{"input":"sum","x":1}', "-"], b"text\n", {"input": "sum\n\ntext", "x": 1}),
+        (["-", '{"input":""}'], b"text", {"input": "text"}),
+        (['{"input":["a"]}', "-"], b"text", '{"input":["a"]}\n\ntext'),
     ],
 )
 def test_standard_input_is_the_prompt_or_follows_it(words: list[str], data: bytes, expected: Prompt) -> None:
+    # abi.md 4.3
     assert prompt([word.encode() for word in words], data) == expected
 
 

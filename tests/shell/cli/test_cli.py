@@ -74,6 +74,12 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["run"], "ctx run: the following arguments are required: OBJECT; see: ctx run --help"),
         (["--frob"], "ctx: unrecognized arguments: --frob; see: ctx --help"),
         (["--root"], "ctx: argument --root: expected one argument; see: ctx --help"),
+        # abi.md 8.19
+        (["agent", "nwe"], "ctx agent: argument VERB: invalid choice: 'nwe'; did you mean new?"),
+        (
+            ["plugin", "trust", "lst"],
+            "ctx plugin: argument action: invalid choice: 'lst'; did you mean list?",
+        ),
         (["plugin"], "ctx plugin: the following arguments are required: VERB; see: ctx plugin --help"),
     ],
 )
