@@ -163,8 +163,8 @@ class AgentWorld:
         self._calling[run.id] = identity
         try:
             await self.hold(identity)
-            if tool.home is not None:
-                identity = replace(identity, view=opened(identity.view or (), self._script(tool), "rx"))
+            if tool.home is not None and identity.view is not None:
+                identity = replace(identity, view=opened(identity.view, self._script(tool), "rx"))
             outcome = await self._daemon.tools.call(tool, identity, replace(asked, run=run.id), say)
             fault = outcome.fault
             run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing

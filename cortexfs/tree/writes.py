@@ -92,7 +92,9 @@ class TreeWrites:
         place = f"{object_.path}.d/{control.name}"
         try:
             if (object_.class_, control.name) == ("agent", "tools"):
-                data = name_patterns.expanded(data, self._tree.registry.names("tool"))
+                known = self._tree.registry
+                own = () if object_.home is None else known.own("tool", object_.home)
+                data = name_patterns.expanded(data, (*known.names("tool"), *own))
             value = controls.judge(control, data)
             # An empty policy would let agents do more, and may be what is left of a write that failed.
             if control.holds and not value.strip() and self._tree.value(object_, control).strip():

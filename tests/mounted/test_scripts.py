@@ -61,6 +61,7 @@ def test_it_is_a_tool_as_any_other(ctx: Ctx, greet: Path) -> None:
     assert (control(ctx, "origin"), control(ctx, "status")) == ("script\n", "ready\n")
     assert control(ctx, "script").startswith(f"{greet}\n# tool: Greet somebody.\n")
     assert as_user(ctx, "complete", "--", "ctx", "run", "greet", "--l") == (0, "--loud\n")
+    assert as_user(ctx, "complete", "--", "ctx", "tool", "rm", "g") == (0, "greet\n")
     assert f"{HOME}/greet" in as_user(ctx, "ls", "tool")[1]
     assert json.loads(as_user(ctx, "tool", "list", "--json")[1]) == [
         {"name": f"{HOME}/greet", "status": "ready", "script": str(greet), "description": "Greet somebody."}

@@ -75,6 +75,13 @@ def test_an_agent_has_its_users_own(ctx: Ctx, greet: Path) -> None:
     assert called(ctx, "greet", "bob")[0] == 0
 
 
+def test_a_pattern_means_ones_own_too(ctx: Ctx, greet: Path) -> None:
+    with agent(ctx, "gr*") as path:
+        assert (ctx.root / f"{path}.d/tools").read_text() == "greet\n"
+        (ctx.root / f"{path}.d/tools").write_text("text.*\ngree*\n")
+        assert (ctx.root / f"{path}.d/tools").read_text() == "text.word_count\ngreet\n"
+
+
 def test_one_that_is_not_named_is_not_there(ctx: Ctx, greet: Path) -> None:
     with agent(ctx, "fs.read") as path:
         (told,) = results(work(ctx, path, script(call("greet", who="bob"), say("x")), elsewhere(ctx), 0))

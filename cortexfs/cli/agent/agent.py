@@ -130,10 +130,11 @@ def _remark(root: str | None, model: str, tools: Iterable[str]) -> None:
 
 
 def _names(root: str | None, class_: str) -> list[str]:
-    """The objects of a class that everybody has; the links too where they are models."""
+    """The models that everybody has, links too, or the tools, one's own among them."""
     if root is None:
         return []
-    paths = [path for path in objects.paths_of(root, class_) if path.startswith(f"{root}/{class_}/")]
+    everybodys = f"{root}/{class_}/" if class_ == "model" else ""
+    paths = [path for path in objects.paths_of(root, class_) if path.startswith(everybodys)]
     wanted = paths if class_ == "model" else [path for path in paths if not os.path.islink(path)]
     return [objects.bare(objects.short(root, path)) for path in wanted]
 

@@ -155,6 +155,12 @@ def _tools(current: str, root: str | None) -> list[str]:
     return [os.path.basename(path) for path in objects.paths_of(point, "tool") if not os.path.islink(path)]
 
 
+def _added(current: str, root: str | None) -> list[str]:
+    from cortexfs.cli.tool.tool import names_of
+
+    return names_of(_live(root), places_at(root).state)
+
+
 def _callers(current: str, root: str | None) -> list[str]:
     import pwd
 
@@ -177,6 +183,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "MODEL": lambda current, root: _called("", _live(root), ("model",)),
     "AGENT": _agents,
     "TOOL": _tools,
+    "ADDED": _added,
     "CALLER": _callers,
     "COMMAND": _commands,
 }

@@ -110,7 +110,7 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
 
 
 def listing(options: argparse.Namespace) -> int:
-    rows = [*_own(mounts.answering(options.root)), *_for_all(options)]
+    rows = [*_own(mounts.answering(options.root)), *_for_all(places_of(options).state)]
     if options.json:
         output.emit(rows)
     else:
@@ -128,11 +128,16 @@ def _own(root: str) -> Iterator[dict[str, Any]]:
             yield {"name": row.object, "status": row.status, "script": told, "description": row.description}
 
 
-def _for_all(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def names_of(root: str, state: Path) -> list[str]:
+    """The tools that `rm` can remove."""
+    return [row["name"].rpartition("/")[2] for row in (*_own(root), *_for_all(state))]
+
+
+def _for_all(state: Path) -> Iterator[dict[str, Any]]:
     """Those that are kept where this user may look."""
     from cortexfs.plugins.package import directory, records
 
-    for folder in directory.folders(places_of(options).state / directory.FOLDER):
+    for folder in directory.folders(state / directory.FOLDER):
         if tool := _script_of(folder):
             told = f"a copy of {records.read(folder).source}"
             yield {
@@ -165,8 +170,7 @@ def remove(options: argparse.Namespace) -> int:
 
     there = {folder.name: folder for folder in directory.folders(places_of(options).state / directory.FOLDER)}
     if name not in there or _script_of(there[name]) is None:
-        known = [own_row["name"].rpartition("/")[2] for own_row in _own(root)]
-        hint = parser.nearest(name, known) or "; see: ctx tool list"
+        hint = parser.nearest(name, names_of(root, places_of(options).state)) or "; see: ctx tool list"
         raise Fault("ENOENT", f"there is no script {name!r} of yours to remove{hint}")
     options.name, options.purge = name, True
     return install.uninstall(options)
@@ -199,7 +203,7 @@ COMMANDS = {
             ),
             "rm": Command(
                 remove,
-                (*MOUNTED, arg("name", "SCRIPTED", "greet, or home/1000/tool/greet")),
+                (*MOUNTED, arg("name", "ADDED", "greet, or home/1000/tool/greet")),
                 ("ctx tool rm greet",),
                 "remove such a tool; your script stays",
             ),

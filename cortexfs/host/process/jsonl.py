@@ -184,7 +184,8 @@ class Companion(persistent.Warm[_Call]):
         try:
             said = _decode(line)
         except (ValueError, RecursionError) as error:
-            raise Fault("EPROTO", f"said a line that is none: {sentence(error)}") from None
+            told = f"said a line that is none: {sentence(error)}"
+            raise Fault("EPROTO", f'{told}; one is JSON, as {{"id":1,"output":"done"}}') from None
         with self._lock:
             if not 0 < said.id <= self._last:
                 raise Fault("EPROTO", f"answered the call {said.id}, which there never was")
