@@ -7,6 +7,7 @@ a default. `encode` owes its caller exactly one newline, at the end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -100,9 +101,8 @@ class Done(Frame, frozen=True, tag="done", kw_only=True):
     code: str | None = None
 
 
-def status_of(code: str | None) -> Status:
-    """Returns how a run ended, by the code of its fault."""
-    return "ok" if code is None else "cancelled" if code == "ECANCELED" else "error"
+# How a run ended, by the code of its fault; any other is an error.
+ENDS: Mapping[str | None, Status] = {None: "ok", "ECANCELED": "cancelled"}
 
 
 class Pong(Frame, frozen=True, tag="pong", kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Usage, status_of
+from cortexfs.core.frames import ENDS, Usage
 from cortexfs.core.registry import is_own
 from cortexfs.state.run_logs import Logs
 
@@ -148,7 +148,7 @@ class Runs:
             run=run.id,
             uid=run.uid,
             source=run.source,
-            status=status_of(code),
+            status=ENDS.get(code, "error"),
             code=code,
             ms=round((time.monotonic() - run.began) * 1000),
             bytes_in=run.bytes_in,

@@ -65,7 +65,7 @@ class RunnerSide:
         if self._left:
             self.fault = Fault("ECANCELED", "")
         code, message = (self.fault.code, self.fault.message) if self.fault else (None, "")
-        self._out += self._voice.end(frames.status_of(code), code, message)
+        self._out += self._voice.end(frames.ENDS.get(code, "error"), code, message)
         self._out += (b"" if self._is_read or self._left else self._voice.unread()) + farewell(self.fault)
         try:
             await self._flush()

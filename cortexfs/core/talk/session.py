@@ -334,7 +334,7 @@ class Session:
 
     def _end(self, run: str, fault: Fault | None) -> list[LogEvent]:
         code, told, state = fault.code if fault else None, [], self.runs[run]
-        status = frames.status_of(code)
+        status = frames.ENDS.get(code, "error")
         if fault and status == "error" and state.state == "active":  # else the log stopped before its done
             message = clipped(fault.message)
             told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
