@@ -58,13 +58,18 @@ def test_it_is_a_tool_as_any_other(ctx: Ctx, greet: Path) -> None:
     assert (status, "usage: greet [--loud] WHO" in said, "run_process script" in said) == (0, True, True)
     assert control(ctx, "description") == "Greet somebody.\n"
     assert json.loads(control(ctx, "schema"))["required"] == ["who"]
-    assert (control(ctx, "origin"), control(ctx, "status")) == ("script\n", "ready\n")
+    assert (control(ctx, "origin"), control(ctx, "status")) == (f"script:{greet}\n", "ready\n")
     assert control(ctx, "script").startswith(f"{greet}\n# tool: Greet somebody.\n")
     assert as_user(ctx, "complete", "--", "ctx", "run", "greet", "--l") == (0, "--loud\n")
     assert as_user(ctx, "complete", "--", "ctx", "tool", "rm", "g") == (0, "greet\n")
     assert f"{HOME}/greet" in as_user(ctx, "ls", "tool")[1]
     assert json.loads(as_user(ctx, "tool", "list", "--json")[1]) == [
-        {"name": f"{HOME}/greet", "status": "ready", "script": str(greet), "description": "Greet somebody."}
+        {
+            "object": f"{HOME}/greet",
+            "status": "ready",
+            "origin": f"script:{greet}",
+            "description": "Greet somebody.",
+        }
     ]
     lines = [json.loads(line) for line in control(ctx, "log").splitlines()]
     assert {(line["uid"], line["source"]) for line in lines} == {(NOBODY, "exec")}
@@ -111,7 +116,7 @@ def test_it_survives_a_restart_and_goes_with_its_file(ctx: Ctx, greet: Path) -> 
     assert sh(ctx, f"rm {HOME}/greet; ls {HOME}") == (0, "")
     assert as_user(ctx, "tool", "rm", "greet") == (
         1,
-        "ctx tool: there is no script 'greet' of yours to remove; see: ctx tool list\n",
+        "ctx tool: there is no script 'greet' to remove; see: ctx tool list\n",
     )
     assert greet.exists()
 
@@ -250,7 +255,7 @@ def test_roots_is_a_copy_for_all(ctx: Ctx) -> None:
     # abi.md 12.16
     path = placed(ctx, "hail.sh")
     added = ctx.ctx("tool", "add", str(path))
-    assert "installed hail 1.0.0" in added.stderr
+    assert "installed hail 1.0.0+script" in added.stderr
     try:
         path.write_text(GREET.replace("says", "was changed by its user, says"))
         for uid in (NOBODY, OTHER):
@@ -260,7 +265,10 @@ def test_roots_is_a_copy_for_all(ctx: Ctx) -> None:
         assert (status.st_uid, status.st_mode & 0o022) == (0, 0)
         assert ctx.run(["sh", "-c", f"echo x >> {copy}"], uid=NOBODY).returncode != 0
         listed = json.loads(ctx.ctx("tool", "list", "--json").stdout)
-        assert [(one["name"], one["script"]) for one in listed] == [("tool/hail", f"a copy of {path}")]
+        assert [(one["object"], one["origin"]) for one in listed] == [
+            ("tool/hail", "plugin:hail@1.0.0+script")
+        ]
+        assert "tool/hail" in as_user(ctx, "tool", "list")[1]
         assert as_user(ctx, "tool", "add", path)[0] == 1  # the name is taken
         assert as_user(ctx, "tool", "rm", "hail")[0] == 1
         # "an edit needs `add` again"
@@ -280,8 +288,8 @@ def test_root_has_its_own_too(ctx: Ctx) -> None:
     ctx.ctx("tool", "rm", "mine")
     done = ctx.ctx("tool", "add", str(path), "--name", "fs.read", check=False)
     assert done.returncode == 1
-    assert "already one of builtin" in done.stderr
-    ctx.ctx("tool", "rm", "fs.read")
+    assert "there is tool/fs.read already, of builtin" in done.stderr
+    assert not (ctx.state / "plugins/fs.read").exists()
 
 
 def test_a_plugin_has_scripts_too(ctx: Ctx, tmp_path: Path) -> None:

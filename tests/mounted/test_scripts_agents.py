@@ -124,8 +124,8 @@ def test_while_it_may_write_it_nobody_adds_it(ctx: Ctx, greet: Path) -> None:
             asked = client.until("approval")[-1]
             client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
             until(begun.exists)
-            _, said = as_user(ctx, "tool", "add", greet)
-            assert "could write" in said, said
+            status, said = as_user(ctx, "tool", "add", greet)
+            assert (status, "could write" in said) == (1, True), said
             assert called(ctx, "greet", "bob")[0] == 69
             begun.unlink()
             client.until("done")

@@ -156,9 +156,9 @@ def _tools(current: str, root: str | None) -> list[str]:
 
 
 def _added(current: str, root: str | None) -> list[str]:
-    from cortexfs.cli.tool.tool import names_of
+    from cortexfs.cli.tool.tool import added
 
-    return names_of(_live(root), places_at(root).state)
+    return [objects.bare(row.object) for row in added(_live(root))]
 
 
 def _callers(current: str, root: str | None) -> list[str]:

@@ -13,22 +13,21 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import own
-from cortexfs.cli.daemons import places_of
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names
-from cortexfs.core.errors import EXIT_OK, Fault, os_faults
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
 from cortexfs.core.manifest import own_script, script
 from cortexfs.state import script_files
 
 CLASS = "tool"
-HEADS = ("name", "status", "script", "description")
 PROTOCOL = "argv"
+VERSION = "1.0.0+script"  # of the plugin that a copy is
 MAX_FILE = 16 << 20
 
 
@@ -43,36 +42,36 @@ def add(options: argparse.Namespace) -> int:
     place = f"{root}/{own.path_of(name, CLASS)}"
     if not (there := own.has(root, name, CLASS)):
         own.create(root, name, CLASS)
+    text = own_script.OwnScript(path, header).text
     try:
-        own.write(f"{place}.d/{own_script.CONTROL}", own_script.OwnScript(path, header).text)
+        own.write(f"{place}.d/{own_script.CONTROL}", text)
     except OSError as problem:
         if not there:
             os.unlink(place)
         raise own.refused(own_script.CONTROL, problem) from None
-    status = _settled(place, said.description)
+    status = _settled(place, [text, f"{said.description}\n", "ready\n"])
     output.say(f"made {own.path_of(name, CLASS)}, as {path} is at each call; {status}")
-    return EXIT_OK
+    return EXIT_OK if status == "ready" else EXIT_FAILED
 
 
 def _name(options: argparse.Namespace, path: str, said: script.Script) -> str:
     return names.check_object(CLASS, options.name or said.name or names.clean(Path(path).stem))
 
 
-def _settled(place: str, description: str) -> str:
-    """Wait until the daemon shows it; its status."""
+def _settled(place: str, wanted: list[str]) -> str:
+    """Wait until the daemon shows what is wanted, or has written otherwise into its control; its status."""
     end = time.monotonic() + reload.RELOAD_SECONDS
     while True:
         with os_faults(f"{place}.d cannot be read"):
-            shown = [Path(f"{place}.d/{name}").read_text().rstrip("\n") for name in ("description", "status")]
-        if shown[0] == description or time.monotonic() > end:
-            return shown[1]
+            shown = [Path(f"{place}.d/{name}").read_text() for name in ("script", "description", "status")]
+        if shown == wanted or shown[0] != wanted[0] or time.monotonic() > end:
+            return shown[2].rstrip("\n")
         time.sleep(reload.POLL_SECONDS)
 
 
 def _add_for_all(options: argparse.Namespace, path: str) -> int:
-    from cortexfs.cli.plugin.install import (
-        install,
-    )  # what checks and keeps plugins is imported for them alone
+    # What checks and keeps plugins is imported for these alone.
+    from cortexfs.cli.plugin.install import install
     from cortexfs.core import tomltext
     from cortexfs.core.manifest import governance, toml
     from cortexfs.plugins.install import sources
@@ -83,95 +82,68 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
         raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no script is")
     said = script.parsed(script.header_of(data))
     name = _name(options, path, said)
-    command = f"bin/{name}"
+    if not options.replace and (holder := _holder(options.root, name)):
+        raise Fault(
+            "EEXIST", f"there is {CLASS}/{name} already, of {holder}; choose another name with --name"
+        )
+    about = {"name": name, "description": said.description}
     tool = {
-        "name": name,
-        "description": said.description,
-        "command": command,
+        "command": f"bin/{name}",
         "input_schema": said.schema,
         "timeout_secs": said.timeout,
-        "effects": [{field: getattr(one, field) for field in one.__struct_fields__} for one in said.effects],
+        "effects": msgspec.to_builtins(said.effects),
     }
-    manifest = tomltext.lines(
-        {
-            "name": name,
-            "version": "1.0.0",
-            "description": said.description,
-            "cortex_version": governance.HOST_VERSION,
-            "capabilities": {"provides": ["tools"]},
-            "native": {"protocol": PROTOCOL, "tools": [tool]},
-        }
-    )
-    text = "".join(f"{line}\n" for line in manifest).encode()
-    files = {toml.FILE: package.File(text), command: package.File(data, executable=True)}
-    tree = package.PackageFiles(files, manifests.parse(text))
+    table = {
+        "version": VERSION,
+        "cortex_version": governance.HOST_VERSION,
+        "capabilities": {"provides": ["tools"]},
+        "native": {"protocol": PROTOCOL, "tools": [about | tool]},
+    }
+    text = "\n".join(tomltext.lines(about | table)).encode()
+    files = {toml.FILE: package.File(text), f"bin/{name}": package.File(data, executable=True)}
     options.yes, options.private = True, ""
+    tree = package.PackageFiles(files, manifests.parse(text))
     return install.installed(options, sources.PluginSource(tree, packaged=False, told=path))
 
 
+def _holder(given: str | None, name: str) -> str:
+    """The origin of everybody's tool of this name, if it is no script; nothing without a mount."""
+    try:
+        root = mounts.answering(given)
+    except Fault:
+        return ""
+    row = objects.listed(root, f"{root}/{CLASS}/{name}")
+    return "" if row.status == "unreadable" or row.origin.endswith(VERSION) else row.origin
+
+
 def listing(options: argparse.Namespace) -> int:
-    rows = [*_own(mounts.answering(options.root)), *_for_all(places_of(options).state)]
+    rows = added(mounts.answering(options.root))
     if options.json:
-        output.emit(rows)
+        output.emit([row._asdict() for row in rows])
     else:
-        output.table(HEADS, [tuple(row[head] for head in HEADS) for row in rows])
+        output.table(objects.ObjectRow._fields, rows)
     return EXIT_OK
 
 
-def _own(root: str) -> Iterator[dict[str, Any]]:
-    folder = f"{root}/home/{os.getuid()}/{CLASS}"
-    for path in objects.paths_of(root, CLASS):
-        if path.startswith(f"{folder}/") and not os.path.islink(path):
-            row = objects.listed(root, path)
-            with os_faults(f"{path}.d cannot be read"), open(f"{path}.d/{own_script.CONTROL}") as file:
-                told = file.readline().rstrip("\n")
-            yield {"name": row.object, "status": row.status, "script": told, "description": row.description}
-
-
-def names_of(root: str, state: Path) -> list[str]:
-    """The tools that `rm` can remove."""
-    return [row["name"].rpartition("/")[2] for row in (*_own(root), *_for_all(state))]
-
-
-def _for_all(state: Path) -> Iterator[dict[str, Any]]:
-    """Those that are kept where this user may look."""
-    from cortexfs.plugins.package import directory, records
-
-    for folder in directory.folders(state / directory.FOLDER):
-        if tool := _script_of(folder):
-            told = f"a copy of {records.read(folder).source}"
-            yield {
-                "name": f"{CLASS}/{folder.name}",
-                "status": "installed",
-                "script": told,
-                "description": tool,
-            }
-
-
-def _script_of(folder: Path) -> str | None:
-    """The description of the script that such a plugin is; None for any other."""
-    from cortexfs.plugins.package import directory, manifests
-
-    manifest = directory.read(folder)
-    if manifests.is_json(manifest) or manifest.native is None or manifest.native.protocol != PROTOCOL:
-        return None
-    return manifest.description
+def added(root: str) -> list[objects.ObjectRow]:
+    """The tools that are scripts: one's own, and everybody's."""
+    rows = objects.rows(root, objects.paths_of(root, CLASS))
+    return [row for row in rows if row.origin.startswith("script:") or row.origin.endswith(f"@{VERSION}")]
 
 
 def remove(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     name = options.name.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
-    if own.has(root, name, CLASS):
+    there = {row.object: objects.bare(row.object) for row in added(root)}
+    if own.path_of(name, CLASS) in there:
         own.remove(root, name, CLASS)
         output.say(f"removed {own.path_of(name, CLASS)}; its script stays where it lies")
         return EXIT_OK
+    if f"{CLASS}/{name}" not in there:
+        hint = parser.nearest(name, there.values()) or "; see: ctx tool list"
+        raise Fault("ENOENT", f"there is no script {name!r} to remove{hint}")
     from cortexfs.cli.plugin.install import install
-    from cortexfs.plugins.package import directory
 
-    there = {folder.name: folder for folder in directory.folders(places_of(options).state / directory.FOLDER)}
-    if name not in there or _script_of(there[name]) is None:
-        hint = parser.nearest(name, names_of(root, places_of(options).state)) or "; see: ctx tool list"
-        raise Fault("ENOENT", f"there is no script {name!r} of yours to remove{hint}")
     options.name, options.purge = name, True
     return install.uninstall(options)
 

@@ -23,14 +23,13 @@ from cortexfs.core.manifest import script, targets
 from cortexfs.core.registry import Object
 
 CONTROL = "script"
-ORIGIN = "script"
 HELD = "# held: "
 MAX_PATH = 4095
 
 
 class OwnScript(NamedTuple):
-    path: str
-    header: str
+    path: str = ""
+    header: str = ""
     held: str = ""  # the agent that could have written it
 
     @property
@@ -59,20 +58,17 @@ def check(text: str) -> None:
 
 def as_object(name: str, uid: int, text: str, registered: float) -> Object:
     """The tool that a control makes; broken, where nothing is written or it is held."""
+    said, why = read(text) if text else OwnScript(), ""
+    facts = script.parsed(said.header) if text else script.Script()
     if not text:
-        why = "broken: its .d/script is empty; see: ctx tool add --help"
-        return Object(
-            class_="tool",
-            name=name,
-            home=uid,
-            description="",
-            origin=ORIGIN,
-            status=why,
-            registered=registered,
-        )
-    said = read(text)
-    facts = script.parsed(said.header)
-    made = Object(
+        why = "its .d/script is empty; see: ctx tool add --help"
+    elif said.held:
+        why = f"{said.held} could write {said.path}; look at it, then: ctx tool add {said.path}"
+    program = targets.ProgramTarget(
+        name, facts.description, facts.schema, (said.path,), "", timeout=facts.timeout, effects=facts.effects
+    )
+    told = targets.target(targets.Programs((program,), "argv"))
+    return Object(
         class_="tool",
         name=name,
         home=uid,
@@ -80,25 +76,8 @@ def as_object(name: str, uid: int, text: str, registered: float) -> Object:
         schema=msgspec.json.encode(facts.schema),
         capabilities=hostcalls.Capabilities(effects=facts.effects),
         timeout=facts.timeout,
-        plugin=_plugin(name, said.path, facts),
-        origin=ORIGIN,
+        plugin=None if why else hostcalls.Plugin(f"script:{name}", "1", targets.PROCESS, told),
+        origin=f"script:{said.path}",
+        status=f"broken: {why}" if why else "ready",
         registered=registered,
     )
-    if said.held:
-        why = f"broken: {said.held} could write {said.path}; look at it, then: ctx tool add {said.path}"
-        return msgspec.structs.replace(made, plugin=None, status=why)
-    return made
-
-
-def _plugin(name: str, path: str, facts: script.Script) -> hostcalls.Plugin:
-    program = targets.ProgramTarget(
-        name=name,
-        description=facts.description,
-        input_schema=facts.schema,
-        argv=(path,),
-        working_dir="",
-        timeout=facts.timeout,
-        effects=facts.effects,
-    )
-    told = targets.target(targets.Programs((program,), "argv"))
-    return hostcalls.Plugin(f"{ORIGIN}:{name}", "1", targets.PROCESS, told)

@@ -109,18 +109,22 @@ class ProcessEnd(NamedTuple):
 def decided(program: ProgramTarget, ended: ProcessEnd) -> sdk.ToolResult:
     """The answer, in the order in which upstream decides it."""
     who = f"process-isolated tool '{program.name}'"
+    said = ended.errors.decode(errors="replace").strip()
+    if fault := failed(who, program, ended, said or f"{who} exited with status {status_text(ended.status)}"):
+        return fault
+    text = ended.output.decode(errors="replace").strip()
+    return _answer(who, text) if text else sdk.ToolResult.success("")
+
+
+def failed(who: str, program: ProgramTarget, ended: ProcessEnd, told: str) -> sdk.ToolResult | None:
+    """Returns the fault in how it ended, if there is one; `told` is said of a status that is not 0."""
     if ended.timed_out:
         raise sdk.ExecutionFailed(f"{who} timed out after {program.timeout}s", "ETIMEDOUT")
     if len(ended.output) + len(ended.errors) > program.output_bytes:
         return sdk.ToolResult.error(f"{who} exceeded output limit of {program.output_bytes} bytes")
-    if ended.status:
-        said = ended.errors.decode(errors="replace").strip()
-        told = said or f"{who} exited with status {status_text(ended.status)}"
-        if ended.status < 0:  # abi.md 4.30: a crash is EPROTO
-            raise sdk.ExecutionFailed(told, "EPROTO")
-        return sdk.ToolResult.error(told)
-    text = ended.output.decode(errors="replace").strip()
-    return _answer(who, text) if text else sdk.ToolResult.success("")
+    if ended.status < 0:  # abi.md 4.30: a crash is EPROTO
+        raise sdk.ExecutionFailed(told, "EPROTO")
+    return sdk.ToolResult.error(told) if ended.status else None
 
 
 def _answer(who: str, text: str) -> sdk.ToolResult:

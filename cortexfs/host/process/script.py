@@ -44,9 +44,9 @@ class ScriptTool(sdk.Tool):
     def __init__(self, program: ProgramTarget, said: script.Script) -> None:
         self._program = program
         self._said = said
-        was = (program.description, program.input_schema, program.timeout, program.effects)
-        # The comment, where it is another one than the daemon knows of.
-        self.news = "" if was == said.told else _loaded[program.argv[0]]
+        known = (program.description, program.input_schema, program.timeout, program.effects)
+        is_known = known == (said.description, said.schema, said.timeout, said.effects)
+        self.news = "" if is_known else _loaded[program.argv[0]]  # for the daemon
         self.name = program.name
         self.description = said.description
         self.input_schema = said.schema
@@ -57,22 +57,11 @@ class ScriptTool(sdk.Tool):
         argv = (*self._program.argv, *self._said.words(input))
         program = replace(self._program, argv=argv, timeout=self._said.timeout)
         environment = {"PATH": os.defpath} | dict(runtime.environ)
-        return self._decided(program, one_shot.exchanged(program, b"", environment, runtime), runtime)
-
-    def _decided(
-        self, program: ProgramTarget, ended: one_shot.ProcessEnd, runtime: sdk.ToolRuntime
-    ) -> sdk.ToolResult:
+        ended = one_shot.exchanged(program, b"", environment, runtime)
         said = _last(ended.errors)
-        if ended.timed_out:
-            raise sdk.ExecutionFailed(f"the script took longer than {program.timeout} s", "ETIMEDOUT")
-        if len(ended.output) + len(ended.errors) > program.output_bytes:
-            return sdk.ToolResult.error(f"the script said more than {program.output_bytes} bytes")
-        if ended.status:
-            how = f"the script ended with {one_shot.status_text(ended.status)}"
-            told = f"{how}: {said}" if said else how
-            if ended.status < 0:  # abi.md 4.30: a crash is EPROTO
-                raise sdk.ExecutionFailed(told, "EPROTO")
-            return sdk.ToolResult.error(told)
+        how = f"the script ended with {one_shot.status_text(ended.status)}"
+        if fault := one_shot.failed("the script", program, ended, f"{how}: {said}" if said else how):
+            return fault
         if said:
             runtime.emit_progress(said)
         return sdk.ToolResult.success(ended.output.decode(errors="replace"))
