@@ -25,7 +25,7 @@ from cortexfs.agents import records
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import own_script
-from cortexfs.core.registry import OWN, Key, Object, Registry, is_own, own_key, plain, uid_of
+from cortexfs.core.registry import OWN, Key, Object, Registry, own_key, plain, uid_of
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.places import Home
 from cortexfs.core.tree.tree import Tree
@@ -68,12 +68,11 @@ class OwnObjects:
             assert one.home is not None
             self._tree.home(one.home, one.home, self._clock())
             self._own[one.key] = one
-        for key in self._tree.values.keys():  # noqa: SIM118
-            if key[0] == "tool" and is_own(key):
-                uid = uid_of(key)
-                assert uid is not None
+        for key, written in self._tree.values.of.items():
+            if key[0] == "tool" and (uid := uid_of(key)) is not None:
                 self._tree.home(uid, uid, self._clock())
-                self._own[key] = own_script.as_object(plain(key)[1], uid, "", self._clock() / 1e9)
+                made = min(one.mtime for one in written.values()) / 1e9
+                self._own[key] = own_script.as_object(plain(key)[1], uid, "", made)
                 self._now(key)
 
     def _now(self, key: Key) -> Object:
@@ -88,28 +87,25 @@ class OwnObjects:
 
     async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> dict[Key, Object]:
         """Have it stand in the controls of these scripts that they are held; the tools that that makes."""
-        held = {}
-        for name in self._tree.registry.own("tool", uid):
-            async with self._changes.lock:
-                one = self._own.get(own_key("tool", uid, name))
-                text = self._tree.control(one, own_script.CONTROL) if one else ""
-                if one and text and not (said := own_script.read(text)).held and reaches(said.path):
-                    value = said._replace(held=who).text.encode()
-                    await self._changes.put(one.key, own_script.CONTROL, value, self._clock())
-                    held[one.key] = self._now(one.key)
-        return held
+        keys = [own_key("tool", uid, name) for name in self._tree.registry.own("tool", uid)]
+        held = [key for key in keys if await self._rewrite(key, reaches, held=who)]
+        return {key: self._now(key) for key in held if key in self._own}
 
     async def renew(self, one: Object, header: bytes) -> None:
         """Its host has found another comment in a script that its user has called."""
+        with contextlib.suppress(Fault):  # the log says why; the next call tries again
+            await self._rewrite(one.key, lambda path: True, header=header.decode(errors="replace"))
+
+    async def _rewrite(self, key: Key, wanted: Callable[[str], bool], **changes: str) -> bool:
+        """Change a script's control, unless the script is held, or its path is not wanted."""
+        control = controls.BY_NAME["tool", own_script.CONTROL]
         async with self._changes.lock:
-            text = self._tree.control(one, own_script.CONTROL) if one.key in self._own else ""
-            if not text or (said := own_script.read(text)).held:
-                return
-            with contextlib.suppress(Fault):  # the log says why; the next call tries again
-                control = controls.BY_NAME["tool", own_script.CONTROL]
-                value = said._replace(header=header.decode(errors="replace")).text.encode()
-                value = self._changes.judge(one, control, value)
-                await self._changes.put(one.key, own_script.CONTROL, value, self._clock())
+            text = self._tree.control(self._own[key], control.name) if key in self._own else ""
+            if not text or (said := own_script.read(text)).held or not wanted(said.path):
+                return False
+            value = self._changes.judge(self._own[key], control, said._replace(**changes).text.encode())
+            await self._changes.put(key, control.name, value, self._clock())
+            return True
 
     def joined(self, registry: Registry) -> Registry:
         """These, as they are there, and what is everybody's."""

@@ -120,7 +120,7 @@ def _text(line: bytes) -> str:
 
 def parsed(header: str) -> Script:
     """The facts of a header; EINVAL quotes the line that is wrong."""
-    if len(header) > MAX_HEADER:
+    if len(header.encode()) > MAX_HEADER:
         raise Fault("EMSGSIZE", f"a script's comment is over {MAX_HEADER >> 10} KiB")
     said: dict[str, list[str]] = {"tool": [], "name": [], "timeout": [], "effect": []}
     arguments: list[ScriptArgument] = []

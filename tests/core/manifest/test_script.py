@@ -158,7 +158,16 @@ def test_no_word_passes_for_a_flag(value: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["relative\n# tool: x", "/a/../b\n# tool: x", "//a\n# tool: x", "/a\x07\n# tool: x", "/a", "/a\n# no"],
+    [
+        "relative\n# tool: x",
+        "/a/../b\n# tool: x",
+        "//a\n# tool: x",
+        "/a\x07\n# tool: x",
+        "/a\n# held: \x1b[2J\n# tool: x",
+        "/a",
+        "/a\n# no",
+        "/a\n# tool: " + "\U0001f600" * (MAX_HEADER // 2),
+    ],
 )
 def test_a_control_that_names_no_script_is_refused(text: str) -> None:
     # abi.md 12.10
