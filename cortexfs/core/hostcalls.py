@@ -68,7 +68,13 @@ class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
     path: str
 
 
-Request: TypeAlias = CallRequest | ShownCallRequest | Describe | Enter
+class Follow(msgspec.Struct, frozen=True, array_like=True, tag="follow"):
+    """Answer with these paths, all links followed, as DESCRIPTORS: a JSON list."""
+
+    paths: list[str]
+
+
+Request: TypeAlias = CallRequest | ShownCallRequest | Describe | Enter | Follow
 
 
 class Effect(msgspec.Struct, frozen=True, omit_defaults=True):

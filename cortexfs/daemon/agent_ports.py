@@ -34,6 +34,7 @@ from cortexfs.daemon.agent_context_files import ContextFiles
 from cortexfs.hooks.middleware import MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.plugins.command_object import CLASS
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state import believed
@@ -83,7 +84,10 @@ class AgentWorld:
     async def hold(self, identity: hostcalls.Identity) -> None:
         view, fs = identity.view, self._daemon.fs
         if view is not None and fs.tree.registry.own("tool", identity.uid):
-            await fs.hold(identity.uid, partial(may_write, view, identity.caps), identity.label)
+            named = [path for path, letters in view if "w" in letters]
+            found = await self._daemon.tools.followed(BUILTIN, identity, named)
+            whole = (*view, *((path, "w") for path in found))
+            await fs.hold(identity.uid, partial(may_write, whole, identity.caps), identity.label)
 
     async def hold_again(self, keys: Iterable[Key]) -> None:
         """The same of calls that go on: their user may just have written what these scripts are."""

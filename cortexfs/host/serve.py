@@ -28,6 +28,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
+import msgspec
+
 from cortexfs import sdk
 from cortexfs.core import hostcalls, jsontext, wire
 from cortexfs.core.arguments import parse
@@ -200,6 +202,10 @@ class _Host:
             _enter(request.path)
             runtime.done()
             return
+        if isinstance(request, hostcalls.Follow):
+            runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(_followed(request.paths))))
+            runtime.done()
+            return
         tool, validator = self._tool(request.invocation.tool_name, request.environment)
         _stand(rights, request)
         runtime.begin(request)
@@ -287,6 +293,10 @@ def _stand(rights: list[int], call: hostcalls.CallRequest) -> None:
             why = "you may not enter your working directory; change to another one"
             raise Fault("EACCES", why) from None
     os.umask(call.umask & 0o777)
+
+
+def _followed(paths: list[str]) -> list[str]:
+    return [os.path.realpath(path) for path in paths]
 
 
 def _enter(path: str) -> None:

@@ -13,15 +13,17 @@ from collections import Counter
 from functools import partial
 
 import msgspec
+import trio
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
-from cortexfs.pool.call import HostCall, Say, heard_observers
+from cortexfs.pool.call import HostCall, Say, ask, heard_observers
 from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
+FOLLOW_SECONDS = 5.0
 MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
 MAX_HELD = 64 << 20  # and of all that are kept at a time for one user
 
@@ -54,6 +56,24 @@ class ToolCalls:
             return output.outcome(fault)
         finally:
             output.forget()
+            self._turnstile.freed(identity.uid)
+
+    async def followed(
+        self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, paths: list[str]
+    ) -> list[str]:
+        """Returns these paths with all links followed, as a host of this identity finds them."""
+        host = await self._turnstile.host(plugin, identity)
+        said = None
+        try:
+            with trio.move_on_after(FOLLOW_SECONDS):
+                said = await ask(host, hostcalls.Follow(paths), wire.DESCRIPTORS)
+            if said is None:
+                raise Fault("ETIMEDOUT", f"of {', '.join(paths)}, something does not answer")
+            return msgspec.json.decode(said, type=list[str])
+        except (OSError, msgspec.MsgspecError) as error:  # it died, or is broken
+            raise Fault("EPROTO", f"it cannot be said where {', '.join(paths)} are: {error}") from None
+        finally:
+            self._pool.release(host, stuck=said is None)
             self._turnstile.freed(identity.uid)
 
 

@@ -113,6 +113,18 @@ def test_one_that_it_may_write_is_nobodys(ctx: Ctx, greet: Path) -> None:
     assert "was written by an agent" in called(ctx, "greet", "bob")[1]
 
 
+@pytest.mark.parametrize("by", ["directory", "table", "file"])
+def test_no_link_leads_around_that(ctx: Ctx, greet: Path, by: str) -> None:
+    # abi.md 12.14: "all links followed"
+    link = elsewhere(ctx) / f"link-{by}"
+    link.symlink_to(greet if by == "file" else greet.parent)
+    with agent(ctx, "fs.write") as path:
+        if by != "directory":
+            (ctx.root / f"{path}.d/mount").write_text(f"{link}\t{link}\trw\t-\n/usr\t/usr\tro\t-\n")
+        work(ctx, path, script(say("x")), link if by == "directory" else elsewhere(ctx), 0)
+    assert called(ctx, "greet", "bob")[0] == 69
+
+
 def test_while_it_may_write_it_nobody_adds_it(ctx: Ctx, greet: Path) -> None:
     # abi.md 12.14: "also when the control is written while such a call goes on"
     with agent(ctx, "shell.exec") as path:
