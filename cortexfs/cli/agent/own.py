@@ -17,6 +17,10 @@ from cortexfs.cli import reload
 from cortexfs.core.errors import Fault, code_of, os_faults
 
 CLASS = "agent"
+_KEPT = {
+    "agent": "your sessions with it have the place of those",
+    "tool": "the log of your runs of it has the place of that",
+}
 
 
 def path_of(name: str, class_: str = CLASS) -> str:
@@ -47,10 +51,10 @@ def make(root: str, name: str, texts: Mapping[str, str]) -> None:
 
 
 def create(root: str, name: str, class_: str = CLASS) -> None:
-    if os.path.lexists(f"{root}/{class_}/{name}"):
-        what = f"there is {class_}/{name}, and what is yours of it has the place of {path_of(name, class_)}"
-        raise Fault("EEXIST", f"{what}; choose another name")
     path = path_of(name, class_)
+    if os.path.lexists(f"{root}/{class_}/{name}"):
+        why = f"there is {class_}/{name}, and {_KEPT[class_]} of {path}"
+        raise Fault("EEXIST", f"{why}; choose another name")
     try:
         os.close(os.open(f"{root}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
     except FileExistsError:
