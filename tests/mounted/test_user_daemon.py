@@ -153,13 +153,15 @@ def test_scripts_of_the_users_own(home: Path, python: Path) -> None:
         user: $CTX run theirs bob
         user: $CTX restart && $CTX run greet bob && $CTX run theirs bob
         user: chmod g+w greet.sh; $CTX run greet bob
+        user: chmod g-w greet.sh; mv greet.sh other.sh; ln -s other.sh greet.sh; $CTX run greet bob
+        user: rm greet.sh; mkfifo -m 755 greet.sh; $CTX run greet bob
         user: $CTX tool rm greet && ls {tool}
         user: $CTX umount ctx
         """,
     )
     parts = [part.strip() for part in done.stdout.split("-> ")]
     statuses = [int(part.split()[0]) for part in parts[1:]]
-    assert statuses == [0, 0, 0, 126, 0, 0, 0, 69, 69, 13, 2, 0], done.stdout
+    assert statuses == [0, 0, 0, 126, 0, 0, 0, 69, 69, 13, 13, 2, 2, 0], done.stdout
     assert done.stdout.count("hi bob\n") == 3
     assert "agent/coder could write" in parts[7]
 
