@@ -7,6 +7,7 @@ This file must never know what an agent does with it.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -43,6 +44,8 @@ from cortexfs.state.directories import kept_of, place_of
 if TYPE_CHECKING:
     from cortexfs.daemon.daemon import Daemon
 
+log = logging.getLogger("cortexfs")
+
 MAX_LINKS = 8  # an alias of an alias, and so on
 
 
@@ -67,7 +70,6 @@ class AgentWorld:
             (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
         self.begun = Begun()
-        self._calling: dict[str, hostcalls.Identity] = {}  # the tools of agents that are called now, by run
         self._policy = PolicyFile(config.directory / FILE)
 
     async def home(self, uid: int) -> str:
@@ -83,18 +85,24 @@ class AgentWorld:
 
     async def hold(self, identity: hostcalls.Identity) -> None:
         view, fs = identity.view, self._daemon.fs
-        if view is not None and fs.tree.registry.own("tool", identity.uid):
-            named = [path for path, letters in view if "w" in letters]
-            found = await self._daemon.tools.followed(BUILTIN, identity, named)
-            whole = (*view, *((path, "w") for path in found))
-            await fs.hold(identity.uid, partial(may_write, whole, identity.caps), identity.label)
+        if view is None or not fs.tree.registry.own("tool", identity.uid) or not fs.own.live(identity.uid):
+            return
+        named = [path for path, letters in view if "w" in letters]
+        found = await self._daemon.tools.followed(BUILTIN, identity, named)
+        whole = (*view, *((path, "w") for path in found))
+        await fs.hold(identity.uid, partial(may_write, whole, identity.caps), identity.label)
 
     async def hold_again(self, keys: Iterable[Key]) -> None:
-        """The same of calls that go on: their user may just have written what these scripts are."""
-        users = {uid_of(key) for key in keys if key[0] == "tool"}
-        for identity in [*self._calling.values()]:
-            if identity.uid in users:
+        """The same for runs that go on, as their user has just written what these scripts are: of hosts at
+        rest nothing is to be left that could still write, and of those at work what they reach is held."""
+        users = {uid for key in keys if key[0] == "tool" and (uid := uid_of(key)) is not None}
+        users = {uid for uid in users if self._daemon.fs.own.live(uid)}
+        for identity in await self._daemon.pool.ended(lambda one: one.uid in users and one.view is not None):
+            try:
                 await self.hold(identity)
+            except Fault as fault:  # nobody can say what it reaches
+                log.warning("scripts of uid %d are held: %s", identity.uid, fault.message)
+                await self._daemon.fs.hold(identity.uid, lambda path: True, identity.label)
 
     def control(self, object_: Object, name: str) -> str:
         return self._daemon.fs.control(object_, name)
@@ -164,7 +172,6 @@ class AgentWorld:
         except Fault as refused:  # too many at once
             return CallOutcome("", refused)
         fault: Fault | None = Fault("ECANCELED", "")
-        self._calling[run.id] = identity
         try:
             await self.hold(identity)
             if tool.home is not None and identity.view is not None:
@@ -174,7 +181,6 @@ class AgentWorld:
             run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
             return outcome
         finally:
-            del self._calling[run.id]
             self._daemon.runs.close(run, fault)
 
     def _script(self, tool: Object) -> str:

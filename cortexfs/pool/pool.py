@@ -34,6 +34,7 @@ from cortexfs.pool.starter import Starter
 RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
 # For idle hosts when the daemon ends: a library may have its plugin_drop, and none may hold that up.
 LEAVE_SECONDS = 0.5
+END_SECONDS = 5.0  # for one that is killed
 SPAWN_SECONDS = 10.0
 # A caller can make namespaces without end; each would get a host of some MiB.
 HOSTS_PER_USER = 32
@@ -277,6 +278,18 @@ class Pool:
             self.retire(host)
         else:
             self._dismiss(host)
+
+    async def ended(self, wanted: Callable[[hostcalls.Identity], bool]) -> list[hostcalls.Identity]:
+        """End the hosts of these identities that are at rest. Returns the identities of all others."""
+        chosen = [host for host in self._all.values() if wanted(host.identity)]
+        idle = [host for host in chosen if not host.calls]
+        for host in idle:
+            self.retire(host)
+            host.kill()
+        with trio.move_on_after(END_SECONDS):
+            for host in idle:
+                await host.exited.wait()
+        return list({host.identity for host in chosen if not host.exited.is_set()})
 
     def sweep(self, idle_seconds: float) -> None:
         """End the built-in tools' hosts that nobody used, and idle ones that were asked to and did not."""

@@ -85,6 +85,12 @@ class OwnObjects:
         self._own[key] = made = own_script.as_object(one.name, one.home, text, one.registered)
         return made
 
+    def live(self, uid: int) -> list[str]:
+        """The scripts of a user that are not held."""
+        keys = [own_key("tool", uid, name) for name in self._tree.registry.own("tool", uid)]
+        texts = [self._tree.control(self._own[key], own_script.CONTROL) for key in keys if key in self._own]
+        return [said.path for text in texts if text and not (said := own_script.read(text)).held]
+
     async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> dict[Key, Object]:
         """Have it stand in the controls of these scripts that they are held; the tools that that makes."""
         keys = [own_key("tool", uid, name) for name in self._tree.registry.own("tool", uid)]

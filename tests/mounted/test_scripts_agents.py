@@ -144,6 +144,45 @@ def test_while_it_may_write_it_nobody_adds_it(ctx: Ctx, greet: Path) -> None:
     assert called(ctx, "greet", "bob")[0] == 69
 
 
+def test_what_its_tools_left_behind_ends_before_a_script_is_a_tool_again(ctx: Ctx, greet: Path) -> None:
+    # abi.md 12.14: "what such runs have left at rest has ended"
+    plugin = ctx.base / "late"
+    plugin.mkdir()
+    (plugin / "manifest.toml").write_text(
+        """\
+name = "late"
+version = "0.1.0"
+description = "Works on."
+cortex_version = "1.0.0"
+capabilities = { provides = ["tools"] }
+[native]
+protocol = "jsonl"
+[[native.tools]]
+name = "late"
+description = "Work on."
+command = "./late.sh"
+input_schema = { type = "object" }
+"""
+    )
+    left = greet.parent / "left"
+    text = (
+        f'#!/bin/sh\nread line\nsleep 1000 &\necho $! > {left}\necho \'{{"id":1,"output":"done"}}\'\nwait\n'
+    )
+    (plugin / "late.sh").write_text(text)
+    (plugin / "late.sh").chmod(0o755)
+    ctx.ctx("plugin", "install", str(plugin))
+    try:
+        with agent(ctx, "late") as path:
+            (told,) = results(work(ctx, path, script(call("late"), say("x")), greet.parent, 1))
+            assert (told["is_error"], told["output"]) == (False, "done")
+            assert Path(f"/proc/{left.read_text().strip()}").exists()
+            assert as_user(ctx, "tool", "add", greet)[0] == 0
+            assert not Path(f"/proc/{left.read_text().strip()}").exists()
+            assert called(ctx, "greet", "bob")[0] == 0
+    finally:
+        ctx.ctx("plugin", "uninstall", "late", "--purge")
+
+
 def test_an_agent_makes_no_tool_of_its_own(ctx: Ctx) -> None:
     # abi.md 12.14: "No agent makes one"
     with agent(ctx, "shell.exec") as path:
