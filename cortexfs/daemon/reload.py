@@ -117,7 +117,11 @@ class Reload:
             self._agents_changed = trio.Event()
             async with self._applying:
                 changed, self._own_changed = self._own_changed, set()
-                await self._daemon.world.hold_again(changed)
+                try:
+                    await self._daemon.world.hold_again(changed)
+                except Fault as fault:  # what cannot be held on a full disk is no tool yet
+                    self._daemon.runs.last_error = fault.message
+                    changed = {key for key in changed if key[0] != "tool"}
                 if await self._check(changed) or changed:
                     await self._daemon.sockets.reconcile(self._daemon.fs.tree.registry)
 
