@@ -34,23 +34,8 @@ def has(root: str, name: str, class_: str = CLASS) -> bool:
     return os.path.lexists(path) and not os.path.islink(path)
 
 
-def make(root: str, name: str, texts: Mapping[str, str]) -> None:
-    """An agent whose controls say this; when this returns, it answers on its socket."""
-    create(root, name)
-    path = f"{root}/{path_of(name)}"
-    try:
-        for control, text in texts.items():
-            write(f"{path}.d/{control}", text)
-    except BaseException as problem:  # an interrupt, say: it goes on, and no half-made agent stays
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        if not isinstance(problem, OSError):
-            raise
-        raise refused(control, problem) from None
-    _await_socket(path)
-
-
-def create(root: str, name: str, class_: str = CLASS) -> None:
+def make(root: str, name: str, texts: Mapping[str, str], class_: str = CLASS) -> None:
+    """An object whose controls say this; when this returns, an agent answers on its socket."""
     path = path_of(name, class_)
     if os.path.lexists(f"{root}/{class_}/{name}"):
         why = f"there is {class_}/{name}, and {_KEPT[class_]} of {path}"
@@ -61,19 +46,27 @@ def create(root: str, name: str, class_: str = CLASS) -> None:
         raise Fault("EEXIST", f"there is {path} already; edit the files in its .d/") from None
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{path} cannot be made: {problem.strerror}") from None
+    try:
+        for control, text in texts.items():
+            write(f"{root}/{path}.d/{control}", text)
+    except BaseException:  # an interrupt, say: it goes on, and no half-made object stays
+        with contextlib.suppress(OSError):
+            os.unlink(f"{root}/{path}")
+        raise
+    if class_ == CLASS:
+        _await_socket(f"{root}/{path}")
 
 
 def write(control: str, text: str) -> None:
     """As an editor would: a value is judged when it is closed."""
-    with open(os.open(control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), "wb", buffering=0) as file:
-        data = text.encode()
-        while data:
-            data = data[file.write(data) :]
-
-
-def refused(control: str, problem: OSError) -> Fault:
-    why = f"{control} is refused: {problem.strerror}, and the daemon's log says why; nothing was made"
-    return Fault(code_of(problem.errno), why)
+    try:
+        with open(os.open(control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), "wb", buffering=0) as file:
+            data = text.encode()
+            while data:
+                data = data[file.write(data) :]
+    except OSError as problem:
+        why = f"{os.path.basename(control)} is refused: {problem.strerror}, and the daemon's log says why"
+        raise Fault(code_of(problem.errno), f"{why}; nothing was made") from None
 
 
 def _await_socket(path: str) -> None:

@@ -40,15 +40,11 @@ def add(options: argparse.Namespace) -> int:
     name = _name(options, path, said)
     root = mounts.answering(options.root)
     place = f"{root}/{own.path_of(name, CLASS)}"
-    if not (there := own.has(root, name, CLASS)):
-        own.create(root, name, CLASS)
     text = own_script.OwnScript(path, header).text
-    try:
+    if own.has(root, name, CLASS):
         own.write(f"{place}.d/{own_script.CONTROL}", text)
-    except OSError as problem:
-        if not there:
-            os.unlink(place)
-        raise own.refused(own_script.CONTROL, problem) from None
+    else:
+        own.make(root, name, {own_script.CONTROL: text}, CLASS)
     status = _settled(place, [text, f"{said.description}\n", "ready\n"])
     output.say(f"made {own.path_of(name, CLASS)}, as {path} is at each call; {status}")
     return EXIT_OK if status == "ready" else EXIT_FAILED
