@@ -29,6 +29,7 @@ CLASS = "tool"
 PROTOCOL = "argv"
 VERSION = "1.0.0+script"  # of the plugin that a copy is
 MAX_FILE = 16 << 20
+SHOWN = (own_script.CONTROL, "description", "schema", "status")
 
 
 def add(options: argparse.Namespace) -> int:
@@ -45,7 +46,8 @@ def add(options: argparse.Namespace) -> int:
         own.write(f"{place}.d/{own_script.CONTROL}", text)
     else:
         own.make(root, name, {own_script.CONTROL: text}, CLASS)
-    status = _settled(place, [text, f"{said.description}\n", "ready\n"])
+    schema = msgspec.json.encode(said.schema).decode()
+    status = _settled(place, [text, f"{said.description}\n", f"{schema}\n", "ready\n"])
     output.say(f"made {own.path_of(name, CLASS)}, as {path} is at each call; {status}")
     return EXIT_OK if status == "ready" else EXIT_FAILED
 
@@ -59,9 +61,9 @@ def _settled(place: str, wanted: list[str]) -> str:
     end = time.monotonic() + reload.RELOAD_SECONDS
     while True:
         with os_faults(f"{place}.d cannot be read"):
-            shown = [Path(f"{place}.d/{name}").read_text() for name in ("script", "description", "status")]
+            shown = [Path(f"{place}.d/{name}").read_text() for name in SHOWN]
         if shown == wanted or shown[0] != wanted[0] or time.monotonic() > end:
-            return shown[2].rstrip("\n")
+            return shown[-1].rstrip("\n")
         time.sleep(reload.POLL_SECONDS)
 
 
