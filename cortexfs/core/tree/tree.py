@@ -15,41 +15,26 @@ import msgspec
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, Object, Registry, diff, is_own, own_key
-from cortexfs.core.tree import controls, edits, metadata, places
+from cortexfs.core.tree import controls, edits, metadata, modes, places
 from cortexfs.core.tree.aliases import Aliases
 from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Temporaries, Temporary
 from cortexfs.core.tree.inodes import Nodes
 from cortexfs.core.tree.places import (
-    CLASS_FOLDERS,
     CONTROL,
-    EXECUTABLE,
     FIXED,
     FOLDER,
     HOME,
-    MODEL,
     SOCKET,
     SUFFIXES,
-    Alias,
     Attributes,
     Home,
     Keep,
     OfObject,
     ProviderNode,
-    Stale,
     slot,
 )
 from cortexfs.core.tree.written_values import Values
-
-_READ_ONLY = stat.S_IFREG | 0o444
-_LOG = stat.S_IFREG | 0o600
-_WRITABLE = stat.S_IFREG | 0o644
-_PROGRAM = stat.S_IFREG | 0o555
-_SOCKET = stat.S_IFSOCK | 0o666
-_OWN_SOCKET = stat.S_IFSOCK | 0o600
-_LINK = stat.S_IFLNK | 0o777
-_DIRECTORY = stat.S_IFDIR | 0o755
-_PRIVATE = stat.S_IFDIR | 0o700
 
 
 class Tree:
@@ -129,7 +114,7 @@ class Tree:
     def lookup(self, folder: int, name: str) -> int | None:
         if found := self._fixed.get((folder, name)):
             return found
-        if class_ := CLASS_FOLDERS.get(folder):
+        if class_ := places.CLASS_FOLDERS.get(folder):
             return self._in_class(class_, name) or self.aliases.find(folder, name)
         if folder == HOME:
             is_number = name.isascii() and name.isdecimal() and name == str(int(name))
@@ -174,7 +159,7 @@ class Tree:
     def _children(self, folder: int) -> Iterator[tuple[str, int]]:
         yield from ((name, inode) for (above, name), inode in self._fixed.items() if above == folder and name)
         node = self.nodes.find(folder)
-        if class_ := CLASS_FOLDERS.get(folder):
+        if class_ := places.CLASS_FOLDERS.get(folder):
             yield from self._objects_in(class_) if class_ != "model" else self._provider_entries()
         elif folder == HOME:
             yield from ((str(uid), inode) for uid, inode in self.nodes.homes.items())
@@ -219,12 +204,12 @@ class Tree:
         if fixed := FIXED.get(inode):
             return Attributes(fixed[2], *self.owner, 0, mtime, places.ASKED.get(inode, Keep.ALWAYS))
         if program := self._programs.get(inode):
-            return Attributes(_LINK, *self.owner, len(program[1].encode()), mtime, Keep.ALWAYS)
+            return Attributes(modes.LINK, *self.owner, len(program[1].encode()), mtime, Keep.ALWAYS)
         node = self.nodes.find(inode)
         if isinstance(node, OfObject):
             object_ = self.registry.objects.get(node.key)
             return self._of_object_at(inode, object_) if object_ else None
-        if isinstance(node, Alias):
+        if isinstance(node, places.Alias):
             return self.aliases.attributes(node)
         if isinstance(node, Temporary):
             mode = stat.S_IFREG | node.mode
@@ -234,9 +219,9 @@ class Tree:
         if isinstance(node, Home):
             mtime = self._mtimes.get(inode, node.since)
             return Attributes(
-                _DIRECTORY if slot(inode) else _PRIVATE, node.uid, node.gid, 0, mtime, Keep.ALWAYS
+                modes.DIRECTORY if slot(inode) else modes.PRIVATE, node.uid, node.gid, 0, mtime, Keep.ALWAYS
             )
-        return Attributes(_DIRECTORY, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
+        return Attributes(modes.DIRECTORY, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
 
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
         own = object_.home is not None
@@ -245,25 +230,25 @@ class Tree:
         changed = self._mtimes.get(places.base(inode), registered)
         mtime = self._mtimes.get(inode, registered)
         kind = slot(inode)
-        if kind == EXECUTABLE:
+        if kind == places.EXECUTABLE:
             keep = Keep.NOTHING if own else Keep.ALWAYS
-            return Attributes(_PROGRAM, uid, gid, len(self.executable(object_)), changed, keep)
+            return Attributes(modes.PROGRAM, uid, gid, len(self.executable(object_)), changed, keep)
         if kind == FOLDER:  # of somebody's own, it may become a folder of sessions only
-            return Attributes(_DIRECTORY, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
+            return Attributes(modes.DIRECTORY, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
         if kind == SOCKET and own:
-            return Attributes(_OWN_SOCKET, uid, gid, 0, mtime, Keep.NOTHING)
+            return Attributes(modes.OWN_SOCKET, uid, gid, 0, mtime, Keep.NOTHING)
         if kind == SOCKET:
-            return Attributes(_SOCKET, uid, gid, 0, mtime, Keep.ALWAYS)
+            return Attributes(modes.SOCKET, uid, gid, 0, mtime, Keep.ALWAYS)
         control = places.control_at(object_.class_, inode)
         if kind == places.VEILED or (control and control.name == controls.LOG):
-            return Attributes(_LOG, uid, gid, 0, registered, Keep.NOTHING)
+            return Attributes(modes.LOG, uid, gid, 0, registered, Keep.NOTHING)
         if control is None:
             return None
         size = len(self.value(object_, control))
         if control.check is None:
-            return Attributes(_READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)
+            return Attributes(modes.READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)
         written = self.values.find(object_.key, control.name)
-        return Attributes(_WRITABLE, uid, gid, size, written.mtime if written else mtime, Keep.NOTHING)
+        return Attributes(modes.WRITABLE, uid, gid, size, written.mtime if written else mtime, Keep.NOTHING)
 
     def executable(self, object_: Object) -> bytes:
         return metadata.render(object_, self._shebang, lambda name: self.control(object_, name))
@@ -304,10 +289,10 @@ class Tree:
 
     # Changes.
 
-    def apply(self, registry: Registry, now: int) -> Stale:
+    def apply(self, registry: Registry, now: int) -> places.Stale:
         """Take over another registry; what the kernel never saw, it need not forget."""
         changes = diff(self.registry, registry)
-        stale = Stale([], [])
+        stale = places.Stale([], [])
         moved = set()
         for key in changes.added + changes.removed:
             folder, leaf = self.nodes.place(key)
@@ -327,8 +312,8 @@ class Tree:
             stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))
             self._mtimes[self.nodes.object_inode(key)] = now
         if providers := self.registry.providers.keys() ^ registry.providers.keys():
-            stale.entries.extend((MODEL, name) for name in sorted(providers))
-            moved.add(MODEL)
+            stale.entries.extend((places.MODEL, name) for name in sorted(providers))
+            moved.add(places.MODEL)
         self._mtimes |= dict.fromkeys(moved, now)
         stale.inodes.extend(sorted(moved))
         self.registry = registry
@@ -341,7 +326,7 @@ class Tree:
             self._mtimes.pop(inode | at, None)
         self.nodes.drop(key)
 
-    def _outdate(self, key: Key, stale: Stale) -> None:
+    def _outdate(self, key: Key, stale: places.Stale) -> None:
         inode = self.nodes.objects.get(key)
         if inode is not None:
             rows = range(CONTROL, CONTROL + len(controls.CONTROLS[key[0]]))

@@ -1,0 +1,15 @@
+"""The types and permissions of what is in the tree, in stat(2)'s words."""
+
+from __future__ import annotations
+
+import stat
+
+READ_ONLY = stat.S_IFREG | 0o444
+LOG = stat.S_IFREG | 0o600
+WRITABLE = stat.S_IFREG | 0o644
+PROGRAM = stat.S_IFREG | 0o555
+SOCKET = stat.S_IFSOCK | 0o666
+OWN_SOCKET = stat.S_IFSOCK | 0o600
+LINK = stat.S_IFLNK | 0o777
+DIRECTORY = stat.S_IFDIR | 0o755
+PRIVATE = stat.S_IFDIR | 0o700
