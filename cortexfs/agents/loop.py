@@ -91,7 +91,7 @@ class _Run:
         nested = who.identity.label
         label = f"{nested} {object_.path}" if nested else object_.path
         self._powers = Powers(world, label, who.identity.uid, self._setup)
-        self._model = world.model(self._setup.model)
+        self._model = world.model(self._setup.model, self._setup.home)
         self._check_model()
         self._driver = world.driver(self._model)
         cap = world.control(self._model, "cap").split()
@@ -120,7 +120,7 @@ class _Run:
     def _check_model(self) -> None:
         """EACCES unless it may be asked, by the name under which it was chosen."""
         named = self._setup.model
-        alias = "" if "/" in named else named
+        alias = "" if "/" in named and self._model.home is None else named
         identity = self._turn.who.identity
         decision = self._powers.decide(self._model, identity, alias=alias, is_its_model=True)
         if not decision.allowed:

@@ -97,9 +97,9 @@ class AgentPorts(Protocol):
 
     def control(self, object_: Object, name: str) -> str: ...
 
-    def model(self, name: str) -> Object:
-        """Returns the model of a name, provider/model or an alias in model/; raises EHOSTDOWN when there
-        is none."""
+    def model(self, name: str, home: int | None) -> Object:
+        """Returns the model of a name, provider/model or an alias in model/, to an agent in this home; raises
+        EHOSTDOWN when there is none."""
 
     def driver(self, model: Object) -> Driver:
         """Returns the driver of a model for an agent."""

@@ -23,6 +23,8 @@ from cortexfs.core.errors import Fault
 CALLER_DIRECTORY = "CORTEXFS_CWD"
 # Plugin.kind of a library, of a module for Deno, and of one of WebAssembly.
 NATIVE, ESM, WASM = "native", "esm", "wasm"
+# Of no plugin: a host that makes requests to the providers of its user's own (host/net/exchange.py).
+EXCHANGE = "exchange"
 
 
 class Invocation(msgspec.Struct, frozen=True, array_like=True):

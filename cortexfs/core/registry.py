@@ -16,7 +16,8 @@ import msgspec
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
 
-# Class and name; of what is in somebody's home, ("agent", "home/1000/mine"). No name of agent/ has a slash.
+# Class and name; of what is in somebody's home, ("agent", "home/1000/mine"), ("model", "home/1000/mine/m1").
+# No name of everybody's has as many slashes: those of models have one, others none.
 Key: TypeAlias = tuple[str, str]
 
 
@@ -68,7 +69,7 @@ def own_key(class_: str, uid: int, name: str) -> Key:
 
 def is_own(key: Key) -> bool:
     """Returns True if it is in somebody's home."""
-    return key[1].count("/") == 2
+    return key[1].count("/") > 1
 
 
 def uid_of(key: Key) -> int | None:
@@ -78,13 +79,15 @@ def uid_of(key: Key) -> int | None:
 
 def path_of(key: Key) -> str:
     class_, name = key
-    home, _, leaf = name.rpartition("/")
-    return f"{home}/{class_}/{leaf}" if is_own(key) else f"{class_}/{name}"
+    if not is_own(key):
+        return f"{class_}/{name}"
+    home, uid, leaf = name.split("/", 2)
+    return f"{home}/{uid}/{class_}/{leaf}"
 
 
 def key_of(path: str) -> Key:
     """The other way round; of what is no object's path, a key that nothing has."""
-    home, uid, class_, name = (path.split("/") + [""] * 3)[:4]
+    home, uid, class_, name = (path.split("/", 3) + [""] * 3)[:4]
     if f"{home}/" == HOME:
         return (class_, f"{HOME}{uid}/{name}")
     class_, _, name = path.partition("/")
@@ -93,7 +96,7 @@ def key_of(path: str) -> Key:
 
 def plain(key: Key) -> Key:
     """Class and name, without whose it is."""
-    return (key[0], key[1].rpartition("/")[2]) if is_own(key) else key
+    return (key[0], key[1].split("/", 2)[2]) if is_own(key) else key
 
 
 class RegistryChanges(NamedTuple):
@@ -114,7 +117,7 @@ class Registry:
             for class_ in names.CLASSES
         }
         self._own = _by_home(self)
-        self.providers: Mapping[str, tuple[str, ...]] = _by_provider(self._names["model"])
+        self._within = _by_folder(name for class_, name in self.objects if class_ == "model")
 
     def __len__(self) -> int:
         return len(self.objects)
@@ -132,6 +135,11 @@ class Registry:
     def own(self, class_: str, uid: int) -> tuple[str, ...]:
         """The names of the objects of a class in a home."""
         return self._own.get((class_, uid), ())
+
+    def within(self, folder: str) -> tuple[str, ...]:
+        """The models of a provider, `openai` or `home/1000/mine`; the providers of a home, `home/1000`; of
+        an empty word, those of everybody."""
+        return self._within.get(folder, ())
 
     def meant(self, class_: str, name: str, uid: int | None) -> Key:
         """Returns the object that a name means to a user: his own, if it works, or everybody's."""
@@ -157,9 +165,12 @@ def _by_home(objects: Iterable[Object]) -> dict[tuple[str, int], tuple[str, ...]
     return {place: tuple(own) for place, own in homes.items()}
 
 
-def _by_provider(models: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    providers: dict[str, list[str]] = {}
+def _by_folder(models: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The models in each provider's folder, and the providers in each folder of these."""
+    folders: dict[str, dict[str, None]] = {}
     for name in models:
-        provider, _, leaf = name.partition("/")
-        providers.setdefault(provider, []).append(leaf)
-    return {provider: tuple(leaves) for provider, leaves in providers.items()}
+        provider, _, leaf = name.rpartition("/")
+        above, _, below = provider.rpartition("/")
+        folders.setdefault(provider, {})[leaf] = None
+        folders.setdefault(above, {})[below] = None
+    return {folder: tuple(found) for folder, found in folders.items()}

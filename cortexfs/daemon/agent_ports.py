@@ -29,12 +29,13 @@ from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.manifest import own_script
 from cortexfs.core.policy import risk
 from cortexfs.core.policy.risk import FILE, RiskSettings
-from cortexfs.core.registry import Key, Object, uid_of
+from cortexfs.core.registry import Key, Object, own_key, uid_of
 from cortexfs.daemon import starts
 from cortexfs.daemon.agent_context_files import ContextFiles
 from cortexfs.hooks.middleware import MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.models.own_providers import CLASS as OWN
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.plugins.command_object import CLASS
 from cortexfs.sessions.layout import Address, Space
@@ -107,8 +108,10 @@ class AgentWorld:
     def control(self, object_: Object, name: str) -> str:
         return self._daemon.fs.control(object_, name)
 
-    def model(self, name: str) -> Object:
-        found = self.find("model", self._meant(name))
+    def model(self, name: str, home: int | None) -> Object:
+        meant = self._meant(name)
+        own = None if home is None else self.find(*own_key("model", home, meant))
+        found = own or self.find("model", meant)
         if found is None:
             mend = "write another into the agent's .d/model; see: ctx ls model"
             raise Fault("EHOSTDOWN", f"there is no model {name or '(none is named)'}; {mend}")
@@ -133,7 +136,7 @@ class AgentWorld:
             status = object_.status
             if object_.class_ == "agent" and not status.startswith("broken"):
                 try:
-                    self.model(setup_of(self, object_).model)
+                    self.model(setup_of(self, object_).model, object_.home)
                 except Fault as fault:
                     status = f"broken: {fault.message}"
             found[object_.key] = replace(object_, status=status)
@@ -191,8 +194,8 @@ class AgentWorld:
         its policy allows it. Nobody can be asked there, so what needs an approval is denied."""
         if not is_agents(identity.label):
             raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
-        if object_.class_ == CLASS:
-            raise Fault("EACCES", "commands of plugins are for people; an agent has their tools")
+        if object_.class_ in (CLASS, OWN):
+            raise Fault("EACCES", "commands are for people; an agent has tools")
         words = [os.fsdecode(argument) for argument in arguments]
         dry = object_.class_ == "tool" and object_.dry_run_flag and dryrun.is_among(arguments)
         # Whether there was a dry run knows the host, which asks for it where one has to come first.

@@ -35,7 +35,7 @@ from cortexfs.agents.loop import Agents
 from cortexfs.config import Config
 from cortexfs.core import hostcalls, starts
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
-from cortexfs.core.registry import Key, Registry
+from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
@@ -46,10 +46,13 @@ from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
 from cortexfs.linux import heap, mount_table
 from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
+from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import Drivers
+from cortexfs.models.exchange.as_user import AsUser
 from cortexfs.models.local.driver import Locals
 from cortexfs.models.local.engine import Engines, EngineTerms
 from cortexfs.models.local.weights import DRIVER
+from cortexfs.models.own_providers import MANAGED, OwnProviders
 from cortexfs.models.plugin_model import DRIVER as PLUGGED
 from cortexfs.models.plugin_model import PluginModels
 from cortexfs.models.providers.files import Providers
@@ -175,7 +178,15 @@ class Daemon:
         seconds = float(config.turn.tool_timeout_secs)
         plugged = PluginModels(self.pool, self.fs.control, seconds)
         makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
-        self.drivers = Drivers(self.fs.tree.named, self.fs.control, makers, heard=turns.model)
+        self.as_user = AsUser(self.pool)
+        find, control, clients = self.fs.tree.named, self.fs.control, self.as_user.clients
+        self.drivers = Drivers(find, control, makers, heard=turns.model, as_user=clients)
+        self.own = OwnProviders(
+            config.state,
+            self.as_user,
+            lambda name: name in self.fs.tree.registry.within(""),
+            lambda: self.reload.show_own(),
+        )
         self.tools = ToolCalls(self.pool, seconds)
         self.world = AgentWorld(self)
         self.agents = Agents(self.world, turns.agent)
@@ -252,6 +263,7 @@ class Daemon:
             services.start_soon(self._until, mount_table.gone, self.root)
             await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
+            await services.start(self.as_user.run)
             await services.start(self.sessions.run)
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)
@@ -267,7 +279,7 @@ class Daemon:
                         str(self.root),
                         fs.object_of,
                         self.commands.chosen,
-                        self.drivers.chosen,
+                        self._driver,
                         world.admit,
                         fs.own.renew,
                     )
@@ -305,6 +317,9 @@ class Daemon:
             await self.conversations.stop()
         with trio.move_on_after(LEAVE_SECONDS):
             await self.sockets.let_go()
+
+    def _driver(self, object_: Object, use: str) -> Driver:
+        return self.own.answer if object_ is MANAGED else self.drivers.chosen(object_, use)
 
     def _meant(self, address: Address) -> Key:
         """Returns the agent of these sessions: in a home its user's own of that name, if there is one."""

@@ -10,7 +10,7 @@ This file must never know how a part does its share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -84,13 +84,27 @@ class Reload:
         self._agents = agents.objects
         await daemon.drivers.apply(models.sources)
         await run(daemon.commands.apply, daemon.catalog.commands, daemon.catalog.plugins)
-        await daemon.fs.apply(registry)
+        await self._apply(registry.objects)
         main = DEFAULT if registry.get("model", DEFAULT) else "debug/echo"
         await daemon.fs.offer("main", f"{daemon.root}/model/{main}")
         await self._replace_hosts()
         await self._check(None)
         await daemon.sockets.reconcile(daemon.fs.tree.registry)
         daemon.watch.reconcile(servers.plugins)
+
+    async def _apply(self, objects: Mapping[Key, Object]) -> None:
+        """Show these, with users' own models as they are kept now in place of those among them."""
+        own = await trio.to_thread.run_sync(self._daemon.own.load)
+        self._daemon.drivers.own = own.sources
+        others = {key: one for key, one in objects.items() if key[0] != "model" or not is_own(key)}
+        await self._daemon.fs.apply(Registry(others | own.objects))
+
+    async def show_own(self) -> None:
+        """A user has other models of his own."""
+        async with self._applying:
+            await self._apply(self._daemon.fs.tree.registry.objects)
+            await self._check(None)
+            await self._daemon.sockets.reconcile(self._daemon.fs.tree.registry)
 
     async def _replace_hosts(self) -> None:
         """Of plugins that are no more, or are others now."""

@@ -27,6 +27,7 @@ from cortexfs.host.esm import tools
 from cortexfs.host.mcp import manifest_rpc
 from cortexfs.host.mcp import tools as mcptools
 from cortexfs.host.native import library
+from cortexfs.host.net import exchange
 from cortexfs.host.process import jsonl, one_shot, script
 from cortexfs.host.wasm import tools as wasm
 
@@ -79,6 +80,7 @@ _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
     targets.ESM: tools.tools,
     MCP_SERVER: mcptools.tools,
     targets.RPC: manifest_rpc.tools,
+    hostcalls.EXCHANGE: lambda plugin: [exchange.ProviderExchange()],
 }
 
 

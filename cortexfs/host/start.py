@@ -81,7 +81,7 @@ def start(
         # Fails when the fork server died before PR_SET_PDEATHSIG was set; then this must end, too.
         status.send(READY)
         status.close()
-        if spawn.identity.label != hostcalls.DESCRIBER:
+        if spawn.identity.label != hostcalls.DESCRIBER and spawn.plugin.kind != hostcalls.EXCHANGE:
             identity.open_up()
         gc.enable()
         serve(control, spawn.plugin)

@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from cortexfs.core.errors import Fault, bare
 from cortexfs.core.frames import Progress
-from cortexfs.core.registry import Key, Object
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Key, Object, own_key
 from cortexfs.models import debug
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import NoAnswer, fallbacks, model_of, provider_of
@@ -67,6 +68,7 @@ class Drivers:
         makers: Mapping[str, Maker] | None = None,
         terms: RetryTerms | None = None,
         heard: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
+        as_user: Callable[[Identity], Clients] = lambda who: Clients(),
     ) -> None:
         self._find = find
         self.agent: Callable[[Object], Driver] = _none  # of an agent, which asks models itself
@@ -75,6 +77,8 @@ class Drivers:
         self._terms = terms or RetryTerms()
         self._heard = heard  # puts whoever is told of answers around a driver
         self._sources: Mapping[str, ModelSource] = {}
+        self.own: Mapping[tuple[int, str], ModelSource] = {}  # of users' own providers
+        self._as_user = as_user  # the connections of these
         self._clients = Clients()
 
     async def apply(self, sources: Mapping[str, ModelSource]) -> None:
@@ -101,7 +105,7 @@ class Drivers:
         behind = fallbacks(text) if text else ()
 
         async def answer(turn: Turn) -> None:
-            await self._chain(object_.name, first, behind, use, turn)
+            await self._chain(object_, first, behind, use, turn)
 
         return answer if behind else first
 
@@ -122,20 +126,30 @@ class Drivers:
         if name in DRIVERS:
             return DRIVERS[name]
         if name in FORMATS:
-            source = self._sources.get(provider_of(object_))
+            served_by = provider_of(object_)
+            home = object_.home
+            source = self._sources.get(served_by) if home is None else self.own.get((home, served_by))
             return self._asking(object_, name, source) if source else None
-        return self._makers[name](object_) if name in self._makers else None
+        return self._makers[name](object_) if name in self._makers and object_.home is None else None
 
     def _asking(self, object_: Object, format_: str, source: ModelSource) -> Driver:
         async def answer(turn: Turn) -> None:
             model = model_of(object_, self._control)
-            used = source._replace(format=format_)
-            await Attempts(model, FORMATS[format_], used, self._clients, turn, self._terms).answer()
+            used, clients = source._replace(format=format_), self._clients
+            if object_.home is not None:
+                if object_.status.startswith("broken"):
+                    raise Fault("EHOSTDOWN", f"{object_.path} is {object_.status}")
+                if not object_.serves(turn.uid):
+                    raise Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
+                clients = self._as_user(turn.who.identity)
+            await Attempts(model, FORMATS[format_], used, clients, turn, self._terms).answer()
 
         return answer
 
-    async def _chain(self, name: str, first: Driver, behind: tuple[str, ...], use: str, turn: Turn) -> None:
-        driver, left = first, [each for each in behind if each != name]
+    async def _chain(
+        self, object_: Object, first: Driver, behind: tuple[str, ...], use: str, turn: Turn
+    ) -> None:
+        name, driver, left = object_.name, first, [each for each in behind if each != object_.name]
         while True:
             try:
                 await driver(turn)
@@ -144,13 +158,17 @@ class Drivers:
                 if not left:
                     raise
                 why = fault.message
-            name, driver = await self._hop(name, why, left, use, turn)
+            name, driver = await self._hop(object_.home, name, why, left, use, turn)
 
-    async def _hop(self, name: str, why: str, left: list[str], use: str, turn: Turn) -> tuple[str, Driver]:
-        """The next model of the chain that there is, told to whoever waits."""
+    async def _hop(
+        self, home: int | None, name: str, why: str, left: list[str], use: str, turn: Turn
+    ) -> tuple[str, Driver]:
+        """The next model of the chain that there is, told to whoever waits. Of one in a home, others there
+        come first."""
         while left:
             behind = left.pop(0)
-            object_ = self._find(("model", behind))
+            own = None if home is None else self._find(own_key("model", home, behind))
+            object_ = own or self._find(("model", behind))
             await turn.say(Progress(message=f"{why}; asking {behind} instead of {name}"))
             if object_ is not None:
                 try:

@@ -2,6 +2,7 @@
 
     answer = web.get(url, headers, Bounds(most, seconds))       a person named the address
     answer = web.fetch(request, bounds, wake)                   code that is not trusted did
+    with web.begun(request, seconds, leaving) as response:  it is read as it comes
 
 Main path: `fetch` makes the request in a thread of its own and waits no longer than it may. Nothing else ends
 a slow name server, or one that sends a byte each second.
@@ -21,8 +22,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -99,6 +100,24 @@ def get(url: str, headers: Mapping[str, str], bounds: Bounds) -> WebAnswer:
     return answer
 
 
+@contextmanager
+def begun(
+    request: WebRequest, seconds: float, leaving: Callable[[Callable[[], object]], object]
+) -> Iterator[http.client.HTTPResponse]:
+    """Yields an answer that may take any time; to connect takes no more than so many seconds. `leaving` is
+    given what ends it."""
+    exchange = _Exchange(request, Bounds(0, seconds))
+    leaving(exchange.leave)
+    connection = exchange.begin(request)
+    try:
+        for each in exchange.sockets:
+            each.settimeout(None)
+        with connection.getresponse() as response:
+            yield response
+    finally:
+        connection.close()
+
+
 def download(url: str, most: int, seconds: float, private: Sequence[str] | None = None) -> bytes:
     """Return the file at an address; ENOENT where there is none. With `private`, it is one that somebody
     else has named: only https, and only addresses that are public or in these networks."""
@@ -140,12 +159,12 @@ class _Exchange:
         self._bounds = bounds
         self._open = None if bounds.private is None else networks.granted(bounds.private)
         self._until = time.monotonic() + bounds.seconds
-        self._sockets: list[socket.socket] = []
+        self.sockets: list[socket.socket] = []
         self._left = False
 
     def leave(self) -> None:
         self._left = True
-        for each in self._sockets:
+        for each in self.sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
@@ -164,7 +183,8 @@ class _Exchange:
             request = redirected(request, answer.status, urljoin(request.url, target))
         raise Fault("ELOOP", f"more than {self._bounds.redirects} redirects")
 
-    def _once(self, request: WebRequest) -> tuple[WebAnswer, str | None]:
+    def begin(self, request: WebRequest) -> http.client.HTTPConnection:
+        """A connection on which the request is sent."""
         parts = urlsplit(request.url)
         host, headers = self._checked(parts), dict(request.headers)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -176,6 +196,14 @@ class _Exchange:
         connection.sock = self._way(parts.scheme, host, connection.port, proxy)
         try:
             connection.request(request.method, path, request.body or None, headers)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _once(self, request: WebRequest) -> tuple[WebAnswer, str | None]:
+        connection = self.begin(request)
+        try:
             with connection.getresponse() as response:
                 body = response.read(self._bounds.most)
                 # Which `read` with a number says nothing of.
@@ -215,7 +243,7 @@ class _Exchange:
             raise
 
     def _keep(self, made: socket.socket) -> None:
-        self._sockets.append(made)
+        self.sockets.append(made)
         if self._left:
             raise TimeoutError
         # A second more than whoever waits does, who says then what it was.

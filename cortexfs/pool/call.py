@@ -48,9 +48,10 @@ Find = Callable[[], Awaitable[Host]]
 
 class HostCall:
     """One call of a host, until it is done or given up. `hear` makes a frame of a message, or none; `say` is
-    given those that came together."""
+    given those that came together. The request of a secret one is in no trace."""
 
-    def __init__(self, hear: Hear, say: Say) -> None:
+    def __init__(self, hear: Hear, say: Say, is_secret: bool = False) -> None:
+        self._is_secret = is_secret
         self._hear = hear
         self._say = say
         self._splitter = wire.Splitter(wire.MAX_SAID)
@@ -92,7 +93,7 @@ class HostCall:
     ) -> socket.socket | None:
         """The whole call; a probe of the host if it was taken back."""
         self._let_go = False
-        if trace.calls:
+        if trace.calls and not self._is_secret:
             trace.calls(self._run, "said", request)
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -24,11 +24,13 @@ from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import usage
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
+from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
-from cortexfs.core.tree.places import COMMANDS
+from cortexfs.core.tree.places import COMMANDS, OWN
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.models.own_providers import MANAGED
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.caller import Caller
 from cortexfs.peers.guests import Arrivals, Guest, Guests
@@ -146,6 +148,8 @@ class Exec:
                 await in_task()
                 voice = _voice(None, greeting.flags, environ)
                 object_, arguments = await self._tree.command(arguments, guest.uid)
+            elif greeting.inode == OWN:
+                object_ = MANAGED
             voice = _voice(object_, greeting.flags, environ)
             if object_ is None:
                 raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
@@ -309,7 +313,8 @@ def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> V
     name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
     errors = bool(flags & wire.TTY_STDERR)
     if class_ == CLASS:  # what a program says of its work, also in a pipe
-        class_, errors = "tool", True
+        errors = True
+    class_ = class_ if class_ in CLASSES else "tool"
     terminal = bool(flags & wire.TTY_STDOUT)
     chosen = environ.get(b"CTX_OUTPUT", b"")
     is_text = chosen == b"text" or (terminal and chosen != b"jsonl")

@@ -4,6 +4,7 @@
     tool/fs.read.d/.absent.policy      a control that was removed (if a policy, it counts still)
     tool/fs.read.d/.new.policy.7       the draft of an open file, until that is closed
     agent/home/1000/mine.d/tools       a control of an agent or tool in somebody's home
+    model/home/1000/mine/m1.d/effort   a control of a model there
     links/model/main -> /ctx/model/p/m an alias, as a link
     links/home/<uid>/<class>/          homes, with their aliases
 
@@ -73,9 +74,10 @@ class ControlStore:
             self._load_aliases((class_,), kept)
         for class_ in OWN:
             for home in self._entries(self._root / class_ / "home"):
-                for entry in self._entries(home):
-                    if entry.name.endswith(".d"):
-                        self._load_values((class_, f"home/{home.name}/{entry.name[:-2]}"), entry, kept)
+                self._load_class((class_, "home", home.name), kept)
+        for home in self._entries(self._root / "model" / "home"):
+            for provider in self._entries(home) if not home.name.endswith(".d") else ():
+                self._load_class(("model", "home", home.name, provider.name), kept)
         for home in self._entries(self._root / LINKS / "home"):
             with self._tolerated(home):
                 kept.homes.append(places.uid_of(home.name))

@@ -151,7 +151,7 @@ class Connection:
             held()
             let_go()
 
-        return Asker(self._identity, over)
+        return Asker(self._identity, over, self._sight.object)
 
     async def _ping(self, request: Ping) -> None:
         self._saying.say(frames.Pong(request=request.id))
@@ -233,7 +233,7 @@ class Connection:
         """Before a session is used for this client: EAGAIN if it, or its user, uses too many. Returns True if
         it is followed already."""
         if key.scope == "shared" and is_own(self._sight.object):
-            raise Fault("EINVAL", "scope: an agent of your own has private and temp sessions, no shared ones")
+            raise Fault("EINVAL", "scope: what is your own has private and temp sessions, no shared ones")
         is_followed = self._given.admit(key)
         if key not in self._let_go:
             self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)

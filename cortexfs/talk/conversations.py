@@ -240,7 +240,7 @@ class Conversations:
         asker, run, turn, fault = live.askers[accepted.run], None, None, None
         try:
             address = live.address
-            key = self._meant(address) if address.class_ == "agent" else (address.class_, address.object)
+            key = self._meant(address) if address.class_ == "agent" else asker.object
             run = self.runs.open(*key, asker.identity.uid, SOCKET, accepted.run)
             driver = self._driver(key)
             turn = SessionTurn(live, accepted, asker, run, self._approval_secs)

@@ -57,10 +57,11 @@ class Follower(Protocol):
 
 
 class Asker(NamedTuple):
-    """The sender of a message, and the callback when it is answered."""
+    """The sender of a message, the callback when it is answered, and on whose socket it came."""
 
     identity: Identity
     over: Callable[[], None]
+    object: ObjectKey
 
     @property
     def uid(self) -> int:

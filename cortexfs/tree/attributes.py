@@ -18,7 +18,7 @@ from pyfuse3 import EntryAttributes
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Registry
 from cortexfs.core.tree import controls, metadata, places
-from cortexfs.core.tree.places import COMMANDS, HOME, OBJECTS, STATUS, Attributes, Keep
+from cortexfs.core.tree.places import COMMANDS, HOME, OBJECTS, OWN, STATUS, Attributes, Keep
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.state.run_logs import Logs
@@ -44,7 +44,7 @@ class Entries:
         self._missing = kernel.missing()
         self._logs = logs
         self._render = status
-        self._unlisted = {COMMANDS: commands, OBJECTS: self._objects}
+        self._unlisted = {COMMANDS: commands, OBJECTS: self._objects, OWN: bytes}
         self._clock = clock
         self._rendered: tuple[int, bytes] | None = None
         self._told: tuple[Registry, bytes] | None = None
@@ -95,9 +95,9 @@ class Entries:
         return [*(entry for entry in self._listing(folder, uid) if entry[0] not in hidden), *found]
 
     def is_objects(self, folder: int, name: str) -> bool:
-        """Returns True if a name is an object's in the tree, and not a folder of sessions."""
+        """Returns True if a name is an object's or a provider's in the tree, and not a folder of sessions."""
         found = self._tree.lookup(folder, name)
-        return found is not None and self._tree.owner_object(found) is not None
+        return found is not None and self._tree.is_of_registry(found)
 
     def _listing(self, folder: int, uid: int) -> Listing:
         """Large folders' are shared, as anybody may open one very often."""

@@ -27,7 +27,7 @@ from pyfuse3 import (
 )
 
 from cortexfs.core.errors import Fault, errno_of
-from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.core.tree import edits, metadata, places
 from cortexfs.core.tree.places import ROOT, RUN_SOCKET, UNLISTED, Stale
 from cortexfs.core.tree.session_places import BIT
@@ -118,6 +118,8 @@ class Filesystem(pyfuse3.Operations):
         self._entries.clear()
         await trio.to_thread.run_sync(self._forget, stale)
         await self._changes.drop(leaving)
+        for key in filter(is_own, leaving):
+            await trio.to_thread.run_sync(self.own.forgotten, key)
 
     async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> None:
         """Have the scripts that somebody reaches be nobody's tools, until their user has looked at them."""

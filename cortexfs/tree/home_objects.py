@@ -36,6 +36,7 @@ log = logging.getLogger("cortexfs.tree")
 MAX_OF_USER = 64  # of a class
 MAX_IN_TREE = 2048  # each agent has a listener, which is a descriptor
 _TAKEN = {
+    "model": "your sessions with it are kept here",
     "agent": "your sessions with it are kept here",
     "tool": "the log of your runs of it is kept here",
 }
@@ -54,7 +55,7 @@ class OwnObjects:
         self._changes = changes
         self._state = state  # None: of a tree in which nobody can make agents
         self._clock = clock
-        self._forgotten = forgotten  # told of each that was removed
+        self.forgotten = forgotten  # told of each that was removed
         self._own: dict[Key, Object] = {}
 
     def load(self) -> None:
@@ -114,9 +115,14 @@ class OwnObjects:
             return True
 
     def joined(self, registry: Registry) -> Registry:
-        """These, as they are there, and what is everybody's."""
+        """These, as they are there, users' own models that are among those, and what is everybody's."""
         of_all = {key: one for key, one in registry.objects.items() if one.home is None}
-        shown = {key: registry.objects.get(key, one) for key, one in self._own.items()}
+        shown: dict[Key, Object] = {}
+        for key, one in registry.objects.items():
+            if one.home is not None and one.class_ == "model":
+                self._tree.home(one.home, one.home, self._clock())
+                shown[key] = one
+        shown |= {key: registry.objects.get(key, one) for key, one in self._own.items()}
         return Registry(of_all | {key: _beside(one, of_all) for key, one in shown.items()})
 
     def some(self, keys: Iterable[Key] | None) -> list[Object]:
@@ -184,7 +190,7 @@ class OwnObjects:
         del self._own[one.key]
         self._show(one.key)
         await self._changes.drop_values(one.key)
-        await trio.to_thread.run_sync(self._forgotten, one.key)
+        await trio.to_thread.run_sync(self.forgotten, one.key)
 
     def _show(self, key: Key) -> None:
         """The kernel remembers none of their names, so that it need not be told."""

@@ -18,7 +18,8 @@ import trio
 
 from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.core.registry import OWN, Key, Object, Registry, is_own, own_key
+from cortexfs.core.registry import HOME as HOME_NAME
+from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Edit, Temporary
@@ -49,6 +50,12 @@ def said(name: str) -> Iterator[None]:
 
 def _control(object_: Object | None, name: str) -> Control | None:
     return controls.find(object_.class_, name) if object_ and controls.has(object_.key, name) else None
+
+
+def _leaves(key: Key, registry: Registry) -> bool:
+    if is_own(key):
+        return key[0] == "model" and not registry.within(key[1].rpartition("/")[0])
+    return key[0] == "agent"
 
 
 def read_only() -> Fault:
@@ -111,10 +118,9 @@ class TreeWrites:
         if object_.home is None:
             return
         if control.name == "policy" and value.count(b"\n") > MAX_LINES:
-            raise Fault("EDQUOT", f"the policy of an agent of your own has {MAX_LINES} lines at most")
+            raise Fault("EDQUOT", f"the policy of what is your own has {MAX_LINES} lines at most")
         values, home = self._tree.values, object_.home
-        registry = self._tree.registry
-        keys = [own_key(class_, home, name) for class_ in OWN for name in registry.own(class_, home)]
+        keys = [key for key in values.keys() if key[1].startswith(f"{HOME_NAME}{home}/")]  # noqa: SIM118
         before = values.find(object_.key, control.name)
         size = sum(map(values.size, keys)) - len(before.data or b"" if before else b"") + len(value)
         if size > MAX_OF_HOME:
@@ -190,12 +196,13 @@ class TreeWrites:
             await self.keep(self._store.put_value, object_.key, control.name, written.data)
             self._tree.values.put(object_.key, control.name, written.data, mtime)
 
-    # Agents that go.
+    # Objects that go.
 
     def leaving(self, registry: Registry) -> list[Key]:
-        """The agents that are no longer there in this registry, though something of them is here."""
+        """The agents that are no longer there in this registry, though something of them is here, and users'
+        own models whose provider has gone. Their own agents go otherwise (home_objects.py)."""
         here = dict.fromkeys((*self._tree.registry.objects, *self._tree.values.keys()))
-        return [key for key in here if key[0] == "agent" and key not in registry.objects and not is_own(key)]
+        return [key for key in here if key not in registry.objects and _leaves(key, registry)]
 
     async def drop(self, keys: Iterable[Key]) -> None:
         """Forget what was written into their controls, so that a new agent of such a name starts afresh."""

@@ -28,7 +28,7 @@ def test_names_come_sorted_whatever_the_order_of_registration() -> None:
 
 def test_providers_are_what_models_are_filed_under() -> None:
     found = registry(thing("model", "p/b"), thing("model", "q/a"), thing("model", "p/a"))
-    assert found.providers == {"p": ("a", "b"), "q": ("a",)}
+    assert [found.within(folder) for folder in ("", "p", "q")] == [("p", "q"), ("a", "b"), ("a",)]
 
 
 @each_of(

@@ -118,7 +118,7 @@ class Played:
         assert found
         return object_.extra.get(name) or found.render(object_)
 
-    def model(self, name: str) -> Object:
+    def model(self, name: str, home: int | None) -> Object:
         return MODEL
 
     def driver(self, model: Object) -> Driver:

@@ -19,16 +19,16 @@ import msgspec
 
 from cortexfs.cli import output, parser, progress, reload
 from cortexfs.cli.daemons import places_of
-from cortexfs.cli.model import local
+from cortexfs.cli.model import local, own
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names, networks, value_formats
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.ask.model import EFFORTS, parameters
 from cortexfs.models.exchange import listing_request
-from cortexfs.models.exchange.sources import every_offer
+from cortexfs.models.exchange.sources import about, every_offer, model_rows
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.listing import ListedModel, ProviderModel, cap, offers, resolved
+from cortexfs.models.providers.listing import ListedModel, resolved
 from cortexfs.models.providers.provider import FORMATS, PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
 from cortexfs.state import directories
@@ -59,28 +59,46 @@ class ProviderFolder:
 
         return trio.run(key_of, name, provider.key, self.secrets)
 
-    def offers(self, name: str, provider: Provider) -> list[ProviderModel]:
-        """Its models, as declared and as they were listed last."""
-        listing = self.providers.listing(name, provider)
-        return offers(name, provider, listing.models if listing else ())
-
 
 def _add(options: argparse.Namespace) -> int:
-    place, provider = ProviderFolder(options), _described(options)
-    directories.create(place.where)
-    place.providers.add(options.name, provider)
-    heard = _refreshed(options.name, provider, place)
-    output.say(f"added {options.name}, {place.providers.path(options.name)}; {heard}")
+    name, provider = options.name, _described(options)
+    root = own.root_of(options.root)
+    said = _add_own(root, name, provider) if root else _add_here(options, provider)
+    output.say(f"added {said[0]}")
     at = urlsplit(provider.base_url)
     if at.scheme == "http" and not networks.is_loopback(at.hostname):
         output.say(f"{provider.base_url} is not https: what is asked there can be read on the way")
-    output.say(place.told(options.name))
+    for line in said[1:]:
+        output.say(line)
     return EXIT_OK
+
+
+def _add_here(options: argparse.Namespace, provider: Provider) -> list[str]:
+    name, place = options.name, ProviderFolder(options)
+    directories.create(place.where)
+    place.providers.add(name, provider)
+    if key := _offered(name, provider, place.secrets.has(name)):
+        place.secrets.set(name, key)
+    heard = _refreshed(name, provider, place)
+    return [f"{name}, {place.providers.path(name)}; {heard}", place.told(name)]
+
+
+def _add_own(root: str, name: str, provider: Provider) -> list[str]:
+    key = _offered(name, provider).decode("latin-1")
+    said = own.told(root, "add", name, provider=msgspec.to_builtins(provider), key=key)
+    lacking = provider.needs_key and not key
+    return [f"{own.path_of(name)}; {said}", *([f"it needs a key: ctx provider secret set {name}"] * lacking)]
+
+
+def _offered(name: str, provider: Provider, is_there: bool = False) -> bytes:
+    """Returns the key, where one is needed and somebody can type it; nothing, where it is to come later."""
+    is_asked = provider.needs_key and provider.key is None and not is_there and sys.stdin.isatty()
+    return _typed(name) if is_asked else b""
 
 
 def _described(options: argparse.Namespace) -> Provider:
     """The provider that the arguments mean: a preset, with what they say otherwise."""
-    preset = PRESETS.get(options.name)
+    preset = PRESETS.get(options.vendor or options.name)
     if preset is None and not options.base_url:
         hint = parser.nearest(options.name, PRESETS) or "; known by name are " + ", ".join(PRESETS)
         raise Fault("EINVAL", f"{options.name!r} needs --base-url URL{hint}")
@@ -120,6 +138,10 @@ def _asked(name: str, provider: Provider, key: str) -> list[ListedModel]:
 
 
 def _remove(options: argparse.Namespace) -> int:
+    if root := own.root_of(options.root):
+        own.told(root, "remove", options.name)
+        output.say(f"removed {own.path_of(options.name)} and its key")
+        return EXIT_OK
     place = ProviderFolder(options)
     if "/" in options.name:
         return local.remove(options.name, place.where, place.root)
@@ -130,7 +152,12 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _secret(options: argparse.Namespace) -> int:
-    name, place = options.name, ProviderFolder(options)
+    name = options.name
+    if root := own.root_of(options.root):
+        said = own.told(root, "secret", name, key=_typed(name).decode("latin-1"))
+        output.say(f"kept the key of {name}; {said}")
+        return EXIT_OK
+    place = ProviderFolder(options)
     provider = place.providers.read(name)
     if provider.key is not None:
         raise Fault("EINVAL", f"{place.providers.path(name)} says where the key is; remove its `key` first")
@@ -159,7 +186,11 @@ def _why(fault: Fault) -> str:
 
 
 def _test(options: argparse.Namespace) -> int:
-    name, place = options.name, ProviderFolder(options)
+    name = options.name
+    if root := own.root_of(options.root):
+        output.say(f"{name} answers; {own.told(root, 'test', name)} models")
+        return EXIT_OK
+    place = ProviderFolder(options)
     provider = place.providers.read(name)
     key = place.key(name, provider)
     began = time.monotonic()
@@ -176,12 +207,15 @@ def _test(options: argparse.Namespace) -> int:
 
 def _models(options: argparse.Namespace) -> int:
     """Those of one provider, or of all: what is wrong with one does not keep the others back."""
-    place = ProviderFolder(options)
-    names = [options.name] if options.name else sorted(place.providers.load().providers)
+    place, root = ProviderFolder(options), own.root_of(options.root)
+    known = [row["name"] for row in own.told(root, "list")] if root else place.providers.load().providers
     rows, status = [], EXIT_OK
-    for name in names:
+    for name in [options.name] if options.name else sorted(known):
         try:
-            rows += _listed(name, options.refresh, place)
+            if root:
+                rows += own.told(root, "models", name, refresh=options.refresh)
+            else:
+                rows += _listed(name, options.refresh, place)
         except Fault as fault:
             if options.name:
                 raise
@@ -200,23 +234,18 @@ def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, A
     if provider.listed and (refresh or place.providers.listing(name, provider) is None):
         place.keep(name, provider, _asked(name, provider, place.key(name, provider)))
         output.say(place.told(name))
-    return [
-        {
-            "model": offer.name,
-            "id": offer.declared.id,
-            "limit": offer.declared.limit or (offer.listed and offer.listed.limit),
-            "cap": list(cap(offer, provider)),
-        }
-        for offer in place.offers(name, provider)
-    ]
+    return model_rows(name, provider, place.providers)
 
 
 def _list(options: argparse.Namespace) -> int:
-    place = ProviderFolder(options)
-    found = place.providers.load()
-    rows = [_about(name, provider, place) for name, provider in found.providers.items()]
-    rows += local.about(place.where.config)
-    rows += [{"name": name, "status": "broken", "reason": why} for name, why in found.broken.items()]
+    if root := own.root_of(options.root):
+        rows = own.told(root, "list")
+    else:
+        place = ProviderFolder(options)
+        found = place.providers.load()
+        rows = [_about(name, provider, place) for name, provider in found.providers.items()]
+        rows += local.about(place.where.config)
+        rows += [{"name": name, "status": "broken", "reason": why} for name, why in found.broken.items()]
     if options.json:
         output.emit(rows)
         return EXIT_OK
@@ -230,18 +259,8 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, Any]:
-    if provider.key:
-        status = "env" if provider.key.env else "command"
-    else:
-        status = "kept" if place.secrets.has(name) else "missing" if provider.needs_key else "none"
-    return {
-        "name": name,
-        "format": provider.format,
-        "base_url": provider.base_url,
-        "status": status,
-        "models": len(place.offers(name, provider)),
-        "file": str(place.providers.path(name)),
-    }
+    row = about(name, provider, place.providers, place.secrets)
+    return row | {"file": str(place.providers.path(name))}
 
 
 NAME = arg("name", "PROVIDER", "its name in: ctx provider list")
@@ -254,6 +273,12 @@ VERBS = {
         (
             *MOUNTED,
             arg("name", "NAME", f"one of {', '.join(PRESETS)}, or a name of your own"),
+            arg(
+                "--vendor",
+                "VENDOR",
+                "a well-known one, where NAME is one of your own",
+                choices=tuple(PRESETS),
+            ),
             arg("--base-url", "URL", "where it is, without /chat/completions"),
             arg("--format", "FORMAT", f"what it speaks: {', '.join(FORMATS)}"),
             arg("--model", "ID", "a model that it has", action="append", default=[]),

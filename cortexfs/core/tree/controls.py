@@ -141,8 +141,11 @@ def find(class_: str, name: str) -> Control | None:
 
 
 def has(key: Key, name: str) -> bool:
-    """Returns True if an object has a control of this name: a script, only a tool of one's own."""
-    return (key[0], name) in BY_NAME and (name != own_script.CONTROL or is_own(key))
+    """Returns True if an object has a control of this name: a script, only a tool of one's own; and none of
+    one's own `session`, which is the folder of sessions there."""
+    if (key[0], name) not in BY_NAME:
+        return False
+    return is_own(key) if name == own_script.CONTROL else name != "session" or not is_own(key)
 
 
 def line_ended(text: str) -> bytes:

@@ -73,7 +73,7 @@ class Nodes:
     def place(self, key: Key) -> tuple[int, str]:
         """The folder that an object is in, and its name there."""
         above, _, leaf = key[1].rpartition("/")
-        if registry.is_own(key):
+        if registry.is_own(key) and key[0] != "model":
             return self.homes[int(above.removeprefix(registry.HOME))] | places.HOME_SLOTS[key[0]], leaf
         return (self.provider_inode(above) if above else FOLDER_OF_CLASS[key[0]]), leaf
 
@@ -82,6 +82,11 @@ class Nodes:
         may cost memory for ever."""
         inode = self.objects.pop(key, None)
         if inode is not None:
+            self.remove(inode)
+
+    def drop_provider(self, name: str) -> None:
+        """The same of a provider of somebody's own."""
+        if (inode := self.providers.pop(name, None)) is not None:
             self.remove(inode)
 
     def provider_inode(self, name: str) -> int:
@@ -113,7 +118,10 @@ class Nodes:
             return node.folder
         if isinstance(node, Home):
             return places.base(inode) if slot(inode) else HOME
-        return MODEL if isinstance(node, ProviderNode) else places.BIN
+        if isinstance(node, ProviderNode):
+            home = node.name.split("/")
+            return self.homes[int(home[1])] | places.HOME_SLOTS["model"] if home[1:] else MODEL
+        return places.BIN
 
     def name(self, inode: int) -> str:
         """The last component of the path of what has a block."""
@@ -125,7 +133,7 @@ class Nodes:
             return control.name if control else node.leaf + SUFFIXES[slot(inode)]
         if isinstance(node, Home):
             return places.HOME_CLASSES[slot(inode)] if slot(inode) else str(node.uid)
-        return node.name
+        return node.name.rpartition("/")[2]
 
     def path_of_aliases(self, folder: int) -> tuple[str, ...]:
         """The names that lead to a folder of aliases."""
@@ -142,6 +150,9 @@ class Nodes:
         node = self.find(inode)
         if isinstance(node, OfObject) and slot(inode) == FOLDER and registry.is_own(node.key):
             return session_places.at(tuple(f"{registry.path_of(node.key)}.d".split("/")))
+        if isinstance(node, ProviderNode) and "/" in node.name:
+            home, uid, name = node.name.split("/")
+            return session_places.at((home, uid, "model", name))
         return (
             session_places.home(node.uid, self.name(inode))
             if isinstance(node, Home) and slot(inode)
@@ -152,11 +163,14 @@ class Nodes:
         """The folder of the tree at the end of `parts`, if it is one of those."""
         if parts == session_places.SHARED:
             return MAIN
-        if parts[0] != "home" or len(parts) not in (3, 4):
+        if parts[0] != "home" or len(parts) < 3:
             return None
         if len(parts) == 3:
             return self.folder_of_aliases(parts)
-        inode = self.objects.get(registry.key_of("/".join(parts).removesuffix(SUFFIXES[FOLDER])))
+        key = registry.key_of("/".join(parts).removesuffix(SUFFIXES[FOLDER]))
+        if key[0] == "model" and (found := self.providers.get(key[1])):
+            return found
+        inode = self.objects.get(key)
         return None if inode is None else inode | FOLDER
 
     def folder_of_aliases(self, path: tuple[str, ...]) -> int:

@@ -27,7 +27,7 @@ EXECUTABLE, SOCKET, FOLDER, CONTROL = 0, 1, 2, 8  # slots of an object; controls
 VEILED = SLOT  # the log, to everybody but its owner: how long it is and when it grew would tell of runs
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
-ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET, COMMANDS, OBJECTS = range(1, 13)
+ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET, COMMANDS, OBJECTS, OWN = range(1, 14)
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
@@ -48,8 +48,9 @@ FIXED = {
     RUN_SOCKET: (ROOT, ".run.sock", stat.S_IFSOCK | 0o777),
     COMMANDS: (ROOT, ".commands", stat.S_IFREG | 0o444),
     OBJECTS: (ROOT, ".objects", stat.S_IFREG | 0o444),
+    OWN: (ROOT, ".own", stat.S_IFREG | 0o444),  # what users say about providers of theirs goes to it
 }
-UNLISTED = {FIXED[inode][1]: inode for inode in (COMMANDS, OBJECTS)}  # in the root
+UNLISTED = {FIXED[inode][1]: inode for inode in (COMMANDS, OBJECTS, OWN)}  # in the root
 CLASS_FOLDERS = {MODEL: "model", AGENT: "agent", TOOL: "tool"}
 HOME_SLOTS = {"model": 1, "agent": 2, "tool": 3}
 HOME_CLASSES = {at: class_ for class_, at in HOME_SLOTS.items()}
@@ -66,7 +67,7 @@ class Keep(IntEnum):
 
 
 # Of what is always there, and not kept for good.
-ASKED = {**dict.fromkeys((STATUS, COMMANDS, OBJECTS), Keep.ENTRY), HOME: Keep.FOLDER}
+ASKED = {**dict.fromkeys((STATUS, COMMANDS, OBJECTS, OWN), Keep.ENTRY), HOME: Keep.FOLDER}
 
 
 class Attributes(NamedTuple):
@@ -86,7 +87,7 @@ class OfObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProviderNode(msgspec.Struct, frozen=True, gc=False):
-    name: str
+    name: str  # of somebody's own, home/1000/mine
 
 
 class Home(msgspec.Struct, frozen=True, gc=False):

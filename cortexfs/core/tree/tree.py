@@ -83,6 +83,10 @@ class Tree:
         node = self.nodes.find(inode)
         return self.registry.objects.get(node.key) if isinstance(node, OfObject) else None
 
+    def is_of_registry(self, inode: int) -> bool:
+        """Returns True if this is a provider, an object, or a file of one."""
+        return self.owner_object(inode) is not None or isinstance(self.nodes.find(inode), ProviderNode)
+
     def veiled(self, inode: int, uid: int) -> int:
         """The inode that this user sees in place of that one: of an object's log, only its owner the log's.
         Both have one name, so the kernel must not keep it."""
@@ -129,12 +133,14 @@ class Tree:
             return folder | kind if kind else None
         if isinstance(node, Home):
             class_ = places.HOME_CLASSES[slot(folder)]
+            if class_ == "model" and name in self.registry.within(f"home/{node.uid}"):
+                return self.nodes.provider_inode(f"home/{node.uid}/{name}")
             return self._of_object(class_, f"home/{node.uid}/", name) or self.aliases.find(folder, name)
         return None
 
     def _in_class(self, class_: str, name: str) -> int | None:
         if class_ == "model":
-            return self.nodes.provider_inode(name) if name in self.registry.providers else None
+            return self.nodes.provider_inode(name) if name in self.registry.within("") else None
         return self._of_object(class_, "", name)
 
     def _of_object(self, class_: str, prefix: str, name: str) -> int | None:
@@ -160,14 +166,16 @@ class Tree:
         yield from ((name, inode) for (above, name), inode in self._fixed.items() if above == folder and name)
         node = self.nodes.find(folder)
         if class_ := places.CLASS_FOLDERS.get(folder):
-            yield from self._objects_in(class_) if class_ != "model" else self._provider_entries()
+            yield from self._objects_in(class_) if class_ != "model" else self._provider_entries("")
         elif folder == HOME:
             yield from ((str(uid), inode) for uid, inode in self.nodes.homes.items())
         elif isinstance(node, ProviderNode):
-            for leaf in self.registry.providers.get(node.name, ()):
+            for leaf in self.registry.within(node.name):
                 yield from self._triple(("model", f"{node.name}/{leaf}"), leaf)
         elif isinstance(node, Home) and not slot(folder):
             yield from ((name, folder | at) for name, at in places.HOME_SLOTS.items())
+        elif isinstance(node, Home) and slot(folder) == places.HOME_SLOTS["model"]:
+            yield from self._provider_entries(f"home/{node.uid}")
         elif isinstance(node, Home) and (class_ := places.HOME_CLASSES[slot(folder)]):
             for leaf in self.registry.own(class_, node.uid):
                 yield from self._triple(own_key(class_, node.uid, leaf), leaf)
@@ -176,8 +184,9 @@ class Tree:
             yield from self.temporaries.names(folder)
         yield from self.aliases.shown(folder)
 
-    def _provider_entries(self) -> Iterator[tuple[str, int]]:
-        yield from ((name, self.nodes.provider_inode(name)) for name in self.registry.providers)
+    def _provider_entries(self, above: str) -> Iterator[tuple[str, int]]:
+        for name in self.registry.within(above):
+            yield name, self.nodes.provider_inode(f"{above}/{name}".lstrip("/"))
 
     def _objects_in(self, class_: str) -> Iterator[tuple[str, int]]:
         for name in self.registry.names(class_):
@@ -221,6 +230,9 @@ class Tree:
             return Attributes(
                 modes.DIRECTORY if slot(inode) else modes.PRIVATE, node.uid, node.gid, 0, mtime, Keep.ALWAYS
             )
+        if isinstance(node, ProviderNode) and "/" in node.name:
+            owner = self.nodes.owner_of(int(node.name.split("/")[1]))
+            return Attributes(modes.PRIVATE, *owner, 0, mtime, Keep.PASSING)
         return Attributes(modes.DIRECTORY, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
 
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
@@ -305,13 +317,15 @@ class Tree:
             self.temporaries.remove_all(self.nodes.object_inode(key) | FOLDER)
             if is_own(key):
                 self._bury(key)
+                if key[0] == "model" and not registry.within(above := key[1].rpartition("/")[0]):
+                    self.nodes.drop_provider(above)
         for key in filter(is_own, changes.added):
             self.values.begin(key)
         for key in changes.changed:  # their folder stays: whoever stands in it must not lose it
             folder, leaf = self.nodes.place(key)
             stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))
             self._mtimes[self.nodes.object_inode(key)] = now
-        if providers := self.registry.providers.keys() ^ registry.providers.keys():
+        if providers := {*self.registry.within("")} ^ {*registry.within("")}:
             stale.entries.extend((places.MODEL, name) for name in sorted(providers))
             moved.add(places.MODEL)
         self._mtimes |= dict.fromkeys(moved, now)

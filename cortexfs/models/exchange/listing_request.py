@@ -8,6 +8,9 @@ This file must never know where a listing is kept.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 from urllib.parse import quote
 
 from cortexfs.core.errors import Fault
@@ -21,14 +24,23 @@ SECONDS = 20.0
 PAGE = 1000
 
 
-def models(name: str, provider: Provider, key: str) -> list[ListedModel]:
+# Raises one of web.FAILURES.
+Get: TypeAlias = Callable[[str, dict[str, str]], web.WebAnswer]
+
+
+def got(url: str, headers: dict[str, str]) -> web.WebAnswer:
+    return web.get(url, headers, web.Bounds(MAX_BODY + 1, SECONDS, redirects=0))
+
+
+def models(name: str, provider: Provider, key: str, get: Get = got) -> list[ListedModel]:
     """All models that a provider lists."""
     if provider.needs_key and not key:
         raise Fault(*failures.no_key(name)[:2])
     found: list[ListedModel] = []
     after = ""
     while True:
-        page, after_next = decode(_get(name, _address(provider, after), _headers(provider, key), key))
+        headers = _headers(provider, key)
+        page, after_next = decode(_body(name, key, partial(get, _address(provider, after), headers)))
         found += page
         if not after_next or after_next == after or not page or len(found) >= MAX_MODELS:
             return found[:MAX_MODELS]
@@ -46,9 +58,9 @@ def _headers(provider: Provider, key: str) -> dict[str, str]:
     return {"Accept": "application/json"} | provider.headers | authorisation(key, provider.format)
 
 
-def _get(name: str, url: str, headers: dict[str, str], key: str) -> bytes:
+def _body(name: str, key: str, get: Callable[[], web.WebAnswer]) -> bytes:
     try:
-        answer = web.get(url, headers, web.Bounds(MAX_BODY + 1, SECONDS, redirects=0))
+        answer = get()
     except web.FAILURES as problem:
         raise Fault(*failures.unreachable(name, web.why_not(problem), again=False)[:2]) from None
     if not 200 <= answer.status < 300:

@@ -1,0 +1,51 @@
+"""`ctx provider` for a user on a mount of root's: providers of his own, whose models are in his home.
+
+Rules: the daemon keeps them, and their keys, which go down its socket and stand on no command line. Nothing
+of them is in the user's configuration.
+This file must never know how a provider is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import msgspec
+
+from cortexfs.cli import mounts, progress
+from cortexfs.client import results
+from cortexfs.client.execution import Frames
+from cortexfs.core.errors import Fault
+
+FILE = ".own"  # below the root, in no listing
+RUNNER = "bin/cortexfs-object-runner"
+
+
+def root_of(given: str | None) -> str | None:
+    """Returns the mount, where it is root's and we are not."""
+    try:
+        point = mounts.root(given)
+    except Fault:
+        return None
+    mount = mounts.mounted_at(point)
+    return point if mount and mount.owner == 0 and os.getuid() else None
+
+
+def path_of(name: str) -> str:
+    """Below the root."""
+    return f"home/{os.getuid()}/model/{name}"
+
+
+def told(root: str, do: str, name: str = "", **more: Any) -> Any:
+    """Have the daemon do this (models/own_providers.py), and return what it says."""
+    mounts.status_text(root)
+    asked = msgspec.json.encode({"input": {"do": do, "name": name, **more}})
+    words = [f"{root}/{RUNNER}", f"{root}/{FILE}", "-"]
+    environ = os.environ | {"CTX_OUTPUT": "jsonl"}
+    with progress.shown(f"the daemon of {root} asks as you"):
+        done = subprocess.run(words, input=asked, stdout=subprocess.PIPE, env=environ, check=False)
+    heard = Frames(f"{root}/{FILE}")
+    said = results.text(heard.receive(done.stdout))
+    heard.end(done.returncode)
+    return msgspec.json.decode(said)

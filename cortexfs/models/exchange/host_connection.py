@@ -1,0 +1,119 @@
+"""An exchange over HTTP that a host makes (models/exchange/as_user.py), as a connection of our own would.
+
+Rules: what the host says is a stranger's word, and is read no faster than it is used. Whoever closes it
+cancels the host's call, by which the server knows that nobody waits any more.
+This file must never know what is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Delta, Frame
+from cortexfs.core.hostcalls import Identity
+from cortexfs.models.exchange.endpoint import Lost
+from cortexfs.models.exchange.http1 import HttpConnection
+from cortexfs.pool.call import HostCall
+from cortexfs.version import VERSION
+
+if TYPE_CHECKING:
+    from cortexfs.models.exchange.as_user import AsUser
+
+# It has no state, as the built-in tools, and ends as their hosts do.
+PLUGIN = hostcalls.Plugin("builtin", VERSION, hostcalls.EXCHANGE, "")
+MAX_HEAD = 64 << 10
+LASTING = "EINVAL"  # host/net/exchange.py: another try does no better
+ITS = ("EHOSTDOWN", LASTING)  # faults that are the provider's
+
+
+class _Head(msgspec.Struct):
+    status: int
+    headers: dict[str, str]
+
+
+class HostConnection(HttpConnection):
+    """One exchange, in a host."""
+
+    def __init__(self, users: AsUser, who: Identity, origin: str, seconds: float) -> None:
+        self._users = users
+        self._who = who
+        self._origin = origin
+        self._seconds = seconds
+        self._scope = trio.CancelScope()
+        self._in, self._out = trio.open_memory_channel[bytes](0)
+        self._fault: Fault | None = None
+        self._rest = b""
+        self.status = 0
+        self.headers = {}
+
+    def close(self) -> None:
+        self._scope.cancel()
+
+    def is_over(self) -> bool:
+        return False  # it serves once
+
+    async def begin(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> None:
+        asked = {"method": method, "url": self._origin + target, "headers": headers, "body": body.decode()}
+        data = msgspec.json.encode(asked | {"connect": self._seconds})
+        invocation = hostcalls.Invocation("exchange", None, str(self._who.uid), "model")
+        request = hostcalls.CallRequest("", invocation, None, data, 0o077, {}, "/")
+        assert self._users.calls
+        self._users.calls.start_soon(self._ask, request)
+        said = b""
+        while b"\n" not in said:
+            said += (more := await self._next_piece(connected=False))
+            if not more or len(said) > MAX_HEAD:
+                raise Lost("it broke off", connected=False)
+        line, _, self._rest = said.partition(b"\n")
+        try:
+            head = msgspec.json.decode(line, type=_Head)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise Lost("it does not speak HTTP", connected=False, lasting=True) from None
+        self.status, self.headers = head.status, head.headers
+
+    async def receive(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        return rest or await self._next_piece(connected=True)
+
+    async def _next_piece(self, connected: bool) -> bytes:
+        try:
+            return await self._out.receive()
+        except trio.EndOfChannel:
+            fault = self._fault
+        if fault is None:
+            return b""
+        if fault.code in ITS:
+            raise Lost(fault.message, connected, lasting=fault.code == LASTING)
+        raise fault
+
+    async def _ask(self, request: hostcalls.CallRequest) -> None:
+        async def heard(*frames: Frame) -> None:
+            for frame in frames:
+                assert isinstance(frame, Delta)
+                await self._in.send(frame.text.encode("latin-1"))
+
+        call, find = HostCall(_piece, heard, is_secret=True), self._users.turnstile.host_of
+        with self._scope, self._in:
+            try:
+                await call.run(self._users.pool, partial(find, PLUGIN, self._who), request, math.inf)
+                self._fault = call.fault
+            except Fault as fault:
+                self._fault = fault
+            finally:
+                self._users.turnstile.freed(self._who.uid)
+
+
+def _piece(kind: int, payload: bytes) -> Frame | None:
+    if kind != wire.DELTA:
+        return None
+    text = payload.decode()
+    if text and max(text) > "\xff":  # the host is the user's
+        raise Fault("EPROTO", "it says what are no bytes")
+    return Delta(text=text)

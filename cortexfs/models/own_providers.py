@@ -1,0 +1,219 @@
+"""Providers of users' own on a mount of root's: kept for each user, and what they say about them.
+
+    <state>/own/UID/providers/NAME.toml     a provider; NAME.json is what it listed last
+    <state>/own/UID/secrets/NAME            its key
+
+Main path: the command line has the runner run `.own` with an OwnRequest on its standard input, and `answer`
+does that for whoever is connected. `load` makes objects of what is kept.
+
+Rules: a user has his own alone, and nobody else may name them. The daemon connects to none of their
+addresses (models/exchange/as_user.py), runs no command and reads no variable of its own for a key, and shows
+none. How many providers and models a user has is bounded: each model is a listener.
+This file must never know the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from cortexfs.core import jsontext, names
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Message, Text
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Key, Object
+from cortexfs.models.ask.driver import Turn
+from cortexfs.models.ask.model import provider_of
+from cortexfs.models.exchange import listing_request
+from cortexfs.models.exchange.as_user import AsUser
+from cortexfs.models.exchange.sources import ModelSource, about, model_rows, served
+from cortexfs.models.providers import provider as files
+from cortexfs.models.providers.files import Providers, check_name
+from cortexfs.models.providers.listing import ListedModel
+from cortexfs.models.providers.provider import Provider
+from cortexfs.models.providers.secrets import Secrets, checked
+from cortexfs.net import web
+
+CLASS = "provider"  # of what `.own` is to those who run it
+MANAGED = Object(class_=CLASS, name="own", description="")
+FOLDER = "own"
+MAX_PROVIDERS = 16  # of a user
+MAX_MODELS = 512
+MAX_IN_TREE = 2048
+MAX_FILE = 64 << 10
+AT_ONCE = 8  # users whose providers are asked for listings
+
+
+class OwnRequest(msgspec.Struct, forbid_unknown_fields=True):
+    do: Literal["list", "add", "secret", "remove", "models", "test"]
+    name: str = ""
+    provider: Provider | None = None
+    key: str = ""
+    refresh: bool = False
+
+
+class OwnModels(NamedTuple):
+    objects: dict[Key, Object]
+    sources: dict[tuple[int, str], ModelSource]
+
+
+class _Kept(NamedTuple):
+    """The providers of one user, and their keys."""
+
+    providers: Providers
+    secrets: Secrets
+    who: Identity
+
+
+class OwnProviders:
+    def __init__(
+        self,
+        state: Path,
+        as_user: AsUser,
+        taken: Callable[[str], bool],
+        changed: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`taken` are the names of everybody's providers; `changed` shows what `load` finds."""
+        self._folder = state / FOLDER
+        self._as_user = as_user
+        self._taken = taken
+        self._changed = changed
+        self._busy: set[int] = set()
+        self._asking = trio.CapacityLimiter(AT_ONCE)
+
+    def load(self) -> OwnModels:
+        """Every user's; blocks."""
+        objects: dict[Key, Object] = {}
+        sources: dict[tuple[int, str], ModelSource] = {}
+        for uid in self._users():
+            found = served(*self._of(uid))
+            mine: dict[Key, Object] = {}
+            for one in found.objects:
+                if len(mine) < MAX_MODELS and len(objects) + len(mine) < MAX_IN_TREE:
+                    own = _own(one, uid)
+                    mine.setdefault(own.key, own)
+            objects |= mine
+            sources |= {(uid, name): source for name, source in found.sources.items()}
+        return OwnModels(objects, sources)
+
+    def _users(self) -> list[int]:
+        try:
+            return sorted(int(name) for name in os.listdir(self._folder) if name.isdecimal())
+        except FileNotFoundError:
+            return []
+
+    def _of(self, uid: int) -> tuple[Providers, Secrets]:
+        folder = self._folder / str(uid)
+        return Providers(folder, folder), Secrets(folder)
+
+    async def answer(self, turn: Turn) -> None:
+        """The driver of `.own`."""
+        who = turn.who.identity
+        if os.geteuid() or not who.uid:
+            raise Fault("EINVAL", "here providers are in the configuration of the mount; see: ctx provider")
+        self._as_user.clients(who)  # who calls from a container hears of it now
+        given = turn.input["input"] if isinstance(turn.input, dict) else None
+        asked = jsontext.converted(given, OwnRequest)
+        if who.uid in self._busy:
+            raise Fault("EAGAIN", "another command of yours changes your providers; try again")
+        self._busy.add(who.uid)
+        try:
+            said = await _DO[asked.do](self, asked, _Kept(*self._of(who.uid), who))
+        finally:
+            self._busy.discard(who.uid)
+        await turn.say(Message(role="assistant", content=[Text(msgspec.json.encode(said).decode())]))
+
+    # What they say.
+
+    async def _add(self, asked: OwnRequest, kept: _Kept) -> Any:
+        name, provider = check_name(asked.name), asked.provider
+        if provider is None or provider.key is not None:
+            raise Fault("EINVAL", "a key of your own is typed or piped: a daemon of root's has none of yours")
+        if self._taken(name):
+            why = f"model/{name} is everybody's, and your sessions would have the place of those with it"
+            raise Fault("EEXIST", f"{why}; choose another name, with --vendor for one that is known by name")
+        data = files.encode(provider)
+        if len(data) > MAX_FILE or len(kept.providers.load().providers) >= MAX_PROVIDERS:
+            raise Fault("EDQUOT", f"you may have {MAX_PROVIDERS} providers, each of {MAX_FILE >> 10} KiB")
+        provider = files.decode(data, "the provider")
+        key = checked(asked.key.encode(), "the key") if asked.key else ""
+        await trio.to_thread.run_sync(kept.providers.add, name, provider)
+        if key:
+            await trio.to_thread.run_sync(kept.secrets.set, name, key.encode())
+        return await self._refreshed(name, provider, kept)
+
+    async def _secret(self, asked: OwnRequest, kept: _Kept) -> Any:
+        provider = kept.providers.read(asked.name)
+        await trio.to_thread.run_sync(kept.secrets.set, asked.name, asked.key.encode())
+        return await self._refreshed(asked.name, provider, kept)
+
+    async def _refreshed(self, name: str, provider: Provider, kept: _Kept) -> str:
+        """That it does not answer now is no failure."""
+        said = f"{len(provider.models) + len(provider.model)} models declared"
+        try:
+            if provider.listed:
+                said = f"{len(await self._listed(name, provider, kept))} models listed"
+        except Fault as fault:
+            mend = f"ask again with: ctx provider models {name} --refresh"
+            said = f"its models are not listed yet: {fault.message}; {mend}"
+        await self._changed()
+        return said
+
+    async def _remove(self, asked: OwnRequest, kept: _Kept) -> Any:
+        await trio.to_thread.run_sync(kept.providers.remove, names.check(asked.name))
+        await trio.to_thread.run_sync(kept.secrets.remove, asked.name)
+        await self._changed()
+        return "removed"
+
+    async def _models(self, asked: OwnRequest, kept: _Kept) -> Any:
+        provider = kept.providers.read(asked.name)
+        if asked.refresh and provider.listed:
+            await self._listed(asked.name, provider, kept)
+            await self._changed()
+        return model_rows(asked.name, provider, kept.providers)
+
+    async def _test(self, asked: OwnRequest, kept: _Kept) -> Any:
+        provider = kept.providers.read(asked.name)
+        return len(await self._listed(asked.name, provider, kept))
+
+    async def _list(self, asked: OwnRequest, kept: _Kept) -> Any:
+        found = kept.providers.load().providers
+        return [about(name, each, kept.providers, kept.secrets) for name, each in found.items()]
+
+    async def _listed(self, name: str, provider: Provider, kept: _Kept) -> list[ListedModel]:
+        """Its models, asked for by a host of this user's and kept."""
+        key = await trio.to_thread.run_sync(kept.secrets.get, name)
+
+        def get(url: str, headers: dict[str, str]) -> web.WebAnswer:
+            return trio.from_thread.run(self._as_user.get, kept.who, url, headers)
+
+        found = await trio.to_thread.run_sync(
+            listing_request.models, name, provider, key, get, limiter=self._asking
+        )
+        found = found[:MAX_MODELS]
+        await trio.to_thread.run_sync(kept.providers.keep, name, provider, found, time.time())
+        return found
+
+
+_DO: Mapping[str, Callable[[OwnProviders, OwnRequest, _Kept], Awaitable[Any]]] = {
+    "list": OwnProviders._list,
+    "add": OwnProviders._add,
+    "secret": OwnProviders._secret,
+    "remove": OwnProviders._remove,
+    "models": OwnProviders._models,
+    "test": OwnProviders._test,
+}
+
+
+def _own(model: Object, uid: int) -> Object:
+    """The same below the provider's own name, whatever vendor made it: others' names are not a user's."""
+    above = provider_of(model)
+    name = model.name if model.name.startswith(f"{above}/") else f"{above}/{names.clean(model.extra['id'])}"
+    return replace(model, home=uid, name=name)

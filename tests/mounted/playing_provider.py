@@ -1,0 +1,113 @@
+"""A provider of somebody's own that tests play: a listing and chat completions, on the loopback.
+
+    with played() as provider:
+        provider.url, provider.heard        each request, with the user of the process that made it
+
+This file must never know the mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Heard(NamedTuple):
+    uid: int  # of who has connected
+    path: str
+    key: str
+    body: dict[str, Any]
+
+
+class Provider:
+    def __init__(self) -> None:
+        self.heard: list[Heard] = []
+        self.models = ["m1", "vendor/m2"]
+        self.words = ["hel", "lo ä"]
+        self.status = 200
+        self.holds = threading.Event()  # an answer goes on after its first word when it is set
+        self.holds.set()
+        self.left = threading.Event()  # somebody has hung up in the middle
+        self.url = ""
+
+    def uids(self) -> set[int]:
+        return {one.uid for one in self.heard}
+
+
+def _uid_of(port: int) -> int:
+    """The owner of the other end of a connection on the loopback, while it is there."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return next((int(row[7]) for row in rows if int(row[1].partition(":")[2], 16) == port), -1)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    provider: Provider
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _hear(self) -> Heard:
+        data = self.rfile.read(int(self.headers.get("content-length", "0")))
+        uid = _uid_of(self.client_address[1])
+        key = self.headers.get("authorization", "").removeprefix("Bearer ")
+        heard = Heard(uid, self.path, key, json.loads(data) if data else {})
+        self.provider.heard.append(heard)
+        return heard
+
+    def _say(self, data: bytes, kind: str) -> None:
+        self.send_response(self.provider.status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+        self.wfile.flush()
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        self._hear()
+        self._say(
+            json.dumps({"data": [{"id": id_} for id_ in self.provider.models]}).encode(), "application/json"
+        )
+
+    def do_POST(self) -> None:
+        self._hear()
+        if self.provider.status != 200:
+            self._say(b'{"error": {"message": "it is ill"}}', "application/json")
+            return
+        first, *more = [_event({"delta": {"content": word}}) for word in self.provider.words]
+        self._say(first, "text/event-stream")
+        self.provider.holds.wait(60)
+        end = _event({"delta": {}, "finish_reason": "stop"}) + b"data: [DONE]\n\n"
+        try:
+            while not self.provider.holds.is_set() or more:
+                self.wfile.write(more.pop(0) if more else b": still\n\n")
+            self.wfile.write(end)
+        except OSError:
+            self.provider.left.set()
+
+
+def _event(choice: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, **choice}]}).encode() + b"\n\n"
+
+
+@contextlib.contextmanager
+def played() -> Iterator[Provider]:
+    provider = Provider()
+    handler = type("Handler", (_Handler,), {"provider": provider})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    provider.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield provider
+    finally:
+        provider.holds.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
