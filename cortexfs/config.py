@@ -18,6 +18,8 @@ from msgspec import Meta
 from cortexfs.core import names, tomltext
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import Failure
+from cortexfs.core.models.prices import Currency, Price, Prices
+from cortexfs.core.models.usage import UsageLimit
 from cortexfs.state import believed, locked_store
 from cortexfs.state.directories import Places
 
@@ -124,6 +126,19 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     approval_secs: Annotated[Seconds, "Seconds that an agent waits for an approval; then it is denied."] = 600
 
 
+class UsageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limits: Annotated[
+        tuple[UsageLimit, ...],
+        "What users may use of models in a month (EDQUOT): `models`, `users`, and `tokens` or `money`.",
+    ] = ()
+    currency: Annotated[Currency, "In what these prices, and limits in money, are."] = "USD"
+    prices: Annotated[dict[str, Price], "Money for a million tokens, `input` and `output`, by model."] = {}
+
+    @property
+    def known(self) -> Prices:
+        return Prices(self.currency, self.prices)
+
+
 class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of config.toml."""
 
@@ -134,6 +149,7 @@ class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plugins: PluginSettings = PluginSettings()
     engine: EngineSettings = EngineSettings()
     agent: AgentSettings = AgentSettings()
+    usage: UsageSettings = UsageSettings()
 
 
 class Config(ConfigFile, frozen=True, kw_only=True):

@@ -92,6 +92,7 @@ class RunBudget:
         self._used = Usage(
             input_tokens=before.input_tokens + usage.input_tokens,
             output_tokens=before.output_tokens + usage.output_tokens,
+            model=usage.model or before.model,
         )
 
     def calls(self, calls: Sequence[tuple[str, Any]]) -> None:

@@ -79,6 +79,7 @@ class Media(Frame, frozen=True, tag="media", kw_only=True):
 class Usage(Frame, frozen=True, tag="usage", kw_only=True):
     input_tokens: int
     output_tokens: int
+    model: str | None = None  # the one that took them
 
 
 class Approval(Frame, frozen=True, tag="approval", kw_only=True):

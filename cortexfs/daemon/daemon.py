@@ -52,6 +52,7 @@ from cortexfs.models.exchange.as_user import AsUser
 from cortexfs.models.local.driver import Locals
 from cortexfs.models.local.engine import Engines, EngineTerms
 from cortexfs.models.local.weights import DRIVER
+from cortexfs.models.meter import Meter
 from cortexfs.models.own_providers import MANAGED, OwnProviders
 from cortexfs.models.plugin_model import DRIVER as PLUGGED
 from cortexfs.models.plugin_model import PluginModels
@@ -75,6 +76,7 @@ from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.store import Sessions
 from cortexfs.state.control_store import ControlStore
 from cortexfs.state.run_logs import Logs
+from cortexfs.state.usage_ledger import UsageLedger
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.listener import Sockets, listen
 from cortexfs.tree.fuse import Filesystem
@@ -180,7 +182,10 @@ class Daemon:
         makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
         self.as_user = AsUser(self.pool)
         find, control, clients = self.fs.tree.named, self.fs.control, self.as_user.clients
-        self.drivers = Drivers(find, control, makers, heard=turns.model, as_user=clients)
+        meter = Meter(UsageLedger(self.logs.root), config.usage.limits, config.usage.known)
+        self.drivers = Drivers(
+            find, control, makers, heard=turns.model, as_user=clients, metered=meter.around
+        )
         self.own = OwnProviders(
             config.state,
             self.as_user,

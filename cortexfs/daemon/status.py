@@ -12,6 +12,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from cortexfs.core.models.usage import ToldLimit, UsageLimit
 from cortexfs.core.safe_text import one_line
 from cortexfs.daemon import deciding
 from cortexfs.version import VERSION
@@ -31,6 +34,10 @@ class Bugs(logging.Handler):
         self.met += bool(record.exc_info)
 
 
+def _limit(limit: UsageLimit, currency: str) -> str:
+    return msgspec.json.encode(ToldLimit(**msgspec.structs.asdict(limit), currency=currency)).decode()
+
+
 def text(daemon: Daemon) -> str:
     """Returns it as it is now, a `key: value` line each."""
     reload = daemon.reload
@@ -47,6 +54,10 @@ def text(daemon: Daemon) -> str:
         f"hosts: {len(daemon.pool)}",
         *daemon.middleware.told(),
         f"engines: {len(daemon.engines)}",
+        *(
+            f"usage limit: {_limit(each, daemon.config.usage.currency)}"
+            for each in daemon.config.usage.limits
+        ),
         f"reloads: {reload.count}",
         *(["reloading: yes"] if reload.begun > reload.count else []),
         *([f"reload refused: {one_line(reload.refused)}"] if reload.refused else []),

@@ -69,6 +69,7 @@ class Drivers:
         terms: RetryTerms | None = None,
         heard: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
         as_user: Callable[[Identity], Clients] = lambda who: Clients(),
+        metered: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
     ) -> None:
         self._find = find
         self.agent: Callable[[Object], Driver] = _none  # of an agent, which asks models itself
@@ -76,6 +77,7 @@ class Drivers:
         self._makers = makers or {}
         self._terms = terms or RetryTerms()
         self._heard = heard  # puts whoever is told of answers around a driver
+        self._metered = metered  # puts who counts tokens around one that takes any
         self._sources: Mapping[str, ModelSource] = {}
         self.own: Mapping[tuple[int, str], ModelSource] = {}  # of users' own providers
         self._as_user = as_user  # the connections of these
@@ -125,12 +127,14 @@ class Drivers:
     def _by_name(self, object_: Object, name: str) -> Driver | None:
         if name in DRIVERS:
             return DRIVERS[name]
+        driver: Driver | None = None
         if name in FORMATS:
-            served_by = provider_of(object_)
-            home = object_.home
+            served_by, home = provider_of(object_), object_.home
             source = self._sources.get(served_by) if home is None else self.own.get((home, served_by))
-            return self._asking(object_, name, source) if source else None
-        return self._makers[name](object_) if name in self._makers and object_.home is None else None
+            driver = self._asking(object_, name, source) if source else None
+        elif name in self._makers and object_.home is None:
+            driver = self._makers[name](object_)
+        return self._metered(object_, driver) if driver else None
 
     def _asking(self, object_: Object, format_: str, source: ModelSource) -> Driver:
         async def answer(turn: Turn) -> None:

@@ -48,7 +48,7 @@ class Roots(NamedTuple):
 
     def of(self, place: SessionPlace) -> tuple[Path, ...]:
         """Below which of them this may be."""
-        if place.kind in (PlaceKind.TOOLS, PlaceKind.TOOL, PlaceKind.RUNS):
+        if place.kind in (PlaceKind.TOOLS, PlaceKind.TOOL, PlaceKind.RUNS, PlaceKind.USAGE):
             return (self.runs,)
         return tuple(self) if place.kind in LOGGED and place.uid is not None else (self.sessions,)
 

@@ -3,7 +3,7 @@
     LOG, GROWING   the file that has the name now, so that a reader goes on when it was made anew; of a
                    session that was removed, the file that had it
     REPLACED       the file that had the name at open, so that paged reads agree
-    RUNS           whatever has the name at each read, as it is rotated under its readers
+    RUNS, USAGE    whatever has the name at each read, as it is rotated under its readers
     FACTS          what the sessions' own files say, a few hundred sessions at a time
 
 Rules: bytes in the page cache are read at once, others in a thread, so that a slow disk holds up its readers
@@ -57,7 +57,7 @@ class SessionDisk:
             raise Fault(code_of(error.errno), f"the sessions' disk: {error}") from None
 
     async def open(self, place: SessionPlace, state: Callable[[], SessionFileState]) -> OpenFile:
-        if place.kind is PlaceKind.RUNS:
+        if place.kind in (PlaceKind.RUNS, PlaceKind.USAGE):
             return RunsFile(self, place, state)
         if place.kind is PlaceKind.FACTS:
             return FactsFile(self, place, await self.do(session_disk.open_list, self.roots, place))

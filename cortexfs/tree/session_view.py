@@ -278,7 +278,7 @@ class Spaces:
 
     async def _there(self, folder: SessionPlace, name: str) -> SessionPlace:
         place = folder.child(name)
-        if place is None:
+        if place is None or not place.is_listed:
             raise read_only()
         if await self._look(place) is None:
             raise Fault("ENOENT", f"{name} is not there")

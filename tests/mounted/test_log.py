@@ -182,3 +182,10 @@ def test_another_users_log_is_not_to_be_seen(own: Ctx) -> None:
     refused = ctx("log", XDG_CACHE_HOME=str(own.base / "cache"))
     assert refused.returncode == 13
     assert indexes(own) == before
+
+
+def test_ids_and_verbs_are_completed(own: Ctx) -> None:
+    say(own, "complete", "complete me")
+    [row] = logged(own, "-q", "complete me")
+    assert row["id"] in own.ctx("complete", "--", "ctx", "log", "show", row["id"][:3]).stdout.split()
+    assert own.ctx("complete", "--", "ctx", "log", "o").stdout.split() == ["off", "on"]

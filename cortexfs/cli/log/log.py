@@ -17,7 +17,7 @@ from cortexfs.chat import sessions
 from cortexfs.chat.calls import counted
 from cortexfs.chat.printing import quoted
 from cortexfs.cli import kept, mounts, output, prices, progress
-from cortexfs.cli.log import index, reading
+from cortexfs.cli.log import index, reading, usage
 from cortexfs.cli.log.index import LOG, Entry, Wanted
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
@@ -43,6 +43,8 @@ def _list(options: argparse.Namespace) -> int:
         since=moment(options.since, time.time()) if options.since else 0,
         most=options.n or -1,
     )
+    if options.usage:
+        return usage.show(root, wanted, options.json)
     found = _found(root, wanted)
     if options.json:
         known = prices.load()
@@ -173,12 +175,14 @@ COMMANDS = {
             arg("--model", "MODEL", "only those that this model answered, or one with this in its name"),
             arg("--agent", "AGENT", "only those that were asked of this agent"),
             arg("--since", "TIME", "only those since then: 3d, 12h, 2026-11-25 or 2026-11-25T08:30"),
+            flag("--usage", "the tokens and what they cost, by day, model and agent, and the limits"),
             JSON,
         ),
         (
             "ctx log",
             "ctx log -q 'migration postgres' --since 4w",
             "ctx log --model gpt --json | jq -r '.[].answer'",
+            "ctx log --usage --since 2026-11-01",
             "ctx log show 5f0c9a1e",
             "ctx log off",
         ),

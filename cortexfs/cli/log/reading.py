@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from cortexfs.core import frames
+from cortexfs.core.models.usage import bounded
 
 READERS = 8
 HEAD = 128  # bytes of a log's first line, with the id of a run, which no other log has
@@ -127,8 +128,8 @@ def _take(run: LoggedRun, event: _Event, most: int) -> None:
                 run.answer = _joined(run.answer, text)[:most]
         case "usage":
             run.model = event.model or run.model
-            run.input_tokens += event.input_tokens
-            run.output_tokens += event.output_tokens
+            run.input_tokens += bounded(event.input_tokens)
+            run.output_tokens += bounded(event.output_tokens)
         case "error":
             run.answer = _joined(run.answer, f"{event.code}: {event.message}")[:most]
         case _:

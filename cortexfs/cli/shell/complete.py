@@ -161,6 +161,14 @@ def _added(current: str, root: str | None) -> list[str]:
     return [objects.bare(row.object) for row in added(_live(root))]
 
 
+def _logged(current: str, root: str | None) -> list[str]:
+    """The ids of what was asked last."""
+    from cortexfs.cli.log import index
+
+    with index.opened(_live(root)) as log:
+        return [entry.id for entry in log.find(index.Wanted(most=100))]
+
+
 def _callers(current: str, root: str | None) -> list[str]:
     import pwd
 
@@ -173,6 +181,7 @@ def _callers(current: str, root: str | None) -> list[str]:
 VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "runnable": _objects,
     "wanted": _objects,
+    "logged": _logged,
     "OBJECT": lambda current, root: _called(current, _live(root), ("agent", "model")),  # tools hold no talks
     "CLASS|OBJECT": lambda current, root: [*CLASSES, *_objects(current, root)],
     "PLUGIN": _plugins,

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 MILLION = 1_000_000
-Money = Annotated[float, Meta(ge=0, le=1e9)]
+Money: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Currency: TypeAlias = Annotated[str, Meta(max_length=8, pattern=r"^[A-Za-z€$£¥]+\Z")]
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +34,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a file of prices."""
 
-    currency: Annotated[str, Meta(min_length=1, max_length=8, pattern=r"^[A-Za-z€$£¥]+\Z")] = "USD"
+    currency: Currency = "USD"
     models: dict[str, Price] = {}
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float | None:

@@ -4,6 +4,7 @@
     home/1000/agent/<agent>.d/session/index/by-cwd/<hash>
     home/1000/agent/<agent>.d/session/<session>/context/{summary.md,pack.json,pinned/,output/}
     home/1000/tool/<tool>.d/log     of everybody's objects: what this user has run (state/run_logs.py)
+    home/1000/model/.usage          the tokens that his calls have taken
     shared/main/model/...    shared/main/agent/...
 
 Rules: the layout in the tree and on disk is the same. A name that is not in the table is not there, whatever
@@ -28,6 +29,7 @@ CONTEXT_NAME = "context"
 LOG_NAME = "events.jsonl"
 RUNS_NAME = "log"
 FACTS_NAME = ".facts"
+USAGE_NAME = ".usage"
 
 
 class PlaceKind(Enum):
@@ -50,9 +52,17 @@ class PlaceKind(Enum):
     REPLACED = auto()  # made anew as a whole
     RUNS = auto()  # of an object: it grows, and begins anew where it was rotated or removed
     FACTS = auto()  # about all sessions of an object, newest first: made as it is read, and in no listing
+    USAGE = auto()  # of a user's calls of models (state/usage_ledger.py), in no listing
 
 
-FILES = (PlaceKind.LOG, PlaceKind.GROWING, PlaceKind.REPLACED, PlaceKind.RUNS, PlaceKind.FACTS)
+FILES = (
+    PlaceKind.LOG,
+    PlaceKind.GROWING,
+    PlaceKind.REPLACED,
+    PlaceKind.RUNS,
+    PlaceKind.FACTS,
+    PlaceKind.USAGE,
+)
 # What an agent's run makes and nothing makes anew from a log.
 CONTEXTS = (PlaceKind.CONTEXT, PlaceKind.PINNED, PlaceKind.OUTPUT)
 # What a user's log of runs may be in, or is.
@@ -95,7 +105,7 @@ Rule = str | Callable[[str], bool]
 CHILDREN: dict[PlaceKind, tuple[tuple[Rule, PlaceKind], ...]] = {
     PlaceKind.SPACE: (("agent", PlaceKind.AGENTS), ("model", PlaceKind.MODELS)),
     PlaceKind.AGENTS: ((_object, PlaceKind.OBJECT),),
-    PlaceKind.MODELS: ((_component, PlaceKind.PROVIDER),),
+    PlaceKind.MODELS: ((USAGE_NAME, PlaceKind.USAGE), (_component, PlaceKind.PROVIDER)),
     PlaceKind.PROVIDER: ((_object, PlaceKind.OBJECT),),
     PlaceKind.OBJECT: (("session", PlaceKind.SESSIONS), (RUNS_NAME, PlaceKind.RUNS)),
     PlaceKind.TOOLS: ((_object, PlaceKind.TOOL),),
@@ -143,7 +153,7 @@ class SessionPlace(NamedTuple):
 
     @property
     def is_listed(self) -> bool:
-        return self.kind is not PlaceKind.FACTS
+        return self.kind not in (PlaceKind.FACTS, PlaceKind.USAGE)
 
     @property
     def uid(self) -> int | None:
@@ -162,7 +172,7 @@ class SessionPlace(NamedTuple):
             if rule == name if isinstance(rule, str) else rule(name):
                 return (
                     None
-                    if kind is PlaceKind.RUNS and self.uid is None
+                    if kind in (PlaceKind.RUNS, PlaceKind.USAGE) and self.uid is None
                     else SessionPlace((*self.parts, name), kind)
                 )
         return None

@@ -266,6 +266,19 @@ def test_what_a_model_said_is_text_and_no_query(logged: Logged, text: str) -> No
     assert found(logged) == ["other", "plain"]
 
 
+def test_numbers_that_a_model_says_fit(logged: Logged) -> None:
+    # docs/security.md: "no model can say less than nothing"
+    log = logged.begin("a", "how many")
+    with log.open("ab") as file_:
+        file_.write(
+            b'{"type":"usage","id":"3","run":"r1","input_tokens":-5,"output_tokens":1%b}\n' % (b"0" * 17)
+        )
+    logged.end("a", "many")
+    assert [(entry.input_tokens, entry.output_tokens) for entry in entries(logged, Wanted())] == [
+        (5, (1 << 40) + 2)
+    ]
+
+
 def test_a_line_that_is_no_event_is_passed_over(logged: Logged) -> None:
     log = logged.say("a", "first", "x")
     with log.open("ab") as file_:

@@ -1,0 +1,118 @@
+"""The meter: counts what answers of models take, for whom, and asks nobody whose limit is used up.
+
+    driver = meter.around(object_, driver)
+
+Rules: an answer is counted when it has ended, however it ended, and before that is told. Where it has ended
+without a word of its tokens, as one that was cancelled does, BYTES of it and of its question count as one: to
+leave early saves nothing. What is on its way is not cut. A model in somebody's home is asked with a key of
+theirs, and no limit is for it.
+This file must never know what a driver does, or where lines are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, cast
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Delta, Frame, Message, Usage
+from cortexfs.core.models.prices import Prices
+from cortexfs.core.models.usage import UsageLimit, UsageLine, admit, bounded
+from cortexfs.core.registry import Object
+from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.models.ask.model import NoAnswer
+
+BYTES = 4  # of a text that are about a token
+
+
+class Ledger(Protocol):
+    async def of(self, uid: int) -> Iterable[UsageLine]: ...
+    async def add(self, uid: int, line: UsageLine) -> None: ...
+
+
+class Meter:
+    def __init__(self, ledger: Ledger, limits: Sequence[UsageLimit], prices: Prices) -> None:
+        self._ledger = ledger
+        self._limits = limits
+        self._prices = prices
+
+    def around(self, object_: Object, driver: Driver) -> Driver:
+        async def answer(turn: Turn) -> None:
+            if self._limits and object_.home is None:
+                await self._admit(turn.uid, object_.name)
+            metered, is_cut = _MeteredTurn(turn, object_.name), True
+            try:
+                await driver(cast(Turn, metered))
+                is_cut = False
+            except Exception:
+                is_cut = False
+                raise
+            finally:
+                used = metered.used(is_cut)
+                if used.input_tokens or used.output_tokens:
+                    with trio.CancelScope(shield=True):
+                        await self._count(turn, object_.name, used)
+
+        return answer
+
+    async def _admit(self, uid: int, model: str) -> None:
+        try:
+            admit(self._limits, uid, model, await self._ledger.of(uid), _today(), self._prices)
+        except Fault as fault:  # a fallback that costs nothing may do
+            raise NoAnswer(fault.code, fault.message) from None
+
+    async def _count(self, turn: Turn, model: str, used: Usage) -> None:
+        label = turn.who.identity.label.rpartition(" ")[2]
+        agent = label.rpartition("/")[2] if "agent/" in label else ""
+        tokens = used.input_tokens, used.output_tokens
+        money = self._prices.cost(model, *tokens) or 0
+        await self._ledger.add(turn.uid, UsageLine(_today(), model, agent, 1, *tokens, money))
+
+
+class _MeteredTurn:
+    """A turn whose answer is counted, and says of which model its usage is."""
+
+    def __init__(self, turn: Turn, model: str) -> None:
+        self._turn = turn
+        self._model = model
+        self._used: Usage | None = None
+        self._asked = 0  # bytes of history
+        self._said = 0  # of the answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._turn, name)
+
+    async def history(self, room: int) -> list[Message]:
+        found = await self._turn.history(room)
+        self._asked = sum(len(part.text) for each in found for part in each.content)
+        return found
+
+    async def say(self, *said: Frame) -> None:
+        await self._turn.say(*map(self._heard, said))
+
+    def _heard(self, frame: Frame) -> Frame:
+        if isinstance(frame, Delta):
+            self._said += len(frame.text)
+        elif isinstance(frame, Usage):
+            before = self._used or Usage(input_tokens=0, output_tokens=0)
+            self._used = Usage(
+                input_tokens=before.input_tokens + bounded(frame.input_tokens),
+                output_tokens=before.output_tokens + bounded(frame.output_tokens),
+            )
+            return msgspec.structs.replace(frame, model=self._model)
+        return frame
+
+    def used(self, is_cut: bool) -> Usage:
+        """Returns what is known of its tokens, and a guess where nothing is."""
+        if self._used or not (self._said or is_cut):
+            return self._used or Usage(input_tokens=0, output_tokens=0)
+        asked = self._asked + len(msgspec.json.encode(self._turn.input))
+        return Usage(input_tokens=-(-asked // BYTES), output_tokens=-(-self._said // BYTES))
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
