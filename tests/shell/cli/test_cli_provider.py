@@ -262,3 +262,32 @@ def test_of_two_providers_the_first_has_the_name(server: Server, place: Path) ->
     found = served(Providers(place / "config", place / "state"), Secrets(place / "state"))
     first = [each for each in found.objects if each.name == "vendor/m2"]
     assert [each.origin for each in first] == ["provider:zed", "provider:abc"]
+
+
+class TypedAt(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("typed", [KEY, ""])
+def test_a_well_known_one_needs_a_key_and_nothing_else(
+    place: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    # issue 14: "every vendor known by name needs a key and nothing else (`ctx provider add openai`)"
+    asked: list[tuple[object, ...]] = []
+
+    def models(*given: object) -> list[object]:
+        asked.append(given)
+        return []
+
+    monkeypatch.setattr("cortexfs.models.exchange.listing_request.models", models)
+    monkeypatch.setattr("getpass.getpass", lambda prompt: typed)
+    monkeypatch.setattr("sys.stdin", TypedAt())
+    assert run("add", "work", "--vendor", "openai") == 0
+    assert asked[0][2] == typed
+    assert (
+        (place / "config" / "providers" / "work.toml")
+        .read_text()
+        .startswith('base_url = "https://api.openai.com/v1"')
+    )
+    assert (place / "state" / "secrets" / "work").exists() == bool(typed)
