@@ -105,7 +105,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=64), "Answers that a local model makes at a time; others wait for a turn."
     ] = 2
     threads: Annotated[
-        int, Meta(ge=0, le=512), "Threads that read a prompt, 0 is one a core; answers are made by one fewer."
+        int, Meta(ge=0, le=512), "Threads that read a prompt and make an answer, 0 is one a core."
     ] = 0
     context_tokens: Annotated[
         int,

@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from cortexfs.core.models import engine_protocol
+from cortexfs.host import engine_threads
 from cortexfs.host.confine.limits import lower
 from cortexfs.linux import capabilities
 from cortexfs.linux.syscalls import (
@@ -136,8 +137,9 @@ def _parameters(xllamacpp: ModuleType, load: engine_protocol.LoadRequest, path: 
     params.n_batch = BATCH
     params.n_threads_http = load.streams + HTTP_THREADS
     params.cache_ram_mib = KEPT_MIB
-    # One fewer for answers: a thread that shares its core with whoever takes the answer holds up all others.
-    params.cpuparams.n_threads = max(1, load.threads - 1)
+    spins = engine_threads.spin_while_free(xllamacpp.xllamacpp.__file__, load.threads)
+    # Where they spin beside others, too, one fewer for answers: one that shares its core holds up all.
+    params.cpuparams.n_threads = load.threads if spins else max(1, load.threads - 1)
     params.cpuparams_batch.n_threads = load.threads
     params.warmup = False  # the first prompt warms as well, and somebody waits for it
     params.verbosity = ERRORS_ONLY

@@ -47,9 +47,8 @@ from cortexfs.state import believed
 LOOKER = os.path.join(sysconfig.get_path("scripts"), "cortexfs-looker")
 ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine_process"]
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-# Threads that wait for each other sleep: while they spun, an answer was ten times slower beside other work,
-# and a third slower through the mount than without it (2 cores, SmolLM2).
-ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive"}
+# Threads that wait for each other spin for some 200 us, and not at all beside other work (engine_threads.py).
+ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
 # For a fork server, which kills what its hosts left before it ends.
 END_SECONDS = 3.0
 _LOOK_SECONDS = 0.005

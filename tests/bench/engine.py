@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cortexfs.host.engine_process import BATCH
+from cortexfs.host.engine_threads import PERIOD
 from cortexfs.host.starter import ENVIRON
 from cortexfs.models.local.engine import EngineTerms
 from cortexfs.models.local.weights import carried
@@ -40,7 +41,7 @@ IDLE_SECONDS = 5  # of the mount that is measured
 # which take all cores for minutes after an answer.
 WAITING: tuple[Mapping[str, str], ...] = ({}, {"OMP_WAIT_POLICY": "passive"})
 TRIES = 3
-REST = 1.0
+REST = 4 * PERIOD
 CALLS, EVERY = 120, 0.1  # of fs.read beside answers, and the seconds from one to the next
 
 
