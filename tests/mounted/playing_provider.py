@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.waiting import LOOK
+
 
 class Heard(NamedTuple):
     uid: int  # of who has connected
@@ -81,12 +83,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         first, *more = [_event({"delta": {"content": word}}) for word in self.provider.words]
         self._say(first, "text/event-stream")
-        self.provider.holds.wait(60)
         end = _event({"delta": {}, "finish_reason": "stop"}) + b"data: [DONE]\n\n"
         try:
-            while not self.provider.holds.is_set() or more:
-                self.wfile.write(more.pop(0) if more else b": still\n\n")
-            self.wfile.write(end)
+            while not self.provider.holds.wait(LOOK):
+                self.wfile.write(b": still\n\n")
+            self.wfile.write(b"".join(more) + end)
         except OSError:
             self.provider.left.set()
 

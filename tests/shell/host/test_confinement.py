@@ -360,7 +360,7 @@ UNCOVERED = {
     "readlink": "os.readlink('{hidden}/link')",
     "inotify": "assert libc.inotify_add_watch(libc.inotify_init1(0), b'{hidden}', 2) >= 0",
     "chdir": "os.chdir('{hidden}')",
-    "priority": "os.setpriority(os.PRIO_PROCESS, {outsider}, 1)",
+    "priority": "os.setpriority(os.PRIO_PROCESS, {outsider}, 19)",
 }
 
 
