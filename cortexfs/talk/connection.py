@@ -98,6 +98,7 @@ class Connection:
 
     def _leave(self) -> None:
         self._hearing.close()
+        self._saying.give_up()
         self._leave_room()
         for key, live in self._lives.items():
             live.followers.pop(self, None)

@@ -91,6 +91,10 @@ class Hearing:
             self._let_go = None
 
 
+def _nobody() -> None:
+    """Waits for nothing."""
+
+
 class Saying:
     """One client's end of it; `waits` is called when something has to wait for him."""
 
@@ -130,7 +134,9 @@ class Saying:
         self._sent.unpark_all()
 
     def give_up(self) -> None:
-        """He has closed his side; what he said before counts nevertheless."""
+        """He has closed his side; what he said before counts nevertheless. Who waited is let go: a connection
+        and its end are no ring, which would stay in memory until all is collected."""
         self.hears_nothing = True
+        self._waits = _nobody
         self.left.clear()
         self._sent.unpark_all()

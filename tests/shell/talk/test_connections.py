@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import trio.testing
 
 from cortexfs.peers.guests import MAX_HELD
 from cortexfs.sessions.layout import listing
-from cortexfs.talk.connection import FOLLOWED
+from cortexfs.talk.connection import FOLLOWED, Connection
 from tests.shell.conversing import HANG, SCRIPT, Client, Frame, World, conversing
 
 
@@ -261,9 +263,19 @@ async def test_sessions_of_a_user_are_bounded(tmp_path: Path) -> None:
         await held_nothing(world)
 
 
+@contextlib.asynccontextmanager
+async def uncollected() -> AsyncIterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 async def test_many_come_and_go(tmp_path: Path) -> None:
-    # abi.md 5.25: nothing of them stays
-    async with conversing(tmp_path) as world:
+    # abi.md 5.25: nothing of them stays, and nothing is left to be found by collections, which come late
+    async with conversing(tmp_path) as world, uncollected():
 
         async def visit(number: int) -> None:
             with world.connected() as client:
@@ -278,3 +290,4 @@ async def test_many_come_and_go(tmp_path: Path) -> None:
         await held_nothing(world)
         assert world.sessions._budget.used == 0
         assert len(world.conversations) <= 7
+        assert not [left for left in gc.get_objects() if isinstance(left, Connection)]
