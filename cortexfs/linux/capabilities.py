@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from cortexfs.linux import syscalls
 
 SETGID, SETUID, SETPCAP, SYS_PTRACE, SYS_ADMIN = 6, 7, 8, 19, 21
+# Of files, their modes and owners, and of ports.
+CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, NET_BIND_SERVICE = 0, 1, 2, 3, 4, 10
 
 
 def mask(*numbers: int) -> int:

@@ -31,6 +31,7 @@ from cortexfs.core.manifestjson.capabilities import deno_permissions
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
 from cortexfs.host.confine.view import SHOWN, View
 from cortexfs.host.process import children
+from cortexfs.linux import capabilities as powers
 from cortexfs.linux import landlock, seccomp
 
 SCRIPTS = Path(__file__).parent / "js"
@@ -51,6 +52,14 @@ _KEPT_NOWHERE = {"DENO_DIR": "/dev/null/none", "DENO_EMIT_CACHE_MODE": "disable"
 # Both are this machine. Deno takes networks of IPv4 alone, and of IPv6 single addresses.
 _LOOPBACK = (IPv6Address("::1"), IPv6Address("::"))
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK)  # the last to ask what addresses there are
+# Deno's parser asks where its stack ends, which is in /proc/self/maps. A rule for one process's folder would
+# be for ours, before there is Deno. Of other processes Landlock shows no memory, environment or open files,
+# unless they are asked for by one of root's powers: those of files and ports are what is left of them.
+_PARSER: View = (("/proc", "r"),)
+_POWERS = powers.mask(
+    powers.CHOWN, powers.DAC_OVERRIDE, powers.DAC_READ_SEARCH, powers.FOWNER, powers.FSETID,
+    powers.NET_BIND_SERVICE,
+)  # fmt: skip
 NETWORK: View = tuple(
     (path, "r")
     for path in (
@@ -170,6 +179,7 @@ def confine(
     has_6 = any(each.version == 6 for each in networks.granted(private))
     families = (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
     seccomp.close(network="net" in given, unix=True, families=families)
+    powers.keep(_POWERS)  # last, as the others may take more of them
 
 
 def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[str]) -> None:
@@ -178,6 +188,7 @@ def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[st
         (os.path.realpath(_SHELL), "rx"),
         (found(), "rx"),
         (os.path.realpath(SCRIPTS), "r"),
+        *_PARSER,
         (os.path.realpath(folder), "r" + "w" * (folder in writes)),
     ]
     if directory and {"read", "write"} & set(given):

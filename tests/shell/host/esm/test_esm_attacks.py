@@ -90,6 +90,8 @@ async def test_files_are_those_of_the_callers_directory(tmp_path: Path, place: P
     (work / "mine").write_text("mine")
     (work / "out").symlink_to("../other")
     (work / "up").symlink_to("..")
+    (work / "environ").symlink_to(f"/proc/{os.getpid()}/environ")  # of another process of the user's
+    (work / "fd").symlink_to(f"/proc/{os.getpid()}/fd/0")
     bodies = {
         "mine": "return Deno.readTextFileSync('mine')",
         "make": "Deno.writeTextFileSync('new', 'new'); return Deno.readTextFileSync('new')",
@@ -100,6 +102,10 @@ async def test_files_are_those_of_the_callers_directory(tmp_path: Path, place: P
         "link": "Deno.symlinkSync('/etc/passwd', 'l'); return Deno.readTextFileSync('l')",
         "hard": "Deno.linkSync('/etc/passwd', 'h'); return Deno.readTextFileSync('h')",
         "import": "return (await import(ctx.workingDir + '/out', {with: {type: 'text'}})).default",
+        **{
+            name: f"return (await import(ctx.workingDir + '/{name}', {{with: {{type: 'text'}}}})).default"
+            for name in ("environ", "fd")
+        },
         "proc": "return Deno.readTextFileSync('/proc/self/environ')",
     }
     text = esmodules.source(attacks(bodies))
@@ -109,7 +115,7 @@ async def test_files_are_those_of_the_callers_directory(tmp_path: Path, place: P
         assert await asked.said("mine") == "got mine"
         assert await asked.said("make") == "got new"
         # Of the originals: "Symlinks inside the allowed dir are followed"
-        for name in ("other", "out", "up", "overwrite", "link", "hard", "import", "proc"):
+        for name in ("other", "out", "up", "overwrite", "link", "hard", "import", "environ", "fd", "proc"):
             assert (await asked.said(name)).startswith("not: "), name
         assert (place / "other").read_text() == "other"
 
