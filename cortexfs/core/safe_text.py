@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 
 MAX_LINE = 1000
+MAX_LAST = 600  # bytes of what a process printed, in the sentence that it has ended
 
 # Default_Ignorable_Code_Point of Unicode 16.0, DerivedCoreProperties.txt, but for what prose needs.
 _IGNORABLE = (
@@ -72,3 +73,9 @@ def within(text: str) -> str:
 def one_line(text: str) -> str:
     """As one line, cut where it is longer than anybody reads."""
     return escaped(" ".join(text.split())[:MAX_LINE])[:MAX_LINE]
+
+
+def last_words(printed: bytes) -> str:
+    """The end of the sentence that a process has ended: the last of what it printed, if that is anything."""
+    said = one_line(printed[-MAX_LAST:].decode(errors="replace"))
+    return f"; it printed last: {said}" if said else ""

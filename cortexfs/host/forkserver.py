@@ -52,7 +52,7 @@ SERVE = "cortexfs.host.serve:serve"
 NAME = "cortexfs-host"  # as ps(1) shows it; at most 15 characters
 
 _PACKET = 64 << 10  # of what a starting host says
-_MAX_RIGHTS = 2
+_MAX_RIGHTS = 3
 # A process in an uninterruptible wait dies when that ends; nobody is kept waiting for it longer.
 _SWEEP_SECONDS = 2.0
 
@@ -225,13 +225,13 @@ class ForkServerProcess:
     # -- beginnings
 
     def _admit(self, spawn: hostcalls.Spawn, rights: list[int], *, whole: bool) -> None:
-        if not whole or not rights:
+        if not whole or len(rights) < 2:
             raise Fault("EHOSTDOWN", "no host can start: file descriptors were lost; too many are open")
-        control, *shown = rights
+        control, errors, *shown = rights
         connection = shown[0] if shown else None
         try:
             with self._vouching.rights(spawn.identity, spawn.met, connection) as following:
-                self._spawn(spawn, [control, *following])
+                self._spawn(spawn, [control, errors, *following])
         except OSError as error:
             raise Fault("EHOSTDOWN", f"no host can start: {error.strerror}") from error
 

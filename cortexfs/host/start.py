@@ -92,7 +92,7 @@ def start(
 
 
 def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, int | None, int | None]:
-    """Keep standard error, what this host was given, and nothing else of the fork server's."""
+    """Keep what this host was given, and nothing of the fork server's."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError, ValueError):  # the C library keeps two for itself
@@ -102,8 +102,10 @@ def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, in
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    close_others(2, status.fileno(), *rights)
-    control, pidfd, root_fd = (*rights, None, None)[:3]
+    control, errors, *own = rights
+    os.dup2(errors, 2)
+    close_others(2, status.fileno(), control, *own)
+    pidfd, root_fd = (*own, None, None)[:2]
     return socket.socket(fileno=control), pidfd, root_fd
 
 

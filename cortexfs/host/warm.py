@@ -38,7 +38,7 @@ Begin = Callable[[hostcalls.Spawn, list[int], socket.socket, Group | None], NoRe
 
 MODULE = "cortexfs.host.mcp.connection"
 _READY = b"r"
-_MAX_RIGHTS = 4  # a host's status and control sockets, a pidfd, a root
+_MAX_RIGHTS = 5  # a host's status and control sockets, what it prints to, a pidfd, a root
 
 
 class _Fork(msgspec.Struct, frozen=True, array_like=True):

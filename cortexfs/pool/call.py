@@ -234,7 +234,7 @@ async def name_the_end(host: Host) -> Fault:
     await in_task()
     with trio.move_on_after(EXIT_SECONDS):
         await host.exited.wait()
-    return Fault("EPROTO", f"the tool's process {host.describe_end()} during the call")
+    return Fault("EPROTO", f"the tool's process {host.describe_end(' during the call')}")
 
 
 def broken_by(error: Exception) -> Fault:

@@ -1,7 +1,6 @@
 """The daemon's end of the fork server: the process that makes hosts, what it is told, and what it tells.
 
-Rules: it is started before the daemon opens anything that hosts must not inherit. What hosts print comes into
-the log, bounded. Ending it ends every host.
+Rules: it is started before the daemon opens anything that hosts must not inherit. Ending it ends every host.
 This file must never know who gets which host.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import select
 import socket
 import time
@@ -21,12 +19,10 @@ from msgspec.msgpack import Decoder, Encoder
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.safe_text import one_line
 from cortexfs.core.starts import FORK_SERVER
+from cortexfs.pool.printed import Printed
 from cortexfs.pool.starter import Child, Starter
 
-MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
-_OUTPUT = 64 << 10
 END_SECONDS = 2.0  # for one that has broken off
 PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 
@@ -42,9 +38,10 @@ Heard = Callable[[hostcalls.FromForkServer], None]
 class ForkServers:
     """The fork server that there is now. Another one takes the place of one that has ended."""
 
-    def __init__(self, starter: Starter) -> None:
+    def __init__(self, starter: Starter, printed: Printed) -> None:
         self._starter = starter
-        self.now = ForkServer(*starter.first())
+        self._printed = printed
+        self.now = ForkServer(*starter.first(), printed)
 
     def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
         self.now.send(message, rights)
@@ -53,17 +50,14 @@ class ForkServers:
         """Hear each of them. `lost` is told when one has ended, and all hosts with it, `new` of the next."""
         while True:
             began = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.now.overhear)
-                while (received := await self.now.receive()) is not None:
-                    heard(received)
-                nursery.cancel_scope.cancel()
+            while (received := await self.now.receive()) is not None:
+                heard(received)
             lost()
             log.error("the fork server has ended, and all hosts with it; another one is started")
             await self.now.end()
             await trio.sleep_until(began + PAUSE)
             try:
-                self.now = ForkServer(*await self._starter.start(FORK_SERVER))
+                self.now = ForkServer(*await self._starter.start(FORK_SERVER), self._printed)
             except OSError as error:
                 log.error("no fork server can be started: %s", error.strerror)
                 return
@@ -83,10 +77,12 @@ class ForkServers:
 class ForkServer:
     """The process that makes hosts, and the channel to it."""
 
-    def __init__(self, child: Child, rights: Sequence[int]) -> None:
+    def __init__(self, child: Child, rights: Sequence[int], printed: Printed) -> None:
         """Take over one that the starter has started."""
         self.child = child
         self.socket, self._output = socket.socket(fileno=rights[0]), rights[1]
+        self._printed = printed
+        printed.add(self._output)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
         self.socket.setblocking(False)
 
@@ -120,14 +116,6 @@ class ForkServer:
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
-    async def overhear(self) -> None:
-        """Log what hosts say on standard error. All of it is read, or who prints would have to wait."""
-        while True:
-            await trio.lowlevel.wait_readable(self._output)
-            if not (said := os.read(self._output, _OUTPUT)):
-                return
-            log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
-
     async def end(self) -> None:
         """Wait until it has ended, which may take it a moment to end what its hosts left."""
         self.close()
@@ -139,6 +127,4 @@ class ForkServer:
     def close(self) -> None:
         """Have it end, and with it every host. May be repeated."""
         self.socket.close()
-        if self._output >= 0:
-            os.close(self._output)
-            self._output = -1
+        self._printed.end(self._output)

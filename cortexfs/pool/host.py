@@ -76,12 +76,15 @@ class Host:
         control: socket.socket,
         kill: Callable[[int], bool],
         pairs: Pairs,
+        errors: int,
     ) -> None:
         self.number = number
         self._pairs = pairs
         self.plugin, self.identity = key
         self.is_enclosed = hostcalls.is_enclosed(*key)
         self.control = control
+        self.errors = errors  # of which the daemon reads what it prints
+        self.last_words = ""  # with which its end is told, once it has ended
         self.pid = 0
         self._kill = kill
         self.calls = 0
@@ -162,13 +165,14 @@ class Host:
         if self.exited.is_set() or not self._kill(self.number):
             self.end()
 
-    def describe_end(self) -> str:
+    def describe_end(self, when: str = "") -> str:
+        how = f"exited with status {self.status}"
         if self.status is None:
-            return "broke off"
-        if self.status < 0:
+            how = "broke off"
+        elif self.status < 0:
             name = signal.Signals(-self.status).name if -self.status in list(signal.Signals) else "a signal"
-            return f"was killed by {name}"
-        return f"exited with status {self.status}"
+            how = f"was killed by {name}"
+        return how + when + self.last_words
 
 
 def announce(request: hostcalls.Request) -> bytes:

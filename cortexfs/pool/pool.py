@@ -15,6 +15,7 @@ This file must never know of frames, runners or the tree.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from cortexfs.pool.callers import Looker
 from cortexfs.pool.fork_client import ForkServers
 from cortexfs.pool.host import Host, Pairs
 from cortexfs.pool.people import People
+from cortexfs.pool.printed import Printed
 from cortexfs.pool.starter import Starter
 
 RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
@@ -55,7 +57,8 @@ class Pool:
     def __init__(self, limits: hostcalls.HostLimits, starter: Starter) -> None:
         self._limits = limits
         self.starter = starter
-        self._forks = ForkServers(self.starter)
+        self._printed = Printed()
+        self._forks = ForkServers(self.starter, self._printed)
         self.people = People(self._forks.send)
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._aside: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
@@ -74,6 +77,7 @@ class Pool:
         """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.looker.run)
+            nursery.start_soon(self._printed.run)
             await self._forks.run(self._heard, self._lost, self.people.introduce)
             nursery.cancel_scope.cancel()
 
@@ -116,6 +120,7 @@ class Pool:
 
     def _gone(self, host: Host, status: int | None) -> None:
         host.status = status
+        host.last_words = self._printed.end(host.errors)
         self.retire(host)
         del self._all[host.number]
         if self.by_pid.get(host.pid) is host:
@@ -210,14 +215,17 @@ class Pool:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         ours.shutdown(socket.SHUT_RD)  # a host has nothing to say here, and could send descriptors
-        host = Host(self._number, (plugin, identity), ours, self._kill, self.pairs)
+        errors, printed = os.pipe()
+        host = Host(self._number, (plugin, identity), ours, self._kill, self.pairs, errors)
         met = self.people.number(identity) if connection is None else 0
         shown = [] if connection is None else [connection.fileno()]
+        self._printed.add(errors)
         try:
-            with theirs:
+            with theirs, open(printed, "wb"):
                 spawn = hostcalls.Spawn(host.number, plugin, identity, self._limits, self.device, met)
-                self._forks.send(spawn, [theirs.fileno(), *shown])
+                self._forks.send(spawn, [theirs.fileno(), printed, *shown])
         except Fault:
+            self._printed.end(errors)
             ours.close()
             raise
         self._hosts[plugin, identity] = self._all[host.number] = host
@@ -317,3 +325,4 @@ class Pool:
         self._forks.now.close()
         self.pairs.close()
         self._lost()
+        self._printed.close()

@@ -170,6 +170,7 @@ def main() -> None:
     if sys.argv[1:] == ["silent"]:
         time.sleep(3600)
     if sys.argv[1:] == ["exits"]:
+        print("no key", file=sys.stderr)
         sys.exit(3)
     for line in sys.stdin:
         answer(json.loads(line))

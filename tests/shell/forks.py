@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import msgspec
 
@@ -238,10 +238,10 @@ class Forks:
         host = self._hosts[self._number] = Host(self._number, ours, identity)
         spawn = hostcalls.Spawn(self._number, self.plugin, identity, limits, self.device, met)
         with theirs:
-            self.say(spawn, theirs, *([connection] if connection else []))
+            self.say(spawn, theirs, self.errors, *([connection] if connection else []))
         return host
 
-    def say(self, message: hostcalls.ToForkServer, *rights: socket.socket) -> None:
+    def say(self, message: hostcalls.ToForkServer, *rights: socket.socket | BinaryIO) -> None:
         socket.send_fds(self.control, [msgspec.msgpack.encode(message)], [each.fileno() for each in rights])
 
     def hear(self) -> hostcalls.FromForkServer:

@@ -209,11 +209,11 @@ class DenoProcess(persistent.Warm[EsmCall]):
         with self._lock:
             self._put(answer)
 
-    def _tell(self, why: str, left: list[EsmCall]) -> None:
+    def _tell(self, why: str, printed: str, left: list[EsmCall]) -> None:
         if self._fatal:
             why = f"{why}: {self._fatal}"
         for call in left:
-            call.put(Fault("EPROTO", f"{self._who} {why}"))
+            call.put(Fault("EPROTO", f"{self._who} {why}{printed}"))
         if left or self._fatal:
             print(f"{self._who} {why}", file=sys.stderr)
 

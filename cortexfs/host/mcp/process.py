@@ -20,17 +20,20 @@ import anyio
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.process.children import variables_of_user
+from cortexfs.host.process.pipe_reader import Errors
 
 
 class ServerProcess(NamedTuple):
     process: Process
     stdin: FileIO
     stdout: FileIO
+    errors: Errors
 
 
 async def started(told: McpTarget) -> ServerProcess:
     hears, stdin = _pipe(1)
     says, stdout = _pipe(0)
+    prints, errors = _pipe(0)
     user = variables_of_user()
     home = user.get("HOME", "/")
     try:
@@ -40,21 +43,22 @@ async def started(told: McpTarget) -> ServerProcess:
                 *told.command,
                 stdin=hears,
                 stdout=says,
+                stderr=prints,
                 cwd=told.cwd or (home if os.access(home, os.R_OK | os.X_OK) else "/"),
                 env=user | told.environment,
                 start_new_session=True,
             )
     except BaseException as error:
-        stdin.close()
-        stdout.close()
+        for ours in (stdin, stdout, errors):
+            ours.close()
         if not isinstance(error, OSError):
             raise
         where = error.filename or told.command[0]
         raise Fault("EHOSTDOWN", f"it cannot be started: {where}: {error.strerror}") from None
     finally:
-        hears.close()
-        says.close()
-    return ServerProcess(process, stdin, stdout)
+        for theirs in (hears, says, prints):
+            theirs.close()
+    return ServerProcess(process, stdin, stdout, Errors(errors))
 
 
 async def ended(process: Process) -> None:

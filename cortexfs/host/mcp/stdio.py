@@ -266,7 +266,7 @@ class Pipe:
 
     async def __aenter__(self) -> Streams:
         self._loop = asyncio.get_running_loop()
-        self._process, self._stdin, self._stdout = await process.started(self._told)
+        self._process, self._stdin, self._stdout, self._errors = await process.started(self._told)
         # Without a bound, as who reads does not wait; the judge bounds what comes unasked.
         self._out, read = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
         write, self._in = anyio.create_memory_object_stream[SessionMessage](0)
@@ -275,6 +275,7 @@ class Pipe:
         self._look.register(self._stdout, select.EPOLLIN)
         self._leading = Leading(self._stdout, self._look, self._taken)
         self._loop.add_reader(self._look, self._leading.turn)
+        self._loop.add_reader(self._errors.file, self._pass_errors_on)
         self._is_open = True
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._carry())]
         return read, write
@@ -294,7 +295,8 @@ class Pipe:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._listen_no_more()
-            for file in (*self._ours, self._out, self._in, self._look, self._stdout):
+            self._loop.remove_reader(self._errors.file)
+            for file in (*self._ours, self._out, self._in, self._look, self._stdout, self._errors.file):
                 file.close()
             await process.ended(self._process)
             process.close(self._process)
@@ -309,6 +311,10 @@ class Pipe:
             call.items.put(_CLOSED)
         self._leading.nudge()
 
+    def _pass_errors_on(self) -> None:
+        if not self._errors.pass_on():
+            self._loop.remove_reader(self._errors.file)
+
     def _listen_no_more(self) -> None:
         self._loop.remove_reader(self._look)
         self._leading.stop()
@@ -320,7 +326,7 @@ class Pipe:
         if not self._judge.why:
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.ended(self._process), LEAVE_SECONDS)
-            self._judge.why = process.end_of(self._process)
+            self._judge.why = process.end_of(self._process) + self._errors.end()
         process.kill(self._process)
         self.ended.set()
         self._out.close()

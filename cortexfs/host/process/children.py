@@ -37,31 +37,25 @@ _leaders: set[int] = set()
 class ChildProcess:
     """One process and our ends of its pipes, none of which blocks."""
 
-    def __init__(self, *, with_errors: bool) -> None:
+    def __init__(self) -> None:
         self._pids: list[int] = []
         self.status = 0  # once it was reaped, as os.waitstatus_to_exitcode
         self.process: FileIO | None = None  # its pidfd
         self._their_input, self.stdin = pipe()
         self.stdout, self._their_output = pipe()
-        # Without, its errors are the host's: the daemon's log.
-        self.stderr: FileIO | None = None
-        self._their_errors: FileIO | None = None
-        if with_errors:
-            self.stderr, self._their_errors = pipe()
+        self.stderr, self._their_errors = pipe()
         for ours in (self.stdin, self.stdout, self.stderr):
-            if ours is not None:
-                os.set_blocking(ours.fileno(), False)
+            os.set_blocking(ours.fileno(), False)
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> FileIO:
         """Start it in this thread's working directory; its pidfd."""
-        streams = (self._their_input, self._their_output, self._their_errors or 2)
+        streams = (self._their_input, self._their_output, self._their_errors)
         with _lock:
             _keep_to_ourselves()
             spawn(self._pids, argv, environment, streams)
             _leaders.update(self._pids)
-        for theirs in (self._their_input, self._their_output, self._their_errors):
-            if theirs is not None:
-                theirs.close()
+        for theirs in streams:
+            theirs.close()
         self.process = owned(os.pidfd_open, self._pids[0])
         return self.process
 

@@ -191,7 +191,7 @@ class Companion(persistent.Warm[_Call]):
                 raise Fault("EPROTO", f"answered the call {said.id}, which there never was")
             self._sort(said.id, said, len(line), said.output is not None)
 
-    def _tell(self, why: str, left: list[_Call]) -> None:
+    def _tell(self, why: str, printed: str, left: list[_Call]) -> None:
         for call in left:
-            call.put(Fault("EPROTO", f"the child of the tool {call.program.name} {why}"))
+            call.put(Fault("EPROTO", f"the child of the tool {call.program.name} {why}{printed}"))
         print(f"{self._program.argv[0]}: the warm child {why}", file=sys.stderr)

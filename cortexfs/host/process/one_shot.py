@@ -162,7 +162,7 @@ class _Exchange:
     def __init__(self, request: bytes, limit: int) -> None:
         self._waker = Waker()
         self.wake = self._waker.wake  # called on cancel
-        self._child = children.ChildProcess(with_errors=True)
+        self._child = children.ChildProcess()
         self._left = memoryview(request)
         self._limit = limit
         self._output, self._errors = bytearray(), bytearray()
@@ -179,7 +179,6 @@ class _Exchange:
         except OSError as error:
             raise failed_to_spawn(program.name, error) from None
         errors = self._child.stderr
-        assert errors is not None
         self._expect(self._waker.file, select.POLLIN, self._cancel)
         self._expect(process, select.POLLIN, self._finish)
         self._expect(self._child.stdin, select.POLLOUT, self._write)

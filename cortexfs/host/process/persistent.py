@@ -29,7 +29,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children
 from cortexfs.host.process.one_shot import status_text
-from cortexfs.host.process.pipe_reader import ChildLines, Leading
+from cortexfs.host.process.pipe_reader import ChildLines, Errors, Leading
 from cortexfs.tools.support.paths import owned
 
 LET_GO_SECONDS = 0.5  # a cancelled run must end within one
@@ -110,7 +110,8 @@ class Warm(ABC, Generic[C]):
         self._broken = ""  # why what it says is not read any more
         self._is_mute = False
         self._waker = owned(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._child = children.ChildProcess(with_errors=False)
+        self._child = children.ChildProcess()
+        self._errors = Errors(self._child.stderr)
         self._look = select.epoll()
         self._leading = Leading(self._child.stdout, self._look, self._taken)
 
@@ -123,8 +124,8 @@ class Warm(ABC, Generic[C]):
         """A line of it; a Fault with what is wrong about it."""
 
     @abstractmethod
-    def _tell(self, why: str, left: list[C]) -> None:
-        """It has ended, and these calls have not."""
+    def _tell(self, why: str, printed: str, left: list[C]) -> None:
+        """It has ended, and these calls have not; `printed` ends the sentence that says why."""
 
     def _give_up(self, overdue: list[int]) -> None:
         """It did not let go of these in time."""
@@ -201,7 +202,7 @@ class Warm(ABC, Generic[C]):
             return
         process = self._child.process
         assert process is not None
-        for file in (self._child.stdout, process, self._waker):
+        for file in (self._child.stdout, self._errors.file, process, self._waker):
             self._look.register(file, select.EPOLLIN)
         self._running = True
         answer.put(None)
@@ -255,6 +256,8 @@ class Warm(ABC, Generic[C]):
         ready = {fd for fd, _ in self._look.poll(left)}
         if waits:
             self._look.unregister(self._child.stdin)
+        if self._errors.file.fileno() in ready and not self._errors.pass_on():
+            self._look.unregister(self._errors.file)
         if self._waker.fileno() in ready:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._waker.fileno())
@@ -319,13 +322,14 @@ class Warm(ABC, Generic[C]):
     def _end(self, why: str) -> None:
         self._child.kill()
         self._leading.stop()
+        printed = self._errors.end()
         with self._lock:
             self._closing = True
             left, self._calls = [*self._calls.values()], {}
             self._close()
         if why == "ended":
             why = f"ended with {status_text(self._child.status)}"
-        self._tell(why, [call for call in left if not call.ended])
+        self._tell(why, printed, [call for call in left if not call.ended])
 
     def _close(self) -> None:
         self._child.end()

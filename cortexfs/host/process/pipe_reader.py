@@ -5,6 +5,7 @@ A call that reads for itself spares two wake-ups: of the thread, and of the call
 
 Rules: one reads at a time. Who reads also sorts what is said to others, so it must not be interrupted in the
 midst of it: a call leads in `runtime.shielded`. Whatever else it is to hear of comes with a `nudge`.
+What it prints on standard error is not an answer: that goes to the daemon's log, and the last of it is kept.
 This file must never know what is said.
 """
 
@@ -18,6 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import FileIO
 
+from cortexfs.core.safe_text import MAX_LAST, last_words
+
+_CHUNK = 64 << 10
 _ONE = (1).to_bytes(8, "little")
 
 
@@ -78,6 +82,27 @@ class Leading:
             self._reading.acquire()
             with self._nudging:
                 self._nudges.close()
+
+
+class Errors:
+    """The standard error of a child, by our end of its pipe, which does not block."""
+
+    def __init__(self, file: FileIO) -> None:
+        self.file = file
+        self._last = b""
+
+    def pass_on(self) -> bool:
+        """To our own. Returns False when there is no more."""
+        printed = self.file.read(_CHUNK)
+        if printed:
+            os.write(2, printed)
+            self._last = (self._last + printed)[-MAX_LAST:]
+        return printed != b""
+
+    def end(self) -> str:
+        """Returns what to add to the sentence that it has ended."""
+        self.pass_on()
+        return last_words(self._last)
 
 
 class ChildLines:

@@ -175,6 +175,7 @@ async def test_large_requests_and_answers_side_by_side(tmp_path: Path) -> None:
         ("os.write(1, b'\\xff\\n')", "broke the protocol: it said a line that is none"),
         ("while 1: raw('x' * 65536)", "broke the protocol: it said a line that is over the limit"),
         ("os._exit(3)", "ended with exit status: 3"),
+        ("print('no luck', file=sys.stderr); os._exit(3)", "exit status: 3; it printed last: no luck"),
         ("os.abort()", "ended with signal: 6 (SIGABRT)"),
         ("os.close(1); time.sleep(1000)", "closed its output"),
     ],

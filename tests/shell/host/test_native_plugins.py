@@ -260,7 +260,7 @@ async def test_a_call_stands_where_its_caller_does(tmp_path: Path, fixture: host
     ("tool", "how"),
     [
         ("exit", "exited with status 3"),
-        ("abort", "was killed by SIGABRT"),
+        ("abort", "was killed by SIGABRT during the call; it printed last: out of luck"),
         ("crash", "was killed by SIGSEGV"),
         ("overflow", "was killed by SIGSEGV"),
         ("lie", "was killed by SIGSEGV"),
@@ -270,6 +270,7 @@ async def test_a_call_stands_where_its_caller_does(tmp_path: Path, fixture: host
 async def test_a_crash_ends_its_host_and_nothing_else(
     tmp_path: Path, fixture: hostcalls.Plugin, tool: str, how: str
 ) -> None:
+    # abi.md 4.58
     async with serving(tmp_path) as world:
         other = await world.pid()
         before = (await call(world, fixture, "where")).output.split()[0]

@@ -57,7 +57,7 @@ class OneHost:
     def release(self, host: Host, stuck: bool, worn: bool) -> None:
         self.released.append(stuck)
 
-    def describe_end(self) -> str:
+    def describe_end(self, when: str = "") -> str:
         return "was killed by SIGKILL"
 
 

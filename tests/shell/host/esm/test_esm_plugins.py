@@ -289,6 +289,7 @@ async def test_what_does_not_load(tmp_path: Path, place: Path) -> None:
         "syntax": ("export const tools = [", "Expression expected"),
         "onload": ("export async function onLoad() { throw new Error('no key') }", "no key (in onLoad)"),
         "exits": ("Deno.exit(0)", "ended with exit status: 0"),
+        "says": ("console.error('no key'); Deno.exit(2)", "exit status: 2; it printed last: no key"),
         "twice": ("const t = {definition: {name: 'a'}, execute() {}}; export const tools = [t, t]", "twice"),
         "odd": (
             "export const tools = [{definition: {name: 'a', description: 1}, execute() {}}]",

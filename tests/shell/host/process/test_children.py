@@ -21,7 +21,7 @@ def test_no_descriptor_goes_on_to_a_child(kernel: str, monkeypatch: pytest.Monke
     # "Let no descriptor through but the three"
     if kernel != "this":
         monkeypatch.setattr(syscalls, "close_on_exec", refused)
-    child = children.ChildProcess(with_errors=False)
+    child = children.ChildProcess()
     with open(os.devnull) as left_open:
         os.set_inheritable(left_open.fileno(), True)
         child.start(["/bin/ls", "/proc/self/fd"], {})

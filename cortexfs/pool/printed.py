@@ -1,0 +1,59 @@
+"""The standard error of processes: it comes into the log, and the last of it to who asks why one has ended.
+
+Rules: all of it is read, or who prints would have to wait. Each has a pipe of its own, as whoever shares one
+could close it to all others. A pipe is closed with its process, whoever else still holds its other end.
+This file must never know what a host is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+
+import trio
+
+from cortexfs.core.safe_text import MAX_LAST, last_words, one_line
+
+MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
+_READ = 64 << 10
+
+log = logging.getLogger("cortexfs")
+
+
+class Printed:
+    """The pipes of all that print."""
+
+    def __init__(self) -> None:
+        self._ready = select.epoll()
+        self._words: dict[int, bytes] = {}
+
+    def add(self, pipe: int) -> None:
+        """Takes this end of a pipe over, until `end`."""
+        self._ready.register(pipe, select.EPOLLIN)
+        self._words[pipe] = b""
+
+    def end(self, pipe: int) -> str:
+        """Returns what to add to the sentence that it has ended. May be repeated."""
+        if pipe not in self._words:
+            return ""
+        self._hear()
+        os.close(pipe)
+        return last_words(self._words.pop(pipe))
+
+    def close(self) -> None:
+        """When all have ended. May be repeated."""
+        self._ready.close()
+
+    async def run(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._ready)
+            self._hear()
+
+    def _hear(self) -> None:
+        for pipe, _ in self._ready.poll(0):
+            if not (said := os.read(pipe, _READ)):
+                self._ready.unregister(pipe)
+                continue
+            self._words[pipe] = (self._words[pipe] + said)[-MAX_LAST:]
+            log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
