@@ -25,6 +25,7 @@ from cortexfs.chat.diffs import Read
 from cortexfs.core import frames, jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import escaped, one_line, within
+from cortexfs.core.talk import refusals
 
 BRIEF = 200  # characters of what a tool is called with
 LONG = 1000  # and where somebody is to decide about it
@@ -108,10 +109,10 @@ def page(name: str, rest: list[Show]) -> ShownCall:
 
 
 def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
-    """Returns a call's result, named where other things have been shown since the call was made."""
+    """Returns a call's result, named where it failed or other things have been shown since the call."""
     kind: Kind = "failed" if frame.is_error else "result"
-    named = [Show(kind, f"{one_line(frame.name)}:")] if is_apart else []
-    text = frame.output.rstrip("\n")
+    named = [Show(kind, f"{one_line(frame.name)}:")] if is_apart and not frame.is_error else []
+    text = (refusals.told(frame) if frame.is_error else frame.output).rstrip("\n")
     lines = text.split("\n", RESULT_LINES)
     told = [Show(kind, f"  {_cut(each)}") for each in lines[:RESULT_LINES]]
     if len(lines) > RESULT_LINES:

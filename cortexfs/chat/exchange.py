@@ -100,7 +100,7 @@ class Exchange:
                 self._show(Show("question", UNASKED.format(one_line(asked.name))))
             self.do(self._talk.decide(decision or "deny", call=asked.call))
         try:
-            interrupts = len(os.read(pipe, 64))
+            interrupts = os.read(pipe, 64).count(signal.SIGINT)  # other signals are there as well
         except BlockingIOError:
             return
         for _ in range(interrupts):

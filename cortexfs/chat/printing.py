@@ -1,8 +1,8 @@
 """A talk as plain text: for pipes, for terminals that can do no more, and for `ctx send`.
 
 Rules: answers go to stdout, as they are where a program reads and escaped where a terminal shows them;
-everything else goes to stderr, and what tools do only where a person looks. What a stream cannot encode is
-replaced.
+everything else goes to stderr, and what tools do only where a person looks or it failed. What a stream cannot
+encode is replaced.
 This file must never know conversations.
 """
 
@@ -62,7 +62,7 @@ class Printer:
                 self._break()
                 self._out.write(quoted(show.text) + "\n")
                 self._out.flush()
-            case kind if self._chatty or kind in ("error", "question"):
+            case kind if self._chatty or kind in ("error", "failed", "question"):
                 self._break()
                 print(marked(show, self._err.encoding), file=self._err, flush=True)
 

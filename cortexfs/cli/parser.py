@@ -25,6 +25,7 @@ COMMANDS = {
     "status": ("shell.look", "what the mount says about itself"),
     "doctor": ("mount.doctor", "check the installation and the mount, and say how to mend them"),
     "ls": ("shell.look", "list objects"),
+    "ask": ("ask.ask", "ask a model or an agent one question"),
     "run": ("run", "run an object"),
     "chat": ("talk.chat", "talk with a model or agent"),
     "send": ("talk.send", "say something to an object, and print the answer"),
@@ -52,7 +53,7 @@ HIDDEN = {"complete": ("shell.complete", "")}
 class CommandArgument(NamedTuple):
     """An argument or option, as argparse takes it."""
 
-    name: str
+    name: str  # or several spellings of an option: -m --model
     how: Mapping[str, Any]
 
 
@@ -85,6 +86,10 @@ PLACES = (
     arg("--config", "DIR", "where config.toml is (default: CTX_CONFIG)"),
 )
 MOUNTED = (ROOT, *PLACES)
+FAIL_ON_DENIED = "CTX_FAIL_ON_DENIED"
+FAIL_ON_DENIED_FLAG = flag(
+    "--fail-on-denied", f"end with status 13 where a call of an agent was denied (also: {FAIL_ON_DENIED}=1)"
+)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -93,7 +98,14 @@ class CommandParser(argparse.ArgumentParser):
     intermixed = takes_command = False  # as Command has them
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        return (super().parse_intermixed_args if self.intermixed else super().parse_args)(args, namespace)
+        if not self.intermixed:
+            return super().parse_args(args, namespace)
+        words = [each.dest for each in self._actions if each.nargs == "*" and not each.option_strings]
+        place = args.index("--") if words and "--" in args else len(args)  # what follows is no option
+        found = super().parse_intermixed_args(args[:place], namespace)
+        for name in words:
+            setattr(found, name, [*getattr(found, name), *args[place + 1 :]])
+        return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if not self.takes_command:
@@ -185,7 +197,7 @@ def _filled(made: CommandParser, of: Command) -> CommandParser:
     made.description = f"{of.summary[:1].upper()}{of.summary[1:]}."
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     for argument in of.arguments:
-        action = made.add_argument(argument.name, **argument.how)
+        action = made.add_argument(*argument.name.split(), **argument.how)
         action.required &= (
             action.nargs != argparse.REMAINDER
         )  # or an error about a missing OBJECT asks for both

@@ -20,10 +20,11 @@ from cortexfs.chat.diffs import MAX_FILE
 from cortexfs.chat.printing import Printer
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.bounded import ask
-from cortexfs.cli.parser import CommandArgument, arg
+from cortexfs.cli.parser import FAIL_ON_DENIED, CommandArgument, arg
 from cortexfs.core import frames
-from cortexfs.core.errors import Fault
-from cortexfs.core.frames import AnyFrame
+from cortexfs.core.errors import Fault, exit_status
+from cortexfs.core.frames import AnyFrame, ToolResult
+from cortexfs.core.talk import refusals
 from cortexfs.core.talk.requests import Scope
 
 OUTPUTS = ("jsonl", "text")
@@ -94,3 +95,19 @@ def printing(chosen: str) -> tuple[Callable[[AnyFrame], None], Callable[[Show], 
     if chosen == "text":
         return lambda frame: None, Printer(sys.stdout, sys.stderr).show
     return line, lambda show: None
+
+
+class DeniedCalls:
+    """The denied calls of a run, where its user wants them to count as a failure of it."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted or os.environ.get(FAIL_ON_DENIED) == "1"
+        self._found = False
+
+    def hear(self, frame: AnyFrame) -> None:
+        self._found |= isinstance(frame, ToolResult) and refusals.is_denied(frame)
+
+    def status(self, status: int) -> int:
+        """Returns the exit status in the place of the run's own."""
+        cancelled = status == exit_status("ECANCELED")
+        return exit_status("EACCES") if self._found and self._is_wanted and not cancelled else status

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 
 from cortexfs.core import frames, lines, wire
 from cortexfs.core.safe_text import prose
+from cortexfs.core.talk import refusals
 
 _header = wire.HEADER.pack  # wire.message without the call, as each run says several
 
@@ -119,12 +120,14 @@ class TextVoice(Voice):
                 told, self._spoken = self._spoken, False
                 return b"" if told else self._output("".join(part.text for part in frame.content))
             case frames.Progress() if self._terminal_err:
-                return wire.message(wire.STDERR, f"{self.object}: {prose(frame.message.rstrip())}\n".encode())
+                return self._note(frame.message)
             case frames.Media():
                 fields = frame.attachment if isinstance(frame.attachment, dict) else {}
                 text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
                 self._mid_line = False
                 return wire.message(wire.STDOUT, f"{prose(text)}\n".encode())
+            case frames.ToolResult() if frame.is_error:
+                return self._note(refusals.told(frame))
         return b""
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
@@ -141,6 +144,9 @@ class TextVoice(Voice):
 
     def _complaint(self, code: str, message: str) -> bytes:
         return f"{self.object}: {code}: {prose(message.rstrip())}\n".encode()
+
+    def _note(self, text: str) -> bytes:
+        return wire.message(wire.STDERR, f"{self.object}: {prose(text.rstrip())}\n".encode())
 
 
 def printed(kind: int, data: bytes) -> bytes:

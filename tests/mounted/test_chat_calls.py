@@ -69,8 +69,8 @@ def test_calls_and_results(shown: Screen) -> None:
     )
     shown.wait('\u25b8 fs.read path=README.md wild="\\u001b[2J"\n  line 0\n')
     shown.wait("  line 7\n  ... 42 more lines\n")
-    shown.wait("\u25b8 t\n  no such \\x9b2J\n")
-    assert re.search(f"{RED}  no such", shown.coloured)
+    shown.wait("\u25b8 t\n  t: no such \\x9b2J\n")
+    assert re.search(f"{RED}  t: no such", shown.coloured)
     leave(shown)
 
 

@@ -16,11 +16,11 @@ import re
 from collections.abc import Mapping
 
 from cortexfs.core.jsontext import clipped, shown
+from cortexfs.core.talk.refusals import DENIED, GO_ON, MARK
 
 MAX_OUTPUT = 16 << 10  # bytes of UTF-8 of one output that a model is given
 LINE = 40  # and of those the line about what is not there, at most
 MAX_ATTRIBUTE = 64
-MARK = "tool_output"
 
 # What a reader might take for one of our marks: also in capitals, with blanks, and after the wide forms of <.
 _MARK = re.compile(r"[<\uff1c\ufe64](?=[\W_]{0,64}tool[\W_]{0,64}output)", re.IGNORECASE)
@@ -86,8 +86,7 @@ def malformed(why: str) -> str:
 
 def denied(reason: str) -> str:
     """Not allowed, by whomever."""
-    told = f"This call is not allowed: {_sentence(reason)}"
-    return f"{told} Do not try it again. Go on without it, or say what you could not do."
+    return f"{DENIED} {_sentence(reason)} {GO_ON}"
 
 
 def shortened(text: str, limit: int) -> str:

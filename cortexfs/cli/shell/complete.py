@@ -104,6 +104,11 @@ def _objects(current: str, root: str | None) -> list[str]:
     return _called(current, _live(root), objects.ORDER)
 
 
+def _talking(current: str, root: str | None) -> list[str]:
+    """Tools hold no talks."""
+    return _called(current, _live(root), ("agent", "model"))
+
+
 def _called(current: str, point: str, classes: tuple[str, ...]) -> list[str]:
     """Bare names, and whole ones as soon as a class has been typed."""
     whole = [objects.short(point, path) for class_ in classes for path in objects.paths_of(point, class_)]
@@ -177,12 +182,20 @@ def _callers(current: str, root: str | None) -> list[str]:
     return [*agents, *(user.pw_name for user in pwd.getpwall())]
 
 
+def _templates(current: str, root: str | None) -> list[str]:
+    from cortexfs.cli.ask import template
+
+    return template.known()
+
+
 # By the name that the program uses for an argument, else by the one that its help does.
 VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "runnable": _objects,
     "wanted": _objects,
     "logged": _logged,
-    "OBJECT": lambda current, root: _called(current, _live(root), ("agent", "model")),  # tools hold no talks
+    "OBJECT": _talking,
+    "asked": _talking,
+    "TEMPLATE": _templates,
     "CLASS|OBJECT": lambda current, root: [*CLASSES, *_objects(current, root)],
     "PLUGIN": _plugins,
     "PROVIDER": _providers,

@@ -13,11 +13,11 @@ from cortexfs.chat.exchange import Decide, Exchange, PersonLeft
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import EDIT, Talk, answer
 from cortexfs.cli import talking
-from cortexfs.cli.parser import Command, arg
+from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg
 from cortexfs.client import Failed, new_id
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, exit_status
-from cortexfs.core.frames import Approval, Done, Error
+from cortexfs.core.frames import AnyFrame, Approval, Done, Error
 from cortexfs.core.talk.requests import Decision, Input
 
 
@@ -32,17 +32,17 @@ def run(options: argparse.Namespace) -> int:
     heard, show = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
     show = show if chosen == "text" or not is_asked else _asking
-    decide = _decider(frozenset(options.approve), is_asked, talk, show)
+    decide = decider(frozenset(options.approve), is_asked, talk, show)
+    denials = talking.DeniedCalls(options.fail_on_denied)
+
+    def hear(frame: AnyFrame) -> None:
+        denials.hear(frame)
+        heard(frame)
+
     with where.connect() as conversation:
-        exchange = Exchange(talk, conversation, show, heard=heard, decide=decide)
+        exchange = Exchange(talk, conversation, show, heard=hear, decide=decide)
         try:
-            exchange.do(talk.say(said, options.id))
-            exchange.run()
-        except PersonLeft as left:
-            return left.status
-        except BrokenPipeError:  # nobody reads: as with exec, the run ends with its reader
-            exchange.cancel()
-            raise
+            return denials.status(carry_out(exchange, talk, said, options.id))
         except Failed as failed:
             if chosen == "text":
                 raise
@@ -50,6 +50,18 @@ def run(options: argparse.Namespace) -> int:
             heard(Error(run=failed.run, code=failed.code, message=failed.message))
             heard(Done(run=failed.run, status="error", code=failed.code))
             return exit_status(failed.code)
+
+
+def carry_out(exchange: Exchange, talk: Talk, said: Input, id_: str | None = None) -> int:
+    """Say it; the exit status of what came of it. Failed where the connection is lost."""
+    try:
+        exchange.do(talk.say(said, id_))
+        exchange.run()
+    except PersonLeft as left:
+        return left.status
+    except BrokenPipeError:  # nobody reads: as with exec, the run ends with its reader
+        exchange.cancel()
+        raise
     # A run that was denied what it asked may end well before it is cancelled; its user has interrupted it.
     return exit_status("ECANCELED") if talk.interrupted else talk.status
 
@@ -68,7 +80,7 @@ def _asking(show: Show) -> None:
         Printer(sys.stderr, sys.stderr).show(show)
 
 
-def _decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
+def decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
     def decide(asked: Approval, pipe: int) -> Decision | None:
         if asked.name in approved:
             return "allow_once"
@@ -99,7 +111,8 @@ def _decided(pipe: int) -> Decision:
 
 
 _TEXT = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
-_APPROVE = "allow each call of this tool; may be repeated (default: asked on a terminal, else denied)"
+_ALLOW = "allow each call of this tool; may be repeated (default: asked on a terminal, else denied)"
+APPROVE = arg("--approve", "TOOL", _ALLOW, action="append", default=[])
 COMMANDS = {
     "send": Command(
         run,
@@ -109,7 +122,8 @@ COMMANDS = {
             *talking.session(),
             arg("--cwd", "DIR", "where the session works (default: here, for an agent's new one)"),
             arg("--id", "ID", "a name for this message, so that a retry says it once"),
-            arg("--approve", "TOOL", _APPROVE, action="append", default=[]),
+            APPROVE,
+            FAIL_ON_DENIED_FLAG,
             talking.OUTPUT,
         ),
         (

@@ -215,7 +215,7 @@ def test_a_result_is_its_first_lines() -> None:
     assert resulted(result("a\n"), is_apart=False) == [Show("result", "  a")]
     assert resulted(result("\n\n"), is_apart=False) == [Show("result", "  (nothing)")]
     failed = resulted(result("no\x1b[2J", is_error=True), is_apart=True)
-    assert failed == [Show("failed", "t:"), Show("failed", "  no\\x1b[2J")]
+    assert failed == [Show("failed", "  t: no\\x1b[2J")]
     assert STYLES["failed"] == "31"
     nine = resulted(result("x\n" * 9), is_apart=False)
     assert nine[-1].text == "  ... 1 more line"

@@ -34,12 +34,12 @@ def test_what_tools_do_is_shown(world: World, chat: Chat) -> None:
     )
     chat.read()
     kinds = [show.kind for show in chat.shown]
-    results = ["end", "result", "result", "end", "failed", "failed"]
+    results = ["end", "result", "result", "end", "failed"]
     assert kinds == ["answer", "end", "call", *results, "end", "progress"]
     shown = [show.text for show in chat.shown if show.kind not in ("answer", "end")]
     assert shown[:2] == ['fs.read path="x\\u001b[2J"', "  a"]
     assert shown[2] == "  b\\x1b" + "c" * 300
-    assert shown[3:] == ["fs.read:", "  no such file", "half way"]
+    assert shown[3:] == ["  fs.read: no such file", "half way"]
     assert chat.talk.doing == "thinking"
 
 

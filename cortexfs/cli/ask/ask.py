@@ -1,0 +1,272 @@
+"""`ctx ask`: one question to a model or an agent, and its answer.
+
+Main path: `run` makes the options whole (template.py), reads what goes along (attach.py), chooses the session
+(place.py), and has the exchange of `ctx send` carry it, whose frames answer.py prints.
+
+Rules: everything that can be wrong with a question is said before it is sent. What keeps nothing is a temp
+session, which is in the daemon's memory alone and ends with the connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from cortexfs.chat.commands import ChatPlace
+from cortexfs.chat.exchange import Exchange
+from cortexfs.chat.state import Talk
+from cortexfs.cli import kept, mounts, output, progress, talking
+from cortexfs.cli.ask import answer, attach, place, schema, template, tools
+from cortexfs.cli.ask.answer import Answer
+from cortexfs.cli.ask.place import LastQuestion
+from cortexfs.cli.ask.template import AskOptions
+from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg, flag
+from cortexfs.cli.talk.send import APPROVE, carry_out, decider
+from cortexfs.client import attaching, new_id
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.talk.requests import Input, Scope
+from cortexfs.models.ask.model import parameters
+
+REPEATED: Any = {"action": "append", "default": []}
+# Fields of an input that are no options of a model.
+FIELDS = ("content", "input", "messages", "role", "schema", "system", "task", "tool_choice", "tools")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.templates:
+        return _list(options.json)
+    asked, values = _given(options), _pairs("-p", options.param)
+    if options.template:
+        asked = template.load(options.template).under(asked)
+    if options.save:
+        return _save(options, asked, values)
+    if values and not options.template:
+        raise Fault("EINVAL", "-p gives a template its variables; say which with -t")
+    root = mounts.answering(options.root)
+    keeps, goes_on = kept.is_on() and not options.no_log, getattr(options, "continue")
+    if not keeps and (goes_on or options.session):
+        raise Fault("EINVAL", "what keeps nothing has no session to go on with; leave out -c and --session")
+    before = place.last(root) if goes_on else None
+    if before:
+        asked = _continued(asked, before)
+    asked = asked.filled(values, _spoken(options.text, asked.attachments))
+    session = before.session if before else place.chosen(options.session)
+    with _place(root, asked, session, "private" if keeps else "temp") as (where, model):
+        question = LastQuestion(root, model.whole, session, asked.tools, asked.system)
+        return _ask(options, asked, where, model, question if keeps else None)
+
+
+def _given(options: argparse.Namespace) -> AskOptions:
+    """The part of the command line that a template may have as well."""
+    chosen = _pairs("-o", options.option)
+    if wrong := sorted(chosen.keys() & set(FIELDS)):
+        raise Fault("EINVAL", f"-o {wrong[0]}: is no option of a model; see: ctx ask --help")
+    wanted = options.schema
+    if wanted and (os.path.isfile(wanted) or wanted.endswith(".json")):
+        wanted = attach.file(wanted).decode(errors="replace")
+    if wanted:
+        _check_schema(schema.read(wanted))
+    return AskOptions(
+        system=options.system or "",
+        model=options.asked or "",
+        options={
+            key: value for name, text in chosen.items() for key, value in parameters(f"{name}={text}").items()
+        },
+        schema=wanted or "",
+        attachments=tuple(options.attach),
+        tools=tuple(options.tool),
+        extract=options.extract,
+    )
+
+
+def _check_schema(wanted: dict[str, Any]) -> None:
+    from cortexfs.models.ask.structured import Schema  # only those who want one pay for it
+
+    Schema(wanted)
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if wrong := next((key for key, equals, _ in pairs if not (key and equals)), None):
+        raise Fault("EINVAL", f"{option} {wrong}: say KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def _list(as_json: bool) -> int:
+    there = {name: template.load(name) for name in template.known()}
+    if as_json:
+        output.emit([{"template": name, **msgspec.to_builtins(one)} for name, one in there.items()])
+    elif there:
+        rows = [(name, one.model or "-", one.prompt or one.system) for name, one in there.items()]
+        output.table(("template", "model", "prompt"), rows)
+    else:
+        output.say("there are no templates; make one: ctx ask --save NAME -s 'be terse'")
+    return EXIT_OK
+
+
+def _save(options: argparse.Namespace, asked: AskOptions, values: dict[str, str]) -> int:
+    if attach.STDIN in asked.attachments:
+        raise Fault("EINVAL", "-a - is of one question; a template can name files and addresses")
+    prompt = " ".join(options.text) or asked.prompt
+    files = tuple(each if "://" in each else os.path.abspath(each) for each in asked.attachments)
+    asked = replace(asked, prompt=prompt, attachments=files, defaults=asked.defaults | values)
+    path = template.save(options.save, asked)
+    output.say(f"saved {path}; use it: ctx ask -t {options.save}")
+    return EXIT_OK
+
+
+def _continued(asked: AskOptions, before: LastQuestion) -> AskOptions:
+    if asked.tools and not before.tools:
+        raise Fault(
+            "EINVAL", "the last question had no tools, and its session cannot be given any; leave out -T"
+        )
+    same = {"model": before.object, "tools": asked.tools or before.tools}
+    return replace(asked, **same, system=asked.system or before.system)
+
+
+def _spoken(words: list[str], attachments: tuple[str, ...]) -> str:
+    """The text of the question, with standard input at its end where that is a pipe or a file."""
+    said = " ".join(words)
+    kind = os.fstat(0).st_mode
+    is_fed = stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)
+    if not is_fed or attach.STDIN in attachments:
+        return said
+    piped = attach.piped().decode(errors="replace").rstrip("\n")
+    return "\n\n".join(filter(None, (said, piped)))
+
+
+@contextlib.contextmanager
+def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator[tuple[ChatPlace, ChatPlace]]:
+    """The object that is asked, and the one that was named: with tools, an agent that has them is asked."""
+    model = place.named(root, asked.model or place.MAIN, scope)
+    if not asked.tools:
+        yield model, model
+        return
+    if model.is_agents:
+        raise Fault("EINVAL", f"{model.whole} is an agent, with tools of its own; -T goes with a model")
+    holder = place.agent_of(session)
+    with tools.offered(root, holder.partition("/")[2], model.name, asked.tools):
+        yield place.named(root, f"home/{os.getuid()}/{holder}", scope), model
+
+
+def _ask(
+    options: argparse.Namespace,
+    asked: AskOptions,
+    where: ChatPlace,
+    model: ChatPlace,
+    question: LastQuestion | None,
+) -> int:
+    said = _input(asked, where, model)
+    session = question.session if question else place.new_session()
+    cwd = where.beginning(session)
+    talk = Talk(where.name, session, where.scope, new_id, cwd, where.sight(session, cwd))
+    denials = talking.DeniedCalls(options.fail_on_denied)
+    with contextlib.ExitStack() as waiting:
+        waiting.enter_context(progress.shown(f"waiting for {model.name}"))
+        heard = Answer(asked.extract or options.json, waiting)
+        is_asked = sys.stdin.isatty() and sys.stderr.isatty()
+        decide = decider(frozenset(options.approve), is_asked, talk, heard.show)
+
+        def hear(frame: Any) -> None:
+            heard.hear(frame)
+            denials.hear(frame)
+
+        with where.connect() as conversation:
+            exchange = Exchange(talk, conversation, heard.show, heard=hear, decide=decide)
+            try:
+                status = denials.status(carry_out(exchange, talk, said))
+            finally:
+                if question and talk.last:
+                    place.remember(question)
+    return _printed(options, asked, heard, model, session, status)
+
+
+def _printed(
+    options: argparse.Namespace, asked: AskOptions, heard: Answer, model: ChatPlace, session: str, status: int
+) -> int:
+    """Print what was held, and what was asked for beside it."""
+    text, is_block = heard.text, asked.extract and status == EXIT_OK
+    fields, told = answer.usage(heard.tokens, model.name) if options.json or options.usage else ({}, "")
+    if options.json:
+        where = {"object": model.whole, "session": session, "run": heard.run, "status": status}
+        said = answer.code_block(text) if is_block else text.removesuffix("\n")
+        output.emit({**where, "answer": said, **fields})
+    elif is_block:
+        sys.stdout.write(answer.code_block(text))
+    if options.usage:
+        output.say(told)
+    return status
+
+
+def _input(asked: AskOptions, where: ChatPlace, model: ChatPlace) -> Input:
+    """The question as sockets take it; a Fault where this model or agent cannot be asked so."""
+    if not (asked.prompt.strip() or asked.attachments):
+        raise Fault("EINVAL", "there is no question; say it, or pipe it in: git diff | ctx ask what is this")
+    if where.is_agents and (asked.schema or asked.options):
+        raise Fault(
+            "EINVAL", "--schema and -o are for a model without tools; an agent answers as its files say"
+        )
+    can = attaching.abilities(model.root, model.path) if asked.attachments else []
+    parts = [part for source in asked.attachments for part in attaching.parts(*attach.read(source), can)]
+    more: dict[str, Any] = {**asked.options}
+    if asked.system:
+        more["system"] = asked.system
+    if asked.schema:
+        more["schema"] = schema.read(asked.schema)
+    if not (parts or more):
+        return asked.prompt
+    text = [{"type": "text", "text": asked.prompt}] if asked.prompt else []
+    return {"content": [*text, *parts], **more}
+
+
+_TEXT = "the question; standard input is appended where it is a pipe or a file"
+_ATTACH = "a text, a picture or a PDF that goes along; - is standard input; may be repeated"
+_SCHEMA = "the answer is JSON of this schema: a file, or the fields, as 'name, age int, bio: one sentence'"
+_TOOL = "offer it for this question, by name or pattern; may be repeated"
+COMMANDS = {
+    "ask": Command(
+        run,
+        (
+            arg("text", "TEXT", _TEXT, nargs="*", default=[]),
+            arg("-m --model", "MODEL", "a model or an agent (default: model/main)", dest="asked"),
+            arg("-s --system", "SYSTEM", "what it is told to be"),
+            arg("-t --template", "TEMPLATE", "begin with the options of this template"),
+            arg("-p --param", "KEY=VALUE", "a variable of the template", **REPEATED),
+            arg("-a --attach", "FILE|URL|-", _ATTACH, **REPEATED),
+            arg("-o --option", "OPTION=VALUE", "a parameter of the model, as temperature=0", **REPEATED),
+            arg("--schema", "FILE|FIELDS", _SCHEMA),
+            arg("-T --tool", "TOOL", _TOOL, **REPEATED),
+            APPROVE,
+            FAIL_ON_DENIED_FLAG,
+            flag("-c --continue", "go on with the last question"),
+            arg(
+                "--session", "NAME", "ask in this session of the model's, which is begun where there is none"
+            ),
+            flag("-x --extract", "print the first code block of the answer, and nothing else"),
+            flag("-u --usage", "say on standard error what it took: tokens, and money by prices.toml"),
+            flag("--json", "print the answer as JSON, with its session and what it took"),
+            flag("--no-log", "keep nothing of it"),
+            arg("--save", "NAME", "ask nothing, and keep the options as a template"),
+            flag("--templates", "list the templates"),
+        ),
+        (
+            "git diff | ctx ask write a commit message",
+            "ctx ask -m openai/gpt-4o -a plan.pdf -a notes.md what is missing",
+            "ctx ask --schema 'name, age int' 'invent a dog' | jq .name",
+            "ctx ask -T fs.read -T 'text.*' how many words has README.md",
+            "ctx ask -c and in French",
+            "ctx ask -x 'a shell script that lists open ports' > ports.sh",
+            "ctx ask --save fr -s 'translate into $language' -p language=French",
+            "ctx ask -t fr -p language=Danish good morning",
+        ),
+        intermixed=True,
+    ),
+}

@@ -1,0 +1,59 @@
+"""The attachments of a question: a file, an address or standard input, as its name and its bytes.
+
+Rules: everything is read as the user who asks, is bounded in size and in time, and is refused before anything
+is sent. A pipe, a device or a folder is no attachment: to open one may wait for ever, or do something.
+This file must never know models.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from urllib.parse import urlsplit
+
+from cortexfs.cli import progress
+from cortexfs.cli.bounded import ask
+from cortexfs.client.attaching import MOST
+from cortexfs.core.errors import Fault, os_faults
+
+STDIN = "-"
+FETCH_MOST, FETCH_SECONDS = 1 << 20, 30.0
+FILE_SECONDS = 10.0
+SCHEMES = ("http", "https")
+
+
+def read(source: str) -> tuple[str, bytes]:
+    """Returns the attachment; raises a Fault that names it."""
+    if source == STDIN:
+        return "standard input", piped()
+    scheme, separator, _ = source.partition("://")
+    if separator and scheme.lower() in SCHEMES:
+        from cortexfs.net import web  # only addresses pay for it
+
+        parts = urlsplit(source)
+        with progress.shown(f"fetching {source}"):
+            data = web.download(source, FETCH_MOST, FETCH_SECONDS)
+        return os.path.basename(parts.path) or parts.hostname or source, data
+    return os.path.basename(source), file(source)
+
+
+def file(path: str) -> bytes:
+    """Returns the beginning of a regular file, by which it is seen whether it is too large."""
+    path = os.path.expanduser(path)
+
+    def content() -> bytes:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as opened:
+            return opened.read(MOST + 1)
+
+    with os_faults(f"{path} cannot be attached"):
+        # Looked at before it is opened, which a device may take for an order.
+        if not ask(lambda: b"x" * stat.S_ISREG(os.stat(path).st_mode), FILE_SECONDS):
+            raise Fault("EINVAL", f"{path} is no regular file; attach a file, or pipe it in with -a -")
+        return ask(content, FILE_SECONDS)
+
+
+def piped() -> bytes:
+    """Returns standard input, as far as a message could hold it."""
+    with progress.shown("reading standard input"):
+        return sys.stdin.buffer.read(FETCH_MOST + 1)

@@ -1,0 +1,82 @@
+"""The session that a question is asked in: one of its own, one that was named, or the last one.
+
+Rules: the last question's session is a file of the user's state, for `ctx ask -c` alone. It is written when a
+question was taken down, and may go at any time. Tools are offered by an agent of the user's home (tools.py),
+which bears the session's name: so that name and the tools are all that it takes to go on with one.
+This file must never know what is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.chat import sessions
+from cortexfs.chat.commands import ChatPlace
+from cortexfs.cli import talking
+from cortexfs.core.errors import Fault
+from cortexfs.core.talk.requests import Scope, check_session
+from cortexfs.state import believed, directories, whole_files
+
+MAIN = "model/main"
+FILE = "ask.json"
+START = "ask-"
+MAX_FILE = 1 << 20
+
+
+class LastQuestion(msgspec.Struct, frozen=True):
+    """The session that `-c` goes on with; of one with tools, `object` is the model that had them."""
+
+    root: str
+    object: str
+    session: str
+    tools: tuple[str, ...] = ()
+    system: str = ""
+
+
+def named(root: str, object_: str, scope: Scope) -> ChatPlace:
+    return talking.named(argparse.Namespace(root=root, object=object_, scope=scope))
+
+
+def new_session() -> str:
+    return f"{START}{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+
+
+def chosen(name: str | None) -> str:
+    return new_session() if name is None else check_session(name)
+
+
+def last(root: str) -> LastQuestion:
+    """The last question of this user on this mount; ENOENT where it is not known, or its session is gone."""
+    data = believed.whole(_path(), MAX_FILE, "question")
+    with contextlib.suppress(msgspec.MsgspecError):
+        found = msgspec.json.decode(data or b"", type=LastQuestion)
+        holder = agent_of(found.session) if found.tools else found.object
+        if found.root == root and sessions.place(root, holder, "private", found.session).exists():
+            return found
+    raise Fault(
+        "ENOENT", "there is no question to go on with here; ask without -c, or name one: --session NAME"
+    )
+
+
+def remember(question: LastQuestion) -> None:
+    """Where a user has no place for it, `-c` finds nothing."""
+    with contextlib.suppress(OSError, Fault):
+        path = _path()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole_files.replace(path, [msgspec.json.encode(question)], 0o600, durable=False)
+
+
+def agent_of(session: str) -> str:
+    """The agent of the user's home that offers tools in a session."""
+    name = session if session.startswith(START) else START + session
+    return f"agent/{name[:64]}"
+
+
+def _path() -> Path:
+    return directories.places(os.environ, os.getuid()).state / FILE

@@ -1,0 +1,115 @@
+"""The options of a question, and the templates that keep them: TOML files in the user's configuration.
+
+    system = "You translate into $language and say nothing else."
+    prompt = "$input"
+    defaults = {language = "French"}
+
+    asked = template.load("translate").under(given)     what the command line says counts more
+    asked.filled({"language": "Danish"}, "good day")
+
+Rules: a template is a file of the folder `templates`, which nobody but its user and root may have written: it
+chooses what is sent, and to whom. A name that could leave the folder is none. A variable without a value is a
+fault, and a dollar that begins none stays as it is.
+This file must never know mounts or models.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from cortexfs.core import names, tomltext
+from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.jsontext import nearest
+from cortexfs.state import believed, directories, whole_files
+
+FOLDER, END = "templates", ".toml"
+MAX_FILE = 1 << 20
+INPUT = "input"
+
+
+class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The content of a template, and what a command line says of the same."""
+
+    system: str = ""
+    prompt: str = ""
+    model: str = ""
+    options: dict[str, Any] = {}
+    schema: str = ""
+    attachments: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    extract: bool = False
+    defaults: dict[str, str] = {}
+
+    def under(self, given: AskOptions) -> AskOptions:
+        """These, where `given` says nothing else. Attachments and tools are added up."""
+        fields = {name: value for name, value in asdict(given).items() if value}
+        for name in ("attachments", "tools"):
+            fields[name] = (*getattr(self, name), *getattr(given, name))
+        for name in ("options", "defaults"):
+            fields[name] = getattr(self, name) | getattr(given, name)
+        return replace(self, **fields)
+
+    def filled(self, given: Mapping[str, str], said: str) -> AskOptions:
+        """These with their variables replaced; the prompt has the text, at its end unless it says where."""
+        texts = Template(self.system), Template(self.prompt)
+        wanted = {name for text in texts for name in text.get_identifiers()} - {INPUT}
+        values = {**self.defaults, **given}
+        if unknown := sorted(given.keys() - wanted):
+            raise Fault("EINVAL", f"-p {unknown[0]}: there is no ${unknown[0]}{nearest(unknown[0], wanted)}")
+        if missing := sorted(wanted - values.keys()):
+            raise Fault("EINVAL", f"${missing[0]} has no value; say -p {missing[0]}=VALUE")
+        if INPUT in {name for text in texts for name in text.get_identifiers()} and not said:
+            raise Fault("EINVAL", "the template wants a text in the place of $input; say it, or pipe it in")
+        values[INPUT] = said
+        system, prompt = (text.safe_substitute(values) for text in texts)
+        is_placed = INPUT in texts[1].get_identifiers()
+        whole = prompt if is_placed else "\n\n".join(filter(None, (prompt, said)))
+        return replace(self, system=system, prompt=whole)
+
+
+def load(name: str) -> AskOptions:
+    path = _path(name)
+    data = believed.whole(path, MAX_FILE, "template")
+    if data is None:
+        raise Fault(
+            "ENOENT", f"there is no template {name!r}{nearest(name, known())}; see: ctx ask --templates"
+        )
+    return tomltext.converted(tomltext.table(data, str(path)), AskOptions, str(path))
+
+
+def save(name: str, asked: AskOptions) -> Path:
+    path = _path(name)
+    with os_faults(f"{path} cannot be written"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        believed.folder(path.parent)
+        text = "".join(f"{line}\n" for line in tomltext.lines(msgspec.to_builtins(asked)))
+        whole_files.replace(path, [text.encode()], 0o600)
+    return path
+
+
+def known() -> list[str]:
+    """The names of the templates that there are."""
+    try:
+        found = os.listdir(_folder())
+    except (OSError, Fault):
+        return []
+    return sorted(_plain(name for name in found if name.endswith(END)))
+
+
+def _plain(found: Iterable[str]) -> list[str]:
+    return [name for each in found if not names.fault_of(name := each.removesuffix(END))]
+
+
+def _folder() -> Path:
+    return directories.places(os.environ, os.getuid()).config / FOLDER
+
+
+def _path(name: str) -> Path:
+    return _folder() / f"{names.check(name)}{END}"

@@ -1,0 +1,31 @@
+"""A call of an agent's that came to nothing, as the `tool_result` that says so tells of it.
+
+    <tool_output error="ENOENT" trust="untrusted">        failed; what stands between the marks is the tool's
+    This call is not allowed: ...                         denied, by policy or by a person
+
+Rules: only the run itself says these words in a result with `is_error`, so no tool can pass for a denial.
+This file must never know who reads.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cortexfs.core.frames import ToolResult
+
+DENIED = "This call is not allowed:"
+GO_ON = "Do not try it again. Go on without it, or say what you could not do."
+MARK = "tool_output"
+
+_FAILED = re.compile(rf'<{MARK} error="([A-Z0-9]+)"[^>\n]*>\n(.*?)\n?</{MARK}>\n?', re.DOTALL)
+
+
+def is_denied(frame: ToolResult) -> bool:
+    return frame.is_error and frame.output.startswith(DENIED)
+
+
+def told(frame: ToolResult) -> str:
+    """The same for a person: the tool, the code, and the reason."""
+    if is_denied(frame):
+        return f"{frame.name}: denied: {frame.output.removeprefix(DENIED).removesuffix(GO_ON).strip()}"
+    return f"{frame.name}: {_FAILED.sub(lambda found: f'{found[1]}: {found[2]}', frame.output, count=1)}"
