@@ -97,7 +97,13 @@ build/peers: tests/bench/peers.lock | .venv/.pins
 		|| echo "without wasmtime's program, which is not to be had here: its row is left out"
 	@touch $@
 
-bench: .venv/.local test-packages build/peers
+build/llm: tests/bench/llm.lock | .venv/.pins
+	@mkdir -p $@
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $< \
+		|| echo "without llm, which is not to be had here: its row is left out"
+	@touch $@
+
+bench: .venv/.local test-packages build/peers build/llm
 	@$(BIN)/python -m tests.bench
 
 # A program that changes the code, to see whether tests notice.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tests.bench import (
+    ask,
     engine,
     esm,
     flood,
@@ -141,6 +142,15 @@ def proxied(ctx: Ctx) -> Iterator[Row]:
     yield fact("the same, read by the vendor's SDK alone", found.alone, "ms")
 
 
+def asking(ctx: Ctx) -> Iterator[Row]:
+    if found := ask.figures(ctx):
+        yield below("ctx ask, spawn to exit, over llm with the same server", found.over, "x", 0.25)
+        yield fact("ctx ask, spawn to exit", found.ours, "ms")
+        yield fact("llm, spawn to exit", found.llm, "ms")
+    took, words = ask.slowest_quiet(ctx)
+    yield below(f"ctx {words}, the slowest of {len(ask.QUIET)} commands that ask nothing", took, "ms", 60)
+
+
 def crowded(ctx: Ctx) -> Iterator[Row]:
     found = streams.figures(ctx)
     meanwhile = f"while {streams.STREAMS} answers of a provider stream, {streams.RATE} deltas/s each"
@@ -218,6 +228,9 @@ def crowds(python: Path) -> Iterator[Row]:
             yield below(f"ctx session list of {count:,}, the first after a mount", took.whole, "s", whole)
             yield below(f"its first row, of {count:,}", took.first, "s", 1)
             if count == listings.SOME:
+                listings.command(ctx, listings.program(ctx), "log", "-q", "hello", rows=0)  # makes the index
+                found = listings.command(ctx, listings.program(ctx), "log", "-q", "hello", rows=0)
+                yield below(f"ctx log -q over {count:,} sessions", found.whole, "s", 0.2)
                 took = listings.command(ctx, "ls", "-l", str(place), rows=count)
                 yield below(f"ls -l of {count:,} sessions", took.whole, "s", 2)
     first, again = listings.long_session(python)
@@ -312,7 +325,7 @@ def machine() -> str:
 
 # Each on one mount, and each that makes its own.
 SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
-    part.__name__: part for part in (calls, stream, metadata, talk, proxied, crowded, life)
+    part.__name__: part for part in (calls, stream, metadata, talk, proxied, asking, crowded, life)
 }
 OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "flood": flooded,

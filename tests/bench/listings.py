@@ -17,7 +17,7 @@ from tests.bench import measure
 from tests.mounted.ctx_mount import Ctx, mounted
 
 TOOLS = 10_000
-SOME, MANY = 9_000, 100_000  # sessions
+SOME, MANY = 10_000, 100_000  # sessions
 OBJECT = "model/debug/echo"
 _PLUGIN = """\
 from cortexfs.sdk import Tool, ToolResult

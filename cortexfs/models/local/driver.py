@@ -26,8 +26,8 @@ from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.formats import openai_chat
 from cortexfs.models.formats.format import REPEATS, Format
-from cortexfs.models.local.engine import Engines, Weights
-from cortexfs.models.local.weights import DRIVER, Local
+from cortexfs.models.local.engine import Engines
+from cortexfs.models.local.weights import DRIVER, Local, Weights
 
 MAX_TOKENS = 512
 MOST = ("max_tokens", "max_completion_tokens", "n_predict")  # the names that the engine has for it

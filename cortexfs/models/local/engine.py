@@ -31,6 +31,7 @@ from cortexfs.core.models import engine_protocol
 from cortexfs.core.safe_text import one_line
 from cortexfs.models.exchange.clients import get
 from cortexfs.models.exchange.endpoint import Endpoint, Lost
+from cortexfs.models.local.weights import Weights
 
 # What is said of a broken connection is said while the child dies; the better sentence comes after.
 DYING = ("EREMOTEIO", "EHOSTDOWN", "EPROTO")
@@ -79,14 +80,6 @@ class EngineAddress(Endpoint):
 
     def is_there(self) -> bool:
         return self._is_alive()
-
-
-class Weights(NamedTuple):
-    """The weights that an engine serves."""
-
-    name: str
-    path: Path
-    context: int
 
 
 class Engines:

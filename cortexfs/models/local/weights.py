@@ -22,7 +22,6 @@ from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.models.local import gguf
-from cortexfs.models.local.engine import Weights
 from cortexfs.state import believed, whole_files
 
 DRIVER = "local"
@@ -37,6 +36,14 @@ FOLDER = "gguf"
 SUFFIX = ".gguf"
 
 MISSING = "the engine is not installed; run: ctx provider add-local"
+
+
+class Weights(NamedTuple):
+    """The weights that an engine serves."""
+
+    name: str
+    path: Path
+    context: int
 
 
 class Local(NamedTuple):

@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
 
-import trio
-
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.starter_command import needed
@@ -34,6 +32,8 @@ Run: TypeAlias = Callable[[str, tuple[str, ...]], Awaitable[tuple[bytes, int]]]
 
 async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
     """Returns the output and status of the command."""
+    import trio  # which most commands that only name a key have no use for
+
     done = await trio.run_process(
         command,
         capture_stdout=True,
@@ -104,6 +104,8 @@ def from_environment(provider: str, name: str) -> str:
 
 async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> str:
     """Returns the first line that the command prints; its standard error is its own affair and is dropped."""
+    import trio  # as above
+
     what = f"the command that has the key of {provider} ({command[0]})"
     try:
         with trio.fail_after(COMMAND_SECONDS):

@@ -25,8 +25,8 @@ from cortexfs.models.ask.driver import Who
 from cortexfs.models.exchange.clients import get
 from cortexfs.models.exchange.endpoint import Lost
 from cortexfs.models.local.driver import Locals
-from cortexfs.models.local.engine import Engine, EngineAddress, Engines, EngineTerms, Weights
-from cortexfs.models.local.weights import Local
+from cortexfs.models.local.engine import Engine, EngineAddress, Engines, EngineTerms
+from cortexfs.models.local.weights import Local, Weights
 from cortexfs.pool.starter import Starter
 from tests.places import PROJECT
 from tests.shell.starters import starting
