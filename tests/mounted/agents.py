@@ -60,7 +60,7 @@ def coder(ctx: Ctx) -> Iterator[str]:
 
 
 def write(ctx: Ctx, path: str, control: str, text: str) -> None:
-    (ctx.root / f"{path}.d" / control).write_text(text)
+    ctx.put(f"{path}.d/{control}", text)
 
 
 def run(ctx: Ctx, path: str, task: str, **options: Any) -> Answer:
@@ -75,7 +75,7 @@ def working(ctx: Ctx, path: str, task: str, uid: int | None = None, **fields: ob
         yield client
 
 
-def shell(ctx: Ctx, path: str, command: str, uid: int | None) -> str:
+def shell(ctx: Ctx, path: str, command: str, uid: int | None = None) -> str:
     """Returns the output of an agent's shell command, which its user has allowed."""
     task = script(call("shell.exec", cmd=command), say("x"))
     with working(ctx, path, task, uid=uid, scope="temp") as client:

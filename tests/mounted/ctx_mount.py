@@ -4,6 +4,7 @@ configuration of its own, and `ctx` as a user would call it. Nothing of it may o
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import select
@@ -21,6 +22,7 @@ from typing import Any
 from cortexfs.cli.main import main
 from cortexfs.config import choose
 from tests.mounted.ctx_program import Program, program
+from tests.mounted.spaces import Space
 from tests.waiting import PATIENCE, until
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -29,7 +31,11 @@ programs: dict[Path, Program] = {}  # `ctx` of each interpreter that there is
 
 
 class Ctx:
-    """One mount, and how to run things on it."""
+    """One mount, and how to run things on it: by who has it, if no other user is named."""
+
+    owner: int | None = None  # where it is not who runs the tests
+    user: int | None = None
+    space: Space | None = None  # where it is used
 
     def __init__(self, base: Path, python: Path, state: Path | None = None) -> None:
         self.base = base
@@ -51,15 +57,28 @@ class Ctx:
             "CTX_DEBUG": "1",
         }
 
+    def used_by(self, user: int, space: Space | None = None) -> Ctx:
+        """The same mount, as that user has it before them."""
+        found = copy.copy(self)
+        found.user, found.space = user, space or self.space
+        return found
+
     def ctx(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """The `ctx` program, of the interpreter that has the fixture plugin."""
-        done = programs[self.python].run(words, self.environ, self.work)
+        """The `ctx` program, of the interpreter that has the fixture plugin, by the owner of the mount."""
+        if self.owner is None:
+            done = programs[self.python].run(words, self.environ, self.work)
+        else:
+            program = [str(self.python), "-I", "-m", "cortexfs.cli.main"]
+            done = self.run([*program, *words], uid=self.owner)
         assert not check or done.returncode == 0, done.stderr
         return done
 
     def quickly(self, *words: str) -> None:
         """The same without a process of its own, which takes a fifth of the time."""
-        assert self._here(*words) == 0
+        if self.owner is None:
+            assert self._here(*words) == 0
+        else:
+            self.ctx(*words)
 
     def _here(self, *words: str) -> int:
         with unittest.mock.patch.dict(os.environ, self.environ, clear=True):
@@ -69,7 +88,10 @@ class Ctx:
         self.ctx("mount", str(self.root))
 
     def umount(self) -> None:
-        self._here("umount", str(self.root))
+        if self.owner is None:
+            self._here("umount", str(self.root))
+        else:
+            self.ctx("umount", str(self.root), check=False)
 
     def tool(self, name: str) -> str:
         return str(self.root / "tool" / name)
@@ -81,8 +103,40 @@ class Ctx:
     @property
     def status(self) -> dict[str, str]:
         """As it is now: what a plain read gives may be a second old."""
-        with open(self.root / "status", opener=lambda path, flags: os.open(path, flags | os.O_RSYNC)) as file:
-            return dict(line.rstrip("\n").split(": ", 1) for line in file)
+        if self.owner is None:
+            fd = os.open(self.root / "status", os.O_RDONLY | os.O_RSYNC)
+            with open(fd) as file:
+                text = file.read()
+        else:
+            text = self.by_owner("dd", "iflag=sync", "status=none", f"if={self.root}/status")
+        return dict(line.split(": ", 1) for line in text.splitlines())
+
+    def by_owner(self, *words: str, input: str | None = None) -> str:
+        """The output of a command of the owner's, who alone sees into a mount that is not root's."""
+        done = self.run(words, uid=self.owner, input=input)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    def give_away(self, folder: Path) -> None:
+        """Makes it the owner's."""
+        if self.owner is not None:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, self.owner, self.owner)
+
+    def text(self, path: str) -> str:
+        """What is in a file of the mount, for its owner."""
+        return (
+            (self.root / path).read_text()
+            if self.owner is None
+            else self.by_owner("cat", f"{self.root}/{path}")
+        )
+
+    def put(self, path: str, text: str) -> None:
+        """Writes a file of the mount, as its owner."""
+        if self.owner is None:
+            (self.root / path).write_text(text)
+        else:
+            self.by_owner("tee", f"{self.root}/{path}", input=text)
 
     def at_rest(self, runs: int = 0) -> None:
         """Wait until that many runs go on."""
@@ -101,14 +155,19 @@ class Ctx:
         **options: Any,
     ) -> subprocess.CompletedProcess[Any]:
         """Run a command as a user at a shell would, optionally as another uid."""
+        cwd = cwd or self.work
+        if uid is None:
+            uid = self.user
         if uid is not None:
-            options |= {"user": uid, "group": uid, "extra_groups": []}
+            options = {"user": uid, "group": uid, "extra_groups": []} | options
+        if self.space:
+            words, cwd = [*self.space.words(options.pop("user", 0), cwd), *words], Path("/")
         if input is None:
             options.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.run(
             words,
             input=input,
-            cwd=cwd or self.work,
+            cwd=cwd,
             env=self.environ | dict(env or {}),
             check=check,
             text=text,
@@ -164,14 +223,24 @@ def interpreter() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted(
-    python: Path, enable: Sequence[str] = (), config: str = "", state: Path | None = None
+    python: Path,
+    enable: Sequence[str] = (),
+    config: str = "",
+    state: Path | None = None,
+    *,
+    owner: int | None = None,
+    space: Space | None = None,
 ) -> Iterator[Ctx]:
-    """A mounted tree; unmounted, reaped and removed afterwards."""
+    """A mounted tree; unmounted, reaped and removed afterwards. A user's own is mounted in a space."""
     base = Path(tempfile.mkdtemp(prefix="ctx-test-"))
     base.chmod(0o755)
     mount = Ctx(base, python, state)
     mount.config.mkdir()
     (mount.config / "config.toml").write_text(config)
+    if owner is not None:
+        mount.owner = mount.user = owner
+        mount.space = space
+        mount.give_away(base)
     try:
         for name in enable:
             choose(mount.config, name, True)  # what `ctx plugin enable` does, in a tenth of its time

@@ -7,13 +7,16 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.mounted.ctx_mount import Ctx
+from tests.mounted.spaces import Space
 from tests.waiting import PATIENCE
 
+RELAY = Path(__file__).with_name("relay.py").read_text()
 MAX_LINE = 1 << 20
 ECHO = "model/debug/echo.sock"
 SCRIPT = "model/debug/script.sock"
@@ -28,13 +31,15 @@ class Closed(Exception):
 class Talk:
     """One connection."""
 
-    def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
+    def __init__(self, end: Path | socket.socket) -> None:
+        self.socket = end if isinstance(end, socket.socket) else socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE)
         self._rest = bytearray()
         self._searched = 0
+        if end is self.socket:
+            return
         try:
-            self.socket.connect(str(path))
+            self.socket.connect(str(end))
         except OSError:
             self.socket.close()
             raise
@@ -116,6 +121,11 @@ def line(op: str, **fields: object) -> bytes:
 @contextlib.contextmanager
 def talk(ctx: Ctx, path: str = ECHO, uid: int | None = None) -> Iterator[Talk]:
     """A connection, of that user; the kernel asks who he is when he connects (unix(7), SO_PEERCRED)."""
+    uid = ctx.user if uid is None else uid
+    if ctx.space:
+        with _relayed(ctx, ctx.space, path, uid or 0) as talk:
+            yield talk
+        return
     if uid is None:
         talk = Talk(ctx.root / path)
     else:
@@ -130,6 +140,22 @@ def talk(ctx: Ctx, path: str = ECHO, uid: int | None = None) -> Iterator[Talk]:
         yield talk
     finally:
         talk.close()
+
+
+@contextlib.contextmanager
+def _relayed(ctx: Ctx, space: Space, path: str, uid: int) -> Iterator[Talk]:
+    """The same by a program inside of a space."""
+    ours, theirs = socket.socketpair()
+    program = [str(ctx.python), "-IS", "-c", RELAY, f"{ctx.root}/{path}"]
+    words = [*space.words(uid, ctx.work), *program]
+    with theirs:
+        relay = subprocess.Popen(words, stdin=theirs.fileno(), env=ctx.environ, group=uid, extra_groups=())
+    try:
+        yield Talk(ours)
+    finally:
+        ours.close()
+        relay.kill()
+        relay.wait()
 
 
 def is_refused(ctx: Ctx, path: str, uid: int | None = None) -> bool:

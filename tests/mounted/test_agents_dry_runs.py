@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mounted import placed as places
 from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import Ctx, mounted
@@ -16,21 +17,34 @@ from tests.mounted.talking import Frame
 from tests.mounted.test_esm import plugin as esm
 
 
+def install(ctx: Ctx) -> None:
+    for name, support in {"wants": "required_before_execute", "offers": "supported"}.items():
+        ctx.ctx("plugin", "install", str(plugins.dry(ctx.base / "plugins", name, support)))
+
+
 @pytest.fixture(scope="module")
-def mount(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ctx]:
-    """One with tools that want a dry run, and that offer one."""
-    where = tmp_path_factory.mktemp("plugins")
-    with mounted(python) as ctx:
-        for name, support in {"wants": "required_before_execute", "offers": "supported"}.items():
-            ctx.ctx("plugin", "install", str(plugins.dry(where, name, support)))
-        yield ctx
+def ctx(python: Path) -> Iterator[Ctx]:
+    """A mount with tools that want a dry run, and that offer one."""
+    with mounted(python) as mount:
+        install(mount)
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def own(ctx: Ctx, python: Path) -> Iterator[Ctx]:
+    with places.own_mount(python) as mount:
+        install(mount)
+        yield mount
+
+
+placed = places.placed
 
 
 @pytest.fixture
-def unasked(mount: Ctx) -> Iterator[Ctx]:
-    (mount.config / "policy.toml").write_text('mode = "open"\n')
-    yield mount
-    (mount.config / "policy.toml").unlink()
+def unasked(placed: Ctx) -> Iterator[Ctx]:
+    (placed.config / "policy.toml").write_text('mode = "open"\n')
+    yield placed
+    (placed.config / "policy.toml").unlink()
 
 
 def told(frames: list[Frame]) -> list[tuple[str, bool]]:
@@ -87,39 +101,40 @@ CALM = "[tools.shows]\ntool_risk = 0.1\nblast_radius = 0.1\nirreversibility = 0.
 
 
 @pytest.fixture
-def shows(mount: Ctx, tmp_path: Path) -> Iterator[Path]:
+def shows(placed: Ctx) -> Iterator[Path]:
     """A plugin whose tool has opted in, as its author has it; and nothing but its effects counts."""
-    folder = plugins.python(tmp_path, "shows")
+    folder = plugins.python(placed.base / "shown", "shows")
     (folder / "lib" / "shows_plugin.py").write_text(PYTHON)
-    (mount.config / "policy.toml").write_text(CALM)
+    (placed.config / "policy.toml").write_text(CALM)
     yield folder
-    (mount.config / "policy.toml").unlink()
-    mount.ctx("plugin", "uninstall", "shows", "--purge")
+    (placed.config / "policy.toml").unlink()
+    placed.ctx("plugin", "uninstall", "shows", "--purge")
 
 
-def test_a_dry_run_of_no_trusted_publisher_is_asked_about(mount: Ctx, shows: Path) -> None:
+def test_a_dry_run_of_no_trusted_publisher_is_asked_about(placed: Ctx, shows: Path) -> None:
     # abi.md 4.49
-    mount.ctx("plugin", "install", str(shows))
-    assert mount.call("shows", "--dry-run").output == "would"
-    with agent(mount, "doubting", "shows") as path:
-        with working(mount, path, script([call("shows", "a", dry_run=True)], say("done"))) as client:
+    placed.ctx("plugin", "install", str(shows))
+    assert placed.call("shows", "--dry-run").output == "would"
+    with agent(placed, "doubting", "shows") as path:
+        with working(placed, path, script([call("shows", "a", dry_run=True)], say("done"))) as client:
             asked = client.until("approval")[-1]
             assert asked["call"] == "a"
             client.ask("approve", run=asked["run"], call="a", decision="allow_once")
             assert told(client.until("done")) == [("would", False)]
-        ((refused, is_error),) = told(run(mount, path, script([call("shows", "a", dry_run=True)])).frames)
+        ((refused, is_error),) = told(run(placed, path, script([call("shows", "a", dry_run=True)])).frames)
         assert is_error
         assert "would" not in refused
 
 
-def test_a_dry_run_is_not_asked_about_and_the_call_is(mount: Ctx, shows: Path) -> None:
+def test_a_dry_run_is_not_asked_about_and_the_call_is(placed: Ctx, shows: Path) -> None:
     # docs/policy.md: "A dry run itself is not asked about for the effects that it shows"
-    mount.ctx("plugin", "install", "--yes", str(plugins.signed(mount, shows)))
-    with agent(mount, "asking", "shows") as path:
+    placed.give_away(shows.parent)
+    placed.ctx("plugin", "install", "--yes", str(plugins.signed(placed, shows)))
+    with agent(placed, "asking", "shows") as path:
         task = script(
             [call("shows", "a")], [call("shows", "b", dry_run=True)], [call("shows", "c")], say("done")
         )
-        with working(mount, path, task) as client:
+        with working(placed, path, task) as client:
             frames = client.until("approval")
             assert frames[-1]["call"] == "c"
             assert [(frame["call"], frame["is_error"]) for frame in results(frames)] == [
@@ -136,9 +151,9 @@ export const middlewarePre = ({ toolCall }) =>
 """
 
 
-def test_a_dry_run_that_a_plugin_rewrites_stays_one(unasked: Ctx, tmp_path: Path) -> None:
+def test_a_dry_run_that_a_plugin_rewrites_stays_one(unasked: Ctx) -> None:
     # core/arguments/dryrun.py: "a call that was meant to be dry must not happen"
-    folder = esm(tmp_path, "rewriting", {}, REWRITES, capabilities=["middleware:pre"])
+    folder = esm(unasked.base / "plugins", "rewriting", {}, REWRITES, capabilities=["middleware:pre"])
     unasked.ctx("plugin", "install", str(folder))
     with agent(unasked, "rewritten", "offers") as path:
         task = script([call("offers", "a", text="x", dry_run=True)], [call("offers", "b")], say("done"))

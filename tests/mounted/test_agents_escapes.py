@@ -22,8 +22,7 @@ import pytest
 from cortexfs.linux import seccomp
 from tests.mounted import agents, escaping, test_second_mounts
 from tests.mounted.agents import shell
-from tests.mounted.ctx_mount import Ctx
-from tests.mounted.test_second_mounts import USERS, seen
+from tests.mounted.test_second_mounts import NUMBERS, Party, seen
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),
@@ -31,6 +30,7 @@ pytestmark = [
 ]
 
 ctx, coder, beside = agents.ctx, agents.coder, test_second_mounts.beside
+side, party = test_second_mounts.side, test_second_mounts.party
 
 # The same by a person's program, so that it is the view that refuses it to an agent's.
 FREE = (
@@ -42,7 +42,7 @@ FREE = (
 @contextmanager
 def outside(base: Path, uid: int) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     """A folder of the user's outside of all views, and a process of the user's that works there."""
-    out = base / f"outside-{uid}"
+    out = base / f"outside{next(NUMBERS)}"
     out.mkdir()
     (out / "file").write_text("mine")
     shutil.copy("/bin/true", out / "program")
@@ -66,16 +66,13 @@ def listener() -> Iterator[None]:
         yield
 
 
-@USERS
-def test_no_call_leads_out_of_a_view(
-    ctx: Ctx, coder: str, beside: Ctx, listener: None, uid: int | None
-) -> None:
-    ctx.work.chmod(0o777)
+def test_no_call_leads_out_of_a_view(party: Party, listener: None) -> None:
+    ctx, coder, other, uid = party
     shutil.copy(escaping.__file__, ctx.work / "escaping.py")
-    with outside(ctx.base, uid or 0) as (out, process):
+    with outside(ctx.base, uid) as (out, process):
         before = seen(out)
-        words = shlex.join(["python3", "../escaping.py", str(out), str(process.pid), str(beside.root)])
-        said = shell(ctx, coder, f"mkdir in{uid} && cd in{uid} && {words}", uid)
+        words = shlex.join(["python3", "../escaping.py", str(out), str(process.pid), str(other.root)])
+        said = shell(ctx, coder, f"mkdir in{out.name} && cd in{out.name} && {words}")
         answers = json.loads(said[said.index("{") : said.rindex("}") + 1])
         assert answers.keys() == escaping.ATTEMPTS.keys()
         assert [name for name, answer in answers.items() if answer == "done"] == []
@@ -84,11 +81,12 @@ def test_no_call_leads_out_of_a_view(
     assert not [path for path in ctx.work.rglob("*") if path.lstat().st_mode & 0o6000]
 
 
-@USERS
-def test_they_lead_where_no_view_is(ctx: Ctx, beside: Ctx, listener: None, uid: int | None) -> None:
-    with outside(ctx.base, uid or 0) as (out, process):
-        (own := out / "own").mkdir()
-        os.chown(own, uid or 0, uid or 0)
-        words = ["python3", escaping.__file__, str(out), str(process.pid), str(beside.root), *FREE]
-        answers = json.loads(ctx.run(words, uid=uid, cwd=own).stdout)
+def test_they_lead_where_no_view_is(party: Party, listener: None) -> None:
+    ctx, _, other, uid = party
+    with outside(ctx.base, uid) as (out, process):
+        (inside := out / "own").mkdir()
+        os.chown(inside, uid, uid)
+        shutil.copy(escaping.__file__, out / "escaping.py")
+        words = ["python3", f"{out}/escaping.py", str(out), str(process.pid), str(other.root), *FREE]
+        answers = json.loads(ctx.run(words, cwd=inside).stdout)
         assert answers == dict.fromkeys(FREE, "done")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.mounted import placed as places
 from tests.mounted.agents import agent, call, decisions, results, say, script, working, write
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Frame
 
 # Of the page: what it says can be read, and what it says cannot. A folder is listed, a file read.
@@ -51,30 +52,33 @@ true
 """
 
 
+own, placed = places.own, places.placed
+
+
 @pytest.fixture(scope="module")
 def ctx(python: Path) -> Iterator[Ctx]:
     with mounted(python, []) as mount:
         yield mount
 
 
-def opened(ctx: Ctx, path: str, uid: int | None, places: list[str]) -> list[str]:
+def opened(ctx: Ctx, path: str, places: list[str]) -> list[str]:
     """Which of them a shell of the agent's can list or read."""
     task = script(call("shell.exec", cmd=LOOK.format(" ".join(places))), say("x"))
-    with working(ctx, path, task, uid, session="looks") as client:
+    with working(ctx, path, task, session="looks") as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
         (told,) = results(client.until("done", status="ok"))
     return str(told["output"]).split()
 
 
-@pytest.mark.parametrize("uid", [None, NOBODY])
-def test_what_the_default_shows(ctx: Ctx, uid: int | None) -> None:
+def test_what_the_default_shows(placed: Ctx) -> None:
+    root, uid = str(placed.root), placed.user or 0
     sessions = "{root}/home/{uid}/agent/looker.d/session/looks/events.jsonl"
-    places = [place.format(root=ctx.root, pid=ctx.pid, uid=uid or 0) for place in (*OPEN, sessions, *CLOSED)]
-    there = [place for place in places if place.startswith("/proc") or place == "." or Path(place).exists()]
-    with agent(ctx, "looker", "shell.exec") as path:
-        found = opened(ctx, path, uid, there)
-        shadow = opened(ctx, path, uid, ["/etc/passwd", "/etc/shadow"])
+    places = [place.format(root=root, pid=placed.pid, uid=uid) for place in (*OPEN, sessions, *CLOSED)]
+    there = [one for one in places if one.startswith(("/proc", root)) or one == "." or Path(one).exists()]
+    with agent(placed, "looker", "shell.exec") as path:
+        found = opened(placed, path, there)
+        shadow = opened(placed, path, ["/etc/passwd", "/etc/shadow"])
     assert found == [one for one in places[: len(OPEN) + 1] if one in there]
     assert shadow == ["/etc/passwd", "/etc/shadow"][: 1 if uid else 2]  # as its user may
 
@@ -90,52 +94,54 @@ def table(ctx: Ctx, *shown: str) -> str:
     return "".join(f"{path}\t{path}\tro\t-\n" for path in paths)
 
 
-def allowed(ctx: Ctx, path: str, task: str, uid: int | None) -> list[Frame]:
+def allowed(ctx: Ctx, path: str, task: str) -> list[Frame]:
     """The frames of a run whose first call is approved."""
-    with working(ctx, path, task, uid) as client:
+    with working(ctx, path, task) as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
         return client.until("done", status="ok")
 
 
-@pytest.mark.parametrize("uid", [None, NOBODY])
-def test_an_object_that_no_line_shows_is_not_run_from_inside_either(ctx: Ctx, uid: int | None) -> None:
+def test_an_object_that_no_line_shows_is_not_run_from_inside_either(placed: Ctx) -> None:
     # the issue: "neither offered to its model nor run, from inside the view too"
-    (ctx.work / "file").write_text("shown")
+    (placed.work / "file").write_text("shown")
     runner = Path(sysconfig.get_path("scripts")) / "cortexfs-object-runner"
     # The kernel refuses to execute it; a runner that is told its path asks the daemon, if it gets so far.
-    cmd = f"{ctx.root}/tool/fs.read file; {runner} {ctx.root}/tool/fs.read file; true"
+    cmd = f"{placed.root}/tool/fs.read file; {runner} {placed.root}/tool/fs.read file; true"
     task = script(call("shell.exec", cmd=f"({cmd}) 2>&1"), call("fs.read", path="file"), say("x"))
-    with agent(ctx, "narrow", "shell.exec", "fs.read") as path:
-        write(ctx, path, "mount", table(ctx, "tool/shell.exec"))
-        frames = allowed(ctx, path, task, uid)
+    with agent(placed, "narrow", "shell.exec", "fs.read") as path:
+        write(placed, path, "mount", table(placed, "tool/shell.exec"))
+        frames = allowed(placed, path, task)
         inside, own = results(frames)
         assert "shown" not in inside["output"]
-        assert f"no line of its mount table shows {ctx.root}/tool/fs.read" in inside["output"]
+        assert f"no line of its mount table shows {placed.root}/tool/fs.read" in inside["output"]
         assert own["is_error"]
         assert decisions(frames)[-1]["rule"] == f"{path}.d/mount (no line)"
-        assert ctx.ctx("policy", "explain", path, "fs.read", check=False).returncode == 13
-        write(ctx, path, "mount", table(ctx, "tool"))
-        inside, own = results(allowed(ctx, path, task, uid))
+        assert placed.ctx("policy", "explain", path, "fs.read", check=False).returncode == 13
+        write(placed, path, "mount", table(placed, "tool"))
+        inside, own = results(allowed(placed, path, task))
         assert "shown" in inside["output"]
         assert own["output"] == "shown"
 
 
-def test_each_table_on_the_way_counts(ctx: Ctx) -> None:
+def test_each_table_on_the_way_counts(placed: Ctx) -> None:
     # Of the originals: "hidden→visible never": what hides an object from who starts it, hides it from it
-    (ctx.work / "file").write_text("shown")
+    (placed.work / "file").write_text("shown")
     asks = script(call("fs.read", path="file"), say("said"))
-    with agent(ctx, "boss", "agent.run") as path, agent(ctx, "mate", "fs.read"):
-        policy = (ctx.root / f"{path}.d/policy").read_text()
+    with agent(placed, "boss", "agent.run") as path, agent(placed, "mate", "fs.read"):
+        policy = placed.text(f"{path}.d/policy")
         write(
-            ctx, path, "policy", f"{policy}allow boss_t agent:mate start\nallow boss_t tool:fs.read execute\n"
+            placed,
+            path,
+            "policy",
+            f"{policy}allow boss_t agent:mate start\nallow boss_t tool:fs.read execute\n",
         )
-        told, log = {}, ctx.root / "tool/fs.read.d/log"
+        told, log = {}, "tool/fs.read.d/log"
         for shown in ((), ("agent/mate",), ("agent/mate", "tool/fs.read")):
-            write(ctx, path, "mount", table(ctx, "tool/agent.run", *shown))
+            write(placed, path, "mount", table(placed, "tool/agent.run", *shown))
             task = script(call("agent.run", name="mate", task=asks), say("x"))
-            before = log.read_text().count("\n")
-            told[len(shown)] = results(allowed(ctx, path, task, None))[0]
-            assert log.read_text().count("\n") - before == (len(shown) == 2)
+            before = placed.text(log).count("\n")
+            told[len(shown)] = results(allowed(placed, path, task))[0]
+            assert placed.text(log).count("\n") - before == (len(shown) == 2)
     assert told[0]["is_error"]
     assert [told[one]["output"] for one in (1, 2)] == ["said", "said"]

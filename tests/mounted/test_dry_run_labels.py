@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from cortexfs.core.policy.risk import Mode
+from tests.mounted import placed as places
 from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import Ctx, mounted
@@ -110,21 +111,43 @@ def names(label: str) -> list[str]:
 EVERY = [name for label in LABELS for name in names(label)]
 
 
+def install(ctx: Ctx) -> None:
+    where = ctx.base / "plugins"
+    for name in EVERY:
+        kind, _, label = name.partition("_")
+        ctx.ctx("plugin", "install", str(made(where, kind, label)))
+
+
 @pytest.fixture(scope="module")
-def mount(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ctx]:
-    where = tmp_path_factory.mktemp("plugins")
-    with mounted(python) as ctx:
-        for name in EVERY:
-            kind, _, label = name.partition("_")
-            ctx.ctx("plugin", "install", str(made(where, kind, label)))
-        yield ctx
+def ctx(python: Path) -> Iterator[Ctx]:
+    with mounted(python) as mount:
+        install(mount)
+        yield mount
 
 
-@pytest.fixture(params=MODES)
-def moded(mount: Ctx, request: pytest.FixtureRequest) -> Ctx:
-    (mount.config / "policy.toml").write_text(f'mode = "{request.param}"\n')
-    assert effects(mount) == 0
-    return mount
+@pytest.fixture(scope="module")
+def own(ctx: Ctx, python: Path) -> Iterator[Ctx]:
+    with places.own_mount(python) as mount:
+        install(mount)
+        yield mount
+
+
+placed = places.placed
+# Each mode where nobody else is, and the usual one in the other settings.
+MODED = [(mode, places.ROOTS[0]) for mode in MODES] + [
+    ("balanced", places.ROOTS[1]),
+    ("balanced", places.OWN),
+]
+
+
+@pytest.fixture
+def moded(mode: str, placed: Ctx) -> Ctx:
+    (placed.config / "policy.toml").write_text(f'mode = "{mode}"\n')
+    assert effects(placed) == 0
+    return placed
+
+
+in_modes = pytest.mark.parametrize(("mode", "placed"), MODED, indirect=["placed"])
 
 
 def effects(ctx: Ctx) -> int:
@@ -140,19 +163,20 @@ def approvals(frames: list[Frame]) -> list[Frame]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_person_is_told_that_there_is_none(mount: Ctx, name: str) -> None:
+def test_a_person_is_told_that_there_is_none(placed: Ctx, name: str) -> None:
     # abi.md 4.48
     for words in (["--dry-run"], ["--dry-run", "{}"], ["{}", "--dry-run"]):
-        refused = mount.call(name, *words)
+        refused = placed.call(name, *words)
         assert (refused.code, refused.status) == ("EINVAL", 2), refused
         assert f"{name} {LACKING}" in refused.message
-    assert effects(mount) == 0
-    assert "\n  --dry-run" not in mount.run([mount.tool(name), "--help"]).stdout
+    assert effects(placed) == 0
+    assert "\n  --dry-run" not in placed.run([placed.tool(name), "--help"]).stdout
     # A person has confirmed what he runs, and required_before_execute makes its effect once.
-    assert mount.call(name).output == "did"
-    assert effects(mount) == 1
+    assert placed.call(name).output == "did"
+    assert effects(placed) == 1
 
 
+@in_modes
 def test_a_model_is_told_that_there_is_none(moded: Ctx) -> None:
     # abi.md 4.46
     every = [part for name in EVERY for part in ([call(name, dry_run=True)], [call(name, dry_run="true")])]
@@ -170,6 +194,7 @@ def test_a_model_is_told_that_there_is_none(moded: Ctx) -> None:
     assert effects(moded) == 0
 
 
+@in_modes
 def test_a_program_of_an_agent_gets_nothing_by_the_word(moded: Ctx) -> None:
     # abi.md 4.48, of calls in calls: whatever the mode allows, what says --dry-run does nothing.
     shell = "; ".join(f"{moded.tool(name)} --dry-run; echo status $?" for name in EVERY)
@@ -183,6 +208,7 @@ def test_a_program_of_an_agent_gets_nothing_by_the_word(moded: Ctx) -> None:
     assert effects(moded) == 0
 
 
+@in_modes
 def test_what_requires_one_and_has_none_asks_each_time(moded: Ctx) -> None:
     # abi.md 4.48
     requiring = names("required_before_execute")

@@ -5,12 +5,14 @@ abi.md 4.40
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,6 +20,8 @@ from cortexfs.linux import seccomp
 from tests.mounted import agents, test_user_daemon
 from tests.mounted.agents import call, decisions, results, say, script, shell, working
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
+from tests.mounted.placed import OWN, ROOTS, own_mount
+from tests.mounted.spaces import space
 from tests.mounted.talking import Frame, Talk
 from tests.mounted.test_user_daemon import as_user
 
@@ -25,43 +29,78 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),
     pytest.mark.skipif(os.uname().machine not in seccomp.MACHINES, reason="no filter for this machine"),
 ]
-USERS = pytest.mark.parametrize("uid", [None, NOBODY])
+SANDBOXED = f"[callers]\nsandboxed = [{NOBODY}]\n"
+NUMBERS = itertools.count()
+BESIDE = "root's, beside one's own"
 
 ctx, coder, home = agents.ctx, agents.coder, test_user_daemon.home
 
 
 @pytest.fixture(scope="module")
 def beside(python: Path) -> Iterator[Ctx]:
-    """Another daemon, which serves sandboxes of one user."""
-    with mounted(python, config=f"[callers]\nsandboxed = [{NOBODY}]\n") as mount:
+    """Another daemon of root's, which serves sandboxes of one user."""
+    with mounted(python, config=SANDBOXED) as mount:
         yield mount
 
 
-@USERS
+@pytest.fixture(scope="module")
+def side(python: Path) -> Iterator[dict[str, tuple[Ctx, str]]]:
+    """Mounts of root's and of a user's beside each other, each with an agent there."""
+    with (
+        space() as place,
+        own_mount(python, 0, place=place) as roots,
+        own_mount(python, NOBODY, place=place) as own,
+        agents.agent(roots, "coder") as coder,
+        agents.agent(own, "mine") as mine,
+    ):
+        yield {BESIDE: (roots.used_by(NOBODY), coder), OWN: (own, mine)}
+
+
+class Party(NamedTuple):
+    """A mount as a user has it, an agent there, the mount of another daemon, and the user's number."""
+
+    ctx: Ctx
+    agent: str
+    other: Ctx
+    uid: int
+
+
+@pytest.fixture(params=[*ROOTS, OWN, BESIDE])
+def party(request: pytest.FixtureRequest) -> Party:
+    if request.param in ROOTS:
+        uid = NOBODY if request.param == ROOTS[1] else 0
+        ctx, beside = (request.getfixturevalue(name).used_by(uid) for name in ("ctx", "beside"))
+        return Party(ctx, request.getfixturevalue("coder"), beside, uid)
+    side: dict[str, tuple[Ctx, str]] = request.getfixturevalue("side")
+    ctx, agent = side[request.param]
+    return Party(ctx, agent, side[OWN if request.param == BESIDE else BESIDE][0], NOBODY)
+
+
 @pytest.mark.parametrize("program", ["", "runner"])
-def test_an_agent_reaches_no_mount_but_its_own(
-    ctx: Ctx, coder: str, beside: Ctx, uid: int | None, program: str
-) -> None:
-    made = beside.work / "made"
-    beside.work.chmod(0o777)
-    before = beside.status["runs"]
-    runner = os.readlink(beside.root / "bin" / "cortexfs-object-runner") if program else ""
-    words = [runner] * bool(program) + [beside.tool("shell.exec"), "--cmd", f"touch {made}"]
-    said = shell(ctx, coder, f"{shlex.join(words)}; {ctx.tool('fs.read')} README.md", uid)
+def test_an_agent_reaches_no_mount_but_its_own(party: Party, program: str) -> None:
+    ctx, coder, other, _ = party
+    made = other.work / "made"
+    before = other.status["runs"]
+    runner = runner_of(ctx) if program else ""
+    words = [runner] * bool(program) + [other.tool("shell.exec"), "--cmd", f"touch {made}"]
+    said = shell(ctx, coder, f"{shlex.join(words)}; {ctx.tool('fs.read')} README.md")
     assert '"code":"EACCES"' in said or "Permission denied" in said
     assert "hello world" in said  # its own
     assert not made.exists()
-    assert beside.status["runs"] == before
+    assert other.status["runs"] == before
 
 
-@USERS
-def test_what_a_person_runs_is_no_caller_of_another_daemon(ctx: Ctx, beside: Ctx, uid: int | None) -> None:
-    for one, other in ((ctx, beside), (beside, ctx)):
+def runner_of(ctx: Ctx) -> str:
+    return str(ctx.run(["readlink", f"{ctx.root}/bin/cortexfs-object-runner"]).stdout).strip()
+
+
+def test_what_a_person_runs_is_no_caller_of_another_daemon(party: Party) -> None:
+    for one, other in ((party.ctx, party.other), (party.other, party.ctx)):
         inner = shlex.join([other.tool("text.word_count"), "a b"])
-        answer = one.call("shell.exec", "--cmd", f"{inner}; setsid {inner}", uid=uid)
+        answer = one.call("shell.exec", "--cmd", f"{inner}; setsid {inner}")
         assert answer.output.count("another CortexFS") == 2, answer.output
         assert '"status":"ok"' not in answer.output
-        assert other.call("text.word_count", "a b", uid=uid).status == 0
+        assert other.call("text.word_count", "a b").status == 0
 
 
 USERS_DAEMON = """
@@ -94,18 +133,28 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def sandboxed(mount: Ctx, uid: int) -> Answer:
+def sandboxed(mount: Ctx, uid: int | None = None) -> Answer:
     words = [str(mount.python), "-c", SANDBOX, mount.tool("text.word_count"), "a b"]
     return Answer(mount.run(words, uid=uid, text=False))
 
 
-def test_a_strangers_sandbox_is_refused_unless_the_owner_says_otherwise(ctx: Ctx, beside: Ctx) -> None:
+def is_refused(answer: Answer, uid: int) -> bool:
+    assert (answer.status, answer.code) == (13, "EACCES"), answer
+    return f"sandboxed = [{uid}]" in answer.message
+
+
+def test_a_strangers_sandbox_is_refused_unless_the_owner_says_otherwise(party: Party) -> None:
     # abi.md 4.41
-    for mount, uid in ((ctx, NOBODY), (ctx, 0), (beside, 0)):
-        answer = sandboxed(mount, uid)
-        assert (answer.status, answer.code) == (13, "EACCES"), answer
-        assert f"sandboxed = [{uid}]" in answer.message
+    assert is_refused(sandboxed(party.ctx), party.uid)
+
+
+def test_the_owner_says_which_users_sandboxes_are_served(beside: Ctx, python: Path) -> None:
+    # abi.md 4.41
+    assert is_refused(sandboxed(beside, 0), 0)
     assert sandboxed(beside, NOBODY).status == 0
+    with own_mount(python, config=SANDBOXED) as own:
+        assert sandboxed(own).status == 0
+        assert is_refused(sandboxed(beside.used_by(0, own.space)), 0)
 
 
 def test_doctor_says_so_in_a_sandbox(ctx: Ctx) -> None:
@@ -133,10 +182,10 @@ SERVED = {
 
 
 @pytest.mark.parametrize("how", SERVED)
-@USERS
-def test_no_new_privileges_without_a_filter_is_served(ctx: Ctx, how: str, uid: int | None) -> None:
+def test_no_new_privileges_without_a_filter_is_served(party: Party, how: str) -> None:
     # abi.md 4.42
-    answer = Answer(ctx.run([*SERVED[how], ctx.tool("text.word_count"), "a b"], uid=uid, text=False))
+    words = [*SERVED[how], party.ctx.tool("text.word_count"), "a b"]
+    answer = Answer(party.ctx.run(words, text=False))
     assert answer.status == 0, answer
 
 
@@ -187,13 +236,12 @@ def seen(folder: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
-@USERS
-def test_no_table_lets_the_memory_of_the_runner_be_written(ctx: Ctx, uid: int | None) -> None:
+def test_no_table_lets_the_memory_of_the_runner_be_written(party: Party) -> None:
     # It may connect, and who writes its memory connects.
-    with agents.agent(ctx, f"wide{uid}") as path:
-        agents.write(ctx, path, "mount", "/\t/\trw\t-\n")
+    with agents.agent(party.ctx, f"wide{next(NUMBERS)}") as path:
+        agents.write(party.ctx, path, "mount", "/\t/\trw\t-\n")
         said = shell(
-            ctx, path, "echo x > /proc/self/comm; echo x > /proc/self/mem; head -c 9 /proc/self/comm", uid
+            party.ctx, path, "echo x > /proc/self/comm; echo x > /proc/self/mem; head -c 9 /proc/self/comm"
         )
     assert said.count("Read-only file system") + said.count("Permission denied") == 2, said
     assert "head" in said
@@ -210,22 +258,21 @@ def approved(client: Talk) -> list[Frame]:
     return frames
 
 
-@USERS
-def test_nothing_outside_of_its_view_changes(ctx: Ctx, coder: str, beside: Ctx, uid: int | None) -> None:
-    out = ctx.base / f"out{uid}"
+def test_nothing_outside_of_its_view_changes(party: Party) -> None:
+    ctx, coder, other, uid = party
+    out = ctx.base / f"out{next(NUMBERS)}"
     out.mkdir()
     ctx.work.chmod(0o777)
     (out / "file").write_text("mine")
     (out / "program").write_bytes(Path("/bin/true").read_bytes())
     for path in (out, *out.iterdir()):
-        os.chown(path, uid or 0, uid or 0)
+        os.chown(path, uid, uid)
     state, config = ctx.state, ctx.config
     before = seen(out), seen(config), os.stat(sys.executable), oct(state.stat().st_mode)
-    places = {"out": out, "state": state, "config": config, "beside": beside.root, "root": ctx.root}
-    runner = os.readlink(beside.root / "bin" / "cortexfs-object-runner")
-    commands = [words.format(**places, runner=runner) for words in ATTEMPTS.values()]
+    places = {"out": out, "state": state, "config": config, "beside": other.root, "root": ctx.root}
+    commands = [words.format(**places, runner=runner_of(other)) for words in ATTEMPTS.values()]
     task = script(*(call("shell.exec", cmd=words) for words in commands), say("x"))
-    with working(ctx, coder, task, uid=uid, scope="temp") as client:
+    with working(ctx, coder, task, scope="temp") as client:
         frames = approved(client)
     assert len(results(frames)) == len(commands)
     assert len(decisions(frames)) >= len(commands)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY
+from tests.mounted.spaces import open_device
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
@@ -28,9 +29,7 @@ def home() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ctx-user-") as name:
         base = Path(name)
         base.chmod(0o755)
-        device = base / "fuse"
-        os.mknod(device, 0o020666, os.makedev(10, 229))
-        device.chmod(0o666)
+        open_device(base)
         user = base / "home"
         user.mkdir()
         os.chown(user, USER, USER)
