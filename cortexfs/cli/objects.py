@@ -111,8 +111,13 @@ def resolve(root: str, name: str) -> str:
 
 def _checked(path: str, name: str) -> str:
     """`path`, if it can be an object; a control directory or a provider is none."""
-    if not os.path.lexists(path):
-        raise Fault("ENOENT", f"there is no {name}")
+    try:
+        os.lstat(path)
+    except PermissionError:
+        told = f"permission denied: {name}; a mount of somebody else but root is closed to you"
+        raise Fault("EACCES", told) from None
+    except OSError:
+        raise Fault("ENOENT", f"there is no {name}") from None
     if os.path.isdir(path) or path.endswith(RESERVED_SUFFIXES):
         mend = "give a tool, model or agent, see: ctx ls"
         raise Fault("EINVAL", f"{name!r} is no object that can be run; {mend}")

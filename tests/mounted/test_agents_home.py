@@ -15,6 +15,7 @@ import pytest
 
 from tests.mounted.agents import agent, call, results, say, script, working, write
 from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.placed import OWN, ROOTS, own_mount
 from tests.mounted.talking import Frame
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes the home directory of another user")
@@ -58,6 +59,19 @@ def alice() -> Iterator[pwd.struct_passwd]:
         shutil.rmtree(home)
 
 
+@pytest.fixture(params=[ROOTS[1], OWN])
+def at_home(
+    request: pytest.FixtureRequest, ctx: Ctx, alice: pwd.struct_passwd, python: Path
+) -> Iterator[tuple[Ctx, str]]:
+    """A mount as that user has it, root's or the user's own, and an agent there."""
+    with contextlib.ExitStack() as stack:
+        mount = ctx.used_by(alice.pw_uid)
+        if request.param == OWN:
+            mount = stack.enter_context(own_mount(python, alice.pw_uid))
+        names = ("shell.exec", "fs.write", "fs.read")
+        yield mount, stack.enter_context(agent(mount, f"homer{next(NUMBERS)}", *names))
+
+
 def _furnish(home: Path) -> None:
     for name in (*FILES, "project/file", ".cargo/credentials.toml"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -95,10 +109,10 @@ CLOSED = {
 }
 
 
-def test_it_reaches_no_hidden_file(ctx: Ctx, homer: str, alice: pwd.struct_passwd) -> None:
+def test_it_reaches_no_hidden_file(at_home: tuple[Ctx, str], alice: pwd.struct_passwd) -> None:
     # the issue: "An agent in $HOME with a writing tool wrote .ssh/authorized_keys and read 0600 files"
     home = Path(alice.pw_dir)
-    frames = shell(ctx, homer, alice.pw_uid, alice.pw_dir, *CLOSED.values())
+    frames = shell(*at_home, alice.pw_uid, alice.pw_dir, *CLOSED.values())
     told = dict(zip(CLOSED, results(frames), strict=True))
     assert [what for what, one in told.items() if not one["is_error"]] == []
     assert {name: (home / name).read_text() for name in FILES} == dict.fromkeys(FILES, "before")
@@ -110,7 +124,7 @@ def test_it_reaches_no_hidden_file(ctx: Ctx, homer: str, alice: pwd.struct_passw
     assert "keys and passwords are better shown to none" in told["keys"]["output"]
 
 
-def test_it_works_there(ctx: Ctx, homer: str, alice: pwd.struct_passwd) -> None:
+def test_it_works_there(at_home: tuple[Ctx, str], alice: pwd.struct_passwd) -> None:
     # the issue: git with .gitconfig works
     git = (
         "cd project && git init -q . && git add file && git commit -qm first && git log --format='%an <%ae>'"
@@ -118,7 +132,7 @@ def test_it_works_there(ctx: Ctx, homer: str, alice: pwd.struct_passwd) -> None:
     cmds = [git, "echo after > project/file; echo more >> notes; ls", "echo $HOME; cat ~/.gitconfig"]
     for cwd in (alice.pw_dir, os.path.dirname(alice.pw_dir)):
         at = f"cd {alice.pw_dir} && rm -rf project/.git && "
-        frames = shell(ctx, homer, alice.pw_uid, cwd, *(at + cmd for cmd in cmds))
+        frames = shell(*at_home, alice.pw_uid, cwd, *(at + cmd for cmd in cmds))
         commit, listed, settings = (one["output"] for one in results(frames))
         assert commit == "Alice <alice@example.org>\n"
         assert listed == "notes\nproject\n"

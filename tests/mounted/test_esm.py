@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.mounted import placed as places
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.plugins import said, tools
@@ -24,6 +25,9 @@ from tests.shell import esmodules
 def mount(python: Path) -> Iterator[Ctx]:
     with mounted(python) as ctx:
         yield ctx
+
+
+ctx, own, placed = mount, places.own, places.placed
 
 
 def plugin(where: Path, name: str, bodies: dict[str, str], more: str = "", **changes: Any) -> Path:
@@ -60,24 +64,25 @@ def test_the_tool_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
     assert "shout" not in tools(mount)
 
 
-def test_a_tool_is_no_more_harmless_than_its_process(mount: Ctx, tmp_path: Path) -> None:
+@pytest.mark.parametrize("placed", [places.ROOTS[1], places.OWN], indirect=True)
+def test_a_tool_is_no_more_harmless_than_its_process(placed: Ctx) -> None:
     # policy.md: "What the process of a tool may do counts too, whatever the tool says of itself"
     body = "return new Deno.Command('/bin/echo', {args: ['ran']}).outputSync().success"
-    folder = plugin(tmp_path, "harmless", {"quiet": body}, capabilities=["tools", "shell:run"])
-    mount.ctx("plugin", "install", str(folder))
-    assert said(mount, "quiet", NOBODY) == "true"  # though it declares no capability
-    shown = mount.root / "tool/quiet.d/effects"
-    assert shown.read_text() == "run_process plugin%20process partially_reversible always not_supported\n"
-    with agent(mount, "user", "quiet") as path:
-        told = mount.ctx("policy", "explain", "agent/user", "tool/quiet", check=False).stdout
+    folder = plugin(placed.base, "harmless", {"quiet": body}, capabilities=["tools", "shell:run"])
+    placed.ctx("plugin", "install", str(folder))
+    assert said(placed, "quiet", NOBODY) == "true"  # though it declares no capability
+    shown = "tool/quiet.d/effects"
+    assert placed.text(shown) == "run_process plugin%20process partially_reversible always not_supported\n"
+    with agent(placed, "user", "quiet") as path:
+        told = placed.ctx("policy", "explain", "agent/user", "tool/quiet", check=False).stdout
         assert "run_process on plugin process is require_confirmation" in told
-        (asked,) = results(run(mount, path, script([call("quiet")], say("done")), uid=NOBODY).frames)
+        (asked,) = results(run(placed, path, script([call("quiet")], say("done")), uid=NOBODY).frames)
         assert "true" not in str(asked["output"])
-    mount.ctx("plugin", "permissions", "harmless", "--set", "shell:run=deny")
-    assert shown.read_text() == ""  # what is denied does not count
-    mount.ctx("plugin", "permissions", "harmless", "--set", "fs:write=grant")
-    assert shown.read_text().split()[:2] == ["write_file", "plugin%20process"]
-    mount.ctx("plugin", "uninstall", "harmless", "--purge")
+    placed.ctx("plugin", "permissions", "harmless", "--set", "shell:run=deny")
+    assert placed.text(shown) == ""  # what is denied does not count
+    placed.ctx("plugin", "permissions", "harmless", "--set", "fs:write=grant")
+    assert placed.text(shown).split()[:2] == ["write_file", "plugin%20process"]
+    placed.ctx("plugin", "uninstall", "harmless", "--purge")
 
 
 def test_what_is_granted_and_denied_counts_at_once(mount: Ctx, tmp_path: Path) -> None:

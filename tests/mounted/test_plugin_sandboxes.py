@@ -14,6 +14,7 @@ import pytest
 from cortexfs.core.manifest.governance import Mechanism
 from cortexfs.linux import kernel_support
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
+from tests.mounted.placed import own_mount
 from tests.mounted.plugins import PROGRAM, TOOLS, TOP
 
 pytestmark = [
@@ -61,6 +62,12 @@ KINDS = ("python", "process", "jsonl")
 @pytest.fixture(scope="module")
 def mount(python: Path) -> Iterator[Ctx]:
     with mounted(python) as ctx:
+        yield ctx
+
+
+@pytest.fixture(scope="module")
+def own(mount: Ctx, python: Path) -> Iterator[Ctx]:
+    with own_mount(python) as ctx:
         yield ctx
 
 
@@ -216,6 +223,16 @@ def test_no_claim_is_shed_by_a_call_from_inside(mount: Ctx, tmp_path: Path, kind
         assert "[sandbox]" in said
     with Probe(mount, tmp_path, kind, "") as probe:
         assert '"status":"ok"' in probe(NESTED.format(tool=mount.tool("text.word_count")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_claim_is_shed_on_a_mount_of_ones_own(own: Ctx, kind: str) -> None:
+    where = own.base / "plugins"
+    where.mkdir(exist_ok=True)
+    with Probe(own, where, kind, "memory_mb = 256") as probe:
+        said = probe(NESTED.format(tool=own.tool("text.word_count")))
+        assert ('"code":"EACCES"' in said, "[sandbox]" in said) == (True, True)
+        assert probe("x = bytearray(1 << 30)") == "no memory"
 
 
 @pytest.mark.parametrize("kind", KINDS)

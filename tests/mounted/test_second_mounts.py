@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.placed import OWN, ROOTS, own_mount
 from tests.mounted.spaces import space
 from tests.mounted.talking import Frame, Talk
-from tests.mounted.test_user_daemon import as_user
+from tests.mounted.test_user_daemon import OTHER, as_user
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 SANDBOXED = f"[callers]\nsandboxed = [{NOBODY}]\n"
 NUMBERS = itertools.count()
+REFUSED = re.compile(r'[Pp]ermission denied|"code":"EACCES"')
 BESIDE = "root's, beside one's own"
 
 ctx, coder, home = agents.ctx, agents.coder, test_user_daemon.home
@@ -282,3 +284,29 @@ def test_nothing_outside_of_its_view_changes(party: Party) -> None:
     assert after[2].st_mode == before[2].st_mode
     assert after[3] == before[3]
     assert not [path for path in ctx.work.rglob("*") if path.lstat().st_mode & 0o6000]
+
+
+def test_mounts_of_two_users_are_closed_to_each_other(python: Path) -> None:
+    # "two daemons in both directions", also where fuse.conf has user_allow_other
+    with (
+        space("user_allow_other\n") as place,
+        own_mount(python, NOBODY, place=place) as one,
+        own_mount(python, OTHER, place=place) as other,
+    ):
+        for mine, theirs in ((one, other), (other, one)):
+            made, before = theirs.work / "made", theirs.status["runs"]
+            tool = [theirs.tool("shell.exec"), "--cmd", f"touch {made}"]
+            for words in (
+                ["ls", str(theirs.root)],
+                ["cat", f"{theirs.root}/status"],
+                tool,
+                [runner_of(mine), *tool],
+                [str(mine.python), "-I", "-m", "cortexfs.cli.main", "run", *tool],
+            ):
+                done = mine.run(words)
+                assert REFUSED.search(done.stdout + done.stderr), done
+            with agents.agent(mine, "near", "shell.exec") as near:
+                said = shell(mine, near, f"{shlex.join(tool)}; {shlex.join([runner_of(mine), *tool])}")
+                assert len(REFUSED.findall(said)) >= 2, said
+            assert not made.exists()
+            assert theirs.status["runs"] == before
