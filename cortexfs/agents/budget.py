@@ -26,6 +26,11 @@ from cortexfs.core.frames import Usage
 
 REPEATS = 3  # of the same call in a run, whatever came between
 LARGER = "; or use a larger model"
+# An answer is neither where a model is asked for calls in words that it does not know.
+IN_TEXT = (
+    "; it was asked for calls in text, as its .d/cap lacks tool_call_syntax: where it can call tools, "
+    "say tools = true in its provider's file, else use a larger model"
+)
 STEPS_VARIABLE = "CTX_AGENT_STEPS"  # a line of an agent's .d/env, which counts more than the configuration
 
 
@@ -121,7 +126,7 @@ class RunBudget:
         self._malformed += 1
         if self._malformed > self._limits.repeats:
             why = f"{self._malformed} answers of its model in a row were neither a call nor an answer"
-            raise _over("EBADMSG", "", f"{self._limits.repeats}", "repeats", LARGER, why)
+            raise _over("EBADMSG", "", f"{self._limits.repeats}", "repeats", IN_TEXT, why)
 
 
 def _key(call: tuple[str, Any]) -> str:

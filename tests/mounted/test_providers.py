@@ -92,7 +92,7 @@ def test_the_control_files_tell_the_truth(own: Ctx) -> None:
     assert shown == {
         "id": "echo-1\n",
         "driver": "openai.chat\n",
-        "cap": "chat\nstream\nsession\n",
+        "cap": "chat\nstream\nsession\ntool_call_syntax\n",  # which it has shown, as it lists none
         "effort": "auto\n",
         "default": "",
         "fallback": "",

@@ -24,7 +24,7 @@ from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names, networks, value_formats
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.ask.model import EFFORTS, parameters
-from cortexfs.models.exchange import listing_request
+from cortexfs.models.exchange import listing_request, tool_probe
 from cortexfs.models.exchange.sources import about, every_offer, model_rows
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers
@@ -123,12 +123,22 @@ def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:
     if not provider.listed:
         return f"{len(provider.models) + len(provider.model)} models declared"
     try:
-        found = _asked(name, provider, place.key(name, provider))
-        place.keep(name, provider, found)
+        found, able = _learnt(name, provider, place)
     except Fault as fault:
         mend = "" if fault.code == "EACCES" else f"; ask again with: ctx provider models {name} --refresh"
         return f"its models are not listed yet: {_why(fault) if mend else fault.message}{mend}"
-    return f"{len(found)} models listed"
+    return f"{len(found)} models listed" + "".join(f"; {id_} called a tool when asked to" for id_ in able)
+
+
+def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[ListedModel], list[str]]:
+    """Ask for its models, and those whether they call tools of which nothing is known; keep it all."""
+    key = place.key(name, provider)
+    found = _asked(name, provider, key)
+    with progress.shown(f"asking models of {name} to call a tool"):
+        able = tool_probe.able(provider, key, found)
+    found = tool_probe.completed(found, able)
+    place.keep(name, provider, found)
+    return found, able
 
 
 def _asked(name: str, provider: Provider, key: str) -> list[ListedModel]:
@@ -232,7 +242,7 @@ def _models(options: argparse.Namespace) -> int:
 def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any]]:
     provider = place.providers.read(name)
     if provider.listed and (refresh or place.providers.listing(name, provider) is None):
-        place.keep(name, provider, _asked(name, provider, place.key(name, provider)))
+        _learnt(name, provider, place)
         output.say(place.told(name))
     return model_rows(name, provider, place.providers)
 

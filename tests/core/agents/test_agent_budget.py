@@ -116,7 +116,7 @@ def test_a_model_that_does_not_keep_to_the_form_comes_to_an_end() -> None:
         budget.malformed()
     with pytest.raises(Fault) as raised:
         budget.malformed()
-    ended(raised.value, "EBADMSG", "4 answers", "limit is 3", "larger model")
+    ended(raised.value, "EBADMSG", "4 answers", "limit is 3", "tools = true in its provider's file")
 
 
 def test_an_input_that_no_tool_takes_is_counted_all_the_same() -> None:
