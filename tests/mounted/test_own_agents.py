@@ -55,7 +55,9 @@ def agents(ctx: Ctx) -> list[str]:
 @contextlib.contextmanager
 def mine(ctx: Ctx, name: str, *tools: str, model: str = "debug/script", uid: int = NOBODY) -> Iterator[str]:
     words = [word for tool in tools for word in ("--tools", tool)] or ["--tools", ""]
-    status, _, said = as_user(ctx, "agent", "new", name, "--home", "--model", model, *words, uid=uid)
+    status, _, said = as_user(
+        ctx, "agent", "new", name, "--home", "--anyway", "--model", model, *words, uid=uid
+    )
     assert status == 0, said
     try:
         yield f"home/{uid}/agent/{name}"

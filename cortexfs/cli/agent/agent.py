@@ -76,7 +76,7 @@ def _new_own(options: argparse.Namespace, name: str) -> int:
     root = mounts.answering(options.root)
     if options.description:
         raise Fault("EINVAL", f"--description is for agents in {CLASS}/; one of your own has none")
-    agent_own.make(root, name, _record(options, name, root, frozenset()).controls)
+    agent_own.make(root, name, _record(options, name, root, frozenset(), own=True).controls)
     output.say(f"made {agent_own.path_of(name)}")
     if options.json:
         output.emit(_shown(root, f"{root}/{agent_own.path_of(name)}"))
@@ -88,12 +88,17 @@ def _plain(word: str) -> str:
     return word.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
 
 
-def _record(options: argparse.Namespace, name: str, root: str | None, labels: frozenset[str]) -> AgentRecord:
+def _record(
+    options: argparse.Namespace, name: str, root: str | None, labels: frozenset[str], own: bool = False
+) -> AgentRecord:
     model = options.model.removeprefix("model/")
     value_formats.model_name(f"{model}\n")
-    tools = defaults.BASE_TOOLS if options.tools is None else _tools(options.tools, root)
-    _remark(root, model, tools)
-    texts = defaults.controls(name, model, tools, labels) | {"approval": options.approval}
+    preset = defaults.PRESETS[options.preset]
+    tools = preset.tools if options.tools is None else _tools(options.tools, root)
+    if not options.anyway:
+        _check_there(root, model, tools, own)
+    texts = defaults.controls(name, model, tools, labels)
+    texts |= {"approval": options.approval, "system.md": preset.system}
     if options.system is not None:
         texts["system.md"] = _text(options.system)
     description = " ".join(options.description.split())
@@ -118,22 +123,24 @@ def _tools(given: list[str], root: str | None) -> list[str]:
     return list(found)
 
 
-def _remark(root: str | None, model: str, tools: Iterable[str]) -> None:
-    """Remarks on something that is missing now: it may come, so that is no failure."""
+def _check_there(root: str | None, model: str, tools: Iterable[str], own: bool) -> None:
+    """Refuses a model or a tool that the mount has not. Without a mount nobody can tell."""
     if root is None:
         return
     for class_, wanted in (("model", [model]), ("tool", tools)):
-        known = _names(root, class_)
+        known = _names(root, class_, own)
         for name in wanted:
             if name not in known:
-                output.say(f"note: there is no {class_} {name} now{name_patterns.near(name, known)}")
+                near = name_patterns.near(name, known)
+                mend = "if it is to come, make the agent with --anyway"
+                raise Fault("EINVAL", f"there is no {class_} {name}{near}; {mend}")
 
 
-def _names(root: str | None, class_: str) -> list[str]:
-    """The models that everybody has, links too, or the tools, one's own among them."""
+def _names(root: str | None, class_: str, own: bool = False) -> list[str]:
+    """The models that everybody has, and with `own` one's own, links too, or the tools, own ones always."""
     if root is None:
         return []
-    everybodys = f"{root}/{class_}/" if class_ == "model" else ""
+    everybodys = f"{root}/{class_}/" if class_ == "model" and not own else ""
     paths = [path for path in objects.paths_of(root, class_) if path.startswith(everybodys)]
     wanted = paths if class_ == "model" else [path for path in paths if not os.path.islink(path)]
     return [objects.bare(objects.short(root, path)) for path in wanted]
@@ -312,7 +319,8 @@ def _cells(path: str, values: Mapping[str, str], status: str, description: str) 
     }
 
 
-_TOOLS = "a tool, several with commas between, or a pattern (default: those of agent/base)"
+_TOOLS = "a tool, several with commas between, or a pattern (default: those of the preset)"
+_PRESET = "its tools and prompt: to read files, to work on them, or to talk (default: read)"
 _APPROVAL = "whether every call is asked about"
 VERBS = {
     "new": Command(
@@ -321,15 +329,18 @@ VERBS = {
             *MOUNTED,
             arg("name", "NEW", "its name"),
             flag("--home", "make it in your home; the daemon's owner is asked for this alone"),
+            arg("--preset", None, _PRESET, choices=(*defaults.PRESETS,), default="read"),
             arg("--model", "MODEL", "provider/model, or an alias (default: main)", default=defaults.MODEL),
             arg("--tools", "TOOL", _TOOLS, action="append"),
             arg("--system", "FILE", "what it is told to be; - reads it"),
             arg("--description", "TEXT", "a sentence for listings", default=""),
+            flag("--anyway", "make it though its model or a tool is not there"),
             arg("--approval", None, _APPROVAL, choices=("auto", "ask"), default="auto"),
             JSON,
         ),
         (
-            "ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'",
+            "ctx agent new coder --preset code --model openai/gpt-4o",
+            "ctx agent new clerk --tools 'fs.*,text.word_count'",
             "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
             "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",
             "ctx agent new mine --home",

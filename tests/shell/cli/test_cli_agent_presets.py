@@ -1,0 +1,49 @@
+"""`ctx agent new`: presets, and what is refused as it is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cortexfs.agents import defaults, records
+from cortexfs.cli.main import main
+from tests.shell.cli import test_cli_agent
+from tests.shell.cli.test_cli_agent import made, new
+
+state, root = test_cli_agent.state, test_cli_agent.root
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "openai/gpt-6"], "there is no model openai/gpt-6"),
+        (
+            ["--model", "openai/gpt-5", "--tools", "fs.raed"],
+            "there is no tool fs.raed; did you mean fs.read?",
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    words: list[str], said: str, root: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # issue: "`agent new` refuses unknown tools and models unless `--anyway`"
+    assert main(["agent", "new", "coder", *words]) == 2
+    assert said in (told := capsys.readouterr().err)
+    assert "make the agent with --anyway" in told
+    assert not records.load(state).broken
+    assert main(["agent", "new", "coder", *words, "--anyway"]) == 0
+    assert made(state, "coder")
+
+
+def test_a_preset_has_tools_and_a_prompt_for_its_work(root: Path, state: Path) -> None:
+    # issue: "`ctx agent new coder --preset code|read|chat` has a view, tools and approvals that fit"
+    for name in ("read", "code", "chat"):
+        assert new(name, "--preset", name) == 0
+    tools = {name: set(made(state, name).extra["tools"].split()) for name in ("read", "code", "chat")}
+    assert (tools["read"], tools["chat"]) == (set(defaults.BASE_TOOLS), set())
+    assert tools["code"] - tools["read"] == {"fs.write", "fs.replace", "shell.exec"}
+    assert len({made(state, name).extra["system.md"] for name in tools}) == 3
+    assert {made(state, name).extra["approval"] for name in tools} == {"auto"}
+    assert new("own", "--preset", "code", "--tools", "fs.read") == 0
+    assert made(state, "own").extra["tools"] == "fs.read\n"
