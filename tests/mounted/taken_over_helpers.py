@@ -27,7 +27,7 @@ def host(made: Daemon, identity: hostcalls.Identity, *shown: int) -> str:
         plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
         spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.HostLimits(1 << 30, 64, 256))
         forks = made.pool._forks.now
-        forks.send(spawn, [theirs.fileno(), *shown])
+        forks.send(spawn, [theirs.fileno(), 2, *shown])
         assert forks.awaited(60)
         said = forks.heard()
     assert isinstance(said, hostcalls.HostStart)
@@ -64,7 +64,7 @@ shown.connect(SERVICE)
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
 spawn = hostcalls.Spawn(1 << 21, plugin, hostcalls.Identity(0, 0, ()), hostcalls.HostLimits(1 << 30, 64, 256))
-rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [theirs.fileno(), shown.fileno()]))]
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [theirs.fileno(), 2, shown.fileno()]))]
 said = []
 for fd in channels:
     try:
@@ -101,7 +101,7 @@ def host_by_a_host(made: Daemon, state: Path, folder: Path) -> str:
     with ours, theirs, call_, its:
         plugin = hostcalls.Plugin("evil", "1", "python", "nobodys:tools", str(evil))
         limits = hostcalls.HostLimits(1 << 30, 64, 256)
-        forks.send(hostcalls.Spawn(1 << 20, plugin, hostcalls.DESCRIBING, limits), [theirs.fileno()])
+        forks.send(hostcalls.Spawn(1 << 20, plugin, hostcalls.DESCRIBING, limits), [theirs.fileno(), 2])
         assert forks.awaited(60)
         assert forks.heard() is not None
         socket.send_fds(ours, [b"c"], [its.fileno(), forks.socket.fileno()])
