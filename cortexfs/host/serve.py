@@ -36,7 +36,7 @@ from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
 from cortexfs.host.call import dry_runs, wear
-from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, raise_again, sentence
+from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, raise_again, sentence, shielded
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import syscalls
 
@@ -169,13 +169,15 @@ class _Host:
         with self._lock:
             self._calls[number] = runtime
         runtime.unwatch = partial(self._unwatch, runtime)
-        runtime.is_worn = partial(self._is_worn, number)
+        runtime.is_worn = partial(self._is_worn, runtime)
         self._leavers.register(number, select.EPOLLRDHUP | select.EPOLLONESHOT)
 
-    def _is_worn(self, number: int) -> bool:
-        """After the call with this descriptor. A copy of it gets the lowest number that is free."""
+    def _is_worn(self, runtime: Runtime) -> bool:
+        """After this call. A copy of its descriptor gets the lowest number that is free; it must not stay,
+        as the daemon would wait for the end of a call that has it open."""
         try:
-            os.close(lowest := os.dup(number))
+            with shielded(runtime):
+                os.close(lowest := os.dup(runtime.stream.fileno()))
             is_doubtful = lowest > wear.DESCRIPTORS or threading.active_count() > wear.THREADS
         except OSError:
             is_doubtful = True

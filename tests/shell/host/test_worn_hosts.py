@@ -3,12 +3,17 @@ later calls feel it. "A tool's leaked descriptors and threads hit later calls of
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from cortexfs.core import hostcalls
+from cortexfs.host import serve
+from cortexfs.host.call.runtime import Runtime, ToolCancelled
 from tests.shell import calling, declaring
 from tests.shell.calling import World, serving
 from tests.shell.declaring import program, python
@@ -95,3 +100,25 @@ async def test_a_warm_child_in_which_calls_leave_much_behind_is_replaced(do: str
         (host,) = world.pool.by_pid
         await replaced(world, tool, asked[1])
         assert [*world.pool.by_pid] == [host]
+
+
+def test_a_cancellation_leaves_no_copy_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the daemon waited for the end of a call that was over, and passed its host over
+    ours, theirs = socket.socketpair()
+    control, its = socket.socketpair()
+    with ours, theirs, control, its:
+        runtime, copied = Runtime(theirs), os.dup
+
+        def struck(number: int) -> int:
+            copy = copied(number)
+            leaver = threading.Thread(target=runtime.interrupt)
+            leaver.start()
+            leaver.join()
+            return copy
+
+        monkeypatch.setattr(os, "dup", struck)
+        with pytest.raises(ToolCancelled):
+            serve._Host(its, hostcalls.Plugin("p", "1", "python", "m:p"))._is_worn(runtime)
+        theirs.close()
+        ours.setblocking(False)
+        assert ours.recv(1) == b""
