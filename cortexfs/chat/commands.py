@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs.chat import sessions as stored
+from cortexfs.chat.along import Along, Outside, fits
 from cortexfs.chat.calls import Show, Surroundings, counted
 from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
-from cortexfs.client import Conversation, new_id
-from cortexfs.core.errors import Fault
+from cortexfs.client import Conversation, attaching, new_id
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Scope
 
@@ -73,13 +74,7 @@ def meaning(text: str) -> TypedText | TypedCommand | None:
 def fit(text: str) -> str:
     """`text` as it can be sent, or EMSGSIZE: what is no UTF-8 is replaced, what is too long is refused."""
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    try:
-        # With an id and names as long as they may be, so that what fits here fits later too.
-        longest = "x" * requests.MAX_ID
-        requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=text))
-    except Fault:
-        why = "a message may have 1 MiB and this one is longer"
-        raise Fault("EMSGSIZE", f"{why}; say where to read it") from None
+    fits(text)
     return text
 
 
@@ -98,14 +93,25 @@ class ChatPlace:
     """An object, and which of its sessions is talked in."""
 
     def __init__(
-        self, root: str, path: str, whole: str, scope: Scope, sight: Surroundings | None = None
+        self,
+        root: str,
+        path: str,
+        whole: str,
+        scope: Scope,
+        sight: Surroundings | None = None,
+        outside: Outside | None = None,
     ) -> None:
         self.root, self.path, self.whole = root, path, whole  # model/debug/echo
-        self.name = whole.partition("/")[2]  # as in the error lines of exec
         self.scope: Scope = scope
+        self.along, self.outside = Along(), outside or Outside()
         self.session = ""
         self.before: str | None = None  # the session that was left last
         self._sight = sight or Surroundings()
+
+    @property
+    def name(self) -> str:
+        """As in the error lines of exec."""
+        return self.whole.partition("/")[2]
 
     @property
     def is_agents(self) -> bool:
@@ -225,6 +231,52 @@ def _pin(place: ChatPlace, argument: str) -> CommandOutcome:
     return CommandOutcome([], message=f"/pin {argument}")
 
 
+def _model(place: ChatPlace, argument: str) -> CommandOutcome:
+    if place.is_agents:
+        raise Fault("EINVAL", f"{place.name} is an agent, whose model is the file model in its .d/")
+    if not argument:
+        return CommandOutcome([f"{place.name} answers; talk with another: /model NAME, of ctx ls model"])
+    path, whole = place.outside.find(argument)
+    if not whole.startswith("model/"):
+        raise Fault("EINVAL", f"{whole} is no model; see: ctx ls model")
+    place.path, place.whole = path, whole
+    return _new(place, "")
+
+
+def _system(place: ChatPlace, argument: str) -> CommandOutcome:
+    if place.is_agents:
+        raise Fault("EINVAL", f"{place.name} is an agent, and is told what system.md in its .d/ says")
+    if argument:
+        place.along.system = "" if argument == "-" else argument
+    told = place.along.system
+    none = "it is told nothing; /system TEXT, and /system - for nothing again"
+    return CommandOutcome([f"it is told: {told}" if told else none])
+
+
+def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
+    if argument:
+        name, data = place.outside.read(argument)
+        place.along.attach(name, data, attaching.abilities(place.root, place.path))
+    names = ", ".join(place.along.names)
+    return CommandOutcome([f"goes along with what you say next: {names or 'nothing; /attach FILE'}"])
+
+
+def _save(place: ChatPlace, argument: str) -> CommandOutcome:
+    if not argument:
+        raise Fault("EINVAL", "say where what was said is to be written: /save FILE")
+    if place.scope == "temp":
+        raise Fault("EINVAL", _NONE["temp"])
+    path = os.path.abspath(os.path.expanduser(argument))
+    with os_faults("nothing has been said yet in this session"):
+        said = [*stored.messages(stored.place(place.root, place.whole, place.scope, place.session))]
+    whose = {"user": "You", "assistant": place.name}
+    with os_faults(f"{path} cannot be written"), open(path, "x", encoding="utf-8") as file:
+        for message in said:
+            text = "".join(part.text for part in message.content)
+            file.write(f"## {whose.get(message.role, message.role)}\n\n{text.strip()}\n\n")
+    return CommandOutcome([f"saved {counted(len(said), 'message')} in {path}"])
+
+
 _WHOSE = {
     "private": "session {}",
     "shared": "shared session {}",
@@ -248,6 +300,10 @@ ORDERS = {
     "/new": Order("[NAME]", "begin another session", _new),
     "/sessions": Order("", "list the sessions of this object", _sessions),
     "/resume": Order("[NAME]", "go on with a session; without a name, the one before this", _resume),
+    "/model": Order("[NAME]", "talk with another model, in a session of its own", _model),
+    "/system": Order("[TEXT]", "what the model is told to be from now on; - for nothing", _system),
+    "/attach": Order("[FILE]", "a text, a picture or a PDF that goes along with what you say next", _attach),
+    "/save": Order("FILE", "write what was said into a new file", _save),
     "/pin": Order("TEXT", "have an agent keep this in mind, whatever else it forgets", _pin),
     "/quit": Order("", "leave, as Ctrl-D does"),
 }

@@ -31,7 +31,7 @@ from cortexfs.client import Conversation, Failed
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.frames import MAX_LINE, AnyFrame, Approval
 from cortexfs.core.safe_text import one_line
-from cortexfs.core.talk.requests import Decision
+from cortexfs.core.talk.requests import Decision, Input
 
 MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
 UNASKED = "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve {} allows"
@@ -182,7 +182,7 @@ class PipedInput:
 
     def _take(self, meant: TypedText | TypedCommand | None) -> None:
         if isinstance(meant, TypedText):
-            self._say(meant.text)
+            self._say(self._place.along.with_text(meant.text))
         elif meant and meant.name == "/quit":
             raise PersonLeft(EXIT_OK)
         elif meant:
@@ -194,14 +194,14 @@ class PipedInput:
             if outcome.message:
                 self._say(outcome.message)
 
-    def _say(self, text: str) -> None:
+    def _say(self, said: Input) -> None:
         deeds: list[Deed] = []
         if self._conversation is None:
             self._conversation = self._place.connect()
             deeds = self._talk.back()
         exchange = Exchange(self._talk, self._conversation, self._printer.show)
         try:
-            exchange.do([*deeds, *self._talk.say(text)])
+            exchange.do([*deeds, *self._talk.say(said)])
             exchange.run()
         except Fault:
             self._hang_up()

@@ -35,6 +35,7 @@ from cortexfs.client import Conversation
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import Approval
 from cortexfs.core.safe_text import escaped
+from cortexfs.core.talk.requests import Input
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
 SPIN = 0.16  # seconds between two pictures of the spinner
@@ -211,9 +212,10 @@ class Terminal:
         return True  # what is left there is meant to be
 
     def _take(self, buffer: Buffer, meant: TypedText | TypedCommand | None) -> None:
+        said = self._place.along.with_text(meant.text) if isinstance(meant, TypedText) else ""
         buffer.reset(append_to_history=meant is not None)
         if isinstance(meant, TypedText):
-            self._send(meant.text)
+            self._send(meant.text, said)
         elif meant and meant.name == "/quit":
             self._leave(0)
         elif meant:
@@ -224,14 +226,14 @@ class Terminal:
             if outcome.session:
                 self._switch(outcome.session)
             if outcome.message:
-                self._send(outcome.message)
+                self._send(outcome.message, outcome.message)
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str, said: Input) -> None:
         waits = self._talk.busy  # then it is shown when its turn comes, and not amid another answer
         if not waits:
             self._utter(text)
             self._since = time.monotonic()
-        self._do(self._talk.say(text, is_shown=not waits))
+        self._do(self._talk.say(said, is_shown=not waits))
 
     def _decide(self, buffer: Buffer) -> None:
         """Answer a question. What was being typed when it came is no answer, and is kept; any other word
@@ -276,10 +278,8 @@ class Terminal:
             buffer.document, self._draft = self._draft, None
 
     def _interrupt(self, buffer: Buffer) -> None:
-        if self._edited:  # back to the question
+        if self._edited or (buffer.text and not self._talk.busy):  # of an edit, back to the question
             self._edited = None
-            buffer.reset()
-        elif buffer.text and not self._talk.busy:
             buffer.reset()
         else:
             self._answer.drop()

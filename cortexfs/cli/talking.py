@@ -13,7 +13,9 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable
+from functools import partial
 
+from cortexfs.chat.along import Outside
 from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.diffs import MAX_FILE
@@ -68,14 +70,27 @@ def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
 def named(options: argparse.Namespace) -> ChatPlace:
     """The object, if it can hold conversations, as the place of a chat; its calls are about files here."""
     root = mounts.answering(options.root)
-    path = objects.resolve(root, options.object.removesuffix(".sock"))  # no name ends so
+    path, whole = found(root, options.object)
+    sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
+    outside = Outside(_attached, partial(found, root))
+    return ChatPlace(root, path, whole, getattr(options, "scope", "private"), sight, outside)
+
+
+def found(root: str, name: str) -> tuple[str, str]:
+    """The path and the whole name of an object that holds conversations."""
+    path = objects.resolve(root, name.removesuffix(".sock"))  # no name ends so
     whole = _WHOLE.fullmatch(os.path.realpath(path))
     if not whole:
-        raise Fault("EINVAL", f"{options.object!r} is no model and no agent; see: ctx ls")
+        raise Fault("EINVAL", f"{name!r} is no model and no agent; see: ctx ls")
     if whole[1].startswith("tool/"):
         raise Fault("EINVAL", f"{whole[1]} is a tool, and tools hold no conversations; see: ctx run")
-    sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
-    return ChatPlace(root, path, whole[1], getattr(options, "scope", "private"), sight)
+    return path, whole[1]
+
+
+def _attached(source: str) -> tuple[str, bytes]:
+    from cortexfs.cli.ask import attach  # only those who attach something pay for it
+
+    return attach.read(source)
 
 
 def output(options: argparse.Namespace) -> str:

@@ -145,7 +145,7 @@ def test_orders(shown: Screen) -> None:
     shown.wait("Alt-Enter")
     shown.type("/nwe")
     shown.wait("there is no /nwe; did you mean /new?")
-    shown.wait("there are /help, /new, /sessions, /resume,\n/pin, /quit.")
+    shown.wait("there are /help, /new, /sessions, /resume,\n/model, /system, /attach, /save, /pin, /quit.")
     shown.type("/new second")
     shown.wait("debug/echo, session second")
     shown.type("said in the second")
