@@ -184,7 +184,7 @@ class _Said:
 
 
 def _prepared(model: ModelEntry, given: Input, before: Sequence[Message]) -> tuple[ModelInput, bytes]:
-    what = asked(given, before)
+    what = asked(given, before, model.system)
     data = msgspec.json.encode(_request(model, what))
     if len(data) > MAX_REQUEST:
         raise Fault("EMSGSIZE", f"what {model.name} is asked is over {MAX_REQUEST >> 20} MiB")

@@ -135,6 +135,8 @@ def test_a_model_of_one_s_own(own: Ctx) -> None:
     assert control(own, "katan/coder", "default").read_text() == "max_tokens=33\n"
     assert not (own.root / "model" / "katan" / "coder").is_symlink()
     assert "max_tokens=33" in ask(own, "katan/coder", "x").output
+    own.ctx("model", "new", "katan/terse", "--from", "katan/echo-1", "--set", "system=be terse")
+    assert "messages=2" in ask(own, "katan/terse", "x").output  # what it is told, and what is said
     again = own.ctx("model", "new", "katan/coder", "--from", "katan/echo-1", check=False)
     assert again.returncode == 1
     assert "already" in again.stderr

@@ -25,18 +25,21 @@ class ModelEntry(msgspec.Struct, frozen=True):
     limit: int | None = None  # tokens; None: unknown
     default: dict[str, Any] = {}
     effort: str = "auto"
+    system: str = ""  # for questions that have none
 
 
 def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEntry:
     """The model that an object and its controls are."""
     text = {name: control(object_, name) for name in ("id", "limit", "default", "effort")}
-    limit = text["limit"].strip()
+    limit, default = text["limit"].strip(), parameters(text["default"])
+    system = default.pop("system", "")  # no provider's parameter: where it stands is the format's affair
     return ModelEntry(
         name=object_.name,
         id=text["id"].rstrip("\n"),
         limit=int(limit) if limit.isdecimal() else None,
-        default=parameters(text["default"]),
+        default=default,
         effort=text["effort"].strip() or "auto",
+        system=system if isinstance(system, str) else _text(system),
     )
 
 

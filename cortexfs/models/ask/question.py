@@ -131,19 +131,20 @@ class _Fields(msgspec.Struct):
     role: str | None = None  # {"role":"user","content":...}: the seed's short form of one message
 
 
-def asked(value: Input, history: Sequence[Message] = ()) -> ModelInput:
-    """Returns the question, with the messages before it; raises EINVAL where its shape is wrong."""
+def asked(value: Input, history: Sequence[Message] = (), system: str = "") -> ModelInput:
+    """Returns the question, with the messages before it, and with this system prompt where it has none;
+    raises EINVAL where its shape is wrong."""
     before = tuple(filter(None, map(remembered, history)))
     if isinstance(value, str):
-        return ModelInput(said=(*before, PromptMessage("user", (PromptText(value),))))
+        return ModelInput(said=(*before, PromptMessage("user", (PromptText(value),))), system=system)
     fields: _Fields = jsontext.converted(value, _Fields)
-    system, said = _conversation(fields)
+    own, said = _conversation(fields)
     if not any(each.parts or each.calls for each in said):
         raise Fault("EINVAL", "the prompt is empty; messages, input or task must hold something")
     whole = any(each.role == "assistant" for each in said)
     return ModelInput(
         said=said if whole else (*before, *said),
-        system=system,
+        system=own or system,
         tools=tuple(_tool(tool, f"tools[{n}]") for n, tool in enumerate(fields.tools[: MAX_TOOLS + 1])),
         tool_choice=_choice(fields),
         schema=fields.schema,

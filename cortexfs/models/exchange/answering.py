@@ -99,7 +99,7 @@ class Attempts:
         return await trio.to_thread.run_sync(prepare, before) if large else prepare(before)
 
     def _prepare(self, before: Sequence[Message]) -> tuple[ModelInput, Schema | None]:
-        what = asked(self._turn.input, before)
+        what = asked(self._turn.input, before, self._model.system)
         return what, None if what.schema is None else Schema(what.schema)
 
     async def _next(self, failure: ProviderFailure, shrinkable: bool) -> None:

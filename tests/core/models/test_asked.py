@@ -9,6 +9,8 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.core.frames import Text as Said
+from cortexfs.core.registry import Object
+from cortexfs.models.ask.model import model_of
 from cortexfs.models.ask.question import ModelInput, PastCall, PromptMedia, PromptText, ToolOffer, asked
 from cortexfs.models.ask.question import PromptMessage as Turn
 from tests.tables import each_of
@@ -137,3 +139,14 @@ def test_what_is_wrong_is_told_with_its_path(value: Any, words: str) -> None:
     with pytest.raises(Fault, match=words) as caught:
         asked(value)
     assert caught.value.code == "EINVAL"
+
+
+def test_a_models_own_system_prompt_is_for_questions_without_one() -> None:
+    # issue: "`model new --set system=` does what it says"
+    controls = {"id": "m", "limit": "", "default": "system=be terse\ntemperature=0\n", "effort": ""}
+    model = model_of(Object(class_="model", name="p/m", description=""), lambda _, name: controls[name])
+    assert (model.system, model.default) == ("be terse", {"temperature": 0})
+    assert asked("x", (), model.system).system == "be terse"
+    assert asked({"content": "x"}, (), model.system).system == "be terse"
+    assert asked({"content": "x", "system": "in verse"}, (), model.system).system == "in verse"
+    assert asked("x").system == ""
