@@ -40,6 +40,8 @@ from cortexfs.core.talk.requests import (
 
 READ_BYTES = 1 << 18  # what a Unix socket holds at most by default (net.core.wmem_default)
 LOOK_MS = 100  # how often a writer looks whether it must read for itself
+# A signal that comes between Python's look for signals and the wait of the kernel is heard of after this.
+SIGNAL_MS = 1000
 # Seconds before each attempt to connect again, all of them anew after each frame: half a minute in all,
 # several times what a daemon needs to stop and start.
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 30)
@@ -227,7 +229,8 @@ class Conversation:
         """Take in what comes next, as the one whose turn it is."""
         data = None
         try:
-            data = self._socket.recv(READ_BYTES)
+            if self._can(select.POLLIN, SIGNAL_MS):
+                data = self._socket.recv(READ_BYTES)
         except OSError:
             data = b""  # reset by the other side, or closed by ours: the end in any case
         finally:

@@ -45,6 +45,15 @@ def test_doctor_finds_nothing_wrong(ctx: Ctx) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="asks as somebody else, which only root can")
+def test_doctor_says_which_control_was_refused_and_why(ctx: Ctx) -> None:
+    # issue: "a refused control names its reason in `ctx doctor` and daemon.log"
+    with pytest.raises(OSError, match="Invalid argument"):
+        (ctx.root / "agent/base.d/policy").write_text("nonsense\n")
+    told = "agent/base.d/policy stays as it is: line 1: 'nonsense' is not of the form"
+    assert told in ctx.ctx("doctor", check=False).stdout
+    assert told in (ctx.state / "daemon.log").read_text()
+
+
 def test_doctor_finds_nothing_wrong_for_a_user_of_roots_mount(ctx: Ctx) -> None:
     doctor = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "doctor"]
     done = ctx.run(doctor, uid=NOBODY, env={"CTX_STATE": str(ctx.base / "theirs")})

@@ -25,6 +25,7 @@ from cortexfs.cli import mounts
 from cortexfs.cli.bounded import ask
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
+from cortexfs.core.safe_text import one_line
 from cortexfs.core.wire import PROTOCOL, SOCKET_NAME
 from cortexfs.daemon import deciding
 from cortexfs.linux import syscalls
@@ -32,6 +33,8 @@ from cortexfs.run import shebang
 from cortexfs.state.directories import Places, place_of
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+LOG_READ = 256 << 10  # bytes of the end of a daemon's log
+REFUSED = " stays as it is: "  # as the daemon writes of a control whose value is none
 LSM = "/sys/kernel/security/lsm"
 MTAB, MTAB_MEND = Path("/etc/mtab"), "ln -s ../proc/self/mounts /etc/mtab"
 SO_PEERPIDFD = 77  # <asm-generic/socket.h>, Linux 6.5
@@ -304,6 +307,21 @@ def _connected(path: str) -> bytes:
     return b""
 
 
+def refused_controls(subject: Subject) -> Finding:
+    """An editor shows an errno, which cannot say why. The log has it, whose end is what counts."""
+    try:
+        with open(subject.where.state / "daemon.log", "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_READ))
+            lines = log.read(LOG_READ).decode(errors="replace").splitlines()
+    except OSError:
+        return ok("no log of a daemon to look into")
+    found = [line for line in lines if REFUSED in line]
+    if not found:
+        return ok("none was refused")
+    when, _, said = found[-1].partition(",")
+    return ok(f"{when}: {one_line(said.partition(' ')[2].partition(' ')[2])}")
+
+
 def broken_plugins(subject: Subject) -> Finding:
     if _silent(subject):
         return ok("no mount to ask")
@@ -355,6 +373,7 @@ CHECKS: dict[str, Check] = {
     "mount answers": answers,
     "run socket": run_socket,
     "object sockets": object_sockets,
+    "refused controls": refused_controls,
     "plugins": broken_plugins,
     "plugin copies": plugin_copies,
     "other users": allow_other,

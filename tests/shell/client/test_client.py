@@ -158,10 +158,8 @@ def test_closing_wakes_who_reads(slow: Served) -> None:
 
 
 def test_an_interrupt_leaves_the_conversation_as_it_was(slow: Served) -> None:
-    waits = Path(f"/proc/self/task/{threading.main_thread().native_id}/wchan")
-
     def interrupt() -> None:
-        until(waits.read_text, "unix_stream_read_generic".__eq__)  # a moment earlier is too early for recv(2)
+        until(lambda: conversation._reader is not None)  # just before it waits, or while it does
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with Conversation(slow.path) as conversation:
