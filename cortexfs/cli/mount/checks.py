@@ -30,6 +30,7 @@ from cortexfs.core.wire import PROTOCOL, SOCKET_NAME
 from cortexfs.daemon import deciding
 from cortexfs.linux import syscalls
 from cortexfs.run import shebang
+from cortexfs.state import no_links
 from cortexfs.state.directories import Places, place_of
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -309,11 +310,10 @@ def _connected(path: str) -> bytes:
 
 def refused_controls(subject: Subject) -> Finding:
     """An editor shows an errno, which cannot say why. The log has it, whose end is what counts."""
+    log = subject.where.state / "daemon.log"
     try:
-        with open(subject.where.state / "daemon.log", "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_READ))
-            lines = log.read(LOG_READ).decode(errors="replace").splitlines()
-    except OSError:
+        lines = no_links.read(log, -LOG_READ, LOG_READ).decode(errors="replace").splitlines()
+    except (OSError, Fault):
         return ok("no log of a daemon to look into")
     found = [line for line in lines if REFUSED in line]
     if not found:
