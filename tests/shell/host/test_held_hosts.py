@@ -148,6 +148,7 @@ async def test_a_stopped_host_gets_no_calls_until_it_goes_on(tmp_path: Path) -> 
             nursery.start_soon(neighbour)
             writer = await trio.to_thread.run_sync(os.open, pipe, os.O_WRONLY)  # the shell reads, so it runs
             os.kill(host.pid, signal.SIGSTOP)
+            await awaited(lambda: host.is_stopped)  # until then it may begin a call, which it keeps
             async with trio.open_nursery() as calls:
                 for _ in range(3):
                     calls.start_soon(world.call, shell, "true")
