@@ -28,6 +28,7 @@ def main(line: Sequence[str] | None = None) -> int:
     try:
         try:
             own, rest = parser.split(words)
+            rest = parser.spelt(rest)
             top = parser.top().parse_args(own)
             if rest:
                 said = f"{said} {rest[0]}"

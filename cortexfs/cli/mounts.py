@@ -129,6 +129,11 @@ def facts(text: str) -> dict[str, list[str]]:
     return found
 
 
+def wrong(facts: Mapping[str, list[str]]) -> dict[str, str]:
+    """The tools that nobody can call, and why, by plugin."""
+    return dict(line.partition(": ")[::2] for line in facts.get("wrong tools", []))
+
+
 def broken(facts: Mapping[str, list[str]], kind: str) -> dict[str, str]:
     """The reasons of broken plugins, providers or agents, by name."""
     return dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -46,6 +47,15 @@ COMMANDS = {
     "help": ("shell.about", "show this help, or that of a command"),
     "version": ("shell.about", "print the version"),
 }
+# Words of other programs for the same verb: the first of these that a command has is meant.
+SYNONYMS = {
+    "ls": ("list",),
+    "rm": ("remove", "uninstall"),
+    "remove": ("rm", "uninstall"),
+    "delete": ("rm", "remove", "uninstall"),
+}
+# With which the original makes a plugin, before any command.
+_NEW_PLUGIN = re.compile(r"--new-(?:(process|native|python|rust)-)?plugin")
 # Called by completion scripts; in no help.
 HIDDEN = {"complete": ("shell.complete", "")}
 
@@ -160,9 +170,23 @@ def print_top(given: str | None) -> None:
 def split(words: list[str]) -> tuple[list[str], list[str]]:
     """The options of `ctx` itself, and the command with its own words."""
     place = 0
-    while place < len(words) and words[place].startswith("-"):
+    while place < len(words) and words[place].startswith("-") and not _NEW_PLUGIN.match(words[place]):
         place += 2 if words[place] == "--root" else 1
     return words[:place], words[place:]
+
+
+def spelt(words: list[str]) -> list[str]:
+    """The command as we call it: `ls` for list, list where a command with verbs is given none."""
+    if words and (made := _NEW_PLUGIN.fullmatch(words[0].partition("=")[0])):
+        named = [words[0].partition("=")[2]] if "=" in words[0] else []
+        return ["plugin", "new", *named, *words[1:], "--template", made[1] or "process"]
+    if not words or words[0] not in COMMANDS or (declared := _declared(words[0])).run:
+        return words
+    command, *rest = words
+    if not rest:
+        return [command, "list"] if "list" in declared.verbs else words
+    known = [each for each in SYNONYMS.get(rest[0], ()) if each in declared.verbs]
+    return [command, known[0], *rest[1:]] if known and rest[0] not in declared.verbs else words
 
 
 def is_ours(command: str) -> bool:

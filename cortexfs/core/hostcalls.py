@@ -114,6 +114,7 @@ class Descriptor(msgspec.Struct, frozen=True):
     model: ModelFacts | None = None  # of a model
     command: dict[str, Any] | None = None  # of a command of `cortex`: as a manifest.json declares it
     dry_run_flag: bool = False  # it has opted in to dry runs, whatever its effects say of them
+    fault: str = ""  # why nobody can call it
 
 
 class Sandbox(msgspec.Struct, frozen=True, array_like=True):

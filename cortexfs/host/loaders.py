@@ -21,8 +21,10 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
+from cortexfs.host.call import wrong_tool
 from cortexfs.host.call.runtime import ToolCancelled, sentence
 from cortexfs.host.call.validation import Validator
+from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.esm import tools
 from cortexfs.host.mcp import manifest_rpc
 from cortexfs.host.mcp import tools as mcptools
@@ -106,9 +108,12 @@ def is_described(tool: sdk.Tool) -> bool:
 
 def described(tool: sdk.Tool) -> bytes:
     try:
+        if why := wrong_tool.schema_fault(tool):
+            tool = WrongTool(tool.name, why)
         return msgspec.json.encode(sdk.descriptor(tool))
     except Exception as error:  # a schema may hold anything
-        raise Fault("EPROTO", f"the tool {tool.name} cannot be described: {sentence(error)}") from None
+        why = f"it cannot be described: {sentence(error)}"
+        return msgspec.json.encode(sdk.descriptor(WrongTool(tool.name, why)))
 
 
 _leaving = threading.Lock()

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from cortexfs.core import hostcalls, names, wire
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
 from cortexfs.core.registry import Key, Object, Registry
@@ -41,7 +42,6 @@ BUILTIN = hostcalls.Plugin(
 DESCRIBE_SECONDS = 15.0
 OWN_TRIES = 3  # of the built-in tools: what keeps these from saying what they are is a busy machine
 AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few waiting
-MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml
 MAX_TOOLS = 10_000
 MAX_DESCRIPTION = 16 << 10
 MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
@@ -165,7 +165,17 @@ class Catalog:
         origin = "builtin" if plugin == BUILTIN else f"plugin:{plugin.name}@{plugin.version}"
         if why := self.broken.get(plugin.name):  # a former version goes on
             origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
-        return [_object(plugin, origin, registered, descriptor) for descriptor in descriptors]
+        named = (told for told in descriptors if not told.fault or names.fault_of(told.name) is None)
+        return [_object(plugin, origin, registered, told) for told in named]
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """The tools of served plugins that nobody can call, and why, in a phrase for each plugin."""
+        told = {
+            name: [f"{shown(one.name)[1:-1]}: {one.fault}" for one in self._known[plugin][1] if one.fault]
+            for name, plugin in self._serving.items()
+        }
+        return {name: "; ".join(faults)[:MAX_WHY] for name, faults in told.items() if faults}
 
     @property
     def plugins(self) -> dict[str, str]:
@@ -266,27 +276,43 @@ def _checked(payload: bytes) -> list[hostcalls.Descriptor]:
     descriptors = _descriptors.decode(payload)
     if len(descriptors) > MAX_TOOLS:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
-    for descriptor in descriptors:
-        if descriptor.command is not None:
-            command_object.check(descriptor.name, descriptor.command)
-        elif descriptor.model is None:
-            names.check_object("tool", descriptor.name)
-        else:
-            model_object.check(descriptor.name, descriptor.model)
-        timeout = descriptor.timeout_secs
-        if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
-            raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
-        for effect in descriptor.capabilities.effects:  # lines of words, which policy relies on
-            words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
-            if not all(map(_WORD.fullmatch, words)):
-                raise Fault("EINVAL", f"an effect of {descriptor.name} is not in words: {words}")
-        if len(msgspec.json.encode(descriptor.input_schema)) > MAX_SCHEMA:
-            raise Fault("EINVAL", f"the schema of {descriptor.name} is over {MAX_SCHEMA >> 10} KiB")
-        if len(descriptor.description) > MAX_DESCRIPTION:
-            raise Fault(
-                "EINVAL", f"the description of {descriptor.name} is over {MAX_DESCRIPTION} characters"
-            )
-    return descriptors
+    judged = [_judged(descriptor) for descriptor in descriptors]
+    if judged and all(one.fault for one in judged):
+        raise Fault("EINVAL", judged[0].fault)
+    return judged
+
+
+def _judged(told: hostcalls.Descriptor) -> hostcalls.Descriptor:
+    """As it was told, or of a tool that is wrong its name and why. A wrong model or command fails its
+    plugin."""
+    try:
+        _check(told)
+    except Fault as fault:
+        if told.model is not None or told.command is not None:
+            raise
+        return hostcalls.Descriptor(told.name, "", {}, fault=one_line(fault.message)[:MAX_WHY])
+    return replace(told, timeout_secs=targets.seconds_of(told.timeout_secs))
+
+
+def _check(told: hostcalls.Descriptor) -> None:
+    if told.fault:
+        raise Fault("EINVAL", told.fault)
+    if told.command is not None:
+        command_object.check(told.name, told.command)
+    elif told.model is None:
+        names.check_object("tool", told.name)
+    else:
+        model_object.check(told.name, told.model)
+    if told.timeout_secs is not None and told.timeout_secs < 0:
+        raise Fault("EINVAL", f"the timeout of {told.name} is under 0 s")
+    for effect in told.capabilities.effects:  # lines of words, which policy relies on
+        words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
+        if not all(map(_WORD.fullmatch, words)):
+            raise Fault("EINVAL", f"an effect of {told.name} is not in words: {words}")
+    if len(msgspec.json.encode(told.input_schema)) > MAX_SCHEMA:
+        raise Fault("EINVAL", f"the schema of {told.name} is over {MAX_SCHEMA >> 10} KiB")
+    if len(told.description) > MAX_DESCRIPTION:
+        raise Fault("EINVAL", f"the description of {told.name} is over {MAX_DESCRIPTION} characters")
 
 
 def _object(
@@ -305,6 +331,8 @@ def _object(
         status="ready",
         registered=registered,
     )
+    if descriptor.fault:
+        return replace(tool, plugin=None, status=f"broken: {descriptor.fault}")
     if descriptor.command is not None:
         return command_object.command(tool, descriptor.command)
     if descriptor.model is not None:

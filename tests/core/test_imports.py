@@ -40,6 +40,7 @@ ROOMS = {
 }
 # What installing a plugin runs of the hosts' side, as its caller.
 BESIDES = {
+    "cli/plugin/install/checks.py": {"host"},
     "cli/plugin/install/install.py": {"host"},
 }
 TOP = 4  # files beside the rooms, at most

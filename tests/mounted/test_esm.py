@@ -53,7 +53,7 @@ def test_the_tool_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
     (source,) = blocks("ts")
     (tmp_path / "mod.ts").write_text(source)
     (tmp_path / "manifest.json").write_text(next(text for text in blocks("json") if '"shout"' in text))
-    tested = mount.ctx("plugin", "test", str(tmp_path), "--run", check=False).stdout
+    tested = mount.ctx("plugin", "test", str(tmp_path), "--run", "--yes", check=False).stdout
     assert "fail:" not in tested
     mount.ctx("plugin", "install", str(tmp_path))
     assert mount.call("shout", "--text", "hello", uid=NOBODY).output == "HELLO"

@@ -176,7 +176,7 @@ def test_the_tool_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
     (source,) = (text for text in blocks("wat"))
     (tmp_path / "echo.wasm").write_bytes(wasmtime.wat2wasm(source))
     (tmp_path / "manifest.json").write_text(next(text for text in blocks("json") if "echo.wasm" in text))
-    assert "fail:" not in mount.ctx("plugin", "test", str(tmp_path), "--run").stdout
+    assert "fail:" not in mount.ctx("plugin", "test", str(tmp_path), "--run", "--yes").stdout
     mount.ctx("plugin", "install", str(tmp_path))
     assert mount.call("echo", uid=NOBODY).output == "{}"
     mount.ctx("plugin", "uninstall", "echo", "--purge")

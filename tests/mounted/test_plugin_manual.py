@@ -36,7 +36,7 @@ def test_the_tools_of_the_manual_work(ctx: Ctx, tmp_path: Path, boundary: str) -
         path.write_text(text)
         path.chmod(0o755)
     name = "greet" if boundary == "python" else "hello"
-    assert "fail:" not in ctx.ctx("plugin", "test", str(tmp_path), "--run").stdout
+    assert "fail:" not in ctx.ctx("plugin", "test", str(tmp_path), "--run", "--yes").stdout
     ctx.ctx("plugin", "install", str(tmp_path))
     assert ctx.call(name, "--name", "Ann", uid=NOBODY).output == "Hello, Ann."
     ctx.ctx("plugin", "uninstall", name, "--purge")

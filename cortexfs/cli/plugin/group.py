@@ -30,7 +30,7 @@ VERBS = {
         (
             *MOUNTED,
             arg("source", "SOURCE", "a directory, FILE.cpx, https://..., owner/repo[@version]"),
-            flag("--yes", "trust its publisher without being asked"),
+            flag("--yes", "trust its publisher, and give it all files if it wants them, without being asked"),
             flag("--replace", f"{REPLACE}, and let it take the place of another publisher's or a newer one"),
             PRIVATE,
         ),
@@ -120,7 +120,12 @@ VERBS = {
     ),
     "test": Command(
         "plugin.install.review.test",
-        (FOLDER, flag("--run", "call each tool with an example of its input"), PRIVATE),
+        (
+            FOLDER,
+            flag("--run", "call each tool, for real, with an example of its input"),
+            flag("--yes", "call them without being asked"),
+            PRIVATE,
+        ),
         ("ctx plugin test ./notes", "ctx plugin test ./notes --run"),
         "check a plugin, open its library, and call its tools with --run",
     ),

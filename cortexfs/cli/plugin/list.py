@@ -54,11 +54,12 @@ def trust(options: argparse.Namespace) -> int:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    wrong = f"(cannot be called: {row['wrong']})" if row["wrong"] else ""
     shown = row | {
         "enabled": "yes" if row["enabled"] else "no",
         "publisher": row["publisher"] or "-",
         "tools": row["reason"]
-        or " ".join([*row["tools"], *map("(cortex {})".format, row["commands"])])
+        or " ".join(filter(None, [*row["tools"], *map("(cortex {})".format, row["commands"]), wrong]))
         or "-",
     }
     return tuple(shown[head] for head in HEADS)
@@ -71,6 +72,7 @@ class LivePlugins:
         facts = mounts.facts(text)
         self.hooks = {key.removeprefix(HOOKS) for key in facts if key.startswith(HOOKS)}
         self.broken = mounts.broken(facts, "plugin")
+        self.wrong = mounts.wrong(facts)
         self.tools: dict[str, list[str]] = {}
         self.versions: dict[str, str] = {}
         for row in objects.rows(root, objects.paths_of(root, "tool")):
@@ -147,6 +149,7 @@ def _row(
         "tools": tools,
         "commands": commands,
         "reason": reason,
+        "wrong": live.wrong.get(name) if live and enabled else None,
         "publisher": "",
         "distribution": None,
         "location": None,

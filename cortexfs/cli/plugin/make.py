@@ -29,6 +29,7 @@ def new(options: argparse.Namespace) -> int:
 
 def keygen(options: argparse.Namespace) -> int:
     path = Path(options.file)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = signing.keygen(path)
     output.say(f"Created signing key: {path}")
     output.say(f"Public key: {key.public_key}")

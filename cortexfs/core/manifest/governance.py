@@ -27,9 +27,11 @@ from cortexfs.core.manifest.toml import (
     Reversibility,
 )
 
-# The version of the plugin interfaces that this host has; a manifest names the oldest that it needs.
+# The version of the plugin interfaces that this host has; a manifest names the oldest that it needs. Of one
+# that is newer only a first number that is higher refuses the plugin: its ABI may be another one.
 HOST_VERSION = "1.6.9"
 NATIVE_ABI = 1
+EVERYTHING = "**"  # for a path: all that the caller may
 PROVIDES = ("tools", "skills", "prompts", "llm", "memory")
 _RANGE = re.compile(r"[<>^~*]")
 _TARGET = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.([0-9]{1,20})", re.ASCII)
@@ -102,6 +104,9 @@ def claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
         text = "sandbox.network=allowlist is not enforced by this runtime"
         yield _claim("network", "allowlist", None, text, 'choose network = "none" or "inherit"')
     places = ", ".join(sandbox.writable_paths)
+    if EVERYTHING in sandbox.writable_paths:
+        yield Claim("sandbox.writable_paths", shown(places)[1:-1], frozenset(), "", "")
+        places = ""
     for key, value, mechanism in (
         ("filesystem", sandbox.filesystem, Mechanism.LANDLOCK),
         ("writable_paths", shown(places)[1:-1] or None, Mechanism.LANDLOCK),
@@ -125,7 +130,7 @@ def check_version(manifest: Manifest) -> None:
     if _RANGE.search(wanted):
         mend = "name the oldest version that it runs on"
         raise Fault("EINVAL", f"version ranges are not accepted: {shown(wanted)[1:-1]}; {mend}")
-    if _numbers(wanted) > _numbers(HOST_VERSION):
+    if _numbers(wanted)[0] > _numbers(HOST_VERSION)[0]:
         raise Fault("ENOTSUP", f"it needs {wanted} or newer, and this host has {HOST_VERSION}")
 
 
@@ -138,15 +143,21 @@ def _numbers(version: str) -> tuple[int, ...]:
     return numbers
 
 
-def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
-    """Return, or raise the first thing that is wrong; `available` is what this host can apply."""
+def faults(manifest: Manifest, available: frozenset[Mechanism]) -> Iterator[Fault]:
+    """All that is wrong, in its order; `available` is what this host can apply."""
     for code, broken, mend in _broken(manifest):
-        raise Fault(code, f"plugin '{manifest.name}' {broken}; {mend}")
+        yield Fault(code, f"plugin '{manifest.name}' {broken}; {mend}")
     for claim in claims(manifest.sandbox):
         if not claim.kept(available):
             text = f"declares unsupported sandbox enforcement: {claim.refusal}"
             mend = f"in {FILE}, {claim.key}: {claim.mend}"
-            raise Fault("ENOTSUP", f"plugin '{manifest.name}' {text}; {mend}")
+            yield Fault("ENOTSUP", f"plugin '{manifest.name}' {text}; {mend}")
+
+
+def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
+    """Return, or raise the first thing that is wrong."""
+    for fault in faults(manifest, available):
+        raise fault
 
 
 def _is_trusted(manifest: Manifest) -> bool:
@@ -184,6 +195,24 @@ def library_of(manifest: Manifest) -> str | None:
     if manifest.native is None or not _is_trusted(manifest):
         return None
     return manifest.native.library or f"lib{manifest.name.replace('-', '_')}.so"
+
+
+def newer(manifest: Manifest) -> list[str]:
+    """Returns the warning about a plugin that was made for a newer host of the same interfaces."""
+    wanted = manifest.cortex_version
+    if not _TARGET.fullmatch(wanted) or _numbers(wanted) <= _numbers(HOST_VERSION):
+        return []
+    unknown = f"what is new after {HOST_VERSION} is not known here"
+    return [f"cortex_version: it was made for {wanted}; it runs, as the ABI is the same, and {unknown}"]
+
+
+def wants_everything(manifest: Manifest) -> str:
+    """Returns what it asks for of all files: "read", "write", "read and write", or "" for less."""
+    wanted = {
+        "read": manifest.capabilities.file_read,
+        "write": (*manifest.capabilities.file_write, *manifest.sandbox.writable_paths),
+    }
+    return " and ".join(verb for verb, paths in wanted.items() if EVERYTHING in paths)
 
 
 def check_boundary(manifest: Manifest) -> None:

@@ -29,6 +29,8 @@ ESM_SECONDS, WASM_SECONDS = 30, 120  # of a call, where nobody says otherwise
 NETWORK = ("network:fetch", "net:outbound")  # capabilities that reach servers
 # `json` is one child for each call, `jsonl` one for all of them; `argv` is a script (manifest/script.py).
 Protocol: TypeAlias = Literal["json", "jsonl", "argv"]
+NOT_STARTED = "failed to spawn process-isolated tool"  # how a fault of the host begins
+MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml; more is that
 # The packet that starts a host has 64 KiB, for its identity too.
 MAX_TARGET = 48 << 10
 # Schemas are wordy, and shrink to a tenth; a small target stays readable.
@@ -166,13 +168,18 @@ def _program(
         working_dir=working_dir,
         inherited=tool.inherited,
         environment=tool.env,
-        timeout=tool.timeout,
+        timeout=seconds_of(tool.timeout_secs),
         output_bytes=tool.output_limit,
         memory_bytes=tool.max_memory_bytes,
         cpu_seconds=tool.max_cpu_secs,
         effects=tuple(governance.tool_effects(manifest, tool)),
         dry_run_flag=any(effect.dry_run_flag for effect in tool.effects),
     )
+
+
+def seconds_of(declared: int | None) -> int | None:
+    """Returns the seconds of a tool that declares so many: none for 0, and the most for more."""
+    return min(declared, MAX_TIMEOUT) if declared else None
 
 
 def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:

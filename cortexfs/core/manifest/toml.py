@@ -60,6 +60,7 @@ DryRun: TypeAlias = Literal["not_supported", "supported", "required_before_execu
 U32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 # TOML's own integers end at 63 bits, so u64 and usize do here.
 U64: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Seconds: TypeAlias = Annotated[int, Meta(ge=0)]  # 64 bits and more mean the most
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,17 +90,13 @@ class DeclaredProcessTool(Strict, frozen=True):
         tuple[str, ...], "Variables of the caller that it gets, of those that are passed on; none means PATH."
     ] = ()
     env: Annotated[dict[str, str], "Variables that are set, also over inherited ones."] = {}
-    timeout_secs: Annotated[U64 | None, "Seconds that a call may take; 0 is as if left out."] = None
+    timeout_secs: Annotated[Seconds | None, "Seconds that a call may take; 0 is as if left out."] = None
     max_output_bytes: Annotated[
         U64 | None, "Bytes that it may write to its two outputs together; 1048576 if left out."
     ] = None
     max_memory_bytes: Annotated[U64 | None, "Address space that it may have (RLIMIT_AS)."] = None
     max_cpu_secs: Annotated[U64 | None, "Seconds of processor time (RLIMIT_CPU)."] = None
     effects: Annotated[tuple[ManifestEffect, ...], "What it does beside answering."] = ()
-
-    @property
-    def timeout(self) -> int | None:
-        return self.timeout_secs or None
 
     @property
     def output_limit(self) -> int:

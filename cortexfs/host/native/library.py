@@ -33,6 +33,7 @@ from cortexfs.core.manifest.targets import Library, declared
 from cortexfs.core.manifest.toml import ManifestEffect
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import apart, sentence
+from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.state import stamps
 
 ABI = sdk.NATIVE_ABI_VERSION
@@ -121,6 +122,11 @@ class _Result(msgspec.Struct, frozen=True):
     is_error: bool
 
 
+class _Named(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+_EMPTY = "native ABI returned an empty descriptor for tool index"
 _infos = msgspec.json.Decoder(_Info)
 _descriptors = msgspec.json.Decoder(_Descriptor)
 _results = msgspec.json.Decoder(_Result)
@@ -128,7 +134,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    """Open the library and ask it. One bad descriptor fails the plugin."""
+    """Open the library and ask it."""
     # Or a call that is cancelled meanwhile would leave a state that nobody knows.
     return apart(partial(_loaded, plugin))
 
@@ -139,7 +145,14 @@ def _loaded(plugin: hostcalls.Plugin) -> list[sdk.Tool]:
             _opened[plugin] = OpenLibrary(plugin.name, declared(plugin, Library))
         opened = _opened[plugin]
     opened.check_info(plugin)
-    return [NativeTool(opened, descriptor) for descriptor in opened.descriptors()]
+    return list(opened.tools())
+
+
+def _name_in(said: bytes) -> str:
+    """Returns the name in a descriptor of which something else is wrong; "" where that is, too."""
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(said, type=_Named).name
+    return ""
 
 
 class NativeTool(sdk.Tool):
@@ -243,19 +256,20 @@ class OpenLibrary:
                 told = f"the library says that its {what} is {own[:100]!r}, its manifest {manifest!r}"
                 print(f"{self._who}: {told}", file=sys.stderr)
 
-    def descriptors(self) -> Iterator[_Descriptor]:
+    def tools(self) -> Iterator[sdk.Tool]:
         count = self._count(self._state)
         if count > MAX_TOOLS:
             raise self._fault(f"says that it has {count} tools, over the limit of {MAX_TOOLS}")
         for index in range(count):
             said = self._said(self._descriptor, (self._state, index), MAX_DESCRIPTION, "tool_descriptor")
             if not said:
-                raise self._fault(f"native ABI returned an empty descriptor for tool index {index}")
+                yield WrongTool(f"tool {index}", f"{_EMPTY} {index}")
+                continue
             try:
-                yield _descriptors.decode(said)
+                yield NativeTool(self, _descriptors.decode(said))
             except (ValueError, RecursionError) as error:
-                told = f"returned an invalid descriptor for tool index {index}: {sentence(error)}"
-                raise self._fault(told) from None
+                why = f"its library returned an invalid descriptor for tool index {index}: {sentence(error)}"
+                yield WrongTool(_name_in(said) or f"tool {index}", why)
 
     def _fault(self, what: str) -> Fault:
         return Fault("EPROTO", f"{self._who} {what}")

@@ -26,7 +26,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import code_of
-from cortexfs.core.manifest.targets import ProgramTarget
+from cortexfs.core.manifest.targets import NOT_STARTED, ProgramTarget
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
 from cortexfs.host.process import children
@@ -149,7 +149,7 @@ def status_text(status: int) -> str:
 
 
 def failed_to_spawn(name: str, error: OSError) -> sdk.ExecutionFailed:
-    told = f"failed to spawn process-isolated tool '{name}': {sentence(error)}"
+    told = f"{NOT_STARTED} '{name}': {sentence(error)}"
     return sdk.ExecutionFailed(told, code_of(error.errno))
 
 

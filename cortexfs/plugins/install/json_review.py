@@ -13,10 +13,9 @@ from cortexfs.core.hooks import POST, PRE, hooks
 from cortexfs.core.manifestjson import FILE, read
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
 from cortexfs.core.manifestjson.fields import JsonManifest
-from cortexfs.plugins.install.review import InstallCheck, risk_row
+from cortexfs.plugins.install.review import InstallCheck, risk_row, signature
 from cortexfs.plugins.package import manifest_hash
 from cortexfs.plugins.package.package import PackageFiles
-from cortexfs.plugins.trust import signing
 
 _COVERS = {
     "package": "hash of every file",
@@ -46,8 +45,7 @@ def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, 
     ]
     if tree:
         found.append(_hash(manifest, tree.contents))
-        verdict = signing.verify(tree)
-        found.append(InstallCheck("signature", verdict.text if verdict.status == "invalid" else None))
+        found.append(signature(tree))
     return found
 
 

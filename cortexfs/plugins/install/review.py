@@ -27,6 +27,7 @@ from cortexfs.plugins.trust import signing
 class InstallCheck(msgspec.Struct, frozen=True):
     name: str
     fault: str | None = None
+    code: str = ""  # of a fault that is a whole sentence by itself
 
     @property
     def text(self) -> str:
@@ -38,20 +39,22 @@ def checks(
 ) -> list[InstallCheck]:
     """Every check; `place` is where the plugin's files lie, and `tree` what was read of them."""
     capabilities = manifest.capabilities
+    broken = [
+        InstallCheck("governance", one.message, one.code) for one in governance.faults(manifest, available)
+    ]
     found = [
-        _tried("governance", lambda: governance.check(manifest, available)),
+        *(broken or [InstallCheck("governance")]),
         InstallCheck("manifest identity", None if manifest.name.strip() else "name is blank"),
         InstallCheck("manifest version", None if manifest.version.strip() else "version is blank"),
-        _tried("cortex version target", lambda: governance.check_version(manifest)),
+        tried("cortex version target", lambda: governance.check_version(manifest)),
         InstallCheck(
             "capability declaration",
             None if capabilities.provides else "capabilities.provides must not be empty",
         ),
-        _tried("plugin boundary", lambda: governance.check_boundary(manifest)),
+        tried("plugin boundary", lambda: governance.check_boundary(manifest)),
     ]
     if tree:
-        verdict = signing.verify(tree)
-        found.append(InstallCheck("signature", verdict.text if verdict.status == "invalid" else None))
+        found.append(signature(tree))
     for tool in manifest.native.tools if manifest.native else ():
         found += _tool_checks(tool, place)
     return found
@@ -59,15 +62,12 @@ def checks(
 
 def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallCheck]:
     who = f"tool {tool.name}"
-    yield _tried(f"{who} command and working_dir", lambda: resolve(tool, place))
+    yield tried(f"{who} command and working_dir", lambda: resolve(tool, place))
     command = place / tool.command
     if command.is_file():
         mend = f"it is not executable: chmod +x {tool.command}"
         yield InstallCheck(f"{who} command is a program", None if command.stat().st_mode & 0o100 else mend)
     yield InstallCheck(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
-    yield InstallCheck(
-        f"{who} timeout", "timeout_secs is 0, which means none" if tool.timeout_secs == 0 else None
-    )
     is_object = isinstance(tool.input_schema, dict)
     yield InstallCheck(f"{who} input_schema", None if is_object else "it is no table")
     yield InstallCheck(f"{who} env allowlist", _not_inherited(tool))
@@ -83,11 +83,21 @@ def _not_inherited(tool: DeclaredProcessTool) -> str | None:
     return f"{told}; it may name {known} LC_* {hostcalls.CALLER_DIRECTORY}; a fixed value goes under env"
 
 
-def _tried(name: str, check: Callable[[], object]) -> InstallCheck:
+def signature(tree: PackageFiles) -> InstallCheck:
+    verdict = signing.verify(tree)
+    broken = f"the signature is {verdict.text}; sign it anew, or ask its publisher"
+    return (
+        InstallCheck("signature", broken, "EPERM")
+        if verdict.status == "invalid"
+        else InstallCheck("signature")
+    )
+
+
+def tried(name: str, check: Callable[[], object]) -> InstallCheck:
     try:
         check()
     except Fault as fault:
-        return InstallCheck(name, fault.message)
+        return InstallCheck(name, fault.message, fault.code)
     return InstallCheck(name)
 
 
@@ -95,10 +105,14 @@ def capabilities(manifest: Manifest) -> list[str]:
     """Returns the wishes of the plugin, in words."""
     has = manifest.capabilities
     lists = {"read files": has.file_read, "write files": has.file_write, "network": has.network}
-    said = [f"{what}: {', '.join(which)}" for what, which in lists.items() if which]
+    said = [f"{what}: {', '.join(map(_spelt, which))}" for what, which in lists.items() if which]
     said += ["spawn subprocesses"] if has.process else []
     said.append("access host secrets" if has.secrets else "does not request host secrets")
     return said + (["run in background"] if has.background else [])
+
+
+def _spelt(target: str) -> str:
+    return f"{target} (everything that its caller may)" if target == governance.EVERYTHING else target
 
 
 def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
@@ -121,10 +135,9 @@ _ALL = "all that its caller may, as its caller: held by nothing"
 def _held(sandbox: hostcalls.Sandbox) -> list[str]:
     rows = []
     for what, letter in (("reads", "r"), ("writes", "w"), ("runs", "x")):
-        paths = ", ".join(path for path, letters in sandbox.view or () if letter in letters)
-        rows.append(
-            f"{what}: " + (_ALL if sandbox.view is None else f"{paths or 'nothing'}: held by Landlock")
-        )
+        paths = [path for path, letters in sandbox.view or (("/", "rwx"),) if letter in letters]
+        held = f"{', '.join(paths) or 'nothing'}: held by Landlock"
+        rows.append(f"{what}: {_ALL if '/' in paths else held}")
     rows.insert(2, f"reaches: {_ALL if sandbox.network else 'nothing: held by Landlock and seccomp'}")
     return rows
 

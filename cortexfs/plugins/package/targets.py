@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
+from cortexfs.core.manifest.governance import EVERYTHING
 from cortexfs.core.manifest.targets import EsmModule, Library, WasmModule
 from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.state import stamps
@@ -46,17 +47,26 @@ class ProgramCommand(NamedTuple):
 def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
     """Both as absolute paths, or the fault; what a program is named by, its links included, is kept."""
     home = _canonical(plugin, "plugin directory", tool)
-    command = plugin / tool.command
+    command, working_dir = plugin / tool.command, plugin / (tool.working_dir or ".")
+    both = (("command", command), ("working_dir", working_dir))
+    if not tool.allow_host_paths:  # whether it is there or not
+        for field, path in both:
+            if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(plugin)):
+                raise _outside(field, path, tool)
     if not command.is_file():
         raise _fault("ENOENT", tool, f"command not found: {command}; a relative one begins at the plugin")
-    working_dir = plugin / (tool.working_dir or ".")
     if not working_dir.is_dir():
-        raise _fault("ENOENT", tool, f"working_dir not found: {working_dir}; it has to be a directory")
-    for field, path in (("command", command), ("working_dir", working_dir)):
+        mend = "it has to be a directory, with a file in it, as an empty one is not installed"
+        raise _fault("ENOENT", tool, f"working_dir not found: {working_dir}; {mend}")
+    for field, path in both:
         if not tool.allow_host_paths and not _canonical(path, field, tool).is_relative_to(home):
-            mend = "move it there, or write allow_host_paths = true"
-            raise _fault("EPERM", tool, f"{field} escapes plugin directory: {path}; {mend}")
+            raise _outside(field, path, tool)
     return ProgramCommand((os.path.abspath(command), *tool.args), os.path.abspath(working_dir))
+
+
+def _outside(field: str, path: Path, tool: DeclaredProcessTool) -> Fault:
+    mend = "move it there, or write allow_host_paths = true"
+    return _fault("EPERM", tool, f"{field} escapes plugin directory: {path}; {mend}")
 
 
 def _canonical(path: Path, field: str, tool: DeclaredProcessTool) -> Path:
@@ -105,7 +115,8 @@ def _has_library(manifest: Manifest) -> bool:
 
 def _view(manifest: Manifest, place: Path) -> View | None:
     told, has = manifest.sandbox, manifest.capabilities
-    if told.filesystem is None and not told.writable_paths:
+    is_open = not told.writable_paths or EVERYTHING in told.writable_paths
+    if is_open and (told.filesystem is None or (told.filesystem == "read_only_host" and told.writable_paths)):
         return None
     own: View = ((str(place), "rx"),)
     written = tuple((_absolute(path, "sandbox.writable_paths"), "rw") for path in told.writable_paths)
@@ -119,7 +130,9 @@ def _view(manifest: Manifest, place: Path) -> View | None:
 
 
 def _absolute(path: str, field: str) -> str:
+    if path == EVERYTHING:
+        return "/"
     if not path.startswith("/") or "\0" in path or any(letter in path for letter in "*?["):
-        mend = "write a directory or a file, from / on and without patterns"
+        mend = f"write a directory or a file, from / on and without patterns, or {EVERYTHING} for everything"
         raise Fault("EINVAL", f"{field}: {shown(path)} cannot be held; {mend}")
     return path

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest import toml as m
 from cortexfs.core.manifest.toml import decode, decode_package
 from cortexfs.sdk import effects
@@ -103,8 +104,11 @@ def test_a_process_tool_has_its_defaults() -> None:
     assert found.output_limit == 1048576
     assert tool("max_output_bytes = 0\n").output_limit == 0
     # "none = no process timeout; 0 also = none at runtime"
-    assert found.timeout is tool("timeout_secs = 0\n").timeout is None
-    assert tool("timeout_secs = 7\n").timeout == 7
+    assert targets.seconds_of(found.timeout_secs) is None
+    assert targets.seconds_of(tool("timeout_secs = 0\n").timeout_secs) is None
+    # abi.md 11.36
+    assert targets.seconds_of(tool(f"timeout_secs = {(1 << 64) - 1}\n").timeout_secs) == targets.MAX_TIMEOUT
+    assert targets.seconds_of(tool("timeout_secs = 7\n").timeout_secs) == 7
 
 
 def test_native_and_certificates_have_their_defaults() -> None:

@@ -43,11 +43,23 @@ def version_fault(wanted: str) -> Fault:
 def test_cortex_version_is_a_minimum(wanted: str) -> None:
     # abi.md 11.4; issue: "this host answers to 1.6.9"
     assert HOST_VERSION == "1.6.9"
-    governance.check_version(manifest(cortex_version=wanted))
+    made = manifest(cortex_version=wanted)
+    governance.check_version(made)
+    assert governance.newer(made) == []
 
 
-@each_of("wanted", ["1.6.10", "1.7.0", "2.0.0", "18446744073709551615.0.0"])
-def test_a_newer_host_is_asked_for(wanted: str) -> None:
+@each_of("wanted", ["1.6.10", "1.6.14", "1.7.0", "1.18446744073709551615.0"])
+def test_one_for_a_newer_host_of_the_same_interfaces_runs_and_is_told(wanted: str) -> None:
+    # abi.md 11.34
+    made = manifest(cortex_version=wanted)
+    governance.check_version(made)
+    (warning,) = governance.newer(made)
+    assert warning.startswith(f"cortex_version: it was made for {wanted}; it runs")
+    assert warning.endswith("what is new after 1.6.9 is not known here")
+
+
+@each_of("wanted", ["2.0.0", "18446744073709551615.0.0"])
+def test_other_interfaces_are_not_to_be_had(wanted: str) -> None:
     fault = version_fault(wanted)
     assert fault.message == f"it needs {wanted} or newer, and this host has 1.6.9"
     assert fault.code == "ENOTSUP"

@@ -80,7 +80,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             ["plugin", "trust", "lst"],
             "ctx plugin: argument action: invalid choice: 'lst'; did you mean list?",
         ),
-        (["plugin"], "ctx plugin: the following arguments are required: VERB; see: ctx plugin --help"),
+        (["policy"], "ctx policy: the following arguments are required: VERB; see: ctx policy --help"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(

@@ -233,10 +233,15 @@ def test_list_says_what_became_of_each(
         "tools": ["note.add"],
         "commands": [],
         "reason": None,
+        "wrong": None,
         "publisher": "",
         "distribution": "my-notes",
         "location": str(tmp_path / "site"),
     }
+    # abi.md 11.35
+    with (root / "status").open("a") as status:
+        status.write("wrong tools: notes: note.rm: its schema is none\n")
+    assert row(capsys, "notes")["wrong"] == "note.rm: its schema is none"
     add(root, "tool/other", "Of another plugin.", "plugin:maps@1.2 (replaces that of builtin)", {})
     assert row(capsys, "notes")["tools"] == ["note.add"]
     assert row(capsys, "both")["status"] == "broken"

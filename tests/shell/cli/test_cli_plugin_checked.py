@@ -20,7 +20,6 @@ places, said = plugin_commands.places, plugin_commands.said
 @pytest.mark.parametrize(
     ("found", "written", "sentence"),
     [
-        ("= {}", "= {}\ntimeout_secs = 0", "the tool hello timeout: timeout_secs is 0, which means none"),
         ("= {}", "= {}\nmax_output_bytes = 0", "the tool hello output limit: max_output_bytes is 0"),
         (
             "= {}",

@@ -107,7 +107,6 @@ DEEP = b'[{"name":"evil","description":"","input_schema":{"a":' + b"[" * 100_000
         describing([tool(name="evil\nx")]),
         describing([tool(description="x" * (17 << 10))]),
         describing([tool(timeout_secs=-1)]),
-        describing([tool(timeout_secs=10**12)]),
         describing([tool(capabilities=effect(kind="read - none\nwrite"))]),
         describing([tool(name=f"t{n}") for n in range(10_001)]),
         wire.message(wire.FAULT, b"\x92\xa1x\xa2\xff\xff"),

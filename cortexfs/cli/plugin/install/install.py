@@ -15,33 +15,30 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from cortexfs import config
 from cortexfs.cli import mounts, output, parser, plugin_commands, progress, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.decided import folder_of, networks
+from cortexfs.cli.plugin.install import checks
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
-from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.toml import Manifest
 from cortexfs.host.call import plugin_state
-from cortexfs.host.call.validation import Validator
-from cortexfs.linux import kernel_support
 from cortexfs.net import web
 from cortexfs.plugins import dependencies
-from cortexfs.plugins import enabled as offers
-from cortexfs.plugins.install import decisions, fetch, review, sources
+from cortexfs.plugins.install import decisions, fetch, sources
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.install.sources import PluginSource
 from cortexfs.plugins.package import directory, manifests, records
-from cortexfs.plugins.package.package import PackageFiles
+from cortexfs.plugins.package.package import PackageFiles, library_of
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
 from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import directories
@@ -64,13 +61,17 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
     where = places_of(options)
     source = source._replace(tree=fetched(source.tree, where, options.private))
     name = source.tree.manifest.name
-    check(source.tree)
+    checks.refuse(name, checks.of_tree(source.tree))
     directories.create(where)
     verdict = signing.verify(source.tree)
     key, unchecked = _openpgp(source.tree, where)
     after = succession.Copy(source.tree.manifest.version, verdict.publisher, verdict.fingerprint, key)
     is_other = _replaces(options, where, name, after)
-    _decide(options, where, verdict, source.packaged and not key)
+    _allow(options, where, source.tree.manifest)
+    is_new = _is_trusted(options, where, verdict, source.packaged and not key)
+    _try(source.tree)
+    if is_new:
+        trust.TrustStore(where.state).add(verdict, datetime.now(UTC).isoformat(timespec="seconds"))
     record = records.PluginRecord(
         source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint, key
     )
@@ -107,6 +108,22 @@ def _replaces(
     return is_other
 
 
+def _allow(options: argparse.Namespace, where: directories.Places, manifest: Manifest) -> None:
+    """Raises a Fault where it asks for everything, and nobody says yes to that, now or of a former copy."""
+    wanted = governance.wants_everything(manifest)
+    if not wanted or options.yes:
+        return
+    with contextlib.suppress(Fault):
+        former = directory.read(where.state / directory.FOLDER / manifest.name)
+        if governance.wants_everything(former) == wanted:
+            return
+    asks = f"{manifest.name} asks to {wanted} every file that its callers may ({governance.EVERYTHING})"
+    if not sys.stdin.isatty():
+        raise Fault("EPERM", f"{asks}; where that is meant say --yes, or answer at a terminal")
+    if not sure(f"{asks}. Install it?"):
+        raise Fault("EPERM", f"{manifest.name} may not {wanted} everything; nothing was installed")
+
+
 def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
     """The key that has signed a manifest.json, and what to say where that was not looked at."""
     if not manifests.is_json(tree.manifest):
@@ -118,9 +135,9 @@ def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
 
 def _warned(source: PluginSource) -> str:
     manifest = source.tree.manifest
-    if not manifests.is_json(manifest) or not manifest.warnings:
+    known = len(manifest.warnings) if manifests.is_json(manifest) else 0
+    if not (count := known + len(governance.newer(manifest))):
         return ""
-    count = len(manifest.warnings)
     return f", with {count} warning{'s' * (count > 1)} (see: ctx plugin review {source.told})"
 
 
@@ -130,60 +147,20 @@ def _lacks(where: directories.Places, name: str) -> str | None:
     return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
 
 
-def check(tree: PackageFiles) -> None:
-    """Refuse what a daemon would not load."""
-    manifest = tree.manifest
-    if why := commands_fault(manifest):
-        raise Fault("EINVAL", why)
-    directory.check(manifest, kernel_support.available())
-    if manifest.name in offers.RESERVED:
-        why = f"the name {manifest.name} is that of the tools that are built in"
-        raise Fault("EINVAL", f"{why}; choose another")
-    if any(one.plugin.name == manifest.name for one in found()):
-        mend = "uninstall that with pip first"
-        raise Fault("EEXIST", f"a Python package has a plugin {manifest.name} already; {mend}")
-    # As it will lie there: commands that lead outside, a library that does not fit.
-    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
-        place = Path(folder) / manifest.name
-        installing.write(place, tree.files, durable=False)
-        offers.declared(tree, place)
-        _check_as_tested(tree, place)
-    for tool in manifest.native.tools if manifest.native else ():
-        check_schema(tool)
+def _try(tree: PackageFiles) -> None:
+    """Raises a Fault where a library or a Python module does not load. A module of JavaScript or WebAssembly
+    may need its settings first, and a program is seen to be one without being run."""
+    if not manifests.is_json(tree.manifest) and (tree.manifest.python or library_of(tree.manifest)):
+        from cortexfs.cli.plugin.install import trying  # it brings trio
+
+        checks.refuse(tree.manifest.name, trying.tried(tree))
 
 
-def commands_fault(manifest: Manifest) -> str | None:
-    """Why its commands cannot be called: one of ours is, of two with one name."""
-    for command in manifest.json.cli_commands if manifests.is_json(manifest) else ():
-        if parser.is_ours(command.name):
-            of = f"{command.name} is a command of {parser.program()} itself"
-            return f"cliCommands: {of}; name it otherwise"
-    return None
-
-
-def _check_as_tested(tree: PackageFiles, place: Path) -> None:
-    """Refuses what `ctx plugin test` fails; nothing is opened or run here."""
-    if manifests.is_json(tree.manifest):  # which is read whole or not at all
-        return
-    for one in review.checks(tree.manifest, None, place, kernel_support.available()):
-        if one.fault:
-            told = f"plugin '{tree.manifest.name}' fails its check of the {one.name}: {one.fault}"
-            raise Fault("EINVAL", f"{told}; see: ctx plugin test")
-
-
-def check_schema(tool: DeclaredProcessTool) -> None:
-    """Here, in the process of whoever installs: the daemon compiles none, and a host only to use it."""
-    try:
-        Validator(tool.input_schema).check({})
-    except Fault as fault:
-        if fault.code == "EPROTO":  # EINVAL is of the input, which was made up
-            raise Fault("EINVAL", f"process tool '{tool.name}' has no sound input_schema: {fault}") from None
-
-
-def _decide(
+def _is_trusted(
     options: argparse.Namespace, where: directories.Places, verdict: SignatureVerdict, packaged: bool
-) -> None:
-    """Trust its publisher, if that is needed and wanted; a Fault where it is not."""
+) -> bool:
+    """Returns True where its publisher is to be trusted from now on. Raises a Fault where that is needed and
+    nobody wants it."""
     store = trust.TrustStore(where.state)
     trusted = verdict.status == "verified" and store.trusts(verdict)
     decision = trust.decide(
@@ -193,8 +170,7 @@ def _decide(
         who = f"{verdict.publisher} with the key {verdict.fingerprint}"
         if not sure(f"The publisher {who} is not known here. Trust it, now and from now on?"):
             raise Fault("EPERM", f"the publisher {verdict.publisher} is not trusted; nothing was installed")
-    if decision != "install":
-        store.add(verdict, datetime.now(UTC).isoformat(timespec="seconds"))
+    return decision != "install"
 
 
 def uninstall(options: argparse.Namespace) -> int:
@@ -280,7 +256,9 @@ def _choose(
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         refusals.extend(filter(None, [mounts.broken(facts, "plugin").get(name)]))
-        return f"it does not load: {refusals[0]}" if refusals else None
+        wrong = mounts.wrong(facts).get(name)
+        told = f"some of its tools cannot be called: {wrong}" if wrong else None
+        return f"it does not load: {refusals[0]}" if refusals else told
 
     said = reload.told(options.root, outcome)
     if refusals and CONSENT in refusals[0] and choice is True and not before:

@@ -8,12 +8,14 @@ any check does.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cortexfs.cli import progress
+from cortexfs.cli import output
 from cortexfs.cli.daemons import places_at
-from cortexfs.cli.plugin.install.install import check_schema, commands_fault, fetched
+from cortexfs.cli.output import sure
+from cortexfs.cli.plugin.install import checks as checking
+from cortexfs.cli.plugin.install.install import fetched
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import governance
@@ -21,7 +23,7 @@ from cortexfs.core.manifest.toml import FILE, Manifest
 from cortexfs.core.safe_text import within
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import json_kinds
-from cortexfs.plugins.install import fetch, install, json_review, sources
+from cortexfs.plugins.install import fetch, json_review, sources
 from cortexfs.plugins.install import review as reviewing
 from cortexfs.plugins.install.review import InstallCheck
 from cortexfs.plugins.package import directory, manifests, package
@@ -30,36 +32,43 @@ from cortexfs.plugins.package.tarball import MAX_PACKED
 from cortexfs.plugins.trust import signing
 from cortexfs.state import directories
 
+if TYPE_CHECKING:
+    from cortexfs.cli.plugin.install import trying
+
 
 def review(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
     if path.is_dir():
         if wrong := _unread(path):
             return _say_wrong(path, wrong)
-        manifest, tree, unread = _read(path, where, options.private)
-        return _say(manifest, tree, [*unread, *_checks(manifest, tree, path)])
-    tree, unread = _completed(
-        package.unpack(sources.bounded(path, MAX_PACKED), str(path)), where, options.private
-    )
-    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
-        place = Path(folder) / "plugin"
-        install.write(place, tree.files, durable=False)
-        return _say(tree.manifest, tree, [*unread, *_checks(tree.manifest, tree, place)])
+        return _say(*_read(path, where, options.private))
+    packed = package.unpack(sources.bounded(path, MAX_PACKED), str(path))
+    tree, unread = _completed(packed, where, options.private)
+    return _say(tree.manifest, tree, [*unread, *checking.of_tree(tree)])
 
 
 def test(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
     if wrong := _unread(path):
         return _say_wrong(path, wrong)
-    manifest, tree, unread = _read(path, where, options.private)
-    checks = [*unread, *_checks(manifest, tree, path)]
+    manifest, tree, checks = _read(path, where, options.private)
     if tree and not any(check.fault for check in checks):
         from cortexfs.cli.plugin.install import trying  # it brings trio
 
-        with progress.shown("loading it"):
-            checks += trying.tried(tree, run=options.run)
+        checks += trying.tried(tree, _sure(options) if options.run else None)
     _say(manifest, tree, checks)
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
+
+
+def _sure(options: argparse.Namespace) -> trying.Ask:
+    """Returns the question before tools are called: what they do, they do."""
+
+    def ask(calls: list[str]) -> bool:
+        for line in ("these calls are for real; they begin in an empty folder:", *calls):
+            output.say(line)
+        return options.yes or sure("Call them?")
+
+    return ask
 
 
 def _unread(path: Path) -> list[InstallCheck]:
@@ -78,13 +87,15 @@ def _say_wrong(path: Path, wrong: list[InstallCheck]) -> int:
 def _read(
     path: Path, where: directories.Places, private: str
 ) -> tuple[Manifest, PackageFiles | None, list[InstallCheck]]:
-    """Returns the readable part of a directory, and the reasons for the rest."""
+    """Returns the readable part of a directory, and every check of it."""
     try:
         whole = package.read(path)
     except Fault as fault:
-        return directory.read(path), None, [InstallCheck("files", fault.message)]
+        manifest = directory.read(path)
+        checks = checking.of_manifest(manifest, None, path)
+        return manifest, None, [InstallCheck("files", fault.message), *checks]
     tree, unread = _completed(whole, where, private)
-    return tree.manifest, tree, unread
+    return tree.manifest, tree, [*unread, *checking.of_tree(tree)]
 
 
 def _completed(
@@ -97,24 +108,6 @@ def _completed(
         return fetched(tree, where, private), []
     except Fault as fault:
         return tree, [InstallCheck("modules from elsewhere", fault.message)]
-
-
-def _checks(manifest: Manifest, tree: PackageFiles | None, place: Path) -> list[InstallCheck]:
-    if manifests.is_json(manifest):
-        checks = json_review.checks(manifest.json, tree, tuple(json_kinds.KINDS))
-        return (
-            [*checks, InstallCheck("commands", commands_fault(manifest))]
-            if manifest.json.cli_commands
-            else checks
-        )
-    checks = reviewing.checks(manifest, tree, place, kernel_support.available())
-    for tool in manifest.native.tools if manifest.native else ():
-        if isinstance(tool.input_schema, dict):
-            try:
-                check_schema(tool)
-            except Fault as fault:
-                checks.append(InstallCheck(f"tool {tool.name} input_schema", fault.message))
-    return checks
 
 
 def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, list[str]], ...]:
@@ -151,7 +144,7 @@ def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallChec
         *_claims(manifest, tree),
         ("Fetched", [f"{name} {hash_}" for name, hash_ in fetch.pins(tree).items()] if tree else []),
         ("Left out", list(tree.ignored) if tree else []),
-        ("Warnings", [*own, *governance.warnings(manifest)]),
+        ("Warnings", [*own, *governance.newer(manifest), *governance.warnings(manifest)]),
         ("Checks", [check.text for check in checks]),
     ):
         bullet = "" if title == "Recommended risk profile" else "- "

@@ -1,7 +1,8 @@
 """Trying a plugin without a mount: a host describes it, and calls each tool with an example of its input.
 
 Rules: it runs as whoever tests it (and is described as nobody under root, as by a daemon), from a copy that
-is removed afterwards. An example is what the schema gives as one, else the least that the schema asks for.
+is removed afterwards, in an empty folder. No tool is called before somebody has seen how. An example is what
+the schema gives as one, else the least that the schema asks for.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ import contextlib
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 import trio
 
+from cortexfs.cli import progress
+from cortexfs.cli.plugin.install.checks import written
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped
+from cortexfs.core.manifest.targets import NOT_STARTED
 from cortexfs.core.registry import Object
 from cortexfs.plugins import enabled
 from cortexfs.plugins.catalog import Catalog
-from cortexfs.plugins.install import install
 from cortexfs.plugins.install.review import InstallCheck
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.pool.pool import Pool
@@ -34,6 +35,9 @@ from cortexfs.pool.tool_call import ToolCalls
 
 CALL_SECONDS = 30.0
 _LIMITS = hostcalls.HostLimits(2 << 30, 512, 1024)
+# What the host says of a tool that does not work, where other codes are what a tool answers.
+_BROKEN = ("EPROTO", "ETIMEDOUT", "EHOSTDOWN", "ENOEXEC")
+Ask: TypeAlias = Callable[[list[str]], bool]
 _SHOWN = 200  # characters of an output
 _LEAST: Mapping[str, Any] = {
     "string": "example",
@@ -45,53 +49,69 @@ _LEAST: Mapping[str, Any] = {
 }
 
 
-def tried(tree: PackageFiles, *, run: bool) -> list[InstallCheck]:
-    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
-        os.chmod(folder, 0o755)
-        place = Path(folder) / tree.manifest.name
-        install.write(place, tree.files, durable=False)
+def tried(tree: PackageFiles, ask: Ask | None = None) -> list[InstallCheck]:
+    """Load it; and call its tools, if `ask` says yes to the lines that say how."""
+    with written(tree) as place:
+        os.chmod(place.parent, 0o755)
         try:
             plugin = enabled.declared(tree, place)
-            return trio.run(partial(_tried, run=run), plugin) if plugin else []
         except Fault as fault:
-            return [InstallCheck("it loads", fault.message)]
+            return [InstallCheck("loading", fault.message, fault.code)]
+        return trio.run(_tried, plugin, ask) if plugin else []
 
 
-async def _tried(plugin: hostcalls.Plugin, *, run: bool) -> list[InstallCheck]:
+async def _tried(plugin: hostcalls.Plugin, ask: Ask | None) -> list[InstallCheck]:
+    refused: BaseException | None = None
     pool = Pool(_LIMITS, Starter(begin()))
     catalog = Catalog(pool)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pool.starter.run)
             nursery.start_soon(pool.run)
-            registry = await catalog.registry([plugin], consents=[plugin.name])
+            with progress.shown("loading it"):
+                registry = await catalog.registry([plugin], consents=[plugin.name])
             if why := catalog.broken.get(plugin.name):
-                checks = [InstallCheck("it loads", why)]
+                checks = [InstallCheck("loading", why)]
             else:
                 tools = [one for one in registry if one.plugin == plugin]
                 named = ", ".join(tool.name for tool in tools) or "no tools"
                 checks = [InstallCheck(f"it loads, with {named}")]
-                checks += [await _called(pool, tool) for tool in (tools if run else ())]
+                if wrong := catalog.wrong.get(plugin.name):
+                    checks.append(InstallCheck(f"but nobody can call {wrong}"))
+                if ask:
+                    try:
+                        checks += await _run(pool, tools, ask)
+                    except (Fault, KeyboardInterrupt) as problem:  # the nursery would wrap it
+                        refused = problem
             nursery.cancel_scope.cancel()
+        if refused:
+            raise refused
         return checks
     finally:
         pool.stop()
 
 
-async def _called(pool: Pool, tool: Object) -> InstallCheck:
-    value = example(msgspec.json.decode(tool.schema))
-    given = msgspec.json.encode(value)
+async def _run(pool: Pool, tools: list[Object], ask: Ask) -> list[InstallCheck]:
+    inputs = [msgspec.json.encode(example(msgspec.json.decode(tool.schema))) for tool in tools]
+    lines = [f"  {tool.name} {given.decode()}" for tool, given in zip(tools, inputs, strict=True)]
+    if not ask(lines):
+        return [InstallCheck("its tools were not called")]
+    with tempfile.TemporaryDirectory(prefix="ctx-scratch-") as scratch:
+        return [await _called(pool, tool, given, scratch) for tool, given in zip(tools, inputs, strict=True)]
+
+
+async def _called(pool: Pool, tool: Object, given: bytes, scratch: str) -> InstallCheck:
     invocation = hostcalls.Invocation(tool.name, None, str(os.getuid()), "test")
     environment = {name: each for name, each in os.environb.items() if wire.is_passed_on(name)}
-    asked = hostcalls.CallRequest("test-1", invocation, None, given, 0o022, environment, os.getcwd())
+    asked = hostcalls.CallRequest("test-1", invocation, None, given, 0o022, environment, scratch)
     identity = hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
     with _connection() as connection:
         let_go = pool.people.keep(identity, connection)
         outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, asked, _ignore)
         let_go()
     name = f"tool {tool.name} called with {given.decode()}"
-    # EIO is how a tool says that it could not do what was asked: it works.
-    if outcome.fault and outcome.fault.code != "EIO":
+    # Any other is the tool's answer to an input that was made up: it works.
+    if outcome.fault and (outcome.fault.code in _BROKEN or outcome.fault.message.startswith(NOT_STARTED)):
         return InstallCheck(name, str(outcome.fault))
     said = outcome.fault.message if outcome.fault else outcome.output
     return InstallCheck(f"{name}: {clipped(said.strip(), _SHOWN)}")
@@ -109,8 +129,8 @@ def _connection() -> Iterator[socket.socket]:
             yield connection
 
 
-async def _ignore(frame: frames.Frame) -> None:
-    del frame
+async def _ignore(*said: frames.Frame) -> None:
+    del said
 
 
 def example(schema: Any) -> Any:

@@ -161,7 +161,7 @@ def test_a_review_lists_what_would_be_fetched(desk: Desk, site: Site, place: Pat
     # and `test` calls its tools
     site.npm("greet", {"index.js": GREET})
     (place / "p" / "mod.ts").write_text(SOURCE)
-    tried = desk.said.ok("test", str(place / "p"), "--run", "--private", PRIVATE)
+    tried = desk.said.ok("test", str(place / "p"), "--run", "--yes", "--private", PRIVATE)
     assert "tool tool called with {}: Hello, undefined" in tried
 
 

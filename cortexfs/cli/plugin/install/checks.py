@@ -1,0 +1,101 @@
+"""The one judgement about a plugin, of `ctx plugin review`, `test` and `install` alike.
+
+Rules: all that is wrong is told at once. Nothing of the plugin runs here. What a plugin's tools say of
+themselves is no part of this: only a host asks them.
+This file must never know how a review is printed, or where the plugin will lie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from cortexfs.cli import output, parser
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
+from cortexfs.host.call.validation import Validator
+from cortexfs.linux import kernel_support
+from cortexfs.plugins import enabled as offers
+from cortexfs.plugins import json_kinds
+from cortexfs.plugins.install import install as installing
+from cortexfs.plugins.install import json_review, review
+from cortexfs.plugins.install.entry_points import found
+from cortexfs.plugins.install.review import InstallCheck, tried
+from cortexfs.plugins.package import manifests
+from cortexfs.plugins.package.package import PackageFiles
+
+
+def of_tree(tree: PackageFiles) -> list[InstallCheck]:
+    """Every check of a plugin whose files could all be read."""
+    with written(tree) as place:  # as it will lie there: commands that lead outside, a library that is none
+        checks = of_manifest(tree.manifest, tree, place)
+        if not any(check.fault for check in checks):
+            checks.append(tried("files as it would be loaded", lambda: offers.declared(tree, place)))
+    return checks
+
+
+def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> list[InstallCheck]:
+    """The checks of what could be read, where `place` has the files."""
+    if manifests.is_json(manifest):
+        checks = json_review.checks(manifest.json, tree, tuple(json_kinds.KINDS))
+        if manifest.json.cli_commands:
+            checks.append(InstallCheck("commands", _commands_fault(manifest)))
+    else:
+        checks = review.checks(manifest, tree, place, kernel_support.available())
+        for tool in manifest.native.tools if manifest.native else ():
+            if isinstance(tool.input_schema, dict):
+                checks.append(tried(f"tool {tool.name} schema", partial(_check_schema, tool)))
+    return [*checks, tried("name", lambda: _check_name(manifest.name))]
+
+
+def refuse(name: str, checks: list[InstallCheck]) -> None:
+    """Raises a Fault where any has failed, and says each of several."""
+    broken = [check for check in checks if check.fault]
+    if len(broken) > 1:
+        for check in broken:
+            output.say(check.text)
+        told = f"plugin '{name}' fails {len(broken)} checks, and is not installed; see: ctx plugin test"
+        raise Fault(broken[0].code or "EINVAL", told)
+    for check in broken:
+        if check.code:
+            raise Fault(check.code, str(check.fault))
+        told = f"plugin '{name}' fails its check of the {check.name}: {check.fault}"
+        raise Fault("EINVAL", f"{told}; see: ctx plugin test")
+
+
+@contextlib.contextmanager
+def written(tree: PackageFiles) -> Iterator[Path]:
+    """A copy of the plugin for as long as this goes on."""
+    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+        place = Path(folder) / tree.manifest.name
+        installing.write(place, tree.files, durable=False)
+        yield place
+
+
+def _check_name(name: str) -> None:
+    if name in offers.RESERVED:
+        raise Fault("EINVAL", f"the name {name} is that of the tools that are built in; choose another")
+    if any(one.plugin.name == name for one in found()):
+        mend = "uninstall that with pip first"
+        raise Fault("EEXIST", f"a Python package has a plugin {name} already; {mend}")
+
+
+def _commands_fault(manifest: manifests.JsonPluginManifest) -> str | None:
+    """Why its commands cannot be called: one of ours is, of two with one name."""
+    for command in manifest.json.cli_commands:
+        if parser.is_ours(command.name):
+            of = f"{command.name} is a command of {parser.program()} itself"
+            return f"cliCommands: {of}; name it otherwise"
+    return None
+
+
+def _check_schema(tool: DeclaredProcessTool) -> None:
+    """Here, in the process of whoever installs: the daemon compiles none, and a host only to use it."""
+    try:
+        Validator(tool.input_schema).check({})
+    except Fault as fault:
+        if fault.code == "EPROTO":  # EINVAL is of the input, which was made up
+            raise Fault("EINVAL", f"process tool '{tool.name}' has no sound input_schema: {fault}") from None

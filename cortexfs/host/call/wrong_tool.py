@@ -1,0 +1,36 @@
+"""A tool that its plugin describes wrongly: the tree lists it with the reason, and nobody can call it.
+
+Rules: one wrong tool costs that tool, and not the plugin (abi.md 11.35).
+This file must never know how a tool is described.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.host.call.validation import Validator
+
+
+class WrongTool(sdk.Tool):
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        self.description = self._why = why
+        self.input_schema = {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"fault": self._why}
+
+    def execute(self, input: dict[str, Any]) -> sdk.ToolResult:
+        raise sdk.ExecutionFailed(self._why, "EPROTO")
+
+
+def schema_fault(tool: sdk.Tool) -> str:
+    """Returns why its schema is none; "" for one that is. The compiled one is not kept."""
+    try:
+        Validator(tool.input_schema).check({})
+    except Fault as fault:
+        if fault.code == "EPROTO":  # EINVAL is of the input, which was made up
+            return fault.message
+    return ""
