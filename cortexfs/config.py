@@ -54,7 +54,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     depth: Annotated[
         int, Meta(ge=1, le=64), "How deep runs may nest: a tool that calls a tool, and so on."
     ] = 8
-    idle_secs: Annotated[Seconds, "Seconds without a call after which the host of a built-in tool ends."] = 60
+    idle_secs: Annotated[
+        Seconds, "Seconds without a call after which the host of a built-in tool, or of JavaScript, ends."
+    ] = 60
     log_kib: Annotated[
         int, Meta(ge=4), "Size at which the log of an object, or of a user's runs of it, is rotated, in KiB."
     ] = 1024

@@ -24,7 +24,7 @@ from cortexfs.core.manifest import targets
 from cortexfs.core.manifestjson import capabilities, fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import REMOTE, EntryPoint, entry_of, files_of
-from cortexfs.core.manifestjson.fields import JsonManifest
+from cortexfs.core.manifestjson.fields import JsonManifest, words_of
 from cortexfs.plugins.install.decisions import NOTHING, Chosen
 from cortexfs.plugins.package import targets as files
 
@@ -74,6 +74,7 @@ def _esm(given: Given) -> LoaderTarget:
         providers={one.kind: one.default_model for one in given.manifest.config.providers},
         labels={one.kind: one.label for one in given.manifest.config.providers},
         dry_runs=_dry_runs(given.manifest),
+        words=words_of(given.manifest),
         fetched=found,
     )
     has = given.capabilities.capabilities
@@ -104,6 +105,7 @@ def _wasm(given: Given) -> LoaderTarget:
         environment=targets.environment_of(given.manifest.name, given.environment),
         private=given.private,
         dry_runs=_dry_runs(given.manifest),
+        words=words_of(given.manifest),
     )
     return LoaderTarget(targets.target(module))
 

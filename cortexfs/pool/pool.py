@@ -50,6 +50,12 @@ def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
     return identity.uid, "" if confined else identity.label, confined
 
 
+def _ends_idle(plugin: hostcalls.Plugin) -> bool:
+    """Those of the built-in tools, and of JavaScript, whose Deno takes 50 MiB. One that hears of what others
+    do may have something to remember."""
+    return plugin.name == "builtin" or (plugin.kind == hostcalls.ESM and not plugin.hooks)
+
+
 class Pool:
     """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, those that are set
     aside, and the processes that serve them all."""
@@ -300,7 +306,8 @@ class Pool:
         return list({host.identity for host in chosen if not host.exited.is_set()})
 
     def sweep(self, idle_seconds: float) -> None:
-        """End the built-in tools' hosts that nobody used, and idle ones that were asked to and did not."""
+        """End the hosts that nobody used, where these end when idle, and those that were asked to and did
+        not."""
         now = trio.current_time()
         for host in list(self._all.values()):
             idle = now - host.idle_since
@@ -308,7 +315,7 @@ class Pool:
                 continue
             if host.retired and idle > RETIRED_SECONDS:
                 host.kill()
-            elif host.plugin.name == "builtin" and not host.retired and idle > idle_seconds:
+            elif _ends_idle(host.plugin) and not host.retired and idle > idle_seconds:
                 self._dismiss(host)
 
     def stop(self) -> None:

@@ -117,13 +117,20 @@ def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], sa
             (
                 key,
                 _text(values[key]) if key in values else "-",
-                "set" if key in chosen else "default" if key in values else "-",
+                _source(key in chosen, key in values, one),
                 one.type or "any",
                 ": ".join(filter(None, (one.label, one.about))) or "-",
             )
             for key, one in known.items()
         ]
         output.table(("key", "value", "from", "type", "what it is"), rows)
+
+
+def _source(is_set: bool, is_there: bool, setting: Setting) -> str:
+    """Returns where the value comes from."""
+    if is_set or is_there:
+        return "set" if is_set else "default"
+    return "required" if setting.is_required else "-"
 
 
 def _text(value: Any) -> str:

@@ -39,6 +39,9 @@ _PACKED = "z"
 _MAX_UNPACKED = 16 << 20
 
 
+WordsByParam: TypeAlias = dict[str, dict[str, tuple[str, ...]]]
+
+
 class ProgramTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tool that is a program."""
 
@@ -91,6 +94,7 @@ class EsmModule(msgspec.Struct, frozen=True, omit_defaults=True):
     providers: dict[str, str] = {}  # kinds, and the default model of each
     labels: dict[str, str] = {}  # of these kinds, for people
     dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
+    words: WordsByParam = {}  # to which the manifest restricts params, by tool
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     timeout: int = ESM_SECONDS
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
@@ -114,6 +118,7 @@ class WasmModule(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     cache: str = ""  # a directory for compiled modules; empty: none
     dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
+    words: WordsByParam = {}  # to which the manifest restricts params, by tool
     timeout: int = WASM_SECONDS
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
 

@@ -65,6 +65,9 @@ def _object(data: bytes) -> dict[str, Any]:
     value = jsontext.decode(data, "the file")
     if not isinstance(value, dict):
         raise Fault("EINVAL", f"is {jsontext.shown(value)}")
+    ui = value.get("ui")
+    if isinstance(ui, dict) and isinstance(one := ui.get("settings"), dict):  # as in the wild: one section
+        value["ui"] = ui | {"settings": [{"section": value.get("name", "")} | one]}
     return value
 
 

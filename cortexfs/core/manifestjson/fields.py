@@ -9,7 +9,8 @@ tool is called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 
-ParamType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
+ParamType: TypeAlias = Literal["string", "number", "boolean", "object", "array", "enum"]
 WordType: TypeAlias = Literal["string", "number", "boolean"]
 FieldType: TypeAlias = Literal["text", "number", "boolean", "select", "secret"]
 
@@ -32,6 +33,16 @@ class ToolParam(ManifestPart, frozen=True):
     description: str
     required: bool = False
     enum: tuple[str, ...] | None = None
+    # Of the wild: what an enum takes, as words or as a setting has them; what counts where none is given.
+    options: tuple[Any, ...] = ()
+    default: Any = msgspec.UNSET
+    default_value: Any = msgspec.UNSET
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The only values that it takes; none: any of its type."""
+        values = [each.get("value") if isinstance(each, dict) else each for each in self.options]
+        return self.enum or tuple(each for each in values if isinstance(each, str))
 
 
 class ToolField(ManifestPart, frozen=True):
@@ -92,6 +103,7 @@ class SettingField(ManifestPart, frozen=True):
     default_value: Any = msgspec.UNSET  # required by the reference, absent in the wild: a warning
     options: tuple[SettingChoice, ...] = ()
     description: str | None = None
+    required: bool = False
 
 
 class Section(ManifestPart, frozen=True):
@@ -135,6 +147,7 @@ class JsonManifest(ManifestPart, frozen=True):
     events: tuple[str, ...] = ()
     tools: tuple[ToolField, ...] = ()
     cli_commands: tuple[CommandField, ...] = ()
+    ai_disclosure: Any = None  # of its author's tools, for people
     ui: Ui = Ui()
     config: ConfigField = ConfigField()
 
@@ -147,20 +160,32 @@ class JsonToolResult(msgspec.Struct, frozen=True, rename="camel"):
     error: str | None = None
 
 
-def input_schema(params: Sequence[ToolParam]) -> dict[str, Any]:
+def words_of(manifest: JsonManifest) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Returns the words to which the manifest restricts params, by tool and param."""
+    found = {tool.name: {param.name: param.words for param in tool.params} for tool in manifest.tools}
+    return {tool: {name: words for name, words in of.items() if words} for tool, of in found.items()}
+
+
+def input_schema(
+    params: Sequence[ToolParam], words: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> dict[str, Any]:
     """Returns the schema of the tool's arguments: its params and no others, so that a misspelt one is
-    told."""
+    told. `words` are the manifest's, for a param without words of its own."""
     return {
         "type": "object",
-        "properties": {param.name: _property(param) for param in params},
+        "properties": {param.name: _property(param, words.get(param.name, ())) for param in params},
         "required": [param.name for param in params if param.required],
         "additionalProperties": False,
     }
 
 
-def _property(param: ToolParam) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": param.type, "description": param.description}
-    return schema | {"enum": list(param.enum)} if param.enum else schema
+def _property(param: ToolParam, words: tuple[str, ...]) -> dict[str, Any]:
+    type_ = "string" if param.type == "enum" else param.type
+    schema: dict[str, Any] = {"type": type_, "description": param.description}
+    if taken := param.words or (words if type_ == "string" else ()):
+        schema["enum"] = list(taken)
+    default = param.default if param.default_value is msgspec.UNSET else param.default_value
+    return schema if default is msgspec.UNSET else schema | {"default": default}
 
 
 def tool_result(value: Any, tool: str) -> JsonToolResult:
@@ -170,6 +195,7 @@ def tool_result(value: Any, tool: str) -> JsonToolResult:
         result: JsonToolResult = jsontext.converted(value, JsonToolResult, whole="result")
     except Fault as fault:
         raise Fault("EPROTO", f"the tool {tool} returned no ToolCallResult: {fault.message}") from None
-    if result.tool_name != tool:
+    is_unnamed = not result.success and not result.tool_name  # as in the wild
+    if result.tool_name != tool and not is_unnamed:
         raise Fault("EPROTO", f"the tool {tool} returned a result of {jsontext.shown(result.tool_name)}")
     return result

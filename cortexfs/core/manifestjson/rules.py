@@ -157,7 +157,11 @@ def tools(one: JsonManifest) -> Iterator[Problem]:
         yield from _component(f"{path}.name", tool.name)
         yield from _unique(f"{path}.params", [param.name for param in tool.params], "name")
         for at, param in enumerate(tool.params):
-            if param.enum is not None and (param.type != "string" or not param.enum):
+            is_text = param.type in ("string", "enum")
+            if param.type == "enum" and not param.words:
+                mend = 'list its values as "options": ["a", "b"], or make it a string'
+                yield Problem("missing_field", f"{path}.params[{at}].options", "is missing", mend)
+            elif param.enum is not None and (not is_text or not param.enum):
                 what = f"restricts a {param.type}" if param.enum else "allows no value"
                 mend = 'list the allowed values of a param of type "string", or remove enum'
                 yield Problem("invalid_value", f"{path}.params[{at}].enum", what, mend)

@@ -49,6 +49,7 @@ class Setting(msgspec.Struct, frozen=True):
     label: str = ""
     about: str = ""
     section: str = ""
+    is_required: bool = False
 
     @property
     def is_secret(self) -> bool:
@@ -73,7 +74,8 @@ def settings_of(one: JsonManifest) -> dict[str, Setting]:
 
 def _setting(field: SettingField, section: str) -> Setting:
     choices = tuple(choice.value for choice in field.options)
-    setting = Setting(field.key, field.type, None, choices, field.label, field.description or "", section)
+    about = field.description or ""
+    setting = Setting(field.key, field.type, None, choices, field.label, about, section, field.required)
     default = None if field.default_value is msgspec.UNSET else field.default_value
     if default is None or fault_of(setting, default):
         return setting

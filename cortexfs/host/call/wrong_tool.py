@@ -6,11 +6,16 @@ This file must never know how a tool is described.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.host.call.validation import Validator
+
+T = TypeVar("T")
 
 
 class WrongTool(sdk.Tool):
@@ -24,6 +29,16 @@ class WrongTool(sdk.Tool):
 
     def execute(self, input: dict[str, Any]) -> sdk.ToolResult:
         raise sdk.ExecutionFailed(self._why, "EPROTO")
+
+
+def sound(found: Iterable[Any], type_: type[T]) -> Iterator[T | WrongTool]:
+    """The tools that a plugin tells of, each as its type has it or as the one wrong tool that it is."""
+    for said in found:
+        try:
+            yield msgspec.convert(said, type_)
+        except msgspec.ValidationError as error:
+            name = said.get("name") if isinstance(said, dict) else None
+            yield WrongTool(name if isinstance(name, str) else "a tool", f"it is not described: {error}")
 
 
 def schema_fault(tool: sdk.Tool) -> str:

@@ -25,6 +25,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.host.call.runtime import apart, sentence, shielded
+from cortexfs.host.esm.sayings import in_our_words
 from cortexfs.host.esm.state import StateRefusal
 from cortexfs.host.process import persistent
 from cortexfs.host.process.pipe_reader import Leading
@@ -78,7 +79,7 @@ class EsmCall(persistent.ChildCall[EsmMessage]):
             if runtime is not None and said.delta is not None:
                 runtime.emit(said.delta)
             if said.error is not None:
-                raise EsmError(said.error)
+                raise EsmError(in_our_words(said.error))
             if said.is_last:
                 return said.result
 

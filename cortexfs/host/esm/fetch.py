@@ -32,6 +32,7 @@ from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRIES, REGISTRY
 from cortexfs.host.call.runtime import apart
 from cortexfs.host.confine.view import SHOWN
 from cortexfs.host.esm import permissions
+from cortexfs.host.esm.sayings import syntax_error
 from cortexfs.host.net.egress_proxy import Outlet
 from cortexfs.linux import landlock, syscalls
 
@@ -76,6 +77,8 @@ def fetch(wanted: FetchRequest, private: Sequence[str], tell: Tell) -> dict[str,
         _write(base, wanted)
         told = _Deno(base, wanted.root, outlet, chosen).run(tell)
         if told is not None:
+            if broken := syntax_error(told, str(base / "plugin")):
+                raise Fault("EINVAL", broken)
             raise Fault("EIO", f"what it imports cannot be fetched: {_sentence(told, base, outlet)}")
         found = {f"{CACHE}/{path}": data for path, data in kept(base / CACHE, chosen)}
         if (lock := base / LOCK).is_file():

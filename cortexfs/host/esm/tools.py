@@ -32,12 +32,14 @@ from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import EsmModule
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import CommandField, ToolParam, input_schema, tool_result
-from cortexfs.host.call import plugin_state
+from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
+from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.esm import child, hooks
 from cortexfs.host.esm import permissions as esmrights
 from cortexfs.host.esm.child import ANYWHERE, DenoChild, ProcessPlace, place_of
+from cortexfs.host.esm.sayings import syntax_error
 from cortexfs.host.esm.state import EsmState
 
 MODEL_SECONDS = 600
@@ -64,7 +66,7 @@ _plugins: list[_Plugin] = []
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    """Start the plugin and ask it. One bad tool fails the plugin, one that wants too much is left out."""
+    """Start the plugin and ask it. A tool that wants too much is listed with that as its status."""
     declared = targets.declared(plugin, EsmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite")
@@ -88,14 +90,17 @@ def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
             print(f"{plugin.name}: its module exports no provider {kind}", file=sys.stderr)
 
 
-def _admitted(plugin: _Plugin, found: Iterable[_Definition], has: permissions.Effective) -> Iterable[EsmTool]:
-    for tool in found:
+def _admitted(plugin: _Plugin, found: Iterable[Any], has: permissions.Effective) -> Iterable[sdk.Tool]:
+    for tool in wrong_tool.sound(found, _Definition):
+        if isinstance(tool, WrongTool):
+            yield tool
+            continue
         wants = has.capabilities if tool.capabilities is None else tool.capabilities
         if (why := permissions.tool_fault(tool.name, wants, has)) is None:
             known = [each for each in wants if each in permissions.CAPABILITIES]
             yield EsmTool(plugin, tool, permissions.effects(known))
         else:
-            print(f"{plugin.name}: {why}", file=sys.stderr)
+            yield WrongTool(tool.name, why)
 
 
 class EsmTool(sdk.Tool):
@@ -103,7 +108,7 @@ class EsmTool(sdk.Tool):
         self._plugin = plugin
         self.name = tool.name
         self.description = tool.description
-        self.input_schema = input_schema(tool.params)
+        self.input_schema = input_schema(tool.params, plugin.declared.words.get(tool.name, {}))
         self.timeout_secs = self._seconds = plugin.declared.timeout
         self.dry_run_flag = tool.name in plugin.declared.dry_runs
         shown = effects_of(effects, are_shown=self.dry_run_flag)
@@ -206,13 +211,10 @@ class _Plugin:
                 raise sdk.ExecutionFailed(f"{self._who} {failed.args[0]}", failed.code) from None
         raise self._fault("EPROTO", "its process ends as soon as it is started")
 
-    def described(self) -> list[_Definition]:
+    def described(self) -> list[Any]:
         process = self._process(ANYWHERE, None)
         said = self._told(process, {"do": "list"}, HOOK_SECONDS)
-        try:
-            return msgspec.convert(said, list[_Definition])
-        except msgspec.ValidationError as error:
-            raise self._fault("EPROTO", f"one of its tools is not described: {error}") from None
+        return msgspec.convert(said, list[Any])
 
     def commands(self) -> tuple[CommandField, ...]:
         try:
@@ -358,7 +360,8 @@ class _Plugin:
         try:
             return process.ask(request, seconds)
         except child.EsmError as failed:
-            raise self._fault("EPROTO", str(failed)) from None
+            told = syntax_error(str(failed), self.declared.folder) or str(failed)
+            raise self._fault("EPROTO", told) from None
         except sdk.ExecutionFailed as failed:
             raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None
 

@@ -33,9 +33,10 @@ from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import WasmModule
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam, input_schema
-from cortexfs.host.call import plugin_state
+from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence, shielded
+from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.linux import syscalls
 
 if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
@@ -53,7 +54,7 @@ class _Tool(msgspec.Struct, frozen=True):
 
 
 class _Capabilities(msgspec.Struct, frozen=True):
-    tools: tuple[_Tool, ...]
+    tools: tuple[Any, ...]
     abi_version: int = 1
 
 
@@ -63,7 +64,7 @@ _workers: list[_Worker] = []
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    """Start the plugin and ask it. One bad tool fails the plugin."""
+    """Start the plugin and ask it."""
     declared = targets.declared(plugin, WasmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite", cache=str(own))
@@ -77,7 +78,10 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
         raise
     if "tools" not in declared.capabilities:
         return []
-    return [WasmTool(worker, tool, declared) for tool in said.tools]
+    return [
+        tool if isinstance(tool, WrongTool) else WasmTool(worker, tool, declared)
+        for tool in wrong_tool.sound(said.tools, _Tool)
+    ]
 
 
 class WasmTool(sdk.Tool):
@@ -85,7 +89,7 @@ class WasmTool(sdk.Tool):
         self._worker = worker
         self.name = tool.name
         self.description = tool.description
-        self.input_schema = input_schema(tool.params)
+        self.input_schema = input_schema(tool.params, declared.words.get(tool.name, {}))
         self.timeout_secs = self._seconds = declared.timeout
         self.dry_run_flag = tool.name in declared.dry_runs
         effects = permissions.effects(declared.capabilities)

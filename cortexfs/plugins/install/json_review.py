@@ -6,10 +6,13 @@ This file must never know how a review is printed.
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Iterator
 from pathlib import Path
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import POST, PRE, hooks
+from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import FILE, read
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
 from cortexfs.core.manifestjson.fields import JsonManifest
@@ -45,7 +48,7 @@ def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, 
     ]
     if tree:
         found.append(_hash(manifest, tree.contents))
-        found.append(signature(tree))
+        found += [*_panels(manifest, tree), signature(tree)]
     return found
 
 
@@ -54,6 +57,13 @@ def _hash(manifest: JsonManifest, files: dict[str, bytes]) -> InstallCheck:
         return InstallCheck(_COVERS[manifest_hash.check(manifest, files)])
     except Fault as fault:
         return InstallCheck("hash", fault.message)
+
+
+def _panels(manifest: JsonManifest, tree: PackageFiles) -> Iterator[InstallCheck]:
+    for panel in manifest.ui.panels:
+        is_there = posixpath.normpath(panel.html_path) in tree.files
+        missing = f"{shown(panel.html_path)} is not among its files; add it, or mend ui.panels"
+        yield InstallCheck(f"panel {panel.id}", None if is_there else missing)
 
 
 def capabilities(manifest: JsonManifest) -> list[str]:

@@ -29,8 +29,9 @@ from cortexfs.core.manifest.toml import (
 )
 from cortexfs.core.manifestjson import FILE as JSON_FILE
 from cortexfs.core.manifestjson import checked, fields
-from cortexfs.core.manifestjson.problems import Problem
+from cortexfs.core.manifestjson.problems import WARNINGS, Problem
 
+SHOWN = 3  # places of a warning that there is more than once
 MAX_FILE = 1 << 20  # schemas of many tools; a person wrote it
 
 
@@ -79,4 +80,17 @@ def parse_json(data: bytes, package: bytes | None = None, folder: str = "") -> J
 
 
 def told(warnings: tuple[Problem, ...]) -> list[str]:
-    return [problem.told(JSON_FILE) for problem in warnings]
+    """Returns a line for each kind of warning, with the count and the first places of it."""
+    kinds: dict[str, list[Problem]] = {}
+    for problem in warnings:
+        kinds.setdefault(problem.category, []).append(problem)
+    return [_told(*found) for found in kinds.values()]
+
+
+def _told(first: Problem, *others: Problem) -> str:
+    if not others:
+        return first.told(JSON_FILE)
+    places = [problem.path for problem in (first, *others)]
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    where = f"{', '.join(places[:SHOWN])}{more}"
+    return f"{JSON_FILE}: {len(places)} times {WARNINGS[first.category]}: {where}"

@@ -352,11 +352,10 @@ def test_providers_are_declared_soundly() -> None:
 
 
 def test_unknown_keys_are_warnings_wherever_they_stand() -> None:
-    # Of the originals: 35 of 35 real manifests have aiDisclosure, 13 a defaultValue in a tool's params
-    strange = {"aiDisclosure": {"tools": []}, "tools": [tool(params=[{**tool()["params"][0], "default": 1}])]}
+    strange = {"aiDisclosed": {"tools": []}, "tools": [tool(params=[{**tool()["params"][0], "deflt": 1}])]}
     assert found(**strange) == [
-        ("unknown_key", "tools[0].params[0].default"),
-        ("unknown_key", "aiDisclosure"),
+        ("unknown_key", "tools[0].params[0].deflt"),
+        ("unknown_key", "aiDisclosed"),
     ]
     assert "did you mean entryPoint?" in read(entrypoint="x").warnings[0].mend
     assert found(config={"properties": {}}) == [("unknown_key", "config.properties")]

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings, strategies
 
 from cortexfs.core.manifestjson import problems
+from cortexfs.core.manifestjson.fields import input_schema
 from tests.core.manifest_json import EVERYTHING, read, spoilt
 
 
@@ -29,11 +30,36 @@ def test_a_manifest_as_they_are_in_the_wild_loads_with_warnings() -> None:
     assert sorted((one.category, one.path) for one in wild.warnings) == [
         ("missing_default", "ui.settings[0].fields[0].defaultValue"),
         ("settings_without_capability", "ui.settings"),
-        ("unknown_key", "aiDisclosure"),
         ("unknown_key", "config.properties"),
-        ("unknown_key", "tools[0].params[0].defaultValue"),
         ("unknown_key", "ui.settings[0].fields[0].default"),
-        ("unknown_key", "ui.settings[0].fields[0].required"),
+    ]
+
+
+def test_words_of_the_wild_are_known() -> None:
+    # abi.md 9.44
+    choices = [{"label": "Red", "value": "red"}, {"label": "Blue", "value": "blue"}]
+    params: list[dict[str, Any]] = [
+        {"name": "colour", "type": "enum", "description": "", "options": choices, "defaultValue": "red"},
+        {"name": "size", "type": "enum", "description": "", "options": ["s", "m"], "default": "m"},
+    ]
+    field = {"key": "host", "label": "Host", "type": "text", "required": True, "defaultValue": ""}
+    wild = read(
+        capabilities=["tools", "config:schema"],
+        tools=[{"name": "paint", "description": "", "params": params}],
+        ui={"settings": {"fields": [field]}},
+        aiDisclosure={"tools": ["any"], "humanReviewed": True},
+    )
+    assert (wild.errors, wild.warnings) == ((), ())
+    assert wild.manifest
+    assert input_schema(wild.manifest.tools[0].params)["properties"] == {
+        "colour": {"type": "string", "description": "", "enum": ["red", "blue"], "default": "red"},
+        "size": {"type": "string", "description": "", "enum": ["s", "m"], "default": "m"},
+    }
+    (section,) = wild.manifest.ui.settings
+    assert [one.required for one in section.fields] == [True]
+    without = read(tools=[{"name": "p", "description": "", "params": [params[0] | {"options": []}]}])
+    assert [(one.category, one.path) for one in without.errors] == [
+        ("missing_field", "tools[0].params[0].options")
     ]
 
 

@@ -14,7 +14,13 @@ world = plugin_desk.world
 
 
 def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
-    changes = {"capabilities": ["tools", "shell:run"], "aiDisclosure": {}, "dependencies": {"below": "^1.0"}}
+    changes = {
+        "capabilities": ["tools", "shell:run"],
+        "aiDisclosd": {},
+        "licence": 1,
+        "licenses": [],
+        "dependencies": {"below": "^1.0"},
+    }
     tools = [{"name": "count", "description": "Counts", "params": []}]
     folder = plugin(world.base / "source", tools=tools, **changes)
     status, out, _ = world.ctx("review", str(folder))
@@ -32,11 +38,27 @@ def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
         "Recommended risk profile:",
         "[risk.tools.count] effect = RunProcess floor = RequireConfirmation",
     ]
-    assert "- manifest.json: aiDisclosure: is no key that is known here; it is ignored" in out
+    # abi.md 9.48
+    warning = "manifest.json: 3 times a key is not known here and is ignored: aiDisclosd, licence, licenses"
+    assert f"    - {warning}\n" in out
     assert "ok: no hash in the manifest" in out
-    assert ", with 1 warning (see: ctx plugin review " in world.ctx("install", str(folder))[2]
+    assert f"warning: {warning}\n" in world.ctx("install", str(folder))[2]
     plugin(world.base / "source", hash=f"sha256:{'0' * 64}")
     assert "- fail: files (" in world.ctx("review", str(folder))[1]
+
+
+def test_a_panel_without_its_file_is_no_panel(world: World) -> None:
+    # abi.md 9.47
+    panel = {"id": "main", "title": "Main", "htmlPath": "./ui/main.html"}
+    capabilities = ["tools", "ui:panel"]
+    folder = plugin(world.base / "source", ui={"panels": [panel]}, capabilities=capabilities)
+    said = 'fail: panel main ("./ui/main.html" is not among its files; add it, or mend ui.panels)'
+    assert said in world.ctx("review", str(folder))[1]
+    assert world.ctx("install", str(folder))[0] == 2
+    (folder / "ui").mkdir()
+    (folder / "ui/main.html").write_text("<p>Main")
+    assert "ok: panel main" in world.ctx("review", str(folder))[1]
+    assert world.ctx("install", str(folder))[0] == 0
 
 
 FOLDER, BOTH = "its own folder", "its own folder and its caller's directory"

@@ -251,6 +251,16 @@ async def test_idle_hosts_of_built_in_tools_are_ended(stage: Stage) -> None:
     assert stage.killed == [1]  # it did not go
 
 
+async def test_idle_hosts_of_javascript_are_ended_unless_they_hear_of_others(stage: Stage) -> None:
+    # abi.md 9.49
+    esm = msgspec.structs.replace(plugin("a"), kind=hostcalls.ESM)
+    module, listener = [await stage.host(one) for one in (esm, msgspec.structs.replace(esm, hooks=("pre",)))]
+    for host in (module, listener):
+        stage.pool.release(host)
+    stage.pool.sweep(-1)
+    assert [stage.forks.asked_to_leave(host.number) for host in (module, listener)] == [True, False]
+
+
 async def test_replaced_plugins_lose_their_hosts(stage: Stage) -> None:
     idle, busy, kept = [await stage.host(plugin(name)) for name in ("idle", "busy", "kept")]
     stage.pool.release(idle)

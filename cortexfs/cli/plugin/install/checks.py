@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cortexfs.cli import output, parser
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
@@ -49,6 +50,12 @@ def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> l
             if isinstance(tool.input_schema, dict):
                 checks.append(tried(f"tool {tool.name} schema", partial(_check_schema, tool)))
     return [*checks, tried("name", lambda: _check_name(manifest.name))]
+
+
+def warnings(manifest: Manifest) -> list[str]:
+    """Returns the lines on what stands in nobody's way."""
+    own = manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
+    return [*own, *governance.newer(manifest)]
 
 
 def refuse(name: str, checks: list[InstallCheck]) -> None:

@@ -79,7 +79,9 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
     installing.install(where.state / directory.FOLDER, name, files)
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
-    by += unchecked + _told(source.tree, where) + _warned(source)
+    by += unchecked + _told(source.tree, where)
+    for warning in checks.warnings(source.tree.manifest):
+        output.say(f"warning: {warning}")
     kept = config.choices(where.config).get(name) == config.REPLACE and not is_other
     if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
         output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
@@ -131,14 +133,6 @@ def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
     keys = where.config / openpgp.KEYS
     why = openpgp.unchecked(tree.manifest.json, keys)
     return openpgp.signer(tree.manifest.json, tree.contents, keys), f" ({why})" if why else ""
-
-
-def _warned(source: PluginSource) -> str:
-    manifest = source.tree.manifest
-    known = len(manifest.warnings) if manifests.is_json(manifest) else 0
-    if not (count := known + len(governance.newer(manifest))):
-        return ""
-    return f", with {count} warning{'s' * (count > 1)} (see: ctx plugin review {source.told})"
 
 
 def _lacks(where: directories.Places, name: str) -> str | None:

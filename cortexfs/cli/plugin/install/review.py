@@ -133,7 +133,6 @@ def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, l
 def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallCheck]) -> int:
     passed = not any(check.fault for check in checks)
     trust = "".join(part.capitalize() for part in manifest.trust.split("_"))
-    own = manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
     lines = [
         f"Plugin review: {manifest.name} v{manifest.version}",
         f"  Trust: {trust}",
@@ -144,7 +143,7 @@ def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallChec
         *_claims(manifest, tree),
         ("Fetched", [f"{name} {hash_}" for name, hash_ in fetch.pins(tree).items()] if tree else []),
         ("Left out", list(tree.ignored) if tree else []),
-        ("Warnings", [*own, *governance.newer(manifest), *governance.warnings(manifest)]),
+        ("Warnings", [*checking.warnings(manifest), *governance.warnings(manifest)]),
         ("Checks", [check.text for check in checks]),
     ):
         bullet = "" if title == "Recommended risk profile" else "- "

@@ -16,6 +16,7 @@ from cortexfs.core import hostcalls
 from cortexfs.host.call import plugin_state
 from cortexfs.host.esm import state as esmstate
 from cortexfs.host.esm import tools
+from cortexfs.plugins.catalog import Catalog
 from tests.places import PROJECT
 from tests.shell import esmodules
 from tests.shell.calling import serving
@@ -248,8 +249,8 @@ async def test_tools_that_are_registered_while_it_loads(tmp_path: Path, place: P
         assert "Unknown tool" in (await asked("stays")).message
 
 
-async def test_a_tool_that_wants_too_much_is_left_out(tmp_path: Path, place: Path) -> None:
-    # Of the originals: "tool caps must be a subset -> refuse that tool"
+async def test_a_tool_that_wants_too_much_is_listed_with_the_reason(tmp_path: Path, place: Path) -> None:
+    # abi.md 11.35; of the originals: "tool caps must be a subset -> refuse that tool"
     greedy = esmodules.tool("return 1", "greedy", capabilities='["shell:run"]')
     modest = esmodules.tool("return 1", "modest", capabilities='["fs:read"]')
     plugin = esmodules.plugin(
@@ -257,8 +258,12 @@ async def test_a_tool_that_wants_too_much_is_left_out(tmp_path: Path, place: Pat
     )
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
-        assert (await asked("greedy")).code == "ENOENT"
         assert await asked.said("modest") == "1"
+        registry = await Catalog(world.pool).registry([plugin])
+        greedy_one = registry.get("tool", "greedy")
+        assert greedy_one is not None
+        assert greedy_one.plugin is None
+        assert greedy_one.status.startswith("broken: the tool greedy wants shell:run, which its plugin does")
 
 
 async def test_no_tools_without_the_capability(tmp_path: Path, place: Path) -> None:
