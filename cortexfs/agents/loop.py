@@ -173,7 +173,7 @@ class _Run:
         limit = self._world.control(self._model, "limit").strip()
         most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
         history = unpinned(await self._turn.history(history_room(most)))
-        where = place.told(self._identity.view or (), self._cwd)
+        where = place.told(self._world, self._setup, self._identity.view or (), self._cwd)
         told = text_protocol.instruction(self._tools.shown(), self._plain) if not self._native else ""
         parts = WindowParts(
             system="\n\n".join(filter(None, (self._setup.system, where, given.system, told))),

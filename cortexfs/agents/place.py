@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from cortexfs.agents.permissions import NETWORK, Powers
 from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.setup import Setup
-from cortexfs.agents.view import SECRETS, View, allowed, caps, hides, view, within
+from cortexfs.agents.view import SECRETS, View, allowed, caps, hides, opened, view, within
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
@@ -50,10 +50,12 @@ class FailedCall(NamedTuple):
         return self.code in REFUSED or any(words in said for words in SAID)
 
 
-def told(view: View, cwd: str) -> str:
-    """Returns where the agent works; a directory's name is not to speak to the model, so it is one line."""
+def told(world: AgentPorts, setup: Setup, view: View, cwd: str) -> str:
+    """Returns where the agent works, and its skills. A directory's name is not to speak to the model, so it
+    is one line."""
     line = escaped(cwd).replace("\t", "\\t").replace("\n", "\\n")
-    return f"Your working directory is {line}.{f' {about}' if (about := _at_home(view)) else ''}"
+    where = f"Your working directory is {line}.{f' {about}' if (about := _at_home(view)) else ''}"
+    return "\n\n".join(filter(None, (where, _skills(world, setup))))
 
 
 def environment(view: View, root: str, home: str) -> dict[str, str]:
@@ -99,6 +101,7 @@ def _homes(view: View) -> list[str]:
     return [path.rstrip("/") for path, letters in view if letters == HIDES]
 
 
+_ABOUT_SKILLS = "Skills: where one fits the task, read its file with fs.read first, and do as it says."
 # Effects for which the default view is writable.
 WRITES = frozenset({"write_file", "delete_file", "run_process"})
 
@@ -130,7 +133,20 @@ def acting(
 
 def _view(world: AgentPorts, setup: Setup, tools: Iterable[Object], cwd: str, home: str) -> View:
     kinds = {effect.kind for tool in tools for effect in tool.capabilities.effects}
-    return view(setup.mounts, cwd, root=world.root, home=home, writable=bool(kinds & WRITES))
+    seen = view(setup.mounts, cwd, root=world.root, home=home, writable=bool(kinds & WRITES))
+    for skill in filter(None, map(world.skill, setup.skills)):
+        seen = opened(seen, skill.place, "r")
+    return seen
+
+
+def _skills(world: AgentPorts, setup: Setup) -> str:
+    """Returns the paragraph about its skills, for its model; "" where it has none."""
+    found = {name: world.skill(name) for name in setup.skills}
+    rows = [
+        f"- {name}: {one.description} ({one.path})" if one else f"- {name}: its plugin is not there now"
+        for name, one in found.items()
+    ]
+    return "\n".join([_ABOUT_SKILLS, *rows]) if rows else ""
 
 
 def _groups(world: AgentPorts, setup: Setup, own: tuple[int, ...]) -> tuple[int, ...]:

@@ -45,6 +45,20 @@ class HookedCall(Protocol):
         """It has ended so, without anybody's being asked."""
 
 
+class AgentSkill(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def path(self) -> str:
+        """The page that says what to do."""
+
+    @property
+    def place(self) -> str:
+        """That page, or the folder that it is in."""
+
+
 class AgentLimits(Protocol):
     """The limits of one run: the configuration's [agent]."""
 
@@ -96,6 +110,9 @@ class AgentPorts(Protocol):
         """Have the scripts that this identity may write be nobody's tools any more."""
 
     def control(self, object_: Object, name: str) -> str: ...
+
+    def skill(self, name: str) -> AgentSkill | None:
+        """Returns the skill of a plugin; None where there is none of that name."""
 
     def model(self, name: str, home: int | None) -> Object:
         """Returns the model of a name, provider/model or an alias in model/, to an agent in this home; raises

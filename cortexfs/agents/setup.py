@@ -27,6 +27,7 @@ class Setup(NamedTuple):
     model: str
     system: str
     tools: tuple[str, ...]
+    skills: tuple[str, ...]
     mounts: str
     cwd: str
     window: int | None

@@ -176,6 +176,16 @@ def tool_names(text: str) -> None:
         _unique(seen, number, line)
 
 
+def skill_names(text: str) -> None:
+    """One skill a line, as plugin/skill; one of a plugin that is not there yet is as good."""
+    seen: set[str] = set()
+    for number, line in _lines(text):
+        parts = line.split("/")
+        if len(parts) != 2 or any(map(names.fault_of, parts)):
+            raise refuse(number, f"{line!r} is no skill; write PLUGIN/SKILL")
+        _unique(seen, number, line)
+
+
 def mounts(text: str) -> None:
     seen: set[str] = set()
     for number, line in _lines(text):

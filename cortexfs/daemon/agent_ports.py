@@ -38,6 +38,7 @@ from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.own_providers import CLASS as OWN
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.plugins.command_object import CLASS
+from cortexfs.plugins.texts import PluginText
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state import believed
 from cortexfs.state.directories import kept_of, place_of
@@ -104,6 +105,9 @@ class AgentWorld:
             except Fault as fault:  # nobody can say what it reaches
                 log.warning("scripts of uid %d are held: %s", identity.uid, fault.message)
                 await self._daemon.fs.hold(identity.uid, lambda path: True, identity.label)
+
+    def skill(self, name: str) -> PluginText | None:
+        return self._daemon.texts.skill(name)
 
     def control(self, object_: Object, name: str) -> str:
         return self._daemon.fs.control(object_, name)

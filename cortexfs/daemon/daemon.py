@@ -36,6 +36,7 @@ from cortexfs.config import Config
 from cortexfs.core import hostcalls, starts
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
 from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.core.tree.places import COMMANDS, TEXTS
 from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
@@ -65,6 +66,7 @@ from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.command_file import Commands
 from cortexfs.plugins.description_cache import Descriptions
 from cortexfs.plugins.enabled import Offers
+from cortexfs.plugins.texts import PluginTexts
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.pool.starter import Starter
@@ -152,6 +154,7 @@ class Daemon:
         self.offers = Offers(
             config, further, lambda folder: trio.from_thread.run(daemonstarts.signature, starter, folder)
         )
+        self.texts = PluginTexts()
         self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
         self._connections = min(limits.connections, terms.raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
@@ -165,7 +168,7 @@ class Daemon:
             logs=self.logs,
             sessions=self.sessions,
             status=lambda: status.text(self),
-            commands=self.commands.text,
+            unlisted={COMMANDS: self.commands.text, TEXTS: self.texts.told},
             shebang=shebang.line(runner),
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
             tool_timeout=float(config.turn.tool_timeout_secs),

@@ -83,6 +83,7 @@ class Reload:
         self.broken_providers, self.broken_agents = models.broken, agents.broken
         self._agents = agents.objects
         await daemon.drivers.apply(models.sources)
+        daemon.texts.apply(offered.texts)
         await run(daemon.commands.apply, daemon.catalog.commands, daemon.catalog.plugins)
         await self._apply(registry.objects)
         main = DEFAULT if registry.get("model", DEFAULT) else "debug/echo"

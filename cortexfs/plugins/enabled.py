@@ -27,13 +27,14 @@ from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.manifestjson import fields
 from cortexfs.linux import kernel_support
-from cortexfs.plugins import dependencies, description_cache, json_kinds
+from cortexfs.plugins import dependencies, description_cache, json_kinds, texts
 from cortexfs.plugins.install import decisions, install
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
 from cortexfs.plugins.install.install import Copies
 from cortexfs.plugins.package import directory, manifests, package, records
 from cortexfs.plugins.package import targets as as_told
 from cortexfs.plugins.package.package import PackageFiles
+from cortexfs.plugins.texts import PluginText
 from cortexfs.plugins.trust import openpgp, signing
 from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import believed
@@ -50,6 +51,7 @@ class EnabledPlugins(NamedTuple):
     faults: dict[str, str]  # enabled, and not to be had
     consents: frozenset[str]  # names of those that may take the names of others' tools
     withdrawn: frozenset[str] = frozenset()  # those whose former version is not to go on either
+    texts: tuple[PluginText, ...] = ()  # skills and prompts
 
 
 class _Seen(NamedTuple):
@@ -59,6 +61,8 @@ class _Seen(NamedTuple):
     fault: str | None = None
     withdrawn: bool = False
     needs: bool = False  # other plugins
+    place: str = ""  # of its copy
+    texts: tuple[PluginText, ...] = ()
 
 
 class _Withdrawn(Fault):
@@ -120,9 +124,9 @@ class Offers:
         if any(seen.needs for _, seen in self._seen.values()):
             plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
         self._loaded = {plugin.name: plugin for plugin in plugins}
-        return EnabledPlugins(
-            tuple(plugins), faults, frozenset(config.consents(self._config)), frozenset(withdrawn)
-        )
+        consents = frozenset(config.consents(self._config))
+        texts = tuple(one for path in sorted(self._seen) for one in self._seen[path][1].texts)
+        return EnabledPlugins(tuple(plugins), faults, consents, frozenset(withdrawn), texts)
 
     def _ordered(
         self,
@@ -156,7 +160,7 @@ class Offers:
     def sweep(self, used: Iterable[hostcalls.Plugin | None]) -> None:
         """Remove the copies that nobody uses: neither the tree, nor a host, nor the next load."""
         kept = {plugin.path for plugin in used if plugin}
-        kept |= {seen.plugin.path for _, seen in self._seen.values() if seen.plugin}
+        kept |= {seen.place for _, seen in self._seen.values() if seen.place}
         self._copies.sweep(kept)
 
     def _look(self, folder: Path, decided: _Fingerprint) -> _Seen:
@@ -182,9 +186,10 @@ class Offers:
                 joined = replace(
                     self._joined(tree.manifest, place), files=records.digest(tree), trusted=trusted
                 )
-                return _Seen(joined, needs=dependencies.any_of(tree.manifest))
+                return _Seen(joined, needs=dependencies.any_of(tree.manifest), place=str(place))
             plugin = declared(tree, place)
-            return _Seen(plugin and replace(plugin, trusted=trusted))
+            said = texts.of_plugin(tree.manifest.name, place)
+            return _Seen(plugin and replace(plugin, trusted=trusted), place=str(place), texts=said)
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
 

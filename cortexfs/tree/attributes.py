@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyfuse3 import EntryAttributes
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Registry
 from cortexfs.core.tree import controls, metadata, places
-from cortexfs.core.tree.places import COMMANDS, HOME, OBJECTS, OWN, STATUS, Attributes, Keep
+from cortexfs.core.tree.places import COMMANDS, HOME, OBJECTS, OWN, STATUS, TEXTS, Attributes, Keep
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.state.run_logs import Logs
@@ -36,7 +36,7 @@ class Entries:
         spaces: Spaces,
         logs: Logs,
         status: Callable[[], str],
-        commands: Callable[[], bytes],
+        unlisted: Mapping[int, Callable[[], bytes]],
         clock: Callable[[], int],
     ) -> None:
         self._tree = tree
@@ -44,7 +44,7 @@ class Entries:
         self._missing = kernel.missing()
         self._logs = logs
         self._render = status
-        self._unlisted = {COMMANDS: commands, OBJECTS: self._objects, OWN: bytes}
+        self._unlisted = {COMMANDS: bytes, TEXTS: bytes, **unlisted, OBJECTS: self._objects, OWN: bytes}
         self._clock = clock
         self._rendered: tuple[int, bytes] | None = None
         self._told: tuple[Registry, bytes] | None = None

@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pyfuse3
 import trio
@@ -62,7 +63,7 @@ class Filesystem(pyfuse3.Operations):
         logs: Logs,
         sessions: Sessions,
         status: Callable[[], str],
-        commands: Callable[[], bytes] = lambda: b"",
+        unlisted: Mapping[int, Callable[[], bytes]] = MappingProxyType({}),
         shebang: bytes,
         bin_targets: Mapping[str, str],
         owner: tuple[int, int] | None = None,
@@ -88,7 +89,7 @@ class Filesystem(pyfuse3.Operations):
         self.own = OwnObjects(self.tree, self._changes, state, clock, forgotten)
         self.bindings = Bindings(self.tree, forget)
         self._spaces = Spaces(self.tree.nodes, sessions, self.tree.owner, clock, logs)
-        self._entries = Entries(self.tree, self._spaces, logs, status, commands, clock)
+        self._entries = Entries(self.tree, self._spaces, logs, status, unlisted, clock)
         self._handles = Handles()
         self.control = self.tree.control  # the value that counts for the next run
         self.object_of: Callable[[int, int], Object | None] = self.tree.runnable

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import trio
 
 from cortexfs.agents.loop import Agents
+from cortexfs.agents.ports import AgentSkill
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files, FormerContext, Summary
 from cortexfs.core import hostcalls
@@ -110,6 +111,9 @@ class Played:
     def find(self, class_: str, name: str, uid: int | None = None) -> Object | None:
         found = {each.key: each for each in (AGENT, MODEL, TOOL)}
         return found.get((class_, name))
+
+    def skill(self, name: str) -> AgentSkill | None:
+        return None
 
     def control(self, object_: Object, name: str) -> str:
         if object_ == AGENT and name in self._extra:

@@ -24,7 +24,7 @@ from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import Exchange
 from cortexfs.chat.state import Talk
 from cortexfs.cli import kept, mounts, output, progress, talking
-from cortexfs.cli.ask import answer, attach, place, schema, template, tools
+from cortexfs.cli.ask import answer, attach, place, prompts, schema, template, tools
 from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
@@ -42,10 +42,10 @@ FIELDS = ("content", "input", "messages", "role", "schema", "system", "task", "t
 
 def run(options: argparse.Namespace) -> int:
     if options.templates:
-        return _list(options.json)
+        return _list(options)
     asked, values = _given(options), _pairs("-p", options.param)
     if options.template:
-        asked = template.load(options.template).under(asked)
+        asked = _template(options).under(asked)
     if options.save:
         return _save(options, asked, values)
     if values and not options.template:
@@ -100,9 +100,16 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _list(as_json: bool) -> int:
+def _template(options: argparse.Namespace) -> AskOptions:
+    """One of the user's own, or a plugin's prompt."""
+    name = options.template
+    return prompts.load(name, options.root) if "/" in name else template.load(name)
+
+
+def _list(options: argparse.Namespace) -> int:
     there = {name: template.load(name) for name in template.known()}
-    if as_json:
+    there |= {name: AskOptions(prompt=about) for name, about in prompts.known(options.root).items()}
+    if options.json:
         output.emit([{"template": name, **msgspec.to_builtins(one)} for name, one in there.items()])
     elif there:
         rows = [(name, one.model or "-", one.prompt or one.system) for name, one in there.items()]

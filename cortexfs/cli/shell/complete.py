@@ -183,9 +183,9 @@ def _callers(current: str, root: str | None) -> list[str]:
 
 
 def _templates(current: str, root: str | None) -> list[str]:
-    from cortexfs.cli.ask import template
+    from cortexfs.cli.ask import prompts, template
 
-    return template.known()
+    return [*template.known(), *prompts.known(root)]
 
 
 # By the name that the program uses for an argument, else by the one that its help does.

@@ -123,6 +123,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("window", _extra("window", "auto"), value_formats.window),
         Control("system.md", _extra("system.md"), value_formats.anything),
         Control("tools", _extra("tools"), value_formats.tool_names),
+        Control("skills", _extra("skills"), value_formats.skill_names),
         Control("approval", _extra("approval", "auto"), value_formats.one_of("auto", "ask")),
         _POLICY,
         _STATUS,

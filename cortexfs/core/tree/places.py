@@ -27,7 +27,8 @@ EXECUTABLE, SOCKET, FOLDER, CONTROL = 0, 1, 2, 8  # slots of an object; controls
 VEILED = SLOT  # the log, to everybody but its owner: how long it is and when it grew would tell of runs
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
-ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET, COMMANDS, OBJECTS, OWN = range(1, 14)
+ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
+COMMANDS, OBJECTS, OWN, TEXTS = range(11, 15)  # in no listing
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
@@ -49,8 +50,9 @@ FIXED = {
     COMMANDS: (ROOT, ".commands", stat.S_IFREG | 0o444),
     OBJECTS: (ROOT, ".objects", stat.S_IFREG | 0o444),
     OWN: (ROOT, ".own", stat.S_IFREG | 0o444),  # what users say about providers of theirs goes to it
+    TEXTS: (ROOT, ".texts", stat.S_IFREG | 0o444),
 }
-UNLISTED = {FIXED[inode][1]: inode for inode in (COMMANDS, OBJECTS, OWN)}  # in the root
+UNLISTED = {FIXED[inode][1]: inode for inode in (COMMANDS, OBJECTS, OWN, TEXTS)}  # in the root
 CLASS_FOLDERS = {MODEL: "model", AGENT: "agent", TOOL: "tool"}
 HOME_SLOTS = {"model": 1, "agent": 2, "tool": 3}
 HOME_CLASSES = {at: class_ for class_, at in HOME_SLOTS.items()}
@@ -67,7 +69,7 @@ class Keep(IntEnum):
 
 
 # Of what is always there, and not kept for good.
-ASKED = {**dict.fromkeys((STATUS, COMMANDS, OBJECTS, OWN), Keep.ENTRY), HOME: Keep.FOLDER}
+ASKED = {**dict.fromkeys((STATUS, COMMANDS, OBJECTS, OWN, TEXTS), Keep.ENTRY), HOME: Keep.FOLDER}
 
 
 class Attributes(NamedTuple):

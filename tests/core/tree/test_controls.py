@@ -16,12 +16,12 @@ FILES = {
     "tool": "name description schema cap effects timeout policy status log origin",
     "model": "id driver cap effort default fallback limit session policy status log origin",
     "agent": "owner uid gid groups label iso parent life root cwd env path mount model window system.md"
-    " tools approval policy status pid log meta.json",
+    " tools skills approval policy status pid log meta.json",
 }
 WRITABLE = {
     "tool": "policy",
     "model": "default effort driver fallback policy",
-    "agent": "groups label cwd env path mount model window system.md tools approval policy",
+    "agent": "groups label cwd env path mount model window system.md tools skills approval policy",
 }
 OF_HOME = {"tool": ["script"]}  # of one in a home, besides; it is writable
 

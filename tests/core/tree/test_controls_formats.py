@@ -34,6 +34,7 @@ GOOD = [
     ("agent", "window", "128000\n"),
     ("agent", "system.md", "# You are\n\nhelpful — yes.\n"),
     ("agent", "tools", "fs.read\nshell\n"),
+    ("agent", "skills", "notes/review\nnotes/tidy\n"),
     ("agent", "approval", "ask\n"),
 ]
 
@@ -86,6 +87,8 @@ BAD = [
     ("agent", "window", "\u0661\n", "auto"),
     ("agent", "tools", "a\na\n", "line 2"),
     ("agent", "tools", "a/b\n", "line 1"),
+    ("agent", "skills", "notes/a\nnotes\n", "line 2: 'notes' is no skill; write PLUGIN/SKILL"),
+    ("agent", "skills", "notes/a\nnotes/a\n", "line 2"),
     ("agent", "approval", "never\n", "auto, ask"),
     ("agent", "tools", "a\r\n", "line 1"),
     ("agent", "tools", "a\u2028b\n", "line 1"),

@@ -1,0 +1,59 @@
+"""The prompts of plugins, as templates of a question: -t PLUGIN/PROMPT.
+
+Rules: the mount tells a prompt whole, so no path of a stranger's is opened here. It is text with variables,
+and nothing else: a plugin does not choose what goes along, or to whom.
+This file must never know what is asked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.cli import mounts
+from cortexfs.cli.ask.template import AskOptions
+from cortexfs.cli.bounded import ask
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import nearest
+
+FILE = ".texts"  # below the root, in no listing
+PROMPT = "prompt"
+SECONDS = 1.0  # that a list waits for a mount
+
+
+class _Told(msgspec.Struct, frozen=True):
+    kind: str
+    name: str
+    description: str = ""
+    text: str = ""
+
+
+def load(name: str, given: str | None) -> AskOptions:
+    plugin, _, prompt = name.partition("/")
+    if names.fault_of(plugin) or names.fault_of(prompt):
+        names.check(name)
+    known = _listed(mounts.answering(given), mounts.ANSWER_SECONDS)
+    if name not in known:
+        hint = nearest(name, known) or "; see: ctx ask --templates"
+        raise Fault("ENOENT", f"no plugin of this mount has a prompt {name!r}{hint}")
+    return AskOptions(prompt=known[name].text)
+
+
+def known(given: str | None) -> dict[str, str]:
+    """Returns their descriptions by name; none where no mount answers at once."""
+    try:
+        return {one.name: one.description for one in _listed(mounts.root(given), SECONDS).values()}
+    except Fault:
+        return {}
+
+
+def _listed(point: str, seconds: float) -> dict[str, _Told]:
+    try:
+        lines = ask(Path(point, FILE).read_bytes, seconds).splitlines()
+        rows = [msgspec.json.decode(line, type=_Told) for line in lines]
+    except (OSError, msgspec.MsgspecError):
+        mounts.status_text(point, seconds)  # which says what is wrong with the mount
+        return {}
+    return {row.name: row for row in rows if row.kind == PROMPT}
