@@ -55,6 +55,11 @@ def bare(error: AnyError) -> AnyError:
     return error
 
 
+def timed_out(tool: str, seconds: float) -> str:
+    """Returns the one sentence of ETIMEDOUT for a call, whoever notices that its time is over."""
+    return f"the tool {tool} did not end within {seconds:g} s"
+
+
 def is_code(name: str) -> bool:
     """Returns True if `name` is an errno name that a frame may carry."""
     return name.startswith("E") and isinstance(getattr(errno, name, None), int)

@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.core.errors import Fault, bare, is_code
+from cortexfs.core.errors import Fault, bare, is_code, timed_out
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.prompt import in_task
 from cortexfs.peers.streams import receive, send
@@ -72,7 +72,7 @@ class HostCall:
             while not await self._tried(pool, host, announce(asked), cwd):
                 host = await find()
         if clock.cancelled_caught:
-            self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+            self.fault = Fault("ETIMEDOUT", timed_out(asked.invocation.tool_name, seconds))
 
     async def _tried(self, pool: Pool, host: Host, request: bytes, cwd: int | None) -> bool:
         """The call in this host, which is given back; False if the host did not begin it."""
@@ -83,6 +83,8 @@ class HostCall:
                     pool.set_aside(host, probe)
                     return False
         finally:
+            if self._broken and not self._done:
+                host.note_end()
             pool.release(host, stuck=self._broken or not self._let_go, worn=self._worn)
         if not self._done and self.fault is None:
             self.fault = await name_the_end(host)
@@ -231,6 +233,7 @@ async def let_go(call: socket.socket) -> bool:
 
 async def name_the_end(host: Host) -> Fault:
     """The host closed the call without an answer: it has died, or is dying."""
+    host.note_end()
     await in_task()
     with trio.move_on_after(EXIT_SECONDS):
         await host.exited.wait()

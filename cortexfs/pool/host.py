@@ -90,6 +90,7 @@ class Host:
         self.calls = 0
         self.retired = False
         self.stuck = False
+        self.calls_at_end = 0  # as whoever first sees that it has ended counts them
         self.was_stopped = False  # and is killed for that
         self.aside: socket.socket | None = None  # of a call that it did not begin and that was taken back
         self.status: int | None = None
@@ -156,6 +157,10 @@ class Host:
             safe_sockets.close(self.aside)
             self.aside = None
 
+    def note_end(self) -> None:
+        """A call has seen that it has ended, and is not given back yet."""
+        self.calls_at_end = max(self.calls_at_end, self.calls)
+
     def end(self) -> None:
         """Ask an idle host to leave: it exits when its control socket ends."""
         self.control.close()
@@ -172,7 +177,8 @@ class Host:
         elif self.status < 0:
             name = signal.Signals(-self.status).name if -self.status in list(signal.Signals) else "a signal"
             how = f"was killed by {name}"
-        return how + when + self.last_words
+        others = f", or during another of the {self.calls_at_end} that it had"
+        return how + when + (others if when and self.calls_at_end > 1 else "") + self.last_words
 
 
 def announce(request: hostcalls.Request) -> bytes:

@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.core.errors import Fault, bare
+from cortexfs.core.errors import Fault, bare, timed_out
 from cortexfs.core.hooks import MAX_HEARD, MAX_SHOWN
 from cortexfs.hooks.middleware import MiddlewareCall, MiddlewareOutput
 from cortexfs.peers.caller import Caller
@@ -69,16 +69,16 @@ class HookedRelay(Relay):
     ) -> None:
         try:
             await super().work(pool, plugin, shown(asked), caller, seconds)
-            await self._ended(seconds)
+            await self._ended(asked.invocation.tool_name, seconds)
         finally:
             self._hooked.let_go()
 
-    async def _ended(self, seconds: float) -> None:
+    async def _ended(self, tool: str, seconds: float) -> None:
         """Whatever way the host's part of it has ended."""
         if self._left:
             self.fault = Fault("ECANCELED", "")
         elif self.fault is None and self._is_shown:
-            self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+            self.fault = Fault("ETIMEDOUT", timed_out(tool, seconds))
         elif self.fault is None and not self._hooked.is_begun:
             self.fault = Fault("EPROTO", "the tool's host did not say with which input it runs")
         if self._hooked.is_begun:

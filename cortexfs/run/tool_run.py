@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.core.errors import Fault, bare
+from cortexfs.core.errors import Fault, bare, timed_out
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.caller import Caller
 from cortexfs.peers.prompt import in_task, is_readable
@@ -103,7 +103,7 @@ class Relay(RunnerSide):
             begun = await self._relay(host, request, deadline)
             self._let_go = self._let_go or not begun
             if not self._let_go and not self._ending:
-                self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+                self.fault = Fault("ETIMEDOUT", timed_out(asked.invocation.tool_name, seconds))
             if not self._let_go:
                 self._let_go = take_back(call, theirs) or await let_go(call)
         finally:

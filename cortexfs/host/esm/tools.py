@@ -26,7 +26,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, timed_out
 from cortexfs.core.hooks import CONFIG_CHANGE, HOOK_SECONDS, LIFECYCLE, LISTENER
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import EsmModule
@@ -124,6 +124,9 @@ class EsmTool(sdk.Tool):
         }
         try:
             said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
+        except sdk.ExecutionFailed as failed:
+            told = timed_out(self.name, self._seconds) if failed.code == "ETIMEDOUT" else failed.args[0]
+            raise sdk.ExecutionFailed(told, failed.code) from None
         except child.EsmError as failed:  # "Throw from execute": a failed result
             return sdk.ToolResult.error(str(failed))
         result = tool_result(said, self.name)

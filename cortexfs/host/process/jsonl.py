@@ -24,7 +24,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import Fault, is_code
+from cortexfs.core.errors import Fault, is_code, timed_out
 from cortexfs.core.manifest.targets import ProgramTarget
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.call.wear import Wear
@@ -93,8 +93,8 @@ class StreamingTool(one_shot.ProcessTool):
 class _Call(persistent.ChildCall[_Said]):
     def __init__(self, program: ProgramTarget) -> None:
         who, limit = f"process-isolated tool '{program.name}'", program.output_bytes
-        over, late = f"exceeded output limit of {limit} bytes", f"timed out after {program.timeout}s"
-        super().__init__(limit, f"{who} {over}", f"{who} {late}")
+        over, late = f"exceeded output limit of {limit} bytes", timed_out(program.name, program.timeout or 0)
+        super().__init__(limit, f"{who} {over}", late)
         self.program = program
 
     def follow(self, runtime: sdk.ToolRuntime, deadline: float | None) -> sdk.ToolResult:

@@ -25,7 +25,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import code_of
+from cortexfs.core.errors import code_of, timed_out
 from cortexfs.core.manifest.targets import NOT_STARTED, ProgramTarget
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
@@ -119,7 +119,7 @@ def decided(program: ProgramTarget, ended: ProcessEnd) -> sdk.ToolResult:
 def failed(who: str, program: ProgramTarget, ended: ProcessEnd, told: str) -> sdk.ToolResult | None:
     """Returns the fault in how it ended, if there is one; `told` is said of a status that is not 0."""
     if ended.timed_out:
-        raise sdk.ExecutionFailed(f"{who} timed out after {program.timeout}s", "ETIMEDOUT")
+        raise sdk.ExecutionFailed(timed_out(program.name, program.timeout or 0), "ETIMEDOUT")
     if len(ended.output) + len(ended.errors) > program.output_bytes:
         return sdk.ToolResult.error(f"{who} exceeded output limit of {program.output_bytes} bytes")
     if ended.status < 0:  # abi.md 4.30: a crash is EPROTO

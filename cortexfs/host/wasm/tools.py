@@ -28,7 +28,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, timed_out
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import WasmModule
 from cortexfs.core.manifestjson import capabilities as permissions
@@ -101,7 +101,11 @@ class WasmTool(sdk.Tool):
         given = input | {dryrun.PROPERTY: True} if runtime.invocation.dry_run else input
         name, arguments = self.name.encode(), _encode(given)
         seconds = self._seconds - EARLY_SECONDS
-        status, data = self._worker.ask(lambda here: here.execute(name, arguments), seconds, runtime)
+        try:
+            status, data = self._worker.ask(lambda here: here.execute(name, arguments), seconds, runtime)
+        except sdk.ExecutionFailed as failed:
+            told = timed_out(self.name, self._seconds) if failed.code == "ETIMEDOUT" else failed.args[0]
+            raise sdk.ExecutionFailed(told, failed.code) from None
         if status:
             return sdk.ToolResult.error(data.decode(errors="replace") or "WASM tool execution failed")
         try:

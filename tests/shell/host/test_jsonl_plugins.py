@@ -260,7 +260,7 @@ async def test_a_timeout(tmp_path: Path) -> None:
         child = await pid(world, plugin)
         answer = await call(world, plugin, "time.sleep(1000)")
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
-        assert answer.message == "process-isolated tool 't' timed out after 3s"
+        assert answer.message == "the tool t did not end within 3 s"
         await awaited(lambda: not os.path.exists(f"/proc/{child}"))
 
 

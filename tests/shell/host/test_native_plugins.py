@@ -279,6 +279,25 @@ async def test_a_crash_ends_its_host_and_nothing_else(
         assert await world.pid() == other
 
 
+async def test_who_shared_a_host_is_told_that_another_may_have_ended_it(
+    tmp_path: Path, fixture: hostcalls.Plugin
+) -> None:
+    # abi.md 4.60
+    told = []
+    async with serving(tmp_path) as world:
+
+        async def hang() -> None:
+            told.append((await call(world, fixture, "hang")).message)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(hang)
+            assert (await call(world, fixture, "meet")).output == "met"  # it comes back when all are inside
+            told.append((await call(world, fixture, "abort")).message)
+    shared = "was killed by SIGABRT during the call, or during another of the 4 that it had; it printed last"
+    assert [shared in message for message in told] == [True] * 4, told
+
+
 async def test_a_hang_ends_at_its_timeout(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         before = (await call(world, fixture, "where")).output.split()[0]

@@ -205,7 +205,7 @@ async def test_a_schema_that_is_no_json_breaks_its_plugin_with_a_sentence(tmp_pa
         registry = await catalog.registry(plugins)
         assert registry.get("tool", "close.and.open") is not None
         assert set(catalog.broken) == {"unspeakable", "missing"}
-        assert "unspeakable cannot be described: TypeError" in catalog.broken["unspeakable"]
+        assert "the tool's schema is not JSON: " in catalog.broken["unspeakable"]
         assert "ModuleNotFoundError" in catalog.broken["missing"]
         # They are asked anew each time, by processes that do not remember what was wrong.
         assert [host.plugin.name for host in world.pool.by_pid.values() if not host.retired] in (

@@ -57,6 +57,9 @@ class OneHost:
     def release(self, host: Host, stuck: bool, worn: bool) -> None:
         self.released.append(stuck)
 
+    def note_end(self) -> None:
+        pass
+
     def describe_end(self, when: str = "") -> str:
         return "was killed by SIGKILL"
 

@@ -79,7 +79,7 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 def test_the_order_of_decision() -> None:
     # abi.md 11.13
     flood = b"x" * 200_001
-    with pytest.raises(ExecutionFailed, match="process-isolated tool 't' timed out after 4s") as caught:
+    with pytest.raises(ExecutionFailed, match="the tool t did not end within 4 s") as caught:
         decided(T, ProcessEnd(-9, flood, b"", timed_out=True))
     assert caught.value.code == "ETIMEDOUT"  # abi.md 4.30
     told = ToolResult.error("process-isolated tool 't' exceeded output limit of 200000 bytes")

@@ -220,7 +220,7 @@ async def test_a_timeout_ends_the_whole_group(where: Path) -> None:
         tool = program(script(where, "sleep 1000 & sleep 1000"), timeout=1)
         answer = await world.call(only(world, tool), stdin=b"{}")
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
-        assert answer.message == "process-isolated tool 't' timed out after 1s"
+        assert answer.message == "the tool t did not end within 1 s"
         assert children_of(host_of(world, "p")) == []
         assert await world.pid() == pid
 
