@@ -105,11 +105,11 @@ VERBS = {
                 "--template",
                 None,
                 "what its tools are",
-                choices=("process", "native", "python"),
+                choices=("process", "native", "rust", "python"),
                 default="process",
             ),
         ),
-        ("ctx plugin new notes", "ctx plugin new notes --template native ./notes"),
+        ("ctx plugin new notes", "ctx plugin new notes --template rust ./notes"),
         "make a plugin that works, to begin with",
     ),
     "review": Command(

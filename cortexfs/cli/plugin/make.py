@@ -22,7 +22,8 @@ def new(options: argparse.Namespace) -> int:
         raise Fault("EEXIST", f"{folder} is there already; name another directory")
     include = Path(cortexfs.__path__[0]) / "include"
     install.write(folder, templates.files(options.template, name, str(include)))
-    first = f"make -C {folder} && " if options.template == "native" else ""
+    builds = {"native": f"make -C {folder} && ", "rust": f"(cd {folder} && cargo build --release) && "}
+    first = builds.get(options.template, "")
     output.say(f"made {folder}; next: {first}ctx plugin test {folder} --run")
     return EXIT_OK
 

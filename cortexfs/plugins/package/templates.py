@@ -142,6 +142,71 @@ def count_words(text: str) -> str:
 
 plugin = [count_words]
 """
+_CARGO = """\
+[package]
+name = "cortex-plugin-@NAME@"
+version = "0.1.0"
+edition = "2024"
+publish = false
+
+[lib]
+crate-type = ["cdylib"]
+
+[dependencies]
+cortex-sdk = "1.6.4"
+serde_json = "1"
+"""
+_CRATE = """\
+//! A tool that counts words.
+
+use cortex_sdk::prelude::*;
+
+#[derive(Default)]
+struct Plugin;
+
+impl MultiToolPlugin for Plugin {
+    fn plugin_info(&self) -> PluginInfo {
+        PluginInfo {
+            name: "@NAME@".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            description: "Counts words".into(),
+        }
+    }
+
+    fn create_tools(&self) -> Vec<Box<dyn Tool>> {
+        vec![Box::new(CountWords)]
+    }
+}
+
+struct CountWords;
+
+impl Tool for CountWords {
+    fn name(&self) -> &'static str {
+        "@NAME@"
+    }
+
+    fn description(&self) -> &'static str {
+        "Counts the words of a text. Use it for exact numbers; do not use it for files."
+    }
+
+    fn input_schema(&self) -> serde_json::Value {
+        serde_json::json!({
+            "type": "object",
+            "required": ["text"],
+            "properties": {"text": {"type": "string", "examples": ["to be or not to be"]}}
+        })
+    }
+
+    fn execute(&self, input: serde_json::Value) -> Result<ToolResult, ToolError> {
+        let Some(text) = input["text"].as_str() else {
+            return Err(ToolError::InvalidInput("text: is required".into()));
+        };
+        Ok(ToolResult::success(format!("{} words", text.split_whitespace().count())))
+    }
+}
+
+cortex_sdk::export_plugin!(Plugin);
+"""
 _README = """\
 # @NAME@
 
@@ -162,6 +227,15 @@ TEMPLATES: Mapping[str, Mapping[str, str]] = {
         "Makefile": _MAKEFILE,
         "src/@WORD@.c": _SOURCE,
         "README.md": _README.replace("@BUILD@", "make\n    "),
+    },
+    "rust": {
+        "manifest.toml": _TOP
+        + 'trust = "trusted_native"\n'
+        + _PROVIDES
+        + _LIBRARY.replace("lib@WORD@", "libcortex_plugin_@WORD@"),
+        "Cargo.toml": _CARGO,
+        "src/lib.rs": _CRATE,
+        "README.md": _README.replace("@BUILD@", "cargo build --release\n    "),
     },
     "python": {
         "manifest.toml": _TOP + _PROVIDES + _PYTHON,
