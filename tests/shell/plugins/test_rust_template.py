@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.plugins.package.package import platform
 from cortexfs.state import directories
 from tests.places import PROJECT
 from tests.shell import plugin_commands
@@ -16,6 +17,7 @@ from tests.shell.plugin_commands import Said
 
 places, said = plugin_commands.places, plugin_commands.said
 CRATES = PROJECT / "tests/fixtures/rust"
+PACKAGE = f"cortex-plugin-native-hello-v0.1.0-{platform()}.cpx"
 SOURCES = """
 [source.crates-io]
 replace-with = "stand-ins"
@@ -52,6 +54,39 @@ def test_the_quick_start_in_rust_is_built_tested_and_installed(
     said.ok("install", "words")
     assert (places.state / "plugins/my-words/lib/libcortex_plugin_my_words.so").exists()
     assert not (places.state / "plugins/my-words/target").exists()
+
+
+@pytest.mark.skipif(not shutil.which("cargo"), reason="there is no cargo")
+def test_a_newcomer_gets_through_the_quick_start_as_it_is_documented(
+    places: directories.Places, said: Said, tmp_path: Path
+) -> None:
+    # issue: "a scaffold as upstream's documentation tells a newcomer to make it, step by step"
+    # There its names differ: the crate's, the manifest's, and the one that the library says.
+    said.ok("new", "word_count", "cortex-plugin-native-hello", "--template", "rust")
+    folder = Path("cortex-plugin-native-hello")
+    for file, old, new in (
+        ("Cargo.toml", "cortex-plugin-word_count", "cortex-plugin-native-hello"),
+        ("src/lib.rs", 'name: "word_count"', 'name: "my-plugin"'),
+        ("manifest.toml", 'name = "word_count"', 'name = "native-hello"'),
+        ("manifest.toml", "cortex_plugin_word_count", "cortex_plugin_native_hello"),
+        ("manifest.toml", '"1.6.9"', '"1.6.4"'),
+        ("manifest.toml", '["tools"]', '["tools"]\nsecrets = false'),
+    ):
+        text = (folder / file).read_text()
+        assert old in text, (file, old)
+        (folder / file).write_text(text.replace(old, new))
+    build(folder, tmp_path / "crates")
+    key, package = tmp_path / "home/.config/cortex/plugin-signing/example-dev.ed25519", PACKAGE
+    said.ok("review", str(folder))
+    said.ok("test", str(folder))
+    said.ok("keygen", str(key))
+    said.ok("sign", str(folder), "--key", str(key), "--publisher", "example.dev")
+    line = said.ok("pack", str(folder)).splitlines()[-1]
+    assert line.endswith(f"  {package}")
+    Path(f"{package}.sha256").write_text(f"{line}\n")
+    installed = said.ok("install", package, "--yes")
+    assert installed.startswith("installed native-hello 0.1.0, signed by example.dev; ")
+    assert (places.state / "plugins/native-hello/lib/libcortex_plugin_native_hello.so").exists()
 
 
 def test_what_is_not_built_says_what_to_do(places: directories.Places, said: Said) -> None:
