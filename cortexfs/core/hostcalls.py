@@ -76,7 +76,13 @@ class Follow(msgspec.Struct, frozen=True, array_like=True, tag="follow"):
     paths: list[str]
 
 
-Request: TypeAlias = CallRequest | ShownCallRequest | Describe | Enter | Follow
+class Reset(msgspec.Struct, frozen=True, array_like=True, tag="reset"):
+    """Go on with the settings of this target, which is the plugin's but for them: done, or a fault."""
+
+    target: str
+
+
+Request: TypeAlias = CallRequest | ShownCallRequest | Describe | Enter | Follow | Reset
 
 
 class Effect(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,16 +10,25 @@ This file must never know how a part does its share.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
 
 from cortexfs.agents import records
+from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
 from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.models.exchange.sources import served
 from cortexfs.models.local.weights import DEFAULT, found
+from cortexfs.pool.call import ask
+from cortexfs.pool.host import Host
+
+log = logging.getLogger("cortexfs")
+
+RESET_SECONDS = 10.0  # that a host has to take new settings over, with the hooks of each
 
 if TYPE_CHECKING:
     from cortexfs.daemon.daemon import Daemon
@@ -85,6 +94,7 @@ class Reload:
         await daemon.drivers.apply(models.sources)
         daemon.texts.apply(offered.texts)
         await run(daemon.commands.apply, daemon.catalog.commands, daemon.catalog.plugins)
+        await self._reset_hosts()
         await self._apply(registry.objects)
         main = DEFAULT if registry.get("model", DEFAULT) else "debug/echo"
         await daemon.fs.offer("main", f"{daemon.root}/model/{main}")
@@ -106,6 +116,31 @@ class Reload:
             await self._apply(self._daemon.fs.tree.registry.objects)
             await self._check(None)
             await self._daemon.sockets.reconcile(self._daemon.fs.tree.registry)
+
+    async def _reset_hosts(self) -> None:
+        """Tell running modules of their new settings. One that does not take them begins anew."""
+        daemon = self._daemon
+        served = {plugin.name: plugin for plugin in daemon.catalog.served}
+        renewed = {
+            old: served[old.name]
+            for old in daemon.pool.plugins
+            if old.name in served and targets.differ_by_settings(old, served[old.name])
+        }
+        async with trio.open_nursery() as nursery:
+            for host in daemon.pool.renew(renewed):
+                nursery.start_soon(self._reset, host)
+
+    async def _reset(self, host: Host) -> None:
+        pool, taken = self._daemon.pool, False
+        host.calls += 1
+        try:
+            with trio.move_on_after(RESET_SECONDS):
+                taken = await ask(host, hostcalls.Reset(host.plugin.target), wire.DONE) is not None
+        except (Fault, OSError) as problem:
+            log.info("%s begins anew for uid %d: %s", host.plugin.name, host.identity.uid, problem)
+        if not taken:
+            pool.retire(host)
+        pool.release(host)
 
     async def _replace_hosts(self) -> None:
         """Of plugins that are no more, or are others now."""

@@ -90,6 +90,11 @@ def has_changed(plugin: hostcalls.Plugin) -> bool:
     return mcptools.has_changed(plugin) if plugin.kind == MCP_SERVER else script.has_changed()
 
 
+def reset(plugin: hostcalls.Plugin) -> None:
+    """Have a plugin that is loaded go on with the settings that this one has."""
+    tools.reset(plugin)
+
+
 def news(tool: sdk.Tool) -> str:
     """Returns the comment of a script that is another one than the daemon knows of; mostly nothing."""
     return tool.news if isinstance(tool, script.ScriptTool) else ""

@@ -204,6 +204,11 @@ class _Host:
             _enter(request.path)
             runtime.done()
             return
+        if isinstance(request, hostcalls.Reset):
+            self._plugin = msgspec.structs.replace(self._plugin, target=request.target)
+            loaders.reset(self._plugin)
+            runtime.done()
+            return
         if isinstance(request, hostcalls.Follow):
             runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(_followed(request.paths))))
             runtime.done()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -280,6 +280,17 @@ class Pool:
         self.retire(host)
         host.idle_since = trio.current_time()
         host.end()
+
+    def renew(self, plugins: Mapping[hostcalls.Plugin, hostcalls.Plugin]) -> list[Host]:
+        """Have hosts of the former of each two be those of the latter from now on; which ones."""
+        moved = [host for host in self._hosts.values() if host.plugin in plugins]
+        for host in moved:
+            del self._hosts[host.plugin, host.identity]
+            host.plugin = plugins[host.plugin]
+            if (other := self._hosts.get((host.plugin, host.identity))) is not None:
+                self._let_go_of(other)
+            self._hosts[host.plugin, host.identity] = host
+        return moved
 
     def replace(self, keep: Callable[[hostcalls.Plugin], bool]) -> None:
         """Retire the hosts of plugins that are not to be kept; running calls finish."""

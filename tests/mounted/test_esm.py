@@ -103,13 +103,14 @@ def test_what_is_granted_and_denied_counts_at_once(mount: Ctx, tmp_path: Path) -
 def test_settings_and_state_are_each_users(mount: Ctx, tmp_path: Path) -> None:
     # issue 6: "onConfigChange (`ctx plugin config NAME [KEY [VALUE]]`, defaults from config.settings)"
     hooks = """
-    let heard = "";
+    let heard = "", calls = 0;
     export const onInstall = () => void (heard += "install ");
     export const onConfigChange = (key, value) => void (heard += key + "=" + value);
     """
     bodies = {
         "heard": "return heard",
         "theme": "return await ctx.config.get('theme')",
+        "memory": "return `${++calls} ${Deno.pid}`",
         "count": "const n = Number(await ctx.state.get('n')) + 1; await ctx.state.set('n', n); return n",
     }
     folder = plugin(tmp_path, "keeping", bodies, hooks, config={"settings": {"theme": "light"}})
@@ -117,13 +118,36 @@ def test_settings_and_state_are_each_users(mount: Ctx, tmp_path: Path) -> None:
     assert [said(mount, "count") for _ in range(2)] == ["1", "2"]
     assert said(mount, "count", NOBODY) == "1"
     assert (said(mount, "theme"), said(mount, "heard")) == ("light", "install ")
+    # abi.md 9.51: the module that runs is told, and keeps what it has in memory
+    calls, pid = said(mount, "memory").split()
     mount.ctx("plugin", "config", "keeping", "theme", "dark")
-    assert (said(mount, "theme"), said(mount, "heard")) == ("dark", "theme=dark")
+    assert (said(mount, "theme"), said(mount, "heard")) == ("dark", "install theme=dark")
+    assert said(mount, "memory").split() == [str(int(calls) + 1), pid]
     assert said(mount, "count") == "3"
     mount.umount()
     mount.mount()
     assert (said(mount, "count"), said(mount, "heard")) == ("4", "")
     mount.ctx("plugin", "uninstall", "keeping", "--purge")
+
+
+def test_one_that_does_not_take_a_setting_begins_anew(mount: Ctx, tmp_path: Path) -> None:
+    # abi.md 9.51
+    hooks = """
+    let calls = 0;
+    export const onConfigChange = (key, value) => {
+      if (value === "bad") throw new Error("no pen");
+    };
+    """
+    bodies = {"moods": "return `${++calls} ${await ctx.config.get('mood')} ${Deno.pid}`"}
+    folder = plugin(tmp_path, "moody", bodies, hooks, config={"settings": {"mood": "good"}})
+    mount.ctx("plugin", "install", str(folder))
+    calls, mood, pid = said(mount, "moods").split()
+    assert (calls, mood) == ("1", "good")
+    mount.ctx("plugin", "config", "moody", "mood", "bad")
+    calls, mood, other = said(mount, "moods").split()
+    assert (calls, mood, other != pid) == ("1", "bad", True)
+    assert f"moody begins anew for uid {os.getuid()}: " in (mount.state / "daemon.log").read_text()
+    mount.ctx("plugin", "uninstall", "moody", "--purge")
 
 
 def test_a_provider_is_a_model(mount: Ctx, tmp_path: Path) -> None:

@@ -205,6 +205,14 @@ def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
     ]
 
 
+def differ_by_settings(old: hostcalls.Plugin, new: hostcalls.Plugin) -> bool:
+    """Returns True if both are one module with other settings, which its host can be told."""
+    if old.kind != ESM or old == new or replace(old, target="") != replace(new, target=""):
+        return False
+    both = [declared(each, EsmModule) for each in (old, new)]
+    return replace(both[0], config={}) == replace(both[1], config={})
+
+
 def target(declared: Target) -> str:
     text = msgspec.json.encode(declared)
     if len(text) > _PLAIN:

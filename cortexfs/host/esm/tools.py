@@ -18,7 +18,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -39,10 +39,10 @@ from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.esm import child, hooks
 from cortexfs.host.esm import permissions as esmrights
 from cortexfs.host.esm.child import ANYWHERE, DenoChild, ProcessPlace, place_of
+from cortexfs.host.esm.provider_model import EsmModel
 from cortexfs.host.esm.sayings import syntax_error
 from cortexfs.host.esm.state import EsmState
 
-MODEL_SECONDS = 600
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
 _TRIES = 3  # to meet a process that has not just ended
 
@@ -136,44 +136,6 @@ class EsmTool(sdk.Tool):
         return sdk.ToolResult.error(why)
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    text: str = ""
-    usage: tuple[int, int] | None = None
-
-
-class EsmModel(sdk.Model):
-    """The default model of a provider of the module. The provider's factory gives an object with
-    `complete(options)` or `stream(options)`; js/bootstrap.js reads what they answer. A model never runs a
-    tool, and is offered none."""
-
-    timeout_secs = MODEL_SECONDS
-
-    def __init__(self, plugin: _Plugin, kind: str, model: str) -> None:
-        self._plugin = plugin
-        self._kind = kind
-        self._model = model
-        self.name = f"{kind}/{model}"
-        label = plugin.declared.labels.get(kind, kind)
-        self.description = f"{label}: the model {model} of the provider {kind}"
-
-    def answer(self, request: sdk.ModelRequest, runtime: sdk.ToolRuntime) -> Iterator[object]:
-        messages = [{"role": each.role, "content": each.text} for each in request.messages]
-        if request.system:
-            messages.insert(0, {"role": "system", "content": request.system})
-        options = {**request.parameters, "model": self._model, "messages": messages}
-        asked = {"do": "provider", "provider": self._kind, "options": options}
-        try:
-            answer = msgspec.convert(self._plugin.ask(os.getcwd(), asked, MODEL_SECONDS, runtime), _Answer)
-        except child.EsmError as failed:
-            raise sdk.ExecutionFailed(str(failed)) from None
-        except msgspec.ValidationError as error:
-            raise Fault("EPROTO", f"the provider {self._kind} gave no answer: {error}") from None
-        if answer.text:
-            yield answer.text
-        if answer.usage:
-            yield sdk.Usage(*answer.usage)
-
-
 class _Plugin:
     """One plugin in this host, and its processes by the directory of their callers."""
 
@@ -182,7 +144,8 @@ class _Plugin:
         self.declared = declared
         self._who = f'ESM plugin "{name}"'
         self.providers: tuple[str, ...] = ()  # that the module has
-        self._exported: Any = ()  # its cliCommands
+        self._commands: Any = ()  # its cliCommands
+        self._exports: Mapping[str, str] = {}  # the type of each, by name
         self._lock = threading.Lock()
         self._places: dict[ProcessPlace, DenoChild] = {}  # the one that was used last is the last
         self._scoped = esmrights.is_scoped(declared.capabilities)
@@ -221,7 +184,7 @@ class _Plugin:
 
     def commands(self) -> tuple[CommandField, ...]:
         try:
-            return hooks.commands_of(self.declared.commands, self._exported)
+            return hooks.commands_of(self.declared.commands, self._commands)
         except Fault as fault:
             raise self._fault(fault.code, fault.message) from None
 
@@ -319,7 +282,8 @@ class _Plugin:
         }
         said = self._told(process, request, declared.loading)
         loaded = msgspec.convert(said, _Loaded)
-        exports, self.providers, self._exported = loaded.exports, loaded.providers, loaded.commands
+        exports, self.providers, self._commands = loaded.exports, loaded.providers, loaded.commands
+        self._exports = exports
         before = self._state.told("config")
         for name in LIFECYCLE["install" if before is None else "enable"]:
             self._hook(process, exports, name)
@@ -327,14 +291,30 @@ class _Plugin:
             self._state.tell("config", config)
             if declared.state:
                 plugin_state.begin(os.path.dirname(declared.state))
-            old = before or config
-            for key in [each for each in {**old, **config} if old.get(each) != config.get(each)]:
-                value = config.get(key)
-                for name in LIFECYCLE["config"]:
-                    self._hook(process, exports, name, key, value)
-                # The event of a setting: known here, where the user's own settings are.
-                if CONFIG_CHANGE in declared.events and LISTENER in declared.capabilities:
-                    process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
+            self._changed(process, before or config, config)
+
+    def _changed(self, process: child.DenoProcess, old: dict[str, Any], config: dict[str, Any]) -> None:
+        """Tell the module of each setting that is another one."""
+        listens = CONFIG_CHANGE in self.declared.events and LISTENER in self.declared.capabilities
+        for key in [each for each in {**old, **config} if old.get(each) != config.get(each)]:
+            value = config.get(key)
+            for name in LIFECYCLE["config"]:
+                self._hook(process, self._exports, name, key, value)
+            if listens:  # the event of a setting: known here, where the user's own settings are
+                process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
+
+    def reset(self, declared: EsmModule) -> None:
+        """Go on with other settings, in the processes that there are."""
+        own = self._state.settings()
+        old, config = self.declared.config | own, declared.config | own
+        self.declared = msgspec.structs.replace(self.declared, config=declared.config)
+        self._state.tell("config", config)
+        with self._lock:
+            running = [*self._places.values()]
+        for started in running:
+            process = started.process(None)
+            self._told(process, {"do": "configure", "config": config}, HOOK_SECONDS)
+            self._changed(process, old, config)
 
     def _hook(self, process: child.DenoProcess, exports: Mapping[str, str], name: str, *args: Any) -> None:
         if exports.get(name) == "function":
@@ -370,6 +350,13 @@ class _Plugin:
 
     def _fault(self, code: str, message: str) -> Fault:
         return Fault(code, f"{self._who}: {message}")
+
+
+def reset(plugin: hostcalls.Plugin) -> None:
+    """Have a plugin go on with the settings of this one, where it is loaded."""
+    for each in _plugins:
+        if each.name == plugin.name:
+            each.reset(targets.declared(plugin, EsmModule))
 
 
 def drop_all() -> None:

@@ -28,6 +28,7 @@ class InstallCheck(msgspec.Struct, frozen=True):
     name: str
     fault: str | None = None
     code: str = ""  # of a fault that is a whole sentence by itself
+    is_warning: bool = False  # it holds, and there is something to be said
 
     @property
     def text(self) -> str:

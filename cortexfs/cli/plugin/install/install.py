@@ -147,7 +147,11 @@ def _try(tree: PackageFiles) -> None:
     if not manifests.is_json(tree.manifest) and (tree.manifest.python or library_of(tree.manifest)):
         from cortexfs.cli.plugin.install import trying  # it brings trio
 
-        checks.refuse(tree.manifest.name, trying.tried(tree))
+        found = trying.tried(tree)
+        checks.refuse(tree.manifest.name, found)
+        for check in found:
+            if check.is_warning:
+                output.say(f"warning: {check.name}")
 
 
 def _is_trusted(

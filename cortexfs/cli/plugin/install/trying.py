@@ -77,7 +77,7 @@ async def _tried(plugin: hostcalls.Plugin, ask: Ask | None) -> list[InstallCheck
                 named = ", ".join(tool.name for tool in tools) or "no tools"
                 checks = [InstallCheck(f"it loads, with {named}")]
                 if wrong := catalog.wrong.get(plugin.name):
-                    checks.append(InstallCheck(f"but nobody can call {wrong}"))
+                    checks.append(InstallCheck(f"but nobody can call {wrong}", is_warning=True))
                 if ask:
                     try:
                         checks += await _run(pool, tools, ask)

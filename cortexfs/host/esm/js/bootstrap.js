@@ -89,7 +89,7 @@ const tools = { __proto__: null };
 let asks = 0, waiting = 0;
 let module = {}, plugin = {}, config = {};
 
-const works = { __proto__: null, load, list, call, hook, provider, command };
+const works = { __proto__: null, load, configure, list, call, hook, provider, command };
 
 function take(message) {
   if (message.cancel !== undefined) {
@@ -205,6 +205,11 @@ async function load(message) {
   for (const name in module) found[name] = typeof module[name];
   const commands = message.commands ? module.cliCommands ?? [] : [];
   return { exports: found, providers: Object.keys(module.providers ?? {}), commands };
+}
+
+function configure(message) {
+  config = { __proto__: null, ...message.config };
+  for (const kind in made) delete made[kind]; // a provider was made with what counted before
 }
 
 function list() {
