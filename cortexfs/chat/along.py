@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cortexfs.client import attaching
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Input
@@ -38,6 +37,8 @@ class Along:
         self._parts: list[dict[str, Any]] = []
 
     def attach(self, name: str, data: bytes, can: list[str]) -> None:
+        from cortexfs.client import attaching  # only those who attach something pay for it
+
         self._parts += attaching.parts(name, data, can)
         self.names.append(name)
 

@@ -16,17 +16,19 @@ import time
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cortexfs.chat import sessions as stored
 from cortexfs.chat.along import Along, Outside, fits
 from cortexfs.chat.calls import Show, Surroundings, counted
 from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
-from cortexfs.client import Conversation, attaching, new_id
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Scope
+
+if TYPE_CHECKING:
+    from cortexfs.client import Conversation
 
 LISTED = 20
 KEYS = {
@@ -118,6 +120,8 @@ class ChatPlace:
         return self.whole.startswith("agent/")
 
     def connect(self) -> Conversation:
+        from cortexfs.client import Conversation  # what lists sessions only does not pay for it
+
         return Conversation(self.path)
 
     def sessions(self) -> list[StoredSession]:
@@ -137,6 +141,8 @@ class ChatPlace:
         where = stored.place(self.root, self.whole, self.scope, session)
         past = [] if self.scope == "temp" else stored.tail(where)
         cwd = cwd or self.beginning(session)
+        from cortexfs.client import new_id
+
         talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
         said, is_cut = stored.recent(past)
         deeds = talk.recall(said)
@@ -256,6 +262,8 @@ def _system(place: ChatPlace, argument: str) -> CommandOutcome:
 def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
     if argument:
         name, data = place.outside.read(argument)
+        from cortexfs.client import attaching
+
         place.along.attach(name, data, attaching.abilities(place.root, place.path))
     names = ", ".join(place.along.names)
     return CommandOutcome([f"goes along with what you say next: {names or 'nothing; /attach FILE'}"])

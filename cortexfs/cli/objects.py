@@ -169,3 +169,12 @@ def select(root: str, name: str | None) -> list[str]:
 def first_sentence(text: str) -> str:
     found = _SENTENCE.match(text)
     return found[1] if found else text
+
+
+def control(path: str, name: str) -> str:
+    """The value of a control of the object at `path`; one that is not there is empty."""
+    try:
+        with open(f"{path}.d/{name}", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""

@@ -61,7 +61,7 @@ from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.secrets import Secrets
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.guests import Arrivals
-from cortexfs.plugins import mcp_servers
+from cortexfs.plugins import mcp_servers, mcp_watch
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.command_file import Commands
 from cortexfs.plugins.description_cache import Descriptions
@@ -219,7 +219,7 @@ class Daemon:
             strict,
             config.callers.serve_sandboxed,
         )
-        self.watch = mcp_servers.Watch(self.catalog, lambda: self.reload.renew())
+        self.watch = mcp_watch.Watch(self.catalog, lambda: self.reload.renew())
         self.secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
         self.servers = mcp_servers.Servers(config.directory, config.state)
         self.providers = Providers(config.directory, config.state)

@@ -33,10 +33,11 @@ from cortexfs.models.ask.driver import Turn
 from cortexfs.models.ask.model import provider_of
 from cortexfs.models.exchange import listing_request
 from cortexfs.models.exchange.as_user import AsUser
-from cortexfs.models.exchange.sources import ModelSource, about, model_rows, served
+from cortexfs.models.exchange.sources import ModelSource, served
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers, check_name
 from cortexfs.models.providers.listing import ListedModel
+from cortexfs.models.providers.offered import about, model_rows
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.net import web

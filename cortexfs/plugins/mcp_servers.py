@@ -1,10 +1,7 @@
-"""The MCP servers of a configuration, as plugins for the catalog, and what they say of new tools.
+"""The MCP servers of a configuration, as plugins for the catalog.
 
     <config>/mcp/NAME.toml        one server (core/manifest/mcp_server.py)
     <state>/secrets/NAME          what its file names as secrets
-
-Main path: `Servers.load` reads the files; `Watch.run` keeps one call open to a host of each server, which is
-answered when the server lists other tools, and then has the daemon look again.
 
 Rules: a file that is wrong is a sentence in `faults`, and the others work. What a server says is judged by
 the catalog.
@@ -15,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import trio
 
 from cortexfs.core import hostcalls, tomltext
 from cortexfs.core.errors import Fault, code_of, os_faults
@@ -28,7 +24,6 @@ from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import KIND, McpServer, McpTarget
 from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
 from cortexfs.models.providers.secrets import Secrets, checked
-from cortexfs.plugins.catalog import Catalog
 from cortexfs.state import believed, whole_files
 from cortexfs.version import VERSION
 
@@ -36,7 +31,6 @@ FOLDER = "mcp"
 SUFFIX = ".toml"
 PREFIX = "mcp:"  # of the plugin's name; no installed plugin can be called so
 MAX_FILE = 1 << 20
-RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by how often in a row a server could not be asked
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -163,50 +157,3 @@ def text(server: McpServer) -> str:
     for name, table in tables.items():
         lines += ["", f"[{name}]", *tomltext.lines(table)]
     return "\n".join(lines) + "\n"
-
-
-class Watch:
-    """Hears of the tools that servers have, while they are served."""
-
-    def __init__(self, catalog: Catalog, changed: Callable[[], Awaitable[None]]) -> None:
-        self._catalog = catalog
-        self._changed = changed
-        self._scopes: dict[hostcalls.Plugin, trio.CancelScope] = {}
-        self._nursery: trio.Nursery | None = None
-        self._again = trio.Event()
-
-    async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
-
-    def reconcile(self, plugins: Iterable[hostcalls.Plugin]) -> None:
-        """Watch these, and no others."""
-        assert self._nursery is not None
-        wanted = {plugin for plugin in plugins if plugin.kind == KIND}
-        for plugin in [*self._scopes]:
-            if plugin not in wanted:
-                self._scopes.pop(plugin).cancel()
-        for plugin in wanted - self._scopes.keys():
-            self._scopes[plugin] = trio.CancelScope()
-            self._nursery.start_soon(self._follow, plugin, self._scopes[plugin])
-
-    def again(self) -> None:
-        """Ask those that could not be asked before, as what is wrong with them may have been mended."""
-        self._again.set()
-        self._again = trio.Event()
-
-    async def _follow(self, plugin: hostcalls.Plugin, scope: trio.CancelScope) -> None:
-        with scope:
-            seen, failures = "", 0
-            while True:
-                try:
-                    seen, is_new = await self._catalog.follow(plugin, seen)
-                    failures = 0
-                    if is_new:
-                        await self._changed()
-                except Fault as fault:
-                    self._catalog.note(plugin, fault.message)
-                    with trio.move_on_after(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]):
-                        await self._again.wait()
-                    failures += 1

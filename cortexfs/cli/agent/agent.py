@@ -1,12 +1,11 @@
-"""`ctx agent`: make, list and remove agents.
+"""`ctx agent new` and `rm`.
 
     ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'
     ctx agent rm coder
 
 Rules: a record is made (agents/records.py), the running daemon is told, and the command ends when the agent
 is there, or gone. All else about an agent is edited as the files of its `.d/`. Agents in agent/ are the
-daemon owner's to make; everybody else's are in his home (own.py). For a list, a mount is asked if there is
-one, as its files say what counts; else what is kept for the next.
+daemon owner's to make; everybody else's are in his home (own.py).
 """
 
 from __future__ import annotations
@@ -16,37 +15,31 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import AgentRecord
 from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import own as agent_own
-from cortexfs.cli.agent import policy_facts
+from cortexfs.cli.agent.listing import row, shown
+from cortexfs.cli.agent.own import CLASS, answering
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
-from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names, value_formats
 from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import EXIT_OK, Fault, os_faults
 from cortexfs.core.policy import rules
-from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.state import state_lock
 from cortexfs.state.control_store import ControlStore
 
-CLASS = "agent"
-CONTROLS = ("model", "tools", "approval", "label", "policy")
-HEADS = ("name", "model", "tools", "approval", "status", "description")
 
-
-def _new(options: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> int:
     state = _state(options)
     name = names.check_object(CLASS, _plain(options.name))
-    root = _answering(options.root)
+    root = answering(options.root)
     if options.home or _is_of_others(options.root) or options.name.startswith("home/"):
         return _new_own(options, name)
     if holders := records.holders(state, name):
@@ -63,7 +56,7 @@ def _new(options: argparse.Namespace) -> int:
     output.say(f"made {CLASS}/{name}; {said}")
     if options.json:
         made = next(one for one in records.load(state).objects if one.name == name)
-        output.emit(_row(made, "ready" if root and served else "not mounted"))
+        output.emit(row(made, "ready" if root and served else "not mounted"))
     return EXIT_OK
 
 
@@ -79,7 +72,7 @@ def _new_own(options: argparse.Namespace, name: str) -> int:
     agent_own.make(root, name, _record(options, name, root, frozenset(), own=True).controls)
     output.say(f"made {agent_own.path_of(name)}")
     if options.json:
-        output.emit(_shown(root, f"{root}/{agent_own.path_of(name)}"))
+        output.emit(shown(root, f"{root}/{agent_own.path_of(name)}"))
     return EXIT_OK
 
 
@@ -167,8 +160,8 @@ def _labels(state: Path) -> frozenset[str]:
     )
 
 
-def _rm(options: argparse.Namespace) -> int:
-    state, root = _state(options), _answering(options.root)
+def remove(options: argparse.Namespace) -> int:
+    state, root = _state(options), answering(options.root)
     own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
     chosen = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
     known = records.named(state) if chosen else []
@@ -213,28 +206,7 @@ def _own_name(given: str | None, root: str | None, word: str) -> str:
     return ""
 
 
-def _list(options: argparse.Namespace) -> int:
-    found = _rows(_answering(options.root), _state(options))
-    if options.json:
-        output.emit(found)
-        return EXIT_OK
-    shown = [
-        one | {"tools": str(len(one["tools"])), "description": objects.first_sentence(one["description"])}
-        for one in found
-    ]
-    output.table(HEADS, [[one[head] for head in HEADS] for one in shown])
-    return EXIT_OK
-
-
 # The running mount.
-
-
-def _answering(given: str | None) -> str | None:
-    """The mount that is meant, if it answers; agents can be made without one."""
-    try:
-        return mounts.answering(given)
-    except Fault:
-        return None
 
 
 def _is_of_others(given: str | None) -> bool:
@@ -283,83 +255,3 @@ def _awaited(path: str, there: bool) -> bool:
                 return True
         time.sleep(reload.POLL_SECONDS)
     return False
-
-
-def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
-    if root is not None:
-        return [_shown(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
-    own = (one for one in records.load_own(state) if one.serves(os.getuid()))
-    return [_row(one, "not mounted") for one in (*records.load(state).objects, *own)]
-
-
-def _shown(root: str, path: str) -> dict[str, Any]:
-    """As a mount has it."""
-    said = objects.listed(root, path)
-    values = {name: policy_facts.control(path, name) for name in CONTROLS}
-    return _cells(said.object, values, said.status, said.description)
-
-
-def _row(one: Object, status: str) -> dict[str, Any]:
-    """As it is kept."""
-    status = status if one.status == "ready" else one.status
-    return _cells(one.path, one.extra, status, one.description)
-
-
-def _cells(path: str, values: Mapping[str, str], status: str, description: str) -> dict[str, Any]:
-    text = {key: values.get(key, "").strip() for key in CONTROLS}
-    return {
-        "name": path.removeprefix(f"{CLASS}/"),
-        "model": text["model"],
-        "tools": text["tools"].split(),
-        "approval": text["approval"],
-        "status": status,
-        "description": description,
-        "label": text["label"],
-        "policy": text["policy"].splitlines(),
-    }
-
-
-_TOOLS = "a tool, several with commas between, or a pattern (default: those of the preset)"
-_PRESET = "its tools and prompt: to read files, to work on them, or to talk (default: read)"
-_APPROVAL = "whether every call is asked about"
-VERBS = {
-    "new": Command(
-        _new,
-        (
-            *MOUNTED,
-            arg("name", "NEW", "its name"),
-            flag("--home", "make it in your home; the daemon's owner is asked for this alone"),
-            arg("--preset", None, _PRESET, choices=(*defaults.PRESETS,), default="read"),
-            arg("--model", "MODEL", "provider/model, or an alias (default: main)", default=defaults.MODEL),
-            arg("--tools", "TOOL", _TOOLS, action="append"),
-            arg("--system", "FILE", "what it is told to be; - reads it"),
-            arg("--description", "TEXT", "a sentence for listings", default=""),
-            flag("--anyway", "make it though its model or a tool is not there"),
-            arg("--approval", None, _APPROVAL, choices=("auto", "ask"), default="auto"),
-            JSON,
-        ),
-        (
-            "ctx agent new coder --preset code --model openai/gpt-4o",
-            "ctx agent new clerk --tools 'fs.*,text.word_count'",
-            "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
-            "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",
-            "ctx agent new mine --home",
-        ),
-        "make an agent",
-    ),
-    "rm": Command(
-        _rm,
-        (*MOUNTED, arg("names", "AGENT", "its name", nargs="+"), flag("--yes", "do not ask")),
-        ("ctx agent rm coder", "ctx agent rm a b --yes"),
-        "remove agents; their sessions stay",
-    ),
-    "list": Command(
-        _list,
-        (*MOUNTED, JSON),
-        ("ctx agent list", "ctx agent list --json | jq -r '.[].name'"),
-        "list agents, their models and how many tools they have",
-    ),
-}
-
-
-COMMANDS = {"agent": Command(verbs=VERBS)}

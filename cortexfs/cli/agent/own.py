@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from cortexfs.cli import reload
+from cortexfs.cli import mounts, reload
 from cortexfs.core.errors import Fault, code_of, os_faults
 
 CLASS = "agent"
@@ -21,6 +21,14 @@ _KEPT = {
     "agent": "your sessions with it have the place of those",
     "tool": "the log of your runs of it has the place of that",
 }
+
+
+def answering(given: str | None) -> str | None:
+    """The mount that is meant, if it answers; agents can be made without one."""
+    try:
+        return mounts.answering(given)
+    except Fault:
+        return None
 
 
 def path_of(name: str, class_: str = CLASS) -> str:

@@ -35,15 +35,6 @@ _OBJECT = re.compile(r"(?:home/([0-9]+)/)?(?:(model)/([^/]+/[^/]+)|(tool|agent)/
 _PLUGIN = re.compile(r"plugin:([^@]+)(?:@.*)?")
 
 
-def control(path: str, name: str) -> str:
-    """The value of a control of the object at `path`; one that is not there is empty."""
-    try:
-        with open(f"{path}.d/{name}", encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-
-
 class Real(NamedTuple):
     """An object, links followed."""
 
@@ -102,18 +93,18 @@ def _rules(path: str, below: str) -> tuple[rules.Rule, ...]:
         why = f"{below}.d/policy was removed, and what it last said counts still"
         raise Fault("ENOENT", f"{why}; write it again, or: ctx policy reset {below}")
     try:
-        return rules.parse(control(path, "policy"), f"{below}.d/policy")
+        return rules.parse(objects.control(path, "policy"), f"{below}.d/policy")
     except Fault as fault:
         raise Fault(fault.code, f"{below}.d/policy: {fault.message}") from None
 
 
 def tool(path: str, name: str) -> RatedTool:
     try:
-        effects = effects_of(control(path, "effects"))
+        effects = effects_of(objects.control(path, "effects"))
     except Fault as fault:
         raise Fault(fault.code, f"tool/{name}.d/effects: {fault.message}") from None
-    builtin = control(path, "origin").strip() == "builtin"
-    words = control(path, "cap").split()
+    builtin = objects.control(path, "origin").strip() == "builtin"
+    words = objects.control(path, "cap").split()
     flags = (word in words for word in ("background_safe", "dry_run_flag", "dry_run_trusted"))
     return RatedTool(name, effects, builtin, *flags)
 
@@ -136,11 +127,11 @@ def caller(root: str, word: str, user: str | None) -> PolicyCaller:
         owner.uid,
         owner.groups,
         CallerKind.AGENT,
-        rules.type_of(control(path, "label")),
+        rules.type_of(objects.control(path, "label")),
         _rules(path, below),
         f"{below}.d/policy",
-        mounts=control(path, "mount"),
-        always_ask=control(path, "approval").strip() == "ask",
+        mounts=objects.control(path, "mount"),
+        always_ask=objects.control(path, "approval").strip() == "ask",
         home=home,
     )
 
@@ -149,7 +140,7 @@ def is_its_model(root: str, caller: PolicyCaller, thing: Thing) -> bool:
     """Returns true of the model that an agent is made of, by the name under which it was asked for."""
     if caller.kind is not CallerKind.AGENT or thing.class_ != "model":
         return False
-    model = control(os.path.join(root, caller.name), "model").strip()
+    model = objects.control(os.path.join(root, caller.name), "model").strip()
     return model == (thing.alias or thing.name)
 
 
@@ -219,18 +210,18 @@ def world(root: str, directory: str | None, status: str) -> LintInput:
 
 def _file(root: str, path: str) -> PolicyText:
     removed = not os.path.exists(f"{path}.d/policy")
-    return PolicyText(f"{objects.short(root, path)}.d/policy", control(path, "policy"), removed)
+    return PolicyText(f"{objects.short(root, path)}.d/policy", objects.control(path, "policy"), removed)
 
 
 def _agent(root: str, path: str) -> LintedAgent:
     return LintedAgent(
         objects.short(root, path),
-        rules.type_of(control(path, "label")),
+        rules.type_of(objects.control(path, "label")),
         _file(root, path),
-        tuple(control(path, "tools").split()),
+        tuple(objects.control(path, "tools").split()),
         real(root, path).home,
-        model=control(path, "model").strip(),
-        mounts=control(path, "mount"),
+        model=objects.control(path, "model").strip(),
+        mounts=objects.control(path, "mount"),
     )
 
 
@@ -238,7 +229,7 @@ def _plugins(tools: list[str], status: str) -> tuple[LintedPlugin, ...]:
     """Those that gave a tool, and those that are broken and so gave none."""
     given: dict[str, list[str]] = {}
     for path in tools:
-        if found := _PLUGIN.fullmatch(control(path, "origin").strip()):
+        if found := _PLUGIN.fullmatch(objects.control(path, "origin").strip()):
             given.setdefault(found[1], []).append(os.path.basename(path))
     broken = mounts.broken(mounts.facts(status), "plugin")
     working = (

@@ -18,7 +18,7 @@ import msgspec
 
 from cortexfs.cli import mounts, output, parser, reload
 from cortexfs.cli.daemons import places_of
-from cortexfs.cli.plugin import list as plugin_list
+from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import McpServer
@@ -31,7 +31,7 @@ HEADS = ("name", "transport", "enabled", "status", "server", "tools")
 
 def listing(options: argparse.Namespace) -> int:
     where = places_of(options)
-    servers, live = Servers(where.config, where.state), plugin_list.live_of(options)
+    servers, live = Servers(where.config, where.state), live_of(options)
     rows = [_row(name, servers, live) for name in servers.names()]
     if options.json:
         output.emit(rows)
@@ -40,7 +40,7 @@ def listing(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _row(name: str, servers: Servers, live: plugin_list.LivePlugins | None) -> dict[str, Any]:
+def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any]:
     server, reason = McpServer(), None
     try:
         server = servers.read(mcp_server.check_name(name))
@@ -53,7 +53,7 @@ def _row(name: str, servers: Servers, live: plugin_list.LivePlugins | None) -> d
         "name": name,
         "transport": "http" if server.url else "stdio" if server.command else "-",
         "enabled": server.enabled,
-        "status": plugin_list.status_of(bool(reason), server.enabled, bool(tools), live is not None),
+        "status": status_of(bool(reason), server.enabled, bool(tools), live is not None),
         "server": server.url or shlex.join((server.command, *server.args) if server.command else ()) or "-",
         "tools": tools,
         "secrets": sorted({*server.secret_env, *server.secret_headers}),

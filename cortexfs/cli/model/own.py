@@ -14,8 +14,6 @@ from typing import Any
 import msgspec
 
 from cortexfs.cli import mounts, progress
-from cortexfs.client import results
-from cortexfs.client.execution import Frames
 from cortexfs.core.errors import Fault
 
 FILE = ".own"  # below the root, in no listing
@@ -39,6 +37,9 @@ def path_of(name: str) -> str:
 
 def told(root: str, do: str, name: str = "", **more: Any) -> Any:
     """Have the daemon do this (models/own_providers.py), and return what it says."""
+    from cortexfs.client import results  # only those who ask the daemon pay for it
+    from cortexfs.client.execution import Frames
+
     mounts.status_text(root)
     asked = msgspec.json.encode({"input": {"do": do, "name": name, **more}})
     words = [f"{root}/{RUNNER}", f"{root}/{FILE}", "-"]

@@ -19,17 +19,15 @@ import msgspec
 
 from cortexfs.cli import output, parser, progress, reload
 from cortexfs.cli.daemons import places_of
-from cortexfs.cli.model import local, own
-from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
+from cortexfs.cli.model import own
 from cortexfs.core import names, networks, value_formats
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
-from cortexfs.models.ask.model import EFFORTS, parameters
-from cortexfs.models.exchange import listing_request, tool_probe
-from cortexfs.models.exchange.sources import about, every_offer, model_rows
+from cortexfs.models.ask.model import parameters
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.listing import ListedModel, resolved
-from cortexfs.models.providers.provider import FORMATS, PRESETS, Preset, Provider
+from cortexfs.models.providers.offered import about, every_offer, model_rows
+from cortexfs.models.providers.provider import PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
 from cortexfs.state import directories
 
@@ -60,7 +58,7 @@ class ProviderFolder:
         return trio.run(key_of, name, provider.key, self.secrets)
 
 
-def _add(options: argparse.Namespace) -> int:
+def add(options: argparse.Namespace) -> int:
     name, provider = options.name, _described(options)
     root = own.root_of(options.root)
     said = _add_own(root, name, provider) if root else _add_here(options, provider)
@@ -135,6 +133,8 @@ def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[
     key = place.key(name, provider)
     found = _asked(name, provider, key)
     with progress.shown(f"asking models of {name} to call a tool"):
+        from cortexfs.models.exchange import tool_probe  # only those who ask a provider pay for it
+
         able = tool_probe.able(provider, key, found)
     found = tool_probe.completed(found, able)
     place.keep(name, provider, found)
@@ -144,16 +144,20 @@ def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[
 def _asked(name: str, provider: Provider, key: str) -> list[ListedModel]:
     """Returns the models that the provider lists."""
     with progress.shown(f"asking {name} for its models"):
+        from cortexfs.models.exchange import listing_request
+
         return listing_request.models(name, provider, key)
 
 
-def _remove(options: argparse.Namespace) -> int:
+def remove(options: argparse.Namespace) -> int:
     if root := own.root_of(options.root):
         own.told(root, "remove", options.name)
         output.say(f"removed {own.path_of(options.name)} and its key")
         return EXIT_OK
     place = ProviderFolder(options)
     if "/" in options.name:
+        from cortexfs.cli.model import local
+
         return local.remove(options.name, place.where, place.root)
     place.providers.remove(options.name)
     place.secrets.remove(options.name)
@@ -161,7 +165,7 @@ def _remove(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _secret(options: argparse.Namespace) -> int:
+def secret(options: argparse.Namespace) -> int:
     name = options.name
     if root := own.root_of(options.root):
         said = own.told(root, "secret", name, key=_typed(name).decode("latin-1"))
@@ -195,7 +199,7 @@ def _why(fault: Fault) -> str:
     return fault.message.partition("; see: ctx provider test ")[0]
 
 
-def _test(options: argparse.Namespace) -> int:
+def test(options: argparse.Namespace) -> int:
     name = options.name
     if root := own.root_of(options.root):
         output.say(f"{name} answers; {own.told(root, 'test', name)} models")
@@ -215,7 +219,7 @@ def _test(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _models(options: argparse.Namespace) -> int:
+def models(options: argparse.Namespace) -> int:
     """Those of one provider, or of all: what is wrong with one does not keep the others back."""
     place, root = ProviderFolder(options), own.root_of(options.root)
     known = [row["name"] for row in own.told(root, "list")] if root else place.providers.load().providers
@@ -247,10 +251,12 @@ def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, A
     return model_rows(name, provider, place.providers)
 
 
-def _list(options: argparse.Namespace) -> int:
+def listing(options: argparse.Namespace) -> int:
     if root := own.root_of(options.root):
         rows = own.told(root, "list")
     else:
+        from cortexfs.cli.model import local
+
         place = ProviderFolder(options)
         found = place.providers.load()
         rows = [_about(name, provider, place) for name, provider in found.providers.items()]
@@ -273,85 +279,7 @@ def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, An
     return row | {"file": str(place.providers.path(name))}
 
 
-NAME = arg("name", "PROVIDER", "its name in: ctx provider list")
-VERBS = {
-    "list": Command(
-        _list, (*MOUNTED, JSON), ("ctx provider list", "ctx provider list --json"), "list the providers"
-    ),
-    "add": Command(
-        _add,
-        (
-            *MOUNTED,
-            arg("name", "NAME", f"one of {', '.join(PRESETS)}, or a name of your own"),
-            arg(
-                "--vendor",
-                "VENDOR",
-                "a well-known one, where NAME is one of your own",
-                choices=tuple(PRESETS),
-            ),
-            arg("--base-url", "URL", "where it is, without /chat/completions"),
-            arg("--format", "FORMAT", f"what it speaks: {', '.join(FORMATS)}"),
-            arg("--model", "ID", "a model that it has", action="append", default=[]),
-            flag("--tools", "its models take tools, though it does not say so"),
-            arg("--key-env", "VARIABLE", "the daemon's variable that has the key"),
-            arg("--key-command", "COMMAND", "the command that prints the key, instead"),
-        ),
-        (
-            "ctx provider add openai && ctx provider secret set openai",
-            "ctx provider add ollama",
-            "ctx provider add work --base-url https://llm.example.org/v1 --format openai.chat --model m1",
-        ),
-        "add a provider: a well-known one by its name alone",
-    ),
-    "add-local": Command(
-        local.add_local,
-        MOUNTED,
-        ("ctx provider add-local",),
-        "install a small model that runs on this machine",
-    ),
-    "add-gguf": Command(
-        local.add_gguf,
-        (
-            *MOUNTED,
-            arg("file", "FILE", "a GGUF file; it is used where it is"),
-            arg("--name", "P/M", "what to call it (default: as its facts and name say)"),
-        ),
-        ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b",),
-        "add a GGUF file as a model that runs on this machine",
-    ),
-    "remove": Command(
-        _remove,
-        (*MOUNTED, NAME),
-        ("ctx provider remove groq", "ctx provider remove qwen/qwen3-1.7b"),
-        "remove a provider, its key and its models, or a GGUF file that was added",
-    ),
-    "secret": Command(
-        _secret,
-        (*MOUNTED, arg("what", "set", "keep a key, from standard input", choices=("set",)), NAME),
-        ("pass show openai | ctx provider secret set openai",),
-        "keep the key of a provider",
-    ),
-    "test": Command(
-        _test,
-        (*MOUNTED, NAME),
-        ("ctx provider test openai",),
-        "see whether a provider can be reached and takes its key",
-    ),
-    "models": Command(
-        _models,
-        (
-            *MOUNTED,
-            arg("name", "PROVIDER", "without it, all of them", nargs="?", default=""),
-            flag("--refresh", "ask the provider, and keep what it says"),
-            JSON,
-        ),
-        ("ctx provider models openrouter", "ctx provider models --refresh", "ctx provider models --json"),
-        "list the models of a provider, or of all",
-    ),
-}
-
-
-def _new(options: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> int:
     """Make a model: a table at the end of the provider's file, which stays as its owner wrote it. It is a
     real object with an id and defaults of its own, as the seed wants it, not an alias that overrides."""
     place = ProviderFolder(options)
@@ -373,27 +301,3 @@ def _new(options: argparse.Namespace) -> int:
     told = place.told(origin.provider)
     output.say(f"made model/{options.name} in {place.providers.path(origin.provider)}; {told}")
     return EXIT_OK
-
-
-NEW = Command(
-    _new,
-    (
-        *MOUNTED,
-        arg("name", "NEW", "provider/model, as the tree is to have it"),
-        arg("--from", "MODEL", "the model that it is", dest="origin", required=True),
-        arg("--set", "KEY=VALUE", "a default parameter", action="append", default=[]),
-        arg("--effort", None, "how long it thinks", choices=("auto", *EFFORTS)),
-        arg("--description", None, "a sentence for listings", default=""),
-    ),
-    (
-        "ctx model new openai/gpt-4o-coder --from openai/gpt-4o --set temperature=0.2",
-        "ctx model new openai/thinker --from openai/o4 --effort high",
-    ),
-    "make a model with defaults of its own",
-)
-COMMANDS = {
-    "provider": Command(verbs=VERBS),
-    "model": Command(
-        verbs={"new": NEW}, examples=(NEW.examples[0], "ln -s openai/gpt-4o-coder /ctx/model/coder")
-    ),
-}

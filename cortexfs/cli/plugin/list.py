@@ -4,26 +4,25 @@ and whose plugins may be installed and loaded."""
 from __future__ import annotations
 
 import argparse
-import re
+import functools
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cortexfs import config
-from cortexfs.cli import mounts, objects, output, plugin_commands, reload
+from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
+from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.manifest.governance import Mechanism
 from cortexfs.core.manifest.toml import Manifest
-from cortexfs.linux import kernel_support
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.package import directory, manifests, records
 from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import directories
 
-HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
 HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools")
-_ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
 
 
 def listing(options: argparse.Namespace) -> int:
@@ -65,34 +64,6 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(shown[head] for head in HEADS)
 
 
-class LivePlugins:
-    """The plugins of a running daemon: their tools and commands, and which are broken."""
-
-    def __init__(self, root: str, text: str) -> None:
-        facts = mounts.facts(text)
-        self.hooks = {key.removeprefix(HOOKS) for key in facts if key.startswith(HOOKS)}
-        self.broken = mounts.broken(facts, "plugin")
-        self.wrong = mounts.wrong(facts)
-        self.tools: dict[str, list[str]] = {}
-        self.versions: dict[str, str] = {}
-        for row in objects.rows(root, objects.paths_of(root, "tool")):
-            if found := _ORIGIN.match(row.origin):
-                self.tools.setdefault(found[1], []).append(Path(row.object).name)
-                self.versions[found[1]] = found[2]
-        self.commands: dict[str, list[str]] = {}
-        for name, one in plugin_commands.listed(root, plugin_commands.SECONDS).items():
-            if one["status"] == plugin_commands.READY:
-                self.commands.setdefault(one["plugin"], []).append(name)
-
-
-def live_of(options: argparse.Namespace) -> LivePlugins | None:
-    try:
-        root = mounts.root(options.root)
-        return LivePlugins(root, mounts.status_text(root))
-    except Fault:
-        return None  # a listing works without a mount, and says so in its status column
-
-
 def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str, Any]]:
     enabled = config.enabled(config.load(where))
     rows = []
@@ -116,12 +87,19 @@ def _installed(folder: Path, enabled: bool, live: LivePlugins | None) -> dict[st
     try:
         manifest = directory.read(folder)
         version, boundary = manifest.version, boundary_of(manifest)
-        directory.check(manifest, kernel_support.available())
+        directory.check(manifest, _available())
         publisher = records.read(folder).publisher
     except Fault as problem:
         fault = problem.message
     row = _row(folder.name, version, boundary, enabled, fault, live)
     return row | {"publisher": publisher, "location": str(folder)}
+
+
+@functools.cache
+def _available() -> frozenset[Mechanism]:
+    from cortexfs.linux import kernel_support  # where nothing is installed, nobody asks
+
+    return kernel_support.available()
 
 
 def boundary_of(manifest: Manifest) -> str:
@@ -154,13 +132,3 @@ def _row(
         "distribution": None,
         "location": None,
     }
-
-
-def status_of(broken: bool, enabled: bool, tools: bool, mounted: bool) -> str:
-    if broken:
-        return "broken"
-    if not enabled:
-        return "disabled"
-    if not mounted:
-        return "not mounted"
-    return "loaded" if tools else "no tools"

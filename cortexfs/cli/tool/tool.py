@@ -14,25 +14,31 @@ import argparse
 import os
 import time
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import own
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
-from cortexfs.core.manifest import own_script, script
-from cortexfs.state import script_files
+
+if TYPE_CHECKING:
+    from cortexfs.core.manifest import script
 
 CLASS = "tool"
 PROTOCOL = "argv"
 VERSION = "1.0.0+script"  # of the plugin that a copy is
 MAX_FILE = 16 << 20
-SHOWN = (own_script.CONTROL, "description", "schema", "status")
+SCRIPT = "script"  # the control of one that is one's own
+SHOWN = (SCRIPT, "description", "schema", "status")
 
 
 def add(options: argparse.Namespace) -> int:
+    import msgspec  # what lists tools pays for none of these
+
+    from cortexfs.core.manifest import own_script, script
+    from cortexfs.state import script_files
+
     path = os.path.realpath(options.script)
     if os.getuid() == 0 and not options.home:
         return _add_for_all(options, path)
@@ -43,9 +49,9 @@ def add(options: argparse.Namespace) -> int:
     place = f"{root}/{own.path_of(name, CLASS)}"
     text = own_script.OwnScript(path, header).text
     if own.has(root, name, CLASS):
-        own.write(f"{place}.d/{own_script.CONTROL}", text)
+        own.write(f"{place}.d/{SCRIPT}", text)
     else:
-        own.make(root, name, {own_script.CONTROL: text}, CLASS)
+        own.make(root, name, {SCRIPT: text}, CLASS)
     schema = msgspec.json.encode(said.schema).decode()
     status = _settled(place, [text, f"{said.description}\n", f"{schema}\n", "ready\n"])
     output.say(f"made {own.path_of(name, CLASS)}, as {path} is at each call; {status}")
@@ -69,9 +75,11 @@ def _settled(place: str, wanted: list[str]) -> str:
 
 def _add_for_all(options: argparse.Namespace, path: str) -> int:
     # What checks and keeps plugins is imported for these alone.
+    import msgspec
+
     from cortexfs.cli.plugin.install import install
     from cortexfs.core import tomltext
-    from cortexfs.core.manifest import governance, toml
+    from cortexfs.core.manifest import governance, script, toml
     from cortexfs.plugins.install import sources
     from cortexfs.plugins.package import manifests, package
 

@@ -19,7 +19,6 @@ import msgspec
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
-from cortexfs.core.manifest import script, targets
 from cortexfs.core.registry import Object
 
 CONTROL = "script"
@@ -57,6 +56,11 @@ def check(text: str) -> None:
 
 def as_object(name: str, uid: int, text: str, registered: float) -> Object:
     """The tool that a control makes; broken, where nothing is written or it is held."""
+    from cortexfs.core.manifest import (  # commands that only know the control do not pay for it
+        script,
+        targets,
+    )
+
     said, why = read(text) if text else OwnScript(), ""
     facts = script.parsed(said.header) if text else script.Script()
     if not text:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -19,8 +19,9 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.models.exchange import failures
 from cortexfs.models.exchange.endpoint import Endpoint, EndpointServer
+from cortexfs.models.providers import offered
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.listing import ProviderModel, cap, object_of, offers
+from cortexfs.models.providers.listing import object_of
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets, key_of
 
@@ -87,45 +88,7 @@ def served(files: Providers, secrets: Secrets) -> ProviderObjects:
     made: list[Object] = []
     for name, provider in found.providers.items():
         registered, has_key = files.since(name), provider.key is not None or secrets.has(name)
-        for offer in _offers(files, name, provider):
+        for offer in offered.by(name, provider, files):
             made.append(object_of(offer, provider, registered, has_key))
     sources = {name: ModelSource.of(name, provider, secrets) for name, provider in found.providers.items()}
     return ProviderObjects(made, sources, found.broken)
-
-
-def every_offer(files: Providers) -> list[ProviderModel]:
-    """Returns the models of all providers, those that come first before others."""
-    providers = files.load().providers
-    return [offer for name, provider in providers.items() for offer in _offers(files, name, provider)]
-
-
-def about(name: str, provider: Provider, files: Providers, secrets: Secrets) -> dict[str, Any]:
-    """The row of `ctx provider list`."""
-    status = "kept" if secrets.has(name) else "missing" if provider.needs_key else "none"
-    if provider.key:
-        status = "env" if provider.key.env else "command"
-    return {
-        "name": name,
-        "format": provider.format,
-        "base_url": provider.base_url,
-        "status": status,
-        "models": len(_offers(files, name, provider)),
-    }
-
-
-def model_rows(name: str, provider: Provider, files: Providers) -> list[dict[str, Any]]:
-    """The rows of `ctx provider models`."""
-    return [
-        {
-            "model": offer.name,
-            "id": offer.declared.id,
-            "limit": offer.declared.limit or (offer.listed and offer.listed.limit),
-            "cap": list(cap(offer, provider)),
-        }
-        for offer in _offers(files, name, provider)
-    ]
-
-
-def _offers(files: Providers, name: str, provider: Provider) -> list[ProviderModel]:
-    listing = files.listing(name, provider) if provider.listed else None
-    return offers(name, provider, listing.models if listing else ())

@@ -1,0 +1,54 @@
+"""`ctx agent`, as it is declared: to make, list and remove agents.
+
+Rules: only the module of the verb that is asked for is imported.
+"""
+
+from __future__ import annotations
+
+from cortexfs.agents import defaults
+from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
+
+_TOOLS = "a tool, several with commas between, or a pattern (default: those of the preset)"
+_PRESET = "its tools and prompt: to read files, to work on them, or to talk (default: read)"
+_APPROVAL = "whether every call is asked about"
+VERBS = {
+    "new": Command(
+        "agent.agent.new",
+        (
+            *MOUNTED,
+            arg("name", "NEW", "its name"),
+            flag("--home", "make it in your home; the daemon's owner is asked for this alone"),
+            arg("--preset", None, _PRESET, choices=(*defaults.PRESETS,), default="read"),
+            arg("--model", "MODEL", "provider/model, or an alias (default: main)", default=defaults.MODEL),
+            arg("--tools", "TOOL", _TOOLS, action="append"),
+            arg("--system", "FILE", "what it is told to be; - reads it"),
+            arg("--description", "TEXT", "a sentence for listings", default=""),
+            flag("--anyway", "make it though its model or a tool is not there"),
+            arg("--approval", None, _APPROVAL, choices=("auto", "ask"), default="auto"),
+            JSON,
+        ),
+        (
+            "ctx agent new coder --preset code --model openai/gpt-4o",
+            "ctx agent new clerk --tools 'fs.*,text.word_count'",
+            "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
+            "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",
+            "ctx agent new mine --home",
+        ),
+        "make an agent",
+    ),
+    "rm": Command(
+        "agent.agent.remove",
+        (*MOUNTED, arg("names", "AGENT", "its name", nargs="+"), flag("--yes", "do not ask")),
+        ("ctx agent rm coder", "ctx agent rm a b --yes"),
+        "remove agents; their sessions stay",
+    ),
+    "list": Command(
+        "agent.listing.listing",
+        (*MOUNTED, JSON),
+        ("ctx agent list", "ctx agent list --json | jq -r '.[].name'"),
+        "list agents, their models and how many tools they have",
+    ),
+}
+
+
+COMMANDS = {"agent": Command(verbs=VERBS)}

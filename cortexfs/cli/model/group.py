@@ -1,0 +1,112 @@
+"""`ctx provider` and `ctx model`, as they are declared.
+
+Rules: only the module of the verb that is asked for is imported.
+"""
+
+from __future__ import annotations
+
+from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
+from cortexfs.models.ask.model import EFFORTS
+from cortexfs.models.providers.provider import FORMATS, PRESETS
+
+NAME = arg("name", "PROVIDER", "its name in: ctx provider list")
+VERBS = {
+    "list": Command(
+        "model.provider.listing",
+        (*MOUNTED, JSON),
+        ("ctx provider list", "ctx provider list --json"),
+        "list the providers",
+    ),
+    "add": Command(
+        "model.provider.add",
+        (
+            *MOUNTED,
+            arg("name", "NAME", f"one of {', '.join(PRESETS)}, or a name of your own"),
+            arg(
+                "--vendor",
+                "VENDOR",
+                "a well-known one, where NAME is one of your own",
+                choices=tuple(PRESETS),
+            ),
+            arg("--base-url", "URL", "where it is, without /chat/completions"),
+            arg("--format", "FORMAT", f"what it speaks: {', '.join(FORMATS)}"),
+            arg("--model", "ID", "a model that it has", action="append", default=[]),
+            flag("--tools", "its models take tools, though it does not say so"),
+            arg("--key-env", "VARIABLE", "the daemon's variable that has the key"),
+            arg("--key-command", "COMMAND", "the command that prints the key, instead"),
+        ),
+        (
+            "ctx provider add openai && ctx provider secret set openai",
+            "ctx provider add ollama",
+            "ctx provider add work --base-url https://llm.example.org/v1 --format openai.chat --model m1",
+        ),
+        "add a provider: a well-known one by its name alone",
+    ),
+    "add-local": Command(
+        "model.local.add_local",
+        MOUNTED,
+        ("ctx provider add-local",),
+        "install a small model that runs on this machine",
+    ),
+    "add-gguf": Command(
+        "model.local.add_gguf",
+        (
+            *MOUNTED,
+            arg("file", "FILE", "a GGUF file; it is used where it is"),
+            arg("--name", "P/M", "what to call it (default: as its facts and name say)"),
+        ),
+        ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b",),
+        "add a GGUF file as a model that runs on this machine",
+    ),
+    "remove": Command(
+        "model.provider.remove",
+        (*MOUNTED, NAME),
+        ("ctx provider remove groq", "ctx provider remove qwen/qwen3-1.7b"),
+        "remove a provider, its key and its models, or a GGUF file that was added",
+    ),
+    "secret": Command(
+        "model.provider.secret",
+        (*MOUNTED, arg("what", "set", "keep a key, from standard input", choices=("set",)), NAME),
+        ("pass show openai | ctx provider secret set openai",),
+        "keep the key of a provider",
+    ),
+    "test": Command(
+        "model.provider.test",
+        (*MOUNTED, NAME),
+        ("ctx provider test openai",),
+        "see whether a provider can be reached and takes its key",
+    ),
+    "models": Command(
+        "model.provider.models",
+        (
+            *MOUNTED,
+            arg("name", "PROVIDER", "without it, all of them", nargs="?", default=""),
+            flag("--refresh", "ask the provider, and keep what it says"),
+            JSON,
+        ),
+        ("ctx provider models openrouter", "ctx provider models --refresh", "ctx provider models --json"),
+        "list the models of a provider, or of all",
+    ),
+}
+NEW = Command(
+    "model.provider.new",
+    (
+        *MOUNTED,
+        arg("name", "NEW", "provider/model, as the tree is to have it"),
+        arg("--from", "MODEL", "the model that it is", dest="origin", required=True),
+        arg("--set", "KEY=VALUE", "a default parameter", action="append", default=[]),
+        arg("--effort", None, "how long it thinks", choices=("auto", *EFFORTS)),
+        arg("--description", None, "a sentence for listings", default=""),
+    ),
+    (
+        "ctx model new openai/gpt-4o-coder --from openai/gpt-4o --set temperature=0.2",
+        "ctx model new openai/thinker --from openai/o4 --effort high",
+    ),
+    "make a model with defaults of its own",
+)
+COMMANDS = {
+    "provider": Command(verbs=VERBS),
+    "model": Command(
+        verbs={"new": NEW}, examples=(NEW.examples[0], "ln -s openai/gpt-4o-coder /ctx/model/coder")
+    ),
+}

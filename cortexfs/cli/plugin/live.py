@@ -1,0 +1,54 @@
+"""The plugins of a running mount, as commands that list them see it: by its status, its tools and commands.
+
+This file must never know what is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from cortexfs.cli import mounts, objects, plugin_commands
+from cortexfs.core.errors import Fault
+
+HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
+_ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
+
+
+class LivePlugins:
+    """The plugins of a running daemon: their tools and commands, and which are broken."""
+
+    def __init__(self, root: str, text: str) -> None:
+        facts = mounts.facts(text)
+        self.hooks = {key.removeprefix(HOOKS) for key in facts if key.startswith(HOOKS)}
+        self.broken = mounts.broken(facts, "plugin")
+        self.wrong = mounts.wrong(facts)
+        self.tools: dict[str, list[str]] = {}
+        self.versions: dict[str, str] = {}
+        for row in objects.rows(root, objects.paths_of(root, "tool")):
+            if found := _ORIGIN.match(row.origin):
+                self.tools.setdefault(found[1], []).append(Path(row.object).name)
+                self.versions[found[1]] = found[2]
+        self.commands: dict[str, list[str]] = {}
+        for name, one in plugin_commands.listed(root, plugin_commands.SECONDS).items():
+            if one["status"] == plugin_commands.READY:
+                self.commands.setdefault(one["plugin"], []).append(name)
+
+
+def live_of(options: argparse.Namespace) -> LivePlugins | None:
+    try:
+        root = mounts.root(options.root)
+        return LivePlugins(root, mounts.status_text(root))
+    except Fault:
+        return None  # a listing works without a mount, and says so in its status column
+
+
+def status_of(broken: bool, enabled: bool, tools: bool, mounted: bool) -> str:
+    if broken:
+        return "broken"
+    if not enabled:
+        return "disabled"
+    if not mounted:
+        return "not mounted"
+    return "loaded" if tools else "no tools"

@@ -1,0 +1,53 @@
+"""The models that providers offer, as their files say, and the rows of listings about them.
+
+Rules: nobody is asked over the network. This file is imported by commands that ask nothing, so it is light.
+It must never know how a provider is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cortexfs.models.providers.files import Providers
+from cortexfs.models.providers.listing import ProviderModel, cap, offers
+from cortexfs.models.providers.provider import Provider
+from cortexfs.models.providers.secrets import Secrets
+
+
+def every_offer(files: Providers) -> list[ProviderModel]:
+    """Returns the models of all providers, those that come first before others."""
+    providers = files.load().providers
+    return [offer for name, provider in providers.items() for offer in by(name, provider, files)]
+
+
+def about(name: str, provider: Provider, files: Providers, secrets: Secrets) -> dict[str, Any]:
+    """The row of `ctx provider list`."""
+    status = "kept" if secrets.has(name) else "missing" if provider.needs_key else "none"
+    if provider.key:
+        status = "env" if provider.key.env else "command"
+    return {
+        "name": name,
+        "format": provider.format,
+        "base_url": provider.base_url,
+        "status": status,
+        "models": len(by(name, provider, files)),
+    }
+
+
+def model_rows(name: str, provider: Provider, files: Providers) -> list[dict[str, Any]]:
+    """The rows of `ctx provider models`."""
+    return [
+        {
+            "model": offer.name,
+            "id": offer.declared.id,
+            "limit": offer.declared.limit or (offer.listed and offer.listed.limit),
+            "cap": list(cap(offer, provider)),
+        }
+        for offer in by(name, provider, files)
+    ]
+
+
+def by(name: str, provider: Provider, files: Providers) -> list[ProviderModel]:
+    """Returns the models of a provider."""
+    listing = files.listing(name, provider) if provider.listed else None
+    return offers(name, provider, listing.models if listing else ())

@@ -1,0 +1,67 @@
+"""The new tools of MCP servers, heard of while these are served.
+
+Main path: `Watch.run` keeps one call open to a host of each server, which is answered when the server lists
+other tools, and then has the daemon look again.
+
+This file must never know the protocol, or where servers are configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import trio
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import KIND
+from cortexfs.plugins.catalog import Catalog
+
+RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by how often in a row a server could not be asked
+
+
+class Watch:
+    """Hears of the tools that servers have, while they are served."""
+
+    def __init__(self, catalog: Catalog, changed: Callable[[], Awaitable[None]]) -> None:
+        self._catalog = catalog
+        self._changed = changed
+        self._scopes: dict[hostcalls.Plugin, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+        self._again = trio.Event()
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def reconcile(self, plugins: Iterable[hostcalls.Plugin]) -> None:
+        """Watch these, and no others."""
+        assert self._nursery is not None
+        wanted = {plugin for plugin in plugins if plugin.kind == KIND}
+        for plugin in [*self._scopes]:
+            if plugin not in wanted:
+                self._scopes.pop(plugin).cancel()
+        for plugin in wanted - self._scopes.keys():
+            self._scopes[plugin] = trio.CancelScope()
+            self._nursery.start_soon(self._follow, plugin, self._scopes[plugin])
+
+    def again(self) -> None:
+        """Ask those that could not be asked before, as what is wrong with them may have been mended."""
+        self._again.set()
+        self._again = trio.Event()
+
+    async def _follow(self, plugin: hostcalls.Plugin, scope: trio.CancelScope) -> None:
+        with scope:
+            seen, failures = "", 0
+            while True:
+                try:
+                    seen, is_new = await self._catalog.follow(plugin, seen)
+                    failures = 0
+                    if is_new:
+                        await self._changed()
+                except Fault as fault:
+                    self._catalog.note(plugin, fault.message)
+                    with trio.move_on_after(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]):
+                        await self._again.wait()
+                    failures += 1
