@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 from cortexfs import config
 from cortexfs.cli import mounts, output, parser, plugin_commands, progress, reload
@@ -29,6 +30,7 @@ from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import Manifest
+from cortexfs.core.manifestjson import settings
 from cortexfs.host.call import plugin_state
 from cortexfs.net import web
 from cortexfs.plugins import dependencies
@@ -37,8 +39,8 @@ from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.install.sources import PluginSource
-from cortexfs.plugins.package import directory, manifests, records
-from cortexfs.plugins.package.package import PackageFiles, library_of
+from cortexfs.plugins.package import directory, manifests, package, records
+from cortexfs.plugins.package.package import File, PackageFiles, library_of
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
 from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import directories
@@ -76,6 +78,7 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
         source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint, key
     )
     files = {**source.tree.files, records.FILE: records.file(record)}
+    before = _installed(where.state / directory.FOLDER / name)
     installing.install(where.state / directory.FOLDER, name, files)
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
@@ -87,6 +90,13 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
         output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
         return EXIT_FAILED
     said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
+    if (
+        refused
+        and manifests.is_json(source.tree.manifest)
+        and not settings.settings_of(source.tree.manifest.json)
+    ):
+        _undo(options, where, name, before)
+        raise Fault("EINVAL", f"{name} is not installed, and all is as it was: {said}")
     output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
     return EXIT_FAILED if refused else EXIT_OK
 
@@ -139,6 +149,28 @@ def _lacks(where: directories.Places, name: str) -> str | None:
     """Returns the needs of the plugin that nothing meets."""
     enabled = config.enabled(config.load(where))
     return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
+
+
+def _needs_no_settings(manifest: Manifest) -> bool:
+    return manifests.is_json(manifest) and not settings.settings_of(manifest.json)
+
+
+def _installed(folder: Path) -> dict[str, File]:
+    """Returns the files of what is installed there, as a copy to go back to; none where nothing is whole."""
+    with contextlib.suppress(Fault):
+        tree = package.read(folder)
+        return {**tree.files, records.FILE: records.file(records.read(folder))}
+    return {}
+
+
+def _undo(options: argparse.Namespace, where: directories.Places, name: str, before: dict[str, File]) -> None:
+    """Go back to what was installed, where a module does not load. One that may need its settings stays."""
+    if before:
+        installing.install(where.state / directory.FOLDER, name, before)
+    else:
+        config.choose(where.config, name, None)
+        installing.remove(where.state / directory.FOLDER, name)
+    reload.told(options.root)
 
 
 def _try(tree: PackageFiles) -> None:
