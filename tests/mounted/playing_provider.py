@@ -9,7 +9,11 @@ This file must never know the mount.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.waiting import LOOK
+
+SIOCSIFADDR, SIOCSIFFLAGS = 0x8916, 0x8914  # netdevice(7)
 
 
 class Heard(NamedTuple):
@@ -97,12 +103,12 @@ def _event(choice: dict[str, Any]) -> bytes:
 
 
 @contextlib.contextmanager
-def played() -> Iterator[Provider]:
+def played(address: str = "127.0.0.1") -> Iterator[Provider]:
     provider = Provider()
     handler = type("Handler", (_Handler,), {"provider": provider})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer((address, 0), handler)
     server.daemon_threads = True
-    provider.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    provider.url = f"http://{address}:{server.server_address[1]}/v1"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -112,3 +118,16 @@ def played() -> Iterator[Provider]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def of_the_link() -> Iterator[str]:
+    """An address of the link for this machine, as clouds have one with their keys."""
+    address, alias = f"169.254.{os.getpid() % 200 + 1}.77", f"lo:{os.getpid() % 1000}".encode()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        packed = socket.inet_aton(address)
+        fcntl.ioctl(asked, SIOCSIFADDR, struct.pack("16sHH4s8x", alias, socket.AF_INET, 0, packed))
+        try:
+            yield address
+        finally:
+            fcntl.ioctl(asked, SIOCSIFFLAGS, struct.pack("16sH14x", alias, 0))

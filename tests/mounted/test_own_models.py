@@ -15,7 +15,7 @@ import pytest
 
 from tests.mounted.agents import call, say, script, working
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
-from tests.mounted.playing_provider import Provider, played
+from tests.mounted.playing_provider import Provider, of_the_link, played
 from tests.mounted.talking import talk, text
 from tests.mounted.test_exec_fuzz import greeting
 from tests.mounted.test_own_agents import OTHER, as_user, sh
@@ -209,6 +209,30 @@ def test_root_connects_to_no_address_of_a_users(ctx: Ctx, mine: Provider) -> Non
     ask(ctx, f"{HOME}/mine/m1", "hello")
     assert len(mine.heard) > 6
     assert mine.uids() == {NOBODY}
+
+
+def test_nor_to_one_of_the_link(ctx: Ctx) -> None:
+    # "a provider address of a user (loopback, link-local) seen by root's daemon"
+    with of_the_link() as address, played(address) as linked:
+        given = {"base_url": linked.url, "format": "openai.chat", "models": ["m1"]}
+        assert managed(ctx, {"do": "add", "name": "linked", "provider": given}).status == 0
+        assert ask(ctx, f"{HOME}/linked/m1", "hello").output == "hello ä"
+        assert linked.uids() == {NOBODY}
+        managed(ctx, {"do": "remove", "name": "linked"})
+
+
+def test_callers_in_containers_have_none(ctx: Ctx, mine: Provider) -> None:
+    # docs/models.md: "Callers in containers are refused"
+    inside = ("unshare", "-Urn", str(ctx.root / HOME / "mine" / "m1"), "hello")
+    answer = Answer(ctx.run(inside, text=False, uid=NOBODY))
+    assert (answer.status, mine.heard) == (13, [])
+    assert "in containers" in answer.message
+
+
+def test_names_of_ones_own_are_completed(ctx: Ctx, mine: Provider) -> None:
+    # docs/commands.md: those of a user on root's mount
+    status, said, _ = as_user(ctx, "complete", "--", "ctx", "provider", "test", "m")
+    assert (status, said.split(), mine.heard) == (0, ["mine"], [])
 
 
 def test_nobody_else_uses_or_sees_it(ctx: Ctx, mine: Provider) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -33,6 +34,14 @@ def root_of(given: str | None) -> str | None:
 def path_of(name: str) -> str:
     """Below the root."""
     return f"home/{os.getuid()}/model/{name}"
+
+
+def names(root: str) -> list[str]:
+    """Those that have models in the mount; nobody is asked."""
+    folder = f"{root}/{path_of('')}"
+    with suppress(OSError):
+        return [entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.is_symlink()]
+    return []
 
 
 def told(root: str, do: str, name: str = "", **more: Any) -> Any:

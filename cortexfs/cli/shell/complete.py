@@ -125,8 +125,11 @@ def _plugins(current: str, root: str | None) -> list[str]:
 
 
 def _providers(current: str, root: str | None) -> list[str]:
+    from cortexfs.cli.model import own
     from cortexfs.models.providers.files import Providers
 
+    if (point := own.root_of(root)) is not None:
+        return own.names(point)
     return list(Providers(*reversed(places_at(root))).load().providers)
 
 
