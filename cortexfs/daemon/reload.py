@@ -134,7 +134,7 @@ class Reload:
         pool, taken = self._daemon.pool, False
         host.calls += 1
         try:
-            with trio.move_on_after(RESET_SECONDS):
+            with trio.move_on_after(0 if host.is_stopped else RESET_SECONDS):
                 taken = await ask(host, hostcalls.Reset(host.plugin.target), wire.DONE) is not None
         except (Fault, OSError) as problem:
             log.info("%s begins anew for uid %d: %s", host.plugin.name, host.identity.uid, problem)
