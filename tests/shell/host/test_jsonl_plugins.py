@@ -295,6 +295,8 @@ async def test_calls_that_are_cancelled_at_any_moment(tmp_path: Path, plugin: ho
 
 async def test_a_first_call_that_is_cancelled(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
+        assert await pid(world, made(tmp_path, CHILD))
+        (identity,) = {host.identity for host in world.pool.by_pid.values()}
         for step in range(25):
             plugin = made(tmp_path, CHILD)
             inode = world.inode("t", plugin)
@@ -303,7 +305,7 @@ async def test_a_first_call_that_is_cancelled(tmp_path: Path) -> None:
                     await trio.lowlevel.checkpoint()
                 runner.stream.shutdown(socket.SHUT_WR)
                 await runner.answer()
-            host = await world.pool.acquire(plugin, next(iter(world.pool.by_pid.values())).identity)
+            host = await world.pool.acquire(plugin, identity)
             assert await pid(world, plugin)
             world.pool.release(host, stuck=True)
 
