@@ -75,6 +75,15 @@ def test_an_agent_reads_the_skills_that_it_is_given_and_no_more_of_a_plugin(ctx:
                 control.write_text(f"{wrong}\n")
 
 
+def test_an_agent_is_made_with_skills(ctx: Ctx) -> None:
+    # docs/agents.md: "`--skill` takes `PLUGIN/SKILL`"
+    ctx.ctx("agent", "new", "skilled", "--skill", "notes/review", "--skill", "notes/tidy")
+    assert (ctx.root / "agent/skilled.d/skills").read_text() == "notes/review\nnotes/tidy\n"
+    ctx.ctx("agent", "rm", "skilled", "--yes")
+    done = ctx.ctx("agent", "new", "other", "--skill", "notes", check=False)
+    assert (done.returncode, "'notes' is no skill; write PLUGIN/SKILL" in done.stderr) == (2, True)
+
+
 def test_a_prompt_of_a_plugin_is_a_template(ctx: Ctx) -> None:
     # abi.md 11.41
     words = ("ask", "-m", "debug/echo", "-t", "notes/translate")

@@ -92,6 +92,9 @@ def _record(
         _check_there(root, model, tools, own)
     texts = defaults.controls(name, model, tools, labels)
     texts |= {"approval": options.approval, "system.md": preset.system}
+    if options.skill:
+        texts["skills"] = defaults.lines(options.skill)
+        value_formats.skill_names(texts["skills"])
     if options.system is not None:
         texts["system.md"] = _text(options.system)
     description = " ".join(options.description.split())

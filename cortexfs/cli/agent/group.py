@@ -21,6 +21,7 @@ VERBS = {
             arg("--preset", None, _PRESET, choices=(*defaults.PRESETS,), default="read"),
             arg("--model", "MODEL", "provider/model, or an alias (default: main)", default=defaults.MODEL),
             arg("--tools", "TOOL", _TOOLS, action="append"),
+            arg("--skill", "SKILL", "PLUGIN/SKILL, which it may read", action="append", default=[]),
             arg("--system", "FILE", "what it is told to be; - reads it"),
             arg("--description", "TEXT", "a sentence for listings", default=""),
             flag("--anyway", "make it though its model or a tool is not there"),
