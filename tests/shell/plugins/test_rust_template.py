@@ -57,6 +57,24 @@ def test_the_quick_start_in_rust_is_built_tested_and_installed(
 
 
 @pytest.mark.skipif(not shutil.which("cargo"), reason="there is no cargo")
+def test_the_text_of_a_panic_reaches_its_caller(
+    places: directories.Places, said: Said, tmp_path: Path
+) -> None:
+    # abi.md 4.58
+    said.ok("new", "inks", "inks", "--template", "rust")
+    source = Path("inks/src/lib.rs")
+    answer = source.read_text().partition("Ok(ToolResult::success(")[2].partition("\n")[0]
+    source.write_text(
+        source.read_text().replace(f"Ok(ToolResult::success({answer}", 'panic!("out of ink: {text}")')
+    )
+    build(Path("inks"), tmp_path / "crates")
+    status, out, _ = said("test", "inks", "--run", "--yes")
+    assert status == 1
+    assert "was killed by SIGABRT during the call; it printed last: " in out
+    assert "out of ink: to be or not to be" in out
+
+
+@pytest.mark.skipif(not shutil.which("cargo"), reason="there is no cargo")
 def test_a_newcomer_gets_through_the_quick_start_as_it_is_documented(
     places: directories.Places, said: Said, tmp_path: Path
 ) -> None:
