@@ -1,6 +1,7 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
 #   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
+#   make test-mcp   the official conformance suite of MCP, both ways
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
 #   make mutation   changes core/, and looks whether its tests notice     make soak   long fuzzing
@@ -8,7 +9,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins lanes lint types format bench mutation soak lock clean packages test-packages
+.PHONY: up down fast test test-plugins test-mcp lanes lint types format bench mutation soak lock clean packages test-packages
 
 PYTHON ?=
 LANES ?= 3
@@ -60,15 +61,27 @@ PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/
 	$(sort $(wildcard tests/shell/host/test_*plugins.py tests/shell/host/test_native*.py \
 	$(addprefix tests/mounted/test_,*plugin*.py esm*.py manifestjson*.py mcp*.py)))
 
+MCP_TESTS := tests/mounted/test_conformance_mcp.py
+
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS))
+	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS))
 	@.ci/running .venv/.running
 
 test-plugins: .venv/.local test-packages
 	@.ci/running >.venv/.running
 	@$(TESTS) $(PLUGIN_TESTS)
 	@.ci/running .venv/.running
+
+test-mcp: .venv/.local test-packages build/nodejs
+	@.ci/running >.venv/.running
+	@$(TESTS) $(MCP_TESTS)
+	@.ci/running .venv/.running
+
+build/nodejs: tests/nodejs.lock | .venv/.pins
+	@mkdir -p $@
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
+	@touch $@
 
 # The order of the files: lanes take the longest first.
 lanes: .venv/.local test-packages

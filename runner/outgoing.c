@@ -28,6 +28,7 @@ enum {
 static const char *const ALLOWED[] = {
     "PATH", "HOME", "USER",    "LOGNAME", "SHELL",    "LANG",   "LANGUAGE",   "LC_",
     "TZ",   "TERM", "COLUMNS", "LINES",   "NO_COLOR", "TMPDIR", "CTX_OUTPUT", "CTX_ROOT",
+    "CTX_MCP_SESSION",
 };
 
 /* Bytes on their way: all of the greeting, then one STDIN message at a time. */

@@ -5,7 +5,7 @@
 #ifndef CORTEXFS_WIRE_H
 #define CORTEXFS_WIRE_H
 
-#define PROTOCOL 2
+#define PROTOCOL 3
 #define MAGIC "CTX1"
 #define SOCKET_NAME ".run.sock"
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
 
-PROTOCOL = 2  # 1 sent the working directory along
+PROTOCOL = 3  # 1 sent the working directory along, 2 no session of an MCP client
 MAGIC = b"CTX1"
 SOCKET_NAME = ".run.sock"
 BIND_NAME = ".bind.sock"  # in the root, and there for nobody: under it sockets in homes are bound
@@ -40,7 +40,7 @@ MAX_VARIABLES = 1 << 10
 # A tool may see these of its caller's environment, and LC_*; the runner sends no more (docs/ctx.md).
 ENVIRONMENT = frozenset(
     b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
-    b" CTX_OUTPUT CTX_ROOT".split()
+    b" CTX_OUTPUT CTX_ROOT CTX_MCP_SESSION".split()
 )
 
 HEADER = struct.Struct("<BI")

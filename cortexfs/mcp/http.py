@@ -11,15 +11,15 @@ import hmac
 import ipaddress
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
+from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.mcp.offer import McpOffer
-from cortexfs.mcp.server import Serving
 
 PATH = "/mcp"
 GRACE_SECONDS = 1  # for answers under way when it is told to end; streams have no end of their own
@@ -56,15 +56,15 @@ def bound(host: str, port: int) -> socket.socket:
         raise Fault(code, f"nothing can listen at {host} port {port}: {problem}") from None
 
 
-async def over_http(offer: McpOffer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
+async def over_http(
+    server: Server[Any], listening: socket.socket, token: str, ready: Callable[[], None]
+) -> None:
     """Serve until a signal ends it."""
-    serving = Serving(offer)
-    await serving.renew()
     host = listening.getsockname()[0]
     # Names that a browser could be lured with are no names of this server (DNS rebinding).
     is_loopback = ipaddress.ip_address(host).is_loopback
     security = None if is_loopback else TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    app = serving.server.streamable_http_app(
+    app = server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,
         transport_security=security,

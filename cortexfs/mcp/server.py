@@ -12,14 +12,8 @@ This file must never know what a transport is, but for the one that needs no mor
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
-import os
-import signal
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import anyio
@@ -41,12 +35,12 @@ from mcp_types import (
     PaginatedRequestParams,
 )
 
-from cortexfs.client import execution, places
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.results import McpResult
+from cortexfs.mcp.running import run
 from cortexfs.version import VERSION
 
 LOOK_SECONDS = 2.0  # between looks at the mount: nothing tells a program what the daemon has changed
@@ -54,10 +48,13 @@ PATIENCE = 5.0  # for one look; a mount that hangs must not keep a client waitin
 TELL_SECONDS = 1.0
 MAX_SESSIONS = 1000  # of those that are told of changes
 
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_prctl = ctypes.CDLL(None).prctl  # looked up before a fork, as nothing may be looked up behind it
-
 Context = ServerRequestContext[Any, Any]
+
+
+class _Server(Server[Any]):
+    def create_initialization_options(self, *_: Any, **__: Any) -> InitializationOptions:
+        """Over whatever transport: its tools may change."""
+        return super().create_initialization_options(NotificationOptions(tools_changed=True))
 
 
 class Serving:
@@ -68,7 +65,7 @@ class Serving:
         self._looking = anyio.CapacityLimiter(1)  # so that a mount that hangs holds one thread
         self._bus = InMemorySubscriptionBus()
         self._sessions: list[ServerSession] = []
-        self.server: Server[Any] = Server(
+        self.server: Server[Any] = _Server(
             "cortexfs",
             version=VERSION,
             title="CortexFS",
@@ -78,10 +75,6 @@ class Serving:
             on_subscriptions_listen=ListenHandler(self._bus),
         )
         self.server.add_notification_handler("notifications/initialized", NotificationParams, self._greeted)
-
-    @property
-    def options(self) -> InitializationOptions:
-        return self.server.create_initialization_options(NotificationOptions(tools_changed=True))
 
     @asynccontextmanager
     async def _lifespan(self, _: Server[Any]) -> AsyncIterator[None]:
@@ -140,49 +133,13 @@ class Serving:
                 result.add(frame)
 
         try:
-            await _run(path, msgspec.json.encode(params.arguments or {}), hear)
+            await run(path, msgspec.json.encode(params.arguments or {}), hear)
         except Failed as failed:
             result.fail(failed)
         return result.whole()
 
 
-async def _run(path: str, input: bytes, hear: Callable[[AnyFrame], Awaitable[None]]) -> None:
-    """Run a tool to its end, and pass on its frames; Failed when it cannot be run, or breaks off."""
-    process = await _started(path, input)
-    said = execution.Frames(path)
-    try:
-        assert process.stdout is not None
-        while data := await process.stdout.read(execution.READ_BYTES):
-            for frame in said.receive(data):
-                await hear(frame)
-        said.end(await process.wait())
-    finally:
-        if process.returncode is None:
-            process.kill()  # whoever kills the runner cancels its run
-            with anyio.CancelScope(shield=True):  # a killed process ends at once
-                await process.wait()
-
-
-async def _started(path: str, input: bytes) -> Process:
-    stdin = execution.given(input)
-    try:
-        return await asyncio.create_subprocess_exec(
-            path,
-            stdin=stdin,
-            stdout=PIPE,
-            env={**os.environ, "CTX_OUTPUT": "jsonl"},
-            # Clients kill servers: the runs are not to go on without anybody who asked for them.
-            preexec_fn=partial(_prctl, PR_SET_PDEATHSIG, signal.SIGTERM),
-        )
-    except OSError as problem:
-        raise places.refused(path, problem, places.EXEC_REFUSALS) from None
-    finally:
-        os.close(stdin)
-
-
-async def over_stdio(offer: McpOffer) -> None:
+async def over_stdio(server: Server[Any]) -> None:
     """Serve the client on standard input and output until it leaves."""
-    serving = Serving(offer)
-    await serving.renew()
     async with stdio_server() as (read, write):
-        await serving.server.run(read, write, serving.options)
+        await server.run(read, write, server.create_initialization_options())

@@ -7,7 +7,7 @@ import fcntl
 import json
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,24 +80,29 @@ def served(ctx: Ctx, *more: str, token: str = "") -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def npm_packages() -> Path:
-    """A directory with the official packages for Node.js, if npm brings them. It stays for the next tests of
-    this checkout, as to fill it takes seconds; `make clean` removes it."""
+    """A directory with the official packages for Node.js, if npm brings them."""
+    return from_npm("node", *PACKAGES)
+
+
+def from_npm(name: str, *packages: str) -> Path:
+    """A directory with these packages. It stays for the next tests of this checkout, as to fill it takes
+    seconds; `make clean` removes it."""
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("there is no npm here, which the MCP packages for Node.js come from")
-    folder = PROJECT / "build/node"
+    folder = PROJECT / "build" / name
     folder.mkdir(parents=True, exist_ok=True)
-    wanted, filled = " ".join(PACKAGES), folder / "filled"
+    wanted, filled = " ".join(packages), folder / "filled"
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other lanes want it, too
         if not filled.exists() or filled.read_text() != wanted:
             filled.unlink(missing_ok=True)
-            _install(folder)
+            _install(folder, packages)
             filled.write_text(wanted)
     return folder
 
 
-def _install(folder: Path) -> None:
-    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", *PACKAGES]
+def _install(folder: Path, packages: Sequence[str]) -> None:
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", *packages]
     try:
         done = subprocess.run(
             install, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
@@ -105,7 +110,7 @@ def _install(folder: Path) -> None:
     except subprocess.TimeoutExpired:
         pytest.skip("npm does not answer: no MCP packages for Node.js")
     if done.returncode:
-        pytest.skip(f"npm gives no {' '.join(PACKAGES)}: {done.stderr[-200:]}")
+        pytest.skip(f"npm gives no {' '.join(packages)}: {done.stderr[-200:]}")
 
 
 @pytest.fixture(scope="session")

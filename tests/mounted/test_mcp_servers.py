@@ -114,7 +114,7 @@ def test_a_server_is_its_caller(served: Ctx) -> None:
 def test_questions_to_users_are_refused(served: Ctx) -> None:
     # issue: "elicitation refused clearly"
     refused = json.loads(served.call("test.ask").output)
-    why = "nobody can be asked while a tool of CortexFS runs; take it as the tool's input"
+    why = "nobody can be asked while this tool of CortexFS runs; take it as the tool's input"
     assert refused == {"code": -32600, "message": why}
 
 

@@ -72,7 +72,7 @@ def test_paths_around_and_over_the_limit_of_a_socket_address(runner: Path, lengt
 # abi.md 4.36
 def test_environment_is_an_allowlist(place: fake.Place) -> None:
     passed = "PATH HOME USER LOGNAME SHELL LANG LANGUAGE LC_ALL LC_TIME TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
-    env = dict.fromkeys([*passed.split(), "CTX_OUTPUT", "CTX_ROOT"], "v=1")
+    env = dict.fromkeys([*passed.split(), "CTX_OUTPUT", "CTX_ROOT", "CTX_MCP_SESSION"], "v=1")
     others = ["SECRET", "PATHS", "XPATH", "HOM", "LD_PRELOAD", "LC", "CTX_STATE", "lang"]
     call = place.call(env={**env, **dict.fromkeys(others, "no")})
     assert sorted(call.environment) == sorted(f"{name}=v=1".encode() for name in env)

@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.output import say
@@ -19,7 +19,7 @@ from cortexfs.cli.parser import JSON, MOUNTED, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
 
 if TYPE_CHECKING:
-    from cortexfs.mcp.offer import McpOffer
+    from mcp.server.lowlevel import Server
 
 TOKEN = "CTX_MCP_TOKEN"
 HOST = "127.0.0.1"
@@ -38,26 +38,40 @@ def serve(options: argparse.Namespace) -> int:
         raise Fault("EINVAL", why)
     root = mounts.answering(options.root)
     try:
-        from cortexfs.mcp.offer import McpOffer
+        import cortexfs.mcp.offer  # noqa: F401
     except ModuleNotFoundError as missing:
         why = f"MCP needs the package {missing.name}, which is not installed; install cortexfs[mcp]"
         raise Fault("EHOSTDOWN", why) from None
-    offer = McpOffer(partial(objects.paths_of, root, "tool"), options.allow)
     os.environ["CTX_ROOT"] = root
-    if where:
-        _over_http(offer, where, given, root)
-        return EXIT_OK
     import anyio
 
-    from cortexfs.mcp.server import over_stdio
-
-    anyio.run(over_stdio, offer)
+    anyio.run(_serving, root, options, where, given)
     return EXIT_OK
 
 
-def _over_http(offer: McpOffer, where: tuple[str, int], given: str | None, root: str) -> None:
-    import anyio
+async def _serving(
+    root: str, options: argparse.Namespace, where: tuple[str, int] | None, given: str | None
+) -> None:
+    from cortexfs.mcp.offer import McpOffer
+    from cortexfs.mcp.server import Serving, over_stdio
 
+    if options.server:
+        from cortexfs.mcp.reexport import reexported
+
+        paths = partial(_of_server, root, options.server)
+        server: Server[Any] = reexported(root, options.server, McpOffer(paths, options.allow))
+    else:
+        serving = Serving(McpOffer(partial(objects.paths_of, root, "tool"), options.allow))
+        await serving.renew()
+        server = serving.server
+    await (_over_http(server, where, given, root) if where else over_stdio(server))
+
+
+def _of_server(root: str, name: str) -> list[str]:
+    return [path for path in objects.paths_of(root, "tool") if os.path.basename(path).startswith(f"{name}.")]
+
+
+async def _over_http(server: Server[Any], where: tuple[str, int], given: str | None, root: str) -> None:
     from cortexfs.mcp import http
 
     host, port = where
@@ -70,7 +84,7 @@ def _over_http(offer: McpOffer, where: tuple[str, int], given: str | None, root:
         if not given:
             say(f"Authorization: Bearer {token}")
 
-    anyio.run(http.over_http, offer, listening, token, ready)
+    await http.over_http(server, listening, token, ready)
 
 
 def address(text: str) -> tuple[str, int]:
@@ -104,6 +118,7 @@ VERBS = {
         (
             ROOT,
             arg("--allow", "GLOB", "offer tools of these names only", action="append", default=[]),
+            arg("--server", "SERVER", "serve this added MCP server alone, as it is"),
             arg("--http", "[HOST:]PORT", _HTTP),
             arg("--token-file", "FILE", _TOKEN_FILE),
         ),
@@ -113,7 +128,7 @@ VERBS = {
             "ctx mcp serve --http 8808                        # on 127.0.0.1, with a token that it prints",
             "ctx mcp serve --http 8808 --token-file ~/.mcp-token",
         ),
-        "serve the tools of the mount to MCP clients",
+        "serve the tools of the mount, or one of its MCP servers, to MCP clients",
     ),
     "list": Command(
         "mcp.servers.listing",

@@ -22,6 +22,7 @@ from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import McpServer
+from cortexfs.core.mcp_session import OBJECT
 from cortexfs.models.providers.secrets import MAX_KEY
 from cortexfs.plugins.mcp_servers import MAX_FILE, PREFIX, Servers
 from cortexfs.state import directories
@@ -48,7 +49,8 @@ def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any
         reason = fault.message
     if live and server.enabled:
         reason = live.broken.get(PREFIX + name, reason)
-    tools = live.tools.get(PREFIX + name, []) if live else []
+    itself = f"{name}.{OBJECT}"
+    tools = [tool for tool in live.tools.get(PREFIX + name, []) if tool != itself] if live else []
     return {
         "name": name,
         "transport": "http" if server.url else "stdio" if server.command else "-",

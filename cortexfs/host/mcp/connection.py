@@ -3,8 +3,9 @@
 Main path: `Link.open` has greeted the server and listed its tools when it returns. `Link.call` asks a program
 in the tool's own thread; a call on HTTP is put to the connection's thread, and what comes of it is followed.
 
-Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. Nobody can
-be asked anything in a run, so the client offers no elicitation, sampling or roots, and servers are told so.
+Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. A session's
+client may be asked what it says that it answers (asking.py). Nobody else can be asked anything in a run, and
+servers are told so.
 This file must never know how a tool is called in the tree.
 """
 
@@ -15,11 +16,11 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import httpx2
@@ -29,9 +30,13 @@ from mcp_types import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     CallToolResult,
+    DiscoverResult,
     Implementation,
+    InitializeResult,
     InputRequiredResult,
     ListToolsResult,
+    ProgressNotification,
+    ServerNotification,
     Tool,
     ToolListChangedNotification,
 )
@@ -39,8 +44,11 @@ from mcp_types import (
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
+from cortexfs.core.mcp_session import McpSession, ServerError, ServerMessage
 from cortexfs.host.mcp import direct, http
-from cortexfs.host.mcp.limits import Judge
+from cortexfs.host.mcp.asking import Asking
+from cortexfs.host.mcp.heard import PROGRESS, pass_on
+from cortexfs.host.mcp.limits import Judge, ServerSays
 from cortexfs.host.mcp.stdio import MAX_PROGRESS, Pipe
 from cortexfs.linux import syscalls
 
@@ -51,22 +59,29 @@ MAX_PAGES = 100
 HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
 LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
+T = TypeVar("T")
 
 
 class _Over:
     """Nothing else comes of a call."""
 
 
-_Item: TypeAlias = CallToolResult | Fault | _Over | str | None  # a text is progress, None a cancellation
+_Item: TypeAlias = CallToolResult | direct.RawResult | Fault | _Over | ServerMessage | None  # None: cancelled
+_Items: TypeAlias = "queue.SimpleQueue[_Item]"
+_Tell: TypeAlias = Callable[[ServerMessage], object]
+_Work: TypeAlias = Callable[[Client, _Tell], Coroutine[Any, Any, CallToolResult | direct.RawResult]]
 
 
 class Link:
     """Open from `open` to `close`, or to the server's end.
 
-    Its attributes are the SDK's client with its loop and thread, and the way past them for short calls.
+    Its attributes are the SDK's client with its loop and thread, the way past them for short calls, and who
+    hears what the server tells.
     """
 
-    def __init__(self, told: McpTarget, changed: Callable[[list[Tool]], None]) -> None:
+    def __init__(
+        self, told: McpTarget, changed: Callable[[list[Tool]], None], session: McpSession | None = None
+    ) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
         self._told = told
         self._info = Implementation(name="cortexfs", version=told.client)
@@ -74,12 +89,14 @@ class Link:
         self._opened: Future[list[Tool]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
-        self._judge = Judge()
+        self.asking = Asking(session, self._tell) if session else None
+        self._judge = Judge(self.asking.answered if self.asking else ())
         self._pipe: Pipe | None = None
         self._direct: ClientSession | None = None
         self._closing: asyncio.Event | None = None
         self._relist: asyncio.Event | None = None
-        self._busy = 0  # calls that are under way in the thread
+        self._calls: list[_Items] = []  # those that are under way in the thread
+        self._listener: _Items | None = None
         self._trial: Future[None] | None = None
         self.is_open = True
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -95,50 +112,79 @@ class Link:
             raise self._fault("EHOSTDOWN", f"did not greet within {START_SECONDS:g} s") from None
 
     def call(self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> CallToolResult:
+        state: str | None = None
+        if self._direct is not None:
+            first = self._asked(self._direct.call_tool(name, input, allow_input_required=True), runtime)
+            if not isinstance(first, InputRequiredResult):
+                return first
+            state = first.request_state  # more of its questions are for the SDK's client
+
+        def work(client: Client, tell: _Tell) -> Coroutine[Any, Any, CallToolResult]:
+            async def progress(progress: float, total: float | None, message: str | None) -> None:
+                told = {"progress": progress, "total": total, "message": message}
+                tell(ServerMessage(PROGRESS, {key: one for key, one in told.items() if one is not None}))
+
+            return client.call_tool(name, input, progress_callback=progress, request_state=state)
+
+        result = self._put(work, runtime)
+        assert isinstance(result, CallToolResult)
+        return result
+
+    def request(self, method: str, params: dict[str, Any], runtime: sdk.ToolRuntime) -> dict[str, Any]:
+        """The answer to anything else that the protocol has, as it is."""
+        asked = direct.RawRequest(method=method, params=params)
+        if self._direct is not None:
+            result = self._asked(self._direct.send_request(asked, direct.RawResult), runtime)
+        else:
+            said = self._put(lambda client, _: client.session.send_request(asked, direct.RawResult), runtime)
+            assert isinstance(said, direct.RawResult)
+            result = said
+        return result.model_dump(by_alias=True, mode="json", exclude_unset=True)
+
+    def listen(self, runtime: sdk.ToolRuntime) -> None:
+        """Pass on what the server says outside of calls, until its caller or the connection has gone."""
+        items = self._listener = queue.SimpleQueue()
+        runtime.on_cancel(lambda: items.put(None))
+        while self.is_open and isinstance(item := items.get(), ServerMessage):
+            self._hear(runtime, item)
+
+    @property
+    def agreed(self) -> InitializeResult | DiscoverResult:
+        """Returns what the server has said of itself."""
+        assert self._client is not None
+        agreed = self._client.session.initialize_result or self._client.session.discover_result
+        assert agreed is not None
+        return agreed
+
+    def _asked(self, work: Coroutine[Any, Any, T], runtime: sdk.ToolRuntime) -> T:
+        """Returns a program's answer."""
+        assert self._pipe is not None
         try:
-            result = self._asked(name, input, runtime)
-            return result if isinstance(result, CallToolResult) else self._put(name, input, runtime, result)
+            return direct.driven(work, partial(self._pipe.ask, runtime, partial(self._hear, runtime)))
+        except sdk.ExecutionFailed:
+            raise
+        except Exception as error:  # the SDK raises what it likes; the call that waits is told
+            raise self._failure(error) from None
         finally:
             # Whoever gave up a call may have waited for a program that hangs.
             if runtime.cancelled and self._pipe is not None and self._loop is not None:
                 with suppress(RuntimeError):
                     self._trial = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
 
-    def _asked(
-        self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime
-    ) -> CallToolResult | InputRequiredResult | None:
-        """Returns a program's answer. More of its questions, and all of HTTP, are for the SDK's client."""
-        if self._pipe is None or self._direct is None:
-            return None
-
-        def hear(*progress: Any) -> None:
-            runtime.emit_progress(_told(*progress))
-
-        work = self._direct.call_tool(name, input, allow_input_required=True)
-        try:
-            return direct.driven(work, partial(self._pipe.ask, runtime, hear))
-        except sdk.ExecutionFailed:
-            raise
-        except Exception as error:  # the SDK raises what it likes; the call that waits is told
-            raise self._failure(error) from None
-
-    def _put(
-        self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime, first: InputRequiredResult | None
-    ) -> CallToolResult:
-        state = first.request_state if first is not None else None
-        items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+    def _put(self, work: _Work, runtime: sdk.ToolRuntime) -> CallToolResult | direct.RawResult:
+        items: _Items = queue.SimpleQueue()
         assert self._loop is not None
         try:
-            work = asyncio.run_coroutine_threadsafe(self._call(name, input, state, items), self._loop)
+            going = asyncio.run_coroutine_threadsafe(self._call(work, items), self._loop)
         except RuntimeError:  # its loop has ended just now
             raise self._lost() from None
         runtime.on_cancel(lambda: items.put(None))
-        work.add_done_callback(lambda _: items.put(_Over()))  # the last word, if there was no other
+        going.add_done_callback(lambda _: items.put(_Over()))  # the last word, if there was no other
         try:
-            while isinstance(item := items.get(), str):
-                runtime.emit_progress(item)
+            while isinstance(item := items.get(), ServerMessage):
+                self._hear(runtime, item)
         finally:
-            work.cancel()
+            going.cancel()
         if item is None:
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         if isinstance(item, _Over):
@@ -146,6 +192,18 @@ class Link:
         if isinstance(item, Fault):
             raise item
         return item
+
+    def _hear(self, runtime: sdk.ToolRuntime, message: ServerMessage) -> None:
+        pass_on(runtime, self._told.name, message, as_it_is=self.asking is not None)
+
+    def _tell(self, message: ServerMessage) -> bool:
+        """Give a message to a call that goes on, or to who listens; whether there is one."""
+        if self._pipe is not None and self._pipe.tell(message):
+            return True
+        items = self._calls[-1] if self._calls else self._listener
+        if items is not None:
+            _put_some(items, message)
+        return items is not None
 
     def settle(self) -> None:
         """Wait until it is known whether the server still hears us, if that is in doubt."""
@@ -155,6 +213,8 @@ class Link:
 
     def close(self) -> None:
         self.is_open = False
+        if (items := self._listener) is not None:
+            items.put(None)
         if self._loop is not None and self._closing is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._closing.set)
@@ -176,6 +236,8 @@ class Link:
             self.is_open = False
             if not self._opened.done():
                 self._opened.set_exception(self._lost())
+            if (items := self._listener) is not None:
+                items.put(None)
 
     def _refuse(self, error: BaseException) -> None:
         """Tell who waits for the connection that there is none, and nobody before that it is closed: the next
@@ -199,9 +261,14 @@ class Link:
         self._pipe = Pipe(self._told, self._judge) if self._told.command else None
         way = self._pipe or http.transport(self._told, self._judge)
         try:
-            async with Client(way, message_handler=self._heard, client_info=self._info, cache=None) as client:
-                tools = await self._list(client)
+            asked: dict[str, Any] = {}
+            if self.asking is not None:
+                asked = {**self.asking.callbacks(), "log_level": "debug", "mode": self.asking.mode}
+            async with Client(
+                way, message_handler=self._heard, client_info=self._info, cache=None, **asked
+            ) as client:
                 self._client = client
+                tools = await self._list(client)
                 self._opened.set_result(tools)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._follow, client)
@@ -233,14 +300,15 @@ class Link:
         if cursor is not None or len(found) > MAX_TOOLS:
             raise self._fault("EPROTO", f"has over {MAX_TOOLS} tools, or {MAX_PAGES} pages of them")
         if self._pipe is not None:
-            agreed = client.session.initialize_result or client.session.discover_result
-            assert agreed is not None
-            self._direct = direct.session(agreed, self._info, pages)
+            self._direct = direct.session(self.agreed, self._info, pages)
         return found
 
     async def _heard(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification) and self._relist is not None:
             self._relist.set()
+        if isinstance(message, ServerNotification) and not isinstance(message, ProgressNotification):
+            said = message.model_dump(by_alias=True, mode="json", exclude_none=True)
+            self._tell(ServerMessage(said["method"], said.get("params") or {}))
 
     async def _listen(self, client: Client) -> None:
         """As of 2026-07-28, changes are told to those who listen for them."""
@@ -259,22 +327,15 @@ class Link:
                 self._changed(await self._list(client))
             await asyncio.sleep(LIST_PAUSE)
 
-    async def _call(
-        self, name: str, input: dict[str, Any], state: str | None, items: queue.SimpleQueue[_Item]
-    ) -> None:
-        async def progress(progress: float, total: float | None, message: str | None) -> None:
-            if items.qsize() < MAX_PROGRESS:
-                items.put(_told(progress, total, message))
-
+    async def _call(self, work: _Work, items: _Items) -> None:
         assert self._client is not None
-        self._busy += 1
+        self._calls.append(items)
         try:
-            work = self._client.call_tool(name, input, progress_callback=progress, request_state=state)
-            items.put(await work)
+            items.put(await work(self._client, partial(_put_some, items)))
         except Exception as error:  # the SDK raises what it likes; the call that waits is told
             items.put(self._failure(error))
         finally:
-            self._busy -= 1
+            self._calls.remove(items)
 
     async def _try(self) -> None:
         """End a server that hears nothing any more, unless calls of others may be what keeps it."""
@@ -282,7 +343,7 @@ class Link:
         assert self._closing is not None
         with anyio.move_on_after(HEAR_SECONDS) as clock, suppress(Exception):  # any answer is one
             await self._client.list_tools()  # ping is gone from the protocol
-        if clock.cancelled_caught and not (self._busy or (self._pipe and self._pipe.is_busy)):
+        if clock.cancelled_caught and not (self._calls or (self._pipe and self._pipe.is_busy)):
             self._judge.why = "does not answer any more"
             self.is_open = False
             self._closing.set()
@@ -301,7 +362,9 @@ class Link:
             if self._pipe is None and error.code not in _ANSWERS:
                 # Of a session that has ended nothing else is told; the next call begins another.
                 self.is_open = False
-            return self._fault("EINVAL" if error.code == INVALID_PARAMS else "EIO", f"says: {error}")
+            code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
+            said = ServerError(error.code, error.message, error.data)
+            return ServerSays(code, f"the MCP server {self._told.name} says: {error}", said)
         if isinstance(error, httpx2.HTTPError | OSError):
             self.is_open = False
             return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
@@ -319,6 +382,7 @@ class Link:
         return Fault(code, f"the MCP server {self._told.name} {what}")
 
 
-def _told(progress: float, total: float | None, message: str | None) -> str:
-    done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-    return f"{message} ({done})" if message and total else message or done
+def _put_some(items: _Items, message: ServerMessage) -> None:
+    """A question always; of the rest as much as is heard."""
+    if message.id or items.qsize() < MAX_PROGRESS:
+        items.put(message)

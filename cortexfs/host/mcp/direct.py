@@ -22,9 +22,24 @@ from mcp_types import (
     InitializeResult,
     ListToolsResult,
     PaginatedRequestParams,
+    Request,
+    Result,
 )
+from pydantic import ConfigDict
 
 T = TypeVar("T")
+
+
+class RawRequest(Request[dict[str, Any], str]):
+    """Any method with any parameters."""
+
+
+class RawResult(Result):
+    """An answer, with all that it has."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 SdkRequest: TypeAlias = tuple[str, dict[str, Any]]  # a method and its parameters
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection
 
 from mcp_types import (
     INVALID_REQUEST,
@@ -20,13 +21,16 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import ELICITATION, ROOTS, SAMPLING, ServerError
+
 BURST, PER_SECOND = 2000, 500  # messages that answer nothing
 MAX_LATE = 1000  # cancelled requests that may still be answered
-# What servers ask of clients that offer it, and what they are told here.
+# What servers ask of clients that offer it, and what they are told where nobody answers.
 QUESTIONS = {
-    "elicitation/create": "nobody can be asked while a tool of CortexFS runs; take it as the tool's input",
-    "sampling/createMessage": "CortexFS lends no model to servers; return what a model is to read",
-    "roots/list": "CortexFS gives servers no roots; take a path as the tool's input",
+    ELICITATION: "nobody can be asked while this tool of CortexFS runs; take it as the tool's input",
+    SAMPLING: "CortexFS lends no model to this server; return what a model is to read",
+    ROOTS: "CortexFS gives this server no roots; take a path as the tool's input",
 }
 
 
@@ -34,10 +38,20 @@ class McpViolation(Exception):
     """The server did something that no server does."""
 
 
-class Judge:
-    """Of one connection. `why` is how that ended, once it has."""
+class ServerSays(Fault):
+    """An error that the server answers with."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: str, message: str, said: ServerError) -> None:
+        super().__init__(code, message)
+        self.said = said
+
+
+class Judge:
+    """Of one connection. `why` is how that ended, once it has. `answered` are the questions that somebody
+    answers."""
+
+    def __init__(self, answered: Collection[str] = ()) -> None:
+        self._answered = answered
         self.why = ""
         self.refused = 0  # an HTTP status that means the credentials
         self._asked: set[int | str] = set()
@@ -58,7 +72,9 @@ class Judge:
 
     def refusal(self, message: JSONRPCMessage) -> JSONRPCError | None:
         """The answer to a question that nobody here answers."""
-        if not isinstance(message, JSONRPCRequest) or message.method not in QUESTIONS:
+        if not isinstance(message, JSONRPCRequest) or message.method in self._answered:
+            return None
+        if message.method not in QUESTIONS:
             return None
         error = ErrorData(code=INVALID_REQUEST, message=QUESTIONS[message.method])
         return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)

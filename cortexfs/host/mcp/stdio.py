@@ -42,8 +42,10 @@ from mcp_types import (
 
 from cortexfs import sdk
 from cortexfs.core.manifest.mcp_server import McpTarget
+from cortexfs.core.mcp_session import ServerMessage
 from cortexfs.host.call.runtime import nothing, shielded
 from cortexfs.host.mcp import process
+from cortexfs.host.mcp.heard import NOTE, PROGRESS
 from cortexfs.host.mcp.limits import Judge, McpViolation
 from cortexfs.host.process.pipe_reader import ChildLines, Leading
 
@@ -65,7 +67,7 @@ class _Answer(msgspec.Struct):
     jsonrpc: Literal["2.0"]
 
 
-class _Progress(msgspec.Struct):
+class _Progress(msgspec.Struct, omit_defaults=True):
     """The parameters of a notification."""
 
     progressToken: int
@@ -74,7 +76,7 @@ class _Progress(msgspec.Struct):
     message: str | None = None
 
 
-_Item: TypeAlias = dict[str, Any] | ErrorData | _Progress | sdk.ExecutionFailed
+_Item: TypeAlias = dict[str, Any] | ErrorData | ServerMessage | sdk.ExecutionFailed
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 _decode = msgspec.json.Decoder(_Answer).decode
 
@@ -90,9 +92,13 @@ class _Waiting:
     def waits(self) -> bool:
         return self.items.empty()
 
-    def cancel(self) -> None:
-        self.items.put(sdk.ExecutionFailed("cancelled", "ECANCELED"))
+    def tell(self, item: _Item) -> None:
+        """From a thread that does not read for it."""
+        self.items.put(item)
         self._nudge()
+
+    def cancel(self) -> None:
+        self.tell(sdk.ExecutionFailed("cancelled", "ECANCELED"))
 
 
 class Pipe:
@@ -119,7 +125,11 @@ class Pipe:
     # -- from the threads of calls, which a cancellation may strike at any instruction
 
     def ask(
-        self, runtime: sdk.ToolRuntime, hear: Callable[..., object], method: str, params: dict[str, Any]
+        self,
+        runtime: sdk.ToolRuntime,
+        hear: Callable[[ServerMessage], object],
+        method: str,
+        params: dict[str, Any],
     ) -> dict[str, Any]:
         """The result; MCPError where it is an error or there is none."""
         call = _Waiting(self._leading.nudge)
@@ -132,8 +142,8 @@ class Pipe:
                         self._leading.lead(call.waits, time.monotonic() + _LONG, begin)
                     begin = nothing  # it has begun
                 item = call.items.get()
-                if isinstance(item, _Progress):
-                    hear(item.progress, item.total, item.message)
+                if isinstance(item, ServerMessage):
+                    hear(item)
                 elif isinstance(item, ErrorData):
                     raise MCPError(code=item.code, message=item.message, data=item.data)
                 elif isinstance(item, sdk.ExecutionFailed):
@@ -240,6 +250,9 @@ class Pipe:
                 return self._answer(number, error)
             case JSONRPCNotification(method="notifications/progress", params=dict(params)):
                 return self._progress(message, params)
+            case JSONRPCNotification(method="notifications/message", params=dict(params)):
+                wanted = bool(self._calls) and self._judge.is_wanted(message)
+                return wanted and self.tell(ServerMessage(NOTE, params))
         return False
 
     def _answer(self, number: int, outcome: dict[str, Any] | ErrorData) -> bool:
@@ -259,8 +272,22 @@ class Pipe:
             return False
         call = self._calls.get(said.progressToken)
         if call is not None and self._judge.is_wanted(message) and call.items.qsize() < MAX_PROGRESS:
-            call.items.put(said)
+            del params["progressToken"]
+            call.items.put(ServerMessage(PROGRESS, params))
         return call is not None
+
+    def _newest(self) -> _Waiting | None:
+        """The call that has begun last: a program does not say to which one a message belongs."""
+        with self._lock:
+            return next(reversed(self._calls.values()), None)
+
+    def tell(self, message: ServerMessage) -> bool:
+        """Pass a message to a call; whether there is one. A line of the server's log is before the answer."""
+        if (call := self._newest()) is None:
+            return False
+        if message.id or call.items.qsize() < MAX_PROGRESS:
+            call.tell(message)
+        return True
 
     # -- in the loop
 

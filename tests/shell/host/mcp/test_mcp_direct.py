@@ -17,7 +17,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import direct
 from cortexfs.host.mcp import tools as mcptools
-from cortexfs.host.mcp.tools import Keeper
+from cortexfs.host.mcp.keeper import Keeper
 
 # What a server says is in `ANSWERS`, by its method and tool; `CANCELLED` is said to a cancellation.
 SERVER = """
@@ -190,7 +190,7 @@ def test_a_question_in_an_answer_is_refused(serving: Callable[[dict[str, Any]], 
 # A call is struck by its cancellation while the SDK is imported for it, with some of asyncio there already.
 STRUCK = """
 import ctypes, sys, threading
-from cortexfs.host.mcp import tools as mcptools
+from cortexfs.host.mcp import keeper
 
 class Strike(KeyboardInterrupt): ...
 
@@ -213,6 +213,6 @@ except Strike:
 
 
 def test_a_first_call_that_is_given_up_leaves_nothing_half_imported() -> None:
-    script = STRUCK.replace("IMPORT", "mcptools.apart(mcptools._imported)")
+    script = STRUCK.replace("IMPORT", "keeper.apart(keeper._imported)")
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.stdout == "struck\nimported\n", ran.stderr

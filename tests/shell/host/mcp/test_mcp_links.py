@@ -20,7 +20,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import connection, limits, tools
 from cortexfs.host.mcp import http as mcphttp
-from cortexfs.host.mcp.tools import Keeper
+from cortexfs.host.mcp.keeper import Keeper
 from tests.places import PROJECT
 
 PROGRAM = PROJECT / "tests" / "mounted" / "mcp_server.py"

@@ -1,0 +1,107 @@
+"""The answers of an MCP server, as results of tools.
+
+Rules: texts are the output. Pictures and other bytes become files of the caller's, in a directory that is his
+alone; of those of one host the newest MAX_FILES stay. A resource that is only named stays where it is.
+This file must never know who asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+import os
+import tempfile
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+MAX_FILES = 100
+MAX_BYTES = 16 << 20  # of one file
+MAX_PARTS = 1000  # of one answer
+MAX_ADDRESS = 8 << 10
+_filing = threading.Lock()
+_files: deque[str] = deque()
+_folder: list[str] = []
+
+
+def result_of(said: CallToolResult) -> sdk.ToolResult:
+    texts: list[str] = []
+    media: list[sdk.Attachment] = []
+    for part in said.content[:MAX_PARTS]:
+        if (text := _text(part)) is not None:
+            texts.append(text)
+        elif (medium := _medium(part)) is not None:
+            media.append(medium)
+    if not texts and said.structured_content is not None:
+        texts.append(msgspec.json.encode(said.structured_content).decode())
+    return sdk.ToolResult("\n".join(texts), tuple(media), said.is_error)
+
+
+def _text(part: Any) -> str | None:
+    if part.type == "text":
+        return str(part.text)
+    if part.type == "resource" and hasattr(part.resource, "text"):
+        return str(part.resource.text)
+    return None
+
+
+def _medium(part: Any) -> sdk.Attachment | None:
+    match part.type:
+        case "image" | "audio":
+            return _kept(part.type, part.mime_type, part.data)
+        case "resource":
+            mime = part.resource.mime_type or "application/octet-stream"
+            return _kept(_kind(mime), mime, part.resource.blob)
+        case "resource_link":
+            mime = part.mime_type or "application/octet-stream"
+            caption = part.title or part.description or part.name
+            return sdk.Attachment(_kind(mime), mime, part.uri[:MAX_ADDRESS], caption[:MAX_ADDRESS], part.size)
+    return None
+
+
+def _kind(mime: str) -> str:
+    kind = mime.partition("/")[0]
+    return kind if kind in ("image", "audio", "video") else "file"
+
+
+def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
+    if len(data) > MAX_BYTES * 4 // 3 + 4:
+        raise Fault("EMSGSIZE", f"the MCP server answered with a file of over {MAX_BYTES >> 20} MiB")
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise Fault("EPROTO", "the MCP server answered with a file that is no base64") from None
+    with _filing:
+        if not _folder or not os.path.isdir(_folder[0]):
+            _folder[:] = [tempfile.mkdtemp(prefix="ctx-mcp-")]
+        number, path = tempfile.mkstemp(mimetypes.guess_extension(mime) or "", "", _folder[0])
+        with open(number, "wb") as file:
+            file.write(content)
+        _files.append(path)
+        while len(_files) > MAX_FILES:
+            with suppress(OSError):
+                os.unlink(_files.popleft())
+    return sdk.Attachment(kind, mime, path, None, len(content))
+
+
+def of_resource(said: dict[str, Any]) -> sdk.ToolResult:
+    """Returns what resources/read has said: texts, and bytes as files."""
+    texts: list[str] = []
+    media: list[sdk.Attachment] = []
+    for part in said.get("contents", [])[:MAX_PARTS]:
+        mime = str(part.get("mimeType") or "application/octet-stream")
+        if "blob" in part:
+            media.append(_kept(_kind(mime), mime, str(part["blob"])))
+        else:
+            texts.append(str(part.get("text", "")))
+    return sdk.ToolResult("\n".join(texts), tuple(media))

@@ -1,0 +1,121 @@
+"""The questions of an MCP server to the client of a session.
+
+Main path: the SDK's client calls one of `callbacks`. The question goes out with a number (`put`), and waits
+for `answer`, which comes by a run of its own.
+
+Rules: a question that nobody hears, and one of a session that ends, is refused with a sentence. Nothing here
+judges an answer: who asked has a schema for it.
+This file must never know how a message reaches the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from mcp.client.session import ClientRequestContext
+from mcp_types import (
+    INVALID_REQUEST,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+    Result,
+)
+from pydantic import BaseModel, ValidationError
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import (
+    ELICITATION,
+    HANDSHAKE,
+    QUESTIONS,
+    ROOTS,
+    SAMPLING,
+    McpSession,
+    ServerAnswer,
+    ServerMessage,
+)
+
+MAX_OPEN = 100  # questions at a time
+_GONE = "the client that could be asked has gone"
+R = TypeVar("R", bound=Result)
+
+
+class Asking:
+    """The questions of one connection."""
+
+    def __init__(self, session: McpSession, put: Callable[[ServerMessage], bool]) -> None:
+        self._session = session
+        self._put = put
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: dict[int, asyncio.Future[ServerAnswer]] = {}
+        self._last = 0
+
+    @property
+    def answered(self) -> frozenset[str]:
+        return frozenset(QUESTIONS[each] for each in QUESTIONS if each in self._session.can)
+
+    def callbacks(self) -> dict[str, Any]:
+        """The arguments of the SDK's client by which it declares what can be asked."""
+        self._loop = asyncio.get_running_loop()
+        asked = {
+            "elicitation": ("elicitation_callback", self._elicit),
+            "sampling": ("sampling_callback", self._sample),
+            "roots": ("list_roots_callback", self._roots),
+        }
+        return dict(asked[each] for each in asked if each in self._session.can)
+
+    @property
+    def mode(self) -> Literal["legacy", "auto"]:
+        """The version for a session: the newer of the protocol has no way to ask a client of the older."""
+        return "legacy" if HANDSHAKE in self._session.can else "auto"
+
+    def answer(self, number: int, answer: ServerAnswer) -> None:
+        """From the thread of a run."""
+
+        def settle() -> None:
+            if (waiting := self._open.get(number)) is not None and not waiting.done():
+                waiting.set_result(answer)
+
+        if number not in self._open or self._loop is None:
+            raise Fault("ENOENT", f"no question {number} is open")
+        self._loop.call_soon_threadsafe(settle)
+
+    async def _elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        return await self._asked(ELICITATION, params, ElicitResult)
+
+    async def _sample(
+        self, _: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
+        said = await self._asked(SAMPLING, params, CreateMessageResultWithTools)
+        if isinstance(said, ErrorData) or isinstance(said.content, list):
+            return said
+        return CreateMessageResult.model_validate(said.model_dump(by_alias=True), by_name=False)
+
+    async def _roots(self, _: ClientRequestContext) -> ListRootsResult | ErrorData:
+        return await self._asked(ROOTS, None, ListRootsResult)
+
+    async def _asked(self, method: str, params: BaseModel | None, kind: type[R]) -> R | ErrorData:
+        if len(self._open) >= MAX_OPEN:
+            return ErrorData(code=INVALID_REQUEST, message=f"{MAX_OPEN} questions are open already")
+        self._last += 1
+        number = self._last
+        waiting = self._open[number] = asyncio.get_running_loop().create_future()
+        try:
+            said = params.model_dump(by_alias=True, mode="json", exclude_none=True) if params else {}
+            if not self._put(ServerMessage(method, said, number)):
+                return ErrorData(code=INVALID_REQUEST, message=_GONE)
+            answer = await waiting
+        finally:
+            del self._open[number]
+        if answer.error is not None:
+            return ErrorData(code=answer.error.code, message=answer.error.message, data=answer.error.data)
+        try:
+            return kind.model_validate(answer.result or {}, by_name=False)
+        except ValidationError as wrong:
+            why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors())
+            return ErrorData(code=INVALID_REQUEST, message=f"the client's answer is wrong: {why}"[:1000])

