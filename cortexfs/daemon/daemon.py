@@ -61,7 +61,7 @@ from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.secrets import Secrets
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.guests import Arrivals
-from cortexfs.plugins import mcp_servers, mcp_watch
+from cortexfs.plugins import mcp_logins, mcp_servers, mcp_watch
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.command_file import Commands
 from cortexfs.plugins.description_cache import Descriptions
@@ -223,6 +223,7 @@ class Daemon:
         self.secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
         self.servers = mcp_servers.Servers(config.directory, config.state)
         self.providers = Providers(config.directory, config.state)
+        self.logins = mcp_logins.Logins(self.servers, lambda: self.reload.renew())
         self.reload = Reload(self)
         self._stop = trio.Event()
 
@@ -276,6 +277,7 @@ class Daemon:
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)
             await services.start(self.watch.run)
+            await services.start(self.logins.run)
             services.start_soon(terms.retain, self.sessions, self.config)
             await self.reload.begin()
             services.start_soon(self.reload.check_agents)

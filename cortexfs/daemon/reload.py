@@ -63,6 +63,7 @@ class Reload:
             await self._take_over()
             self.count = self.begun
             self._daemon.watch.again()
+            self._daemon.logins.again()
 
     async def renew(self) -> None:
         """A plugin has other tools, without anybody's having told us."""

@@ -92,7 +92,7 @@ def has_changed(plugin: hostcalls.Plugin) -> bool:
 
 def reset(plugin: hostcalls.Plugin) -> None:
     """Have a plugin that is loaded go on with the settings that this one has."""
-    tools.reset(plugin)
+    (mcptools if plugin.kind == MCP_SERVER else tools).reset(plugin)
 
 
 def news(tool: sdk.Tool) -> str:

@@ -21,6 +21,7 @@ import msgspec
 from cortexfs.core import hostcalls, tomltext
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.manifest import mcp_server
+from cortexfs.core.manifest.mcp_login import McpLogin
 from cortexfs.core.manifest.mcp_server import KIND, McpServer, McpTarget
 from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
 from cortexfs.models.providers.secrets import Secrets, checked
@@ -29,6 +30,7 @@ from cortexfs.version import VERSION
 
 FOLDER = "mcp"
 SUFFIX = ".toml"
+LOGIN = "login"  # the end of the name of a secret
 PREFIX = "mcp:"  # of the plugin's name; no installed plugin can be called so
 MAX_FILE = 1 << 20
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -93,7 +95,7 @@ class Servers:
         for other in self.names():
             with contextlib.suppress(Fault):
                 server = self._read(self._folder / f"{other}{SUFFIX}")
-                wanted |= {*server.secret_env.values(), *server.secret_headers.values()}
+                wanted |= {*server.secret_env.values(), *server.secret_headers.values(), server.login}
         theirs = tuple(mcp_server.secret_of(one, "") for one in self.names() if one.startswith(f"{name}."))
         for secret in self._secrets.names():
             own = secret.startswith(mcp_server.secret_of(name, "")) and not secret.startswith(theirs)
@@ -126,11 +128,42 @@ class Servers:
             environment=base | server.env | self._named(server.secret_env),
             url=server.url,
             headers=server.headers | self._named(server.secret_headers),
+            bearer=self._bearer(name, server),
             tools=server.tools,
             timeout=server.timeout_secs,
             client=VERSION,
         )
         return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode())
+
+    # -- logins
+
+    def login(self, name: str, server: McpServer) -> McpLogin | None:
+        """The login that is kept for a server; None where there is none."""
+        kept = self._secrets.get(server.login, words=True) if server.login else ""
+        try:
+            found = msgspec.json.decode(kept, type=McpLogin) if kept else None
+        except msgspec.MsgspecError:
+            found = None
+        return found if found is not None and found.url == server.url else None
+
+    def keep_login(self, name: str, login: McpLogin) -> None:
+        secret = mcp_server.secret_of(name, LOGIN)
+        self._secrets.set(secret, msgspec.json.encode(login), words=True)
+        if (server := self.read(name)).login != secret:
+            changed = msgspec.structs.replace(server, login=secret)
+            whole_files.replace(self.path(name), [text(changed).encode()], 0o600)
+
+    def forget_login(self, name: str) -> None:
+        changed = msgspec.structs.replace(self.read(name), login="")
+        whole_files.replace(self.path(name), [text(changed).encode()], 0o600)
+        self._sweep(name)
+
+    def _bearer(self, name: str, server: McpServer) -> str:
+        if not server.login:
+            return ""
+        if (login := self.login(name, server)) is None:
+            raise Fault("EACCES", f"its login is gone; log in again: ctx mcp login {name}")
+        return login.access_token
 
     def _named(self, wanted: Mapping[str, str]) -> dict[str, str]:
         found = {key: self._secrets.get(secret, words=True) for key, secret in wanted.items()}

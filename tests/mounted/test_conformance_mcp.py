@@ -109,3 +109,27 @@ def test_server(judged: dict[str, tuple[int, int, str]], scenario: str) -> None:
 
 def test_no_scenario_is_forgotten(judged: dict[str, tuple[int, int, str]]) -> None:
     assert judged.keys() == set(SERVER)
+
+
+CLIENT = """
+initialize tools_call elicitation-sep1034-client-defaults sse-retry auth/metadata-default auth/metadata-var1
+auth/metadata-var2 auth/metadata-var3 auth/basic-cimd auth/scope-from-www-authenticate
+auth/scope-from-scopes-supported auth/scope-omitted-when-undefined auth/scope-step-up auth/scope-retry-limit
+auth/token-endpoint-auth-basic auth/token-endpoint-auth-post auth/token-endpoint-auth-none
+auth/pre-registration auth/2025-03-26-oauth-endpoint-fallback
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("scenario", CLIENT)
+def test_client(place: Ctx, suite: list[str], scenario: str) -> None:
+    driver = HERE / "mcp_conforming_client.py"
+    program = f"{sys.executable} {driver} {place.python} -I -m cortexfs.cli.main"
+    done = subprocess.run(
+        [*suite, "client", "--command", program, "--scenario", scenario],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=place.environ | {"PATH": os.environ["PATH"], "HOME": str(place.work)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "OVERALL: PASSED" in done.stdout + done.stderr

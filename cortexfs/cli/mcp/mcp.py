@@ -112,6 +112,11 @@ def _given(file: str | None) -> str | None:
 _ALONE = "for it; a KEY alone is a secret, and is read from standard input"
 _HTTP = f"use streamable HTTP; HOST is {HOST} by default, PORT 0 any free port"
 _TOKEN_FILE = f"the bearer token for --http (default: {TOKEN}, else a new one, which is printed)"
+_ANY = (
+    ROOT,
+    JSON,
+    arg("--header", "KEY:VALUE", f"of a URL: a header {_ALONE}", action="append", default=[]),
+)
 VERBS = {
     "serve": Command(
         serve,
@@ -155,6 +160,58 @@ VERBS = {
         "make the tools of an MCP server tools of the mount",
         usage="%(prog)s [options] NAME (--url URL | -- COMMAND [ARGS])",
         takes_command=True,
+    ),
+    "call": Command(
+        "mcp.call.call",
+        (
+            *_ANY,
+            flag("--yes", "answer what the server asks with its defaults"),
+            arg("server", "SERVER", "its name in: ctx mcp list, its URL, or its command line as one word"),
+            arg("tool", "TOOL", "the tool, by the server's name for it"),
+            arg("words", "ARGS", "as those of any tool", nargs=argparse.REMAINDER),
+        ),
+        (
+            "ctx mcp call time get_current_time --timezone Asia/Tokyo",
+            "ctx mcp call 'uvx mcp-server-time' get_current_time timezone=Asia/Tokyo",
+            "ctx mcp call https://mcp.example.com/mcp search --query cortex",
+        ),
+        "call a tool of an MCP server, added or not",
+    ),
+    "inspect": Command(
+        "mcp.call.inspect",
+        (
+            *_ANY,
+            arg("server", "SERVER", "its name in: ctx mcp list, or its URL", nargs="?"),
+        ),
+        (
+            "ctx mcp inspect -- npx -y @modelcontextprotocol/server-everything",
+            "ctx mcp inspect time --json",
+        ),
+        "show what an MCP server offers, added or not",
+        usage="%(prog)s [options] (SERVER | URL | -- COMMAND [ARGS])",
+        takes_command=True,
+    ),
+    "login": Command(
+        "mcp.login.login",
+        (
+            *MOUNTED,
+            arg("name", "SERVER", "its name in: ctx mcp list"),
+            arg("--scope", "SCOPE", "ask for this right, too", action="append", default=[]),
+            arg("--client-id", "ID", "of a client that was registered by hand"),
+            flag("--client-secret", "its secret is typed, or read from standard input"),
+            arg("--client-auth", None, "how it is shown", choices=("basic", "post"), default="basic"),
+            arg("--client-metadata", "URL", "of a document that describes this client"),
+            arg("--port", "PORT", "to which the browser comes back (default: any)", type=int, default=0),
+            flag("--no-browser", "print the address, and open nothing"),
+        ),
+        ("ctx mcp login docs", "ctx mcp login docs --scope 'files:read files:write'"),
+        "log in at an MCP server that wants it (OAuth)",
+    ),
+    "logout": Command(
+        "mcp.login.logout",
+        (*MOUNTED, arg("name", "SERVER", "its name in: ctx mcp list")),
+        ("ctx mcp logout docs",),
+        "forget the login at an MCP server",
     ),
     "remove": Command(
         "mcp.servers.remove",

@@ -103,9 +103,9 @@ def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
     mcp_server.checked(server)  # before anything is asked
     given = {"env": _pairs(options.env, "="), "headers": _pairs(options.header, ":")}
     alone = [key for pairs in given.values() for key, value in pairs.items() if value is None]
-    typed = _typed(alone)
+    said = typed(alone)
     filled = {
-        field: {key: typed[key] if value is None else value for key, value in pairs.items()}
+        field: {key: said[key] if value is None else value for key, value in pairs.items()}
         for field, pairs in given.items()
     }
     return mcp_server.checked(msgspec.structs.replace(server, **filled)), set(alone)
@@ -122,7 +122,7 @@ def _pairs(given: list[str], sign: str) -> dict[str, str | None]:
     return pairs
 
 
-def _typed(keys: list[str]) -> dict[str, str]:
+def typed(keys: list[str]) -> dict[str, str]:
     """Values that are piped, one a line, or typed without being shown."""
     if not keys:
         return {}

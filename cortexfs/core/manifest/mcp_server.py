@@ -35,6 +35,7 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     url: str = ""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     secret_headers: dict[str, str] = msgspec.field(default_factory=dict)
+    login: str = ""  # the name of the secret that `ctx mcp login` keeps
     tools: tuple[str, ...] = ()  # patterns of their names on the server; all without them
     timeout_secs: int | None = None
     enabled: bool = True
@@ -49,6 +50,7 @@ class McpTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     url: str = ""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
+    bearer: str = ""  # a token that is renewed now and then
     tools: tuple[str, ...] = ()
     timeout: int | None = None
     client: str = ""  # our own version
@@ -67,6 +69,8 @@ def checked(server: McpServer) -> McpServer:
         raise Fault("EINVAL", "it needs command, for a program, or url, for a server that runs; one of them")
     if server.url:
         _check_url(server.url)
+    elif server.login:
+        raise Fault("EINVAL", "login is for a server with url")
     if server.timeout_secs is not None and not 0 < server.timeout_secs <= MAX_SECONDS:
         raise Fault("EINVAL", f"timeout_secs is from 1 to {MAX_SECONDS}")
     for field, grammar in (("env", _VARIABLE), ("secret_env", _VARIABLE), ("headers", _HEADER),

@@ -20,6 +20,8 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import LOAD_SECONDS
 from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
+from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, DeclaredProcessTool, Manifest
 from cortexfs.core.manifestjson.fields import CommandField
 
@@ -133,7 +135,7 @@ class RpcEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
 
 
-Target: TypeAlias = Programs | Library | EsmModule | WasmModule | RpcEndpoint
+Target: TypeAlias = Programs | Library | EsmModule | WasmModule | RpcEndpoint | McpTarget
 _Declared = TypeVar("_Declared", bound=Target)
 
 
@@ -206,8 +208,14 @@ def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
 
 
 def differ_by_settings(old: hostcalls.Plugin, new: hostcalls.Plugin) -> bool:
-    """Returns True if both are one module with other settings, which its host can be told."""
-    if old.kind != ESM or old == new or replace(old, target="") != replace(new, target=""):
+    """Returns True if both are one module with other settings, or one MCP server with another token, which
+    its host can be told."""
+    if old == new or replace(old, target="") != replace(new, target=""):
+        return False
+    if old.kind == MCP_SERVER:
+        servers = [declared(each, McpTarget) for each in (old, new)]
+        return replace(servers[0], bearer="") == replace(servers[1], bearer="")
+    if old.kind != ESM:
         return False
     both = [declared(each, EsmModule) for each in (old, new)]
     return replace(both[0], config={}) == replace(both[1], config={})

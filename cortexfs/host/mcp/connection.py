@@ -83,7 +83,7 @@ class Link:
         self, told: McpTarget, changed: Callable[[list[Tool]], None], session: McpSession | None = None
     ) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
-        self._told = told
+        self.told = told
         self._info = Implementation(name="cortexfs", version=told.client)
         self._changed = changed
         self._opened: Future[list[Tool]] = Future()
@@ -194,7 +194,7 @@ class Link:
         return item
 
     def _hear(self, runtime: sdk.ToolRuntime, message: ServerMessage) -> None:
-        pass_on(runtime, self._told.name, message, as_it_is=self.asking is not None)
+        pass_on(runtime, self.told.name, message, as_it_is=self.asking is not None)
 
     def _tell(self, message: ServerMessage) -> bool:
         """Give a message to a call that goes on, or to who listens; whether there is one."""
@@ -258,8 +258,8 @@ class Link:
 
     async def _serve(self) -> None:
         assert self._closing is not None
-        self._pipe = Pipe(self._told, self._judge) if self._told.command else None
-        way = self._pipe or http.transport(self._told, self._judge)
+        self._pipe = Pipe(self.told, self._judge) if self.told.command else None
+        way = self._pipe or http.transport(self.told, self._judge, lambda: self.told.bearer)
         try:
             asked: dict[str, Any] = {}
             if self.asking is not None:
@@ -354,17 +354,17 @@ class Link:
         if isinstance(error, BaseExceptionGroup):
             return self._failure(error.exceptions[0])
         if isinstance(error, Fault):
-            return Fault(error.code, f"the MCP server {self._told.name}: {error.message}")
+            return Fault(error.code, f"the MCP server {self.told.name}: {error.message}")
         if self._judge.refused:
             self.is_open = False
-            return self._fault("EACCES", f"answers HTTP {self._judge.refused}; see its headers and secrets")
+            return self._fault("EACCES", self._judge.refusal_of_credentials(self.told.name))
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
             if self._pipe is None and error.code not in _ANSWERS:
                 # Of a session that has ended nothing else is told; the next call begins another.
                 self.is_open = False
             code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
             said = ServerError(error.code, error.message, error.data)
-            return ServerSays(code, f"the MCP server {self._told.name} says: {error}", said)
+            return ServerSays(code, f"the MCP server {self.told.name} says: {error}", said)
         if isinstance(error, httpx2.HTTPError | OSError):
             self.is_open = False
             return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
@@ -379,7 +379,7 @@ class Link:
         return self._fault("EPROTO", self._judge.why or "ended the connection")
 
     def _fault(self, code: str, what: str) -> Fault:
-        return Fault(code, f"the MCP server {self._told.name} {what}")
+        return Fault(code, f"the MCP server {self.told.name} {what}")
 
 
 def _put_some(items: _Items, message: ServerMessage) -> None:

@@ -6,7 +6,7 @@ This file must never know what is said.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -21,15 +21,16 @@ from cortexfs.host.mcp.limits import Judge, McpViolation
 CONNECT_SECONDS = 30.0  # answers have the time of their call
 
 REFUSALS = (401, 403)
+MAX_CHALLENGE = 2000
 MAX_ANSWER = 32 << 20  # as a line of a program's
 
 
 @asynccontextmanager
-async def transport(told: McpTarget, judge: Judge) -> AsyncIterator[Any]:
-    """The SDK's transport, with somebody who judges what comes."""
+async def transport(told: McpTarget, judge: Judge, bearer: Callable[[], str]) -> AsyncIterator[Any]:
+    """The SDK's transport, with somebody who judges what comes. `bearer` is the token of now, if any."""
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
     client = httpx2.AsyncClient(
-        headers=told.headers, timeout=timeout, transport=BoundedTransport(judge), trust_env=False
+        headers=told.headers, timeout=timeout, transport=BoundedTransport(judge, bearer), trust_env=False
     )
     async with client, streamable_http_client(told.url, http_client=client) as (heard, said):
         out, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -65,14 +66,18 @@ class TooLong(httpx2.ReadError):
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, bearer: Callable[[], str]) -> None:
         super().__init__()
         self._judge = judge
+        self._bearer = bearer
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
+        if token := self._bearer():
+            request.headers["Authorization"] = f"Bearer {token}"
         response = await super().handle_async_request(request)
         self._judge.refused = response.status_code if response.status_code in REFUSALS else 0
+        self._judge.challenge = response.headers.get("www-authenticate", "")[:MAX_CHALLENGE]
         response.headers.pop("Content-Encoding", None)  # nor is anything unpacked, to be larger than it came
         if response.headers.get("content-type", "").partition(";")[0].strip() != "text/event-stream":
             assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -91,6 +91,14 @@ class Keeper:
                 self._sessions.pop(each).close()
         return known
 
+    def renew(self, told: McpTarget) -> None:
+        """Have the connections go on with the token that this one has."""
+        with self._lock:
+            for each in (self, *self._sessions.values()):
+                each.told = told
+                if each._link is not None:
+                    each._link.told = told
+
     def leave(self, keeper: Keeper) -> None:
         """End a session."""
         if keeper.session is not None:

@@ -7,6 +7,8 @@ This file must never know transports, tools or calls.
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from collections import deque
 from collections.abc import Collection
@@ -34,6 +36,11 @@ QUESTIONS = {
 }
 
 
+FORBIDDEN = 403
+_SCOPE = re.compile(r'error="?insufficient_scope.*scope="([\x21\x23-\x5b\x5d-\x7e ]{1,500})"|'
+                    r'scope="([\x21\x23-\x5b\x5d-\x7e ]{1,500})".*error="?insufficient_scope')  # fmt: skip
+
+
 class McpViolation(Exception):
     """The server did something that no server does."""
 
@@ -54,6 +61,7 @@ class Judge:
         self._answered = answered
         self.why = ""
         self.refused = 0  # an HTTP status that means the credentials
+        self.challenge = ""  # and what it asks for
         self._asked: set[int | str] = set()
         self._late: deque[int | str | None] = deque(maxlen=MAX_LATE)
         self._allowance, self._at = float(BURST), time.monotonic()
@@ -69,6 +77,15 @@ class Judge:
 
     def gave_up(self, number: int | str | None) -> None:
         self._late.append(number)
+
+    def refusal_of_credentials(self, server: str) -> str:
+        """The end of a sentence about an HTTP status, with what mends it."""
+        login = f"ctx mcp login {server}"
+        if self.refused == FORBIDDEN and (wanted := _SCOPE.search(self.challenge)):
+            scope = shlex.quote(wanted[1] or wanted[2])
+            return f"wants more rights than your login has; run: {login} --scope {scope}"
+        mend = f"log in ({login}), or see its headers and secrets"
+        return f"answers HTTP {self.refused}; {mend}"
 
     def refusal(self, message: JSONRPCMessage) -> JSONRPCError | None:
         """The answer to a question that nobody here answers."""

@@ -135,6 +135,11 @@ def _free(wanted: str, taken: set[str]) -> str:
     return name
 
 
+def reset(plugin: hostcalls.Plugin) -> None:
+    """Go on with another token."""
+    _keeper(plugin).renew(told_of(plugin))
+
+
 def drop_all() -> None:
     """Close the connections before the process ends."""
     for keeper in list(_keepers.values()):

@@ -23,6 +23,7 @@ from cortexfs.state import believed, no_links, whole_files
 
 FOLDER = "secrets"
 MAX_KEY = 8192  # some are tokens with claims
+MAX_WORDS = 65536  # of what a server is told: a login has several
 COMMAND_SECONDS = 30.0  # a password manager may ask somebody to confirm
 
 
@@ -66,7 +67,8 @@ class Secrets:
         mend = f"put another one there with: ctx provider secret set {name}"
         with os_faults(f"the key of {name} cannot be read"):
             try:
-                data = believed.secret(path, MAX_KEY + 1, f"the key of {name} was", mend)
+                most = (MAX_WORDS if words else MAX_KEY) + 1
+                data = believed.secret(path, most, f"the key of {name} was", mend)
             except FileNotFoundError:
                 return ""
         return checked(data, f"the key of {name}", words=words)
@@ -89,8 +91,8 @@ def checked(data: bytes, what: str, *, words: bool = False) -> str:
     text = data.decode("latin-1").strip("\r\n \t")
     if not text:
         raise Fault("EINVAL", f"{what} is empty")
-    if len(text) > MAX_KEY:
-        raise Fault("EINVAL", f"{what} is longer than {MAX_KEY} characters")
+    if len(text) > (most := MAX_WORDS if words else MAX_KEY):
+        raise Fault("EINVAL", f"{what} is longer than {most} characters")
     if not text.isascii() or not text.isprintable() or (" " in text and not words):
         raise Fault("EINVAL", f"{what} is not one {'line' if words else 'word'} of visible ASCII characters")
     return text

@@ -1,0 +1,210 @@
+"""`ctx mcp call` and `ctx mcp inspect`: an MCP server used from a shell, added or not.
+
+Rules: one that was added is used by way of the mount, which decides; any other is a program of the user's, or
+an address. Standard output has the answer alone. A question of the server's is asked on a terminal, and its
+defaults are the answer with --yes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cortexfs.cli import mounts, output
+from cortexfs.core import forms
+from cortexfs.core.arguments import parse
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.jsontext import nearest
+from cortexfs.core.manifest.mcp_server import is_secret
+from cortexfs.core.mcp_session import OBJECT
+from cortexfs.core.safe_text import one_line
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult, Tool
+
+    from cortexfs.mcp.client import McpPlace
+
+EXIT_FAILED = 1
+MAX_PAGES = 100
+MAX_ABOUT = 100  # characters of a description in a list
+
+
+def call(options: argparse.Namespace) -> int:
+    from cortexfs.mcp import client as mcpclient
+
+    async def use(client: Client) -> CallToolResult:
+        tools = {tool.name: tool for tool in await _tools(client)}
+        if options.tool not in tools:
+            known = nearest(options.tool, tools)
+            raise Fault("ENOENT", f"{options.server} has no tool {options.tool!r}{known}")
+        words = [os.fsencode(word) for word in options.words]
+        given = parse.tool_input(words, tools[options.tool].input_schema, _piped)
+
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            output.say(f"{message or ''} {progress:g}{f'/{total:g}' if total else ''}".strip())
+
+        return await client.call_tool(options.tool, given, progress_callback=progress)
+
+    said = mcpclient.used(_place(options), use, _asking(options.yes), output.say)
+    if options.json:
+        output.emit(said.model_dump(by_alias=True, mode="json", exclude_none=True))
+    else:
+        _show(said)
+    return EXIT_FAILED if said.is_error else EXIT_OK
+
+
+def inspect(options: argparse.Namespace) -> int:
+    from cortexfs.mcp import client as mcpclient
+
+    async def use(client: Client) -> dict[str, Any]:
+        info, can = client.session.server_info, client.session.server_capabilities
+        found: dict[str, Any] = {
+            "server": info.model_dump(exclude_none=True) if info else {},
+            "protocol": client.protocol_version,
+            "instructions": client.session.instructions,
+            "tools": [_plain(tool) for tool in await _tools(client)],
+        }
+        if can and can.resources:
+            found["resources"] = [_plain(one) for one in (await client.list_resources()).resources]
+            listed = await client.list_resource_templates()
+            found["templates"] = [_plain(one) for one in listed.resource_templates]
+        if can and can.prompts:
+            found["prompts"] = [_plain(one) for one in (await client.list_prompts()).prompts]
+        return found
+
+    options.server, *rest = options.command or [options.server]
+    options.rest = rest
+    found = mcpclient.used(_place(options), use, _asking(False), output.say)
+    if options.json:
+        output.emit(found)
+    else:
+        _print(found)
+    return EXIT_OK
+
+
+def _place(options: argparse.Namespace) -> McpPlace:
+    """The server that the words mean: an address, one of the mount, or a command line."""
+    from cortexfs.mcp.client import McpPlace, of_mount
+
+    server, rest = options.server, getattr(options, "rest", [])
+    if server is None:
+        raise Fault("EINVAL", "say which server: its name, its URL, or at the end -- COMMAND [ARGS]")
+    if server.startswith(("http://", "https://")):
+        return McpPlace(url=server, headers=_headers(options.header))
+    if not rest and (root := _root_of(options.root, server)):
+        os.environ["CTX_ROOT"] = root
+        return of_mount(server)
+    return McpPlace(command=(*shlex.split(server), *rest) if not rest else (server, *rest))
+
+
+def _root_of(given: str | None, name: str) -> str | None:
+    """The mount that has this server."""
+    try:
+        root = mounts.answering(given)
+    except Fault:
+        if given:
+            raise
+        return None  # it needs none for what is not added
+    return root if os.path.exists(f"{root}/tool/{name}.{OBJECT}") else None
+
+
+def _headers(given: list[str]) -> Mapping[str, str]:
+    pairs = {}
+    for each in given:
+        key, found, value = each.partition(":")
+        if found and is_secret(key):
+            why = f"{key} looks like a secret, and every user of this machine can read arguments"
+            raise Fault("EINVAL", f"{why}; write {key} alone, and its value is read from standard input")
+        pairs[key.strip()] = value.strip() if found else sys.stdin.readline().strip()
+    return pairs
+
+
+async def _tools(client: Client) -> list[Tool]:
+    found: list[Tool] = []
+    cursor = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        if not (cursor := page.next_cursor):
+            break
+    return found
+
+
+def _piped() -> bytes:
+    return b"" if sys.stdin.isatty() else sys.stdin.buffer.read(parse.MAX_INPUT + 1)
+
+
+def _asking(agrees: bool) -> Any:
+    def asked(message: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        form = forms.fields(schema)
+        if agrees:
+            return forms.defaults(form)
+        if not sys.stdin.isatty():
+            output.say(f"the server asks: {one_line(message)}; answer on a terminal, or say --yes")
+            return None
+        output.say(one_line(message))
+        try:
+            return forms.filled(form, _typed)
+        except (EOFError, KeyboardInterrupt):
+            return None
+
+    return asked
+
+
+def _typed(field: forms.FormField) -> Any:
+    for number, (value, title) in enumerate(field.choices, 1):
+        output.say(f"  {number} {title}" + (f" ({value})" if title != value else ""))
+    hint = f" [{field.default}]" if field.default is not None else "" if field.required else " (may be empty)"
+    while True:
+        print(f"{field.label}{hint}: ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        try:
+            return field.read(line)
+        except Fault as fault:
+            output.say(fault.message)
+
+
+def _show(said: CallToolResult) -> None:
+    stream = sys.stderr if said.is_error else sys.stdout
+    for part in said.content:
+        if part.type == "text":
+            print(part.text, file=stream)
+        elif part.type == "resource" and (text := getattr(part.resource, "text", None)) is not None:
+            print(text, file=stream)
+        elif part.type == "resource_link":
+            print(part.uri, file=stream)
+        else:
+            output.say(f"an answer of the kind {part.type} is left out; --json has it")
+    if not said.content and said.structured_content is not None:
+        output.emit(said.structured_content)
+
+
+def _plain(one: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = one.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return plain
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    server = found["server"]
+    print(
+        f"{server.get('title') or server.get('name', '')} {server.get('version', '')} ({found['protocol']})"
+    )
+    if found["instructions"]:
+        print(one_line(found["instructions"]))
+    for kind, key in (
+        ("tools", "name"),
+        ("resources", "uri"),
+        ("templates", "uriTemplate"),
+        ("prompts", "name"),
+    ):
+        rows = [(one[key], one_line(one.get("description", ""))[:MAX_ABOUT]) for one in found.get(kind, [])]
+        if rows:
+            print()
+            output.table((kind, "description"), rows)

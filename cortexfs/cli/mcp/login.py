@@ -1,0 +1,70 @@
+"""`ctx mcp login` and `logout`: at MCP servers that want one (OAuth).
+
+Rules: a token is shown to nobody, and is kept as a secret of the server. A browser is opened where a person
+sits at a terminal, and the address is printed in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import webbrowser
+
+from cortexfs.cli import output, parser, reload
+from cortexfs.cli.daemons import places_of
+from cortexfs.cli.mcp.servers import typed
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.manifest.mcp_server import McpServer
+from cortexfs.plugins.mcp_servers import Servers
+
+SECRET = "the client's secret"
+
+
+def login(options: argparse.Namespace) -> int:
+    import anyio
+
+    from cortexfs.mcp.login import LoginWish, logged_in
+
+    servers, server = _known(options)
+    if not server.url:
+        raise Fault("EINVAL", f"{options.name} is a program, which logs in by itself")
+    secret = typed([SECRET])[SECRET] if options.client_secret else ""
+    wish = LoginWish(
+        tuple(scope for each in options.scope for scope in each.split()),
+        options.client_id or "",
+        secret,
+        f"client_secret_{options.client_auth}",
+        options.client_metadata or "",
+        options.port,
+    )
+
+    def browse(address: str) -> None:
+        output.say(f"log in there: {address}")
+        if not options.no_browser and (sys.stderr.isatty() or os.environ.get("BROWSER")):
+            webbrowser.open(address)
+
+    found = anyio.run(logged_in, server.url, wish, browse)
+    if found is None:
+        output.say(f"{options.name} wants no login")
+        return EXIT_OK
+    servers.keep_login(options.name, found)
+    output.say(f"logged in at {options.name}; {reload.told(options.root)}")
+    return EXIT_OK
+
+
+def logout(options: argparse.Namespace) -> int:
+    servers, server = _known(options)
+    if not server.login:
+        raise Fault("ENOENT", f"there is no login at {options.name}")
+    servers.forget_login(options.name)
+    output.say(f"the login at {options.name} is gone from here; {reload.told(options.root)}")
+    return EXIT_OK
+
+
+def _known(options: argparse.Namespace) -> tuple[Servers, McpServer]:
+    where = places_of(options)
+    servers = Servers(where.config, where.state)
+    if options.name not in (known := servers.names()):
+        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{parser.nearest(options.name, known)}")
+    return servers, servers.read(options.name)

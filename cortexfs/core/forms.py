@@ -1,0 +1,122 @@
+"""Forms that a server asks a person to fill in: the flat schemas of MCP's elicitation, and answers to them.
+
+Rules: a schema is a stranger's word: what is no field of these kinds is EINVAL. An empty answer is the
+default, and where there is none it is left out, if it may be.
+This file must never know how a person is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.safe_text import one_line
+
+MAX_FIELDS = 100
+MAX_LABEL = 300
+_TRUE, _FALSE = ("y", "yes", "true", "1"), ("n", "no", "false", "0")
+
+
+class FormField(NamedTuple):
+    name: str
+    label: str
+    kind: str  # string, integer, number, boolean, choice or choices
+    required: bool
+    default: Any = None
+    choices: tuple[tuple[str, str], ...] = ()  # values and their titles
+
+    def read(self, text: str) -> Any:
+        """The value that a person means; EINVAL says why it cannot be one. None is no answer."""
+        text = text.strip()
+        if not text:
+            if self.default is None and self.required:
+                raise Fault("EINVAL", f"{self.name} has to be answered")
+            return self.default
+        return _READERS[self.kind](self, text)
+
+
+def fields(schema: Mapping[str, Any]) -> list[FormField]:
+    asked = schema.get("properties")
+    if not isinstance(asked, dict) or len(asked) > MAX_FIELDS:
+        raise Fault("EINVAL", f"the server asks for no form, or for one of over {MAX_FIELDS} fields")
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    return [_field(str(name), one, name in needed) for name, one in asked.items()]
+
+
+def defaults(form: list[FormField]) -> dict[str, Any]:
+    """The answer of a person who agrees to what is proposed; EINVAL where something has to be said."""
+    return filled(form, lambda field: field.read(""))
+
+
+def filled(form: list[FormField], ask: Callable[[FormField], Any]) -> dict[str, Any]:
+    found = {field.name: ask(field) for field in form}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _field(name: str, said: Any, required: bool) -> FormField:
+    if not isinstance(said, dict):
+        raise Fault("EINVAL", f"the server's form has a field {name!r} that is none")
+    label = one_line(str(said.get("title") or said.get("description") or name))[:MAX_LABEL]
+    kind, choices = str(said.get("type")), _choices(said)
+    if kind == "array":
+        items = said.get("items")
+        kind, choices = "choices", _choices(items if isinstance(items, dict) else {})
+    elif choices:
+        kind = "choice"
+    if kind not in _READERS or (kind == "choices" and not choices):
+        raise Fault("EINVAL", f"the server's form asks for {name!r} as {kind}, which no form has")
+    return FormField(name, label, kind, required, said.get("default"), choices)
+
+
+def _choices(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    titled = said.get("oneOf") or said.get("anyOf")
+    if isinstance(titled, list):
+        pairs = [(one.get("const"), one.get("title")) for one in titled if isinstance(one, dict)]
+    else:
+        values = said.get("enum")
+        titles = said.get("enumNames")
+        values = values if isinstance(values, list) else []
+        named = isinstance(titles, list) and len(titles) == len(values)
+        pairs = [*zip(values, titles if named else values, strict=True)]  # type: ignore[arg-type]
+    return tuple((str(value), one_line(str(title or value))[:MAX_LABEL]) for value, title in pairs)
+
+
+def _number(field: FormField, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Fault("EINVAL", f"{field.name} is a number, and {text!r} is none") from None
+
+
+def _integer(field: FormField, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Fault("EINVAL", f"{field.name} is a whole number, and {text!r} is none") from None
+
+
+def _boolean(field: FormField, text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise Fault("EINVAL", f"{field.name} is yes or no")
+    return text.lower() in _TRUE
+
+
+def _choice(field: FormField, text: str) -> str:
+    """A value, its title, or its number in the list."""
+    for number, (value, title) in enumerate(field.choices, 1):
+        if text in (value, title, str(number)):
+            return value
+    known = ", ".join(value for value, _ in field.choices)
+    raise Fault("EINVAL", f"{field.name} is one of {known}")
+
+
+_READERS: Mapping[str, Callable[[FormField, str], Any]] = {
+    "string": lambda _, text: text,
+    "integer": _integer,
+    "number": _number,
+    "boolean": _boolean,
+    "choice": _choice,
+    "choices": lambda field, text: [_choice(field, each.strip()) for each in text.split(",")],
+}

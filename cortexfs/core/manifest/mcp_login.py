@@ -1,0 +1,77 @@
+"""A login at the authorization server of an MCP server (OAuth 2.1), as it is kept and renewed.
+
+Rules: it is a secret as a whole. Where tokens are renewed is https, or on this machine where the server is.
+This file must never know where it is kept, nor how a request is made.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from cortexfs.core import networks
+from cortexfs.core.errors import Fault
+
+BASIC, POST = "client_secret_basic", "client_secret_post"
+EARLY_SECONDS = 120  # before a token ends, so that no call meets its end
+
+
+class McpLogin(msgspec.Struct, frozen=True, omit_defaults=True):
+    url: str  # of the server: a token is for no other
+    client_id: str
+    token_endpoint: str
+    access_token: str
+    refresh_token: str = ""
+    client_secret: str = ""
+    client_auth: str = ""  # how the client shows who it is: BASIC, POST or by its name alone
+    resource: str = ""
+    scope: str = ""
+    expires: int = 0  # seconds since the epoch; 0: nobody knows
+
+    @property
+    def due(self) -> float | None:
+        """The time to renew it; None where it cannot be, or need not."""
+        return self.expires - EARLY_SECONDS if self.expires and self.refresh_token else None
+
+    def renewal(self) -> tuple[dict[str, str], bytes]:
+        """The headers and the form that ask for another token."""
+        form = {
+            "grant_type": "refresh_token",
+            "refresh_token": self.refresh_token,
+            "client_id": self.client_id,
+        }
+        if self.resource:
+            form["resource"] = self.resource
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        if self.client_secret and self.client_auth == POST:
+            form["client_secret"] = self.client_secret
+        elif self.client_secret:
+            who = f"{quote(self.client_id, safe='')}:{quote(self.client_secret, safe='')}"
+            headers["Authorization"] = f"Basic {base64.b64encode(who.encode()).decode()}"
+        return headers, urlencode(form).encode()
+
+    def renewed(self, said: Mapping[str, Any], now: float) -> McpLogin:
+        """With the tokens of an answer; EPROTO where it has none."""
+        token, after = said.get("access_token"), said.get("expires_in")
+        if not isinstance(token, str) or not token.isprintable() or not token:
+            raise Fault("EPROTO", "the authorization server's answer has no token")
+        more = said.get("refresh_token")
+        return msgspec.structs.replace(
+            self,
+            access_token=token,
+            refresh_token=more if isinstance(more, str) and more else self.refresh_token,
+            expires=int(now) + after if isinstance(after, int) and after > 0 else 0,
+        )
+
+
+def checked(login: McpLogin) -> McpLogin:
+    """The login, if its tokens may be sent where it says; EINVAL says why not."""
+    endpoint, server = urlsplit(login.token_endpoint), urlsplit(login.url)
+    is_here = networks.is_loopback(endpoint.hostname or "") and networks.is_loopback(server.hostname or "")
+    if not endpoint.hostname or (endpoint.scheme != "https" and not is_here):
+        raise Fault("EINVAL", f"the authorization server's address {login.token_endpoint} is not https")
+    return login

@@ -1,0 +1,99 @@
+"""An MCP server used by a command: any that a client could use, added to a mount or not.
+
+Main path: `used` connects to a place, and gives the SDK's client to whoever uses it. A server asks `asked`,
+and what it tells goes to `told`.
+
+Rules: a program is started as the user who types, with his environment, and its errors are his to see. It is
+told that this client answers forms and nothing else.
+This file must never know what a terminal is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.session import ClientRequestContext
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import (
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    LoggingMessageNotificationParams,
+)
+
+from cortexfs.core.errors import Fault
+
+T = TypeVar("T")
+Asked = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]  # a form's answer; None: it is declined
+
+
+class McpPlace(NamedTuple):
+    """A server: a program, or where one runs."""
+
+    command: tuple[str, ...] = ()
+    url: str = ""
+    headers: Mapping[str, str] = {}
+
+
+def used(
+    place: McpPlace, use: Callable[[Client], Awaitable[T]], asked: Asked, told: Callable[[str], None]
+) -> T:
+    """Returns what comes of using the server. Whatever goes wrong with it is a Fault."""
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    try:
+        return anyio.run(_used, place, use, asked, told)
+    except BaseExceptionGroup as group:
+        raise _fault(place, group) from None
+    except (MCPError, OSError, httpx2.HTTPError, RuntimeError) as error:
+        raise _fault(place, error) from None
+
+
+async def _used(
+    place: McpPlace, use: Callable[[Client], Awaitable[T]], asked: Asked, told: Callable[[str], None]
+) -> T:
+    async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        if not isinstance(params, ElicitRequestFormParams):
+            told(f"the server asks you to open {params.url}: {params.message}")
+            return ElicitResult(action="cancel")
+        said = await anyio.to_thread.run_sync(asked, params.message, dict(params.requested_schema))
+        return ElicitResult(action="decline") if said is None else ElicitResult(action="accept", content=said)
+
+    async def log(params: LoggingMessageNotificationParams) -> None:
+        told(f"{params.level}: {params.data}")
+
+    async with AsyncExitStack() as stack:
+        if place.url:
+            http = httpx2.AsyncClient(headers=place.headers, timeout=httpx2.Timeout(30, read=None))
+            await stack.enter_async_context(http)
+            server: Any = streamable_http_client(place.url, http_client=http)
+        else:
+            command, *words = place.command
+            server = StdioServerParameters(command=command, args=words, env=dict(os.environ), cwd=os.getcwd())
+        client = Client(server, elicitation_callback=elicit, logging_callback=log, mode="legacy")
+        return await use(await stack.enter_async_context(client))
+
+
+def of_mount(name: str) -> McpPlace:
+    """A server of the mount that CTX_ROOT names, under its policy."""
+    return McpPlace((sys.executable, "-I", "-m", "cortexfs.cli.main", "mcp", "serve", "--server", name))
+
+
+def _fault(place: McpPlace, error: BaseException) -> Fault:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, Fault):
+        return error
+    name = place.url or place.command[0]
+    if isinstance(error, httpx2.HTTPStatusError):
+        return Fault("EACCES", f"{name} answers HTTP {error.response.status_code}")
+    if isinstance(error, MCPError):
+        return Fault("EIO", f"{name} says: {error}")
+    return Fault("EHOSTDOWN", f"{name} cannot be used: {error or type(error).__name__}")

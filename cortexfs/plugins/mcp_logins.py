@@ -1,0 +1,98 @@
+"""The logins at MCP servers, renewed before their tokens end.
+
+Rules: a token is renewed by the daemon alone, as an authorization server may give a refresh token once. It
+goes to the address that the login named, and comes from there. What cannot be renewed is tried again, and
+said.
+This file must never know what a token is for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import queue
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_login import McpLogin, checked
+from cortexfs.net import web
+from cortexfs.plugins.mcp_servers import Servers
+
+SECONDS = 30.0  # for one answer
+MAX_ANSWER = 256 << 10
+RETRY_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Logins:
+    def __init__(self, servers: Servers, changed: Callable[[], Awaitable[object]]) -> None:
+        self._servers = servers
+        self._changed = changed
+        self._again = trio.Event()
+
+    def again(self) -> None:
+        """Look at the files again, as there may be others."""
+        self._again.set()
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        while True:
+            self._again = trio.Event()
+            due = await trio.to_thread.run_sync(self._due)
+            with trio.move_on_after(max(0.0, min(due.values(), default=math.inf) - time.time())):
+                await self._again.wait()
+                continue
+            if any([await self._renewed(name) for name, when in due.items() if when <= time.time()]):
+                await self._changed()
+            else:
+                with trio.move_on_after(RETRY_SECONDS):
+                    await self._again.wait()
+
+    def _due(self) -> dict[str, float]:
+        """The times at which tokens are to be renewed, by server."""
+        found: dict[str, float] = {}
+        for name in self._servers.names():
+            try:
+                login = self._servers.login(name, self._servers.read(name))
+            except Fault:
+                continue  # which a load of the files says
+            if login is not None and login.due is not None:
+                found[name] = login.due
+        return found
+
+    async def _renewed(self, name: str) -> bool:
+        try:
+            await trio.to_thread.run_sync(self._renew, name, abandon_on_cancel=True)
+        except Fault as fault:
+            log.warning("the login at the MCP server %s: %s; run: ctx mcp login %s", name, fault, name)
+            return False
+        return True
+
+    def _renew(self, name: str) -> None:
+        login = self._servers.login(name, self._servers.read(name))
+        if login is not None:
+            self._servers.keep_login(name, renewed(login))
+
+
+def renewed(login: McpLogin) -> McpLogin:
+    """The login with another token from its authorization server."""
+    headers, body = checked(login).renewal()
+    request = web.WebRequest("POST", login.token_endpoint, headers, body)
+    try:
+        answer = web.fetch(request, web.Bounds(MAX_ANSWER, SECONDS, redirects=0), queue.SimpleQueue())
+    except web.FAILURES as problem:
+        raise Fault("EHOSTDOWN", f"{login.token_endpoint}: {web.why_not(problem)}") from None
+    assert answer is not None  # nobody else has the queue
+    try:
+        said = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        said = None
+    if answer.status != 200 or not isinstance(said, dict):
+        why = said.get("error") if isinstance(said, dict) else None
+        raise Fault("EACCES", f"{login.token_endpoint} answers HTTP {answer.status} {why or ''}".strip())
+    return login.renewed(said, time.time())

@@ -1,0 +1,92 @@
+"""Forms of MCP's elicitation: fields, and what a person types as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cortexfs.core import forms
+from cortexfs.core.errors import Fault
+
+TITLED = [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]
+SCHEMA = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "title": "Your name"},
+        "age": {"type": "integer", "default": 30},
+        "score": {"type": "number"},
+        "sure": {"type": "boolean", "default": False},
+        "plain": {"type": "string", "enum": ["x", "y"]},
+        "titled": {"type": "string", "oneOf": TITLED},
+        "old": {"type": "string", "enum": ["o"], "enumNames": ["Old one"]},
+        "many": {"type": "array", "items": {"anyOf": TITLED}},
+    },
+}
+TYPED = [
+    ("name", " Ann ", "Ann"),
+    ("age", "7", 7),
+    ("age", "", 30),
+    ("score", "1.5", 1.5),
+    ("score", "", None),
+    ("sure", "yes", True),
+    ("sure", "", False),
+    ("plain", "y", "y"),
+    ("plain", "1", "x"),
+    ("titled", "Second", "b"),
+    ("old", "Old one", "o"),
+    ("many", "a, 2", ["a", "b"]),
+]
+WRONG = [
+    ("name", "", "name has to be answered"),
+    ("age", "x", "age is a whole number"),
+    ("score", "x", "score is a number"),
+    ("sure", "perhaps", "sure is yes or no"),
+    ("plain", "z", "plain is one of x, y"),
+    ("many", "a,c", "many is one of a, b"),
+]
+
+
+def field(name: str) -> forms.FormField:
+    return next(one for one in forms.fields(SCHEMA) if one.name == name)
+
+
+@pytest.mark.parametrize(("name", "text", "value"), TYPED)
+def test_what_is_typed_is_a_value(name: str, text: str, value: Any) -> None:
+    assert field(name).read(text) == value
+
+
+@pytest.mark.parametrize(("name", "text", "why"), WRONG)
+def test_what_cannot_be_one_is_told(name: str, text: str, why: str) -> None:
+    with pytest.raises(Fault, match=why):
+        field(name).read(text)
+
+
+def test_defaults_answer_a_form_that_asks_for_nothing_else() -> None:
+    properties = {"age": {"type": "integer", "default": 30}, "score": {"type": "number"}}
+    assert forms.defaults(forms.fields({"properties": properties})) == {"age": 30}
+    with pytest.raises(Fault, match="has to be answered"):
+        forms.defaults(forms.fields(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"properties": []},
+        {"properties": {"a": 1}},
+        {"properties": {"a": {"type": "object"}}},
+        {"properties": {"a": {"type": "array", "items": 1}}},
+        {"properties": {str(number): {"type": "string"} for number in range(101)}},
+    ],
+)
+def test_a_strange_schema_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(Fault):
+        forms.fields(schema)
+
+
+def test_labels_are_one_line() -> None:
+    (one,) = forms.fields({"properties": {"a": {"type": "string", "title": "a\nb\x1b[2J"}}})
+    assert "\n" not in one.label
+    assert "\x1b" not in one.label
