@@ -25,6 +25,14 @@ from cortexfs.core.errors import Fault
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
+# What Python's table lacks, or has by an older name.
+ENDS = {
+    "audio/wav": ".wav",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/flac": ".flac",
+    "image/webp": ".webp",
+}
 MAX_FILES = 100
 MAX_BYTES = 16 << 20  # of one file
 MAX_PARTS = 1000  # of one answer
@@ -42,7 +50,7 @@ def result_of(said: CallToolResult) -> sdk.ToolResult:
             texts.append(text)
         elif (medium := _medium(part)) is not None:
             media.append(medium)
-    if not texts and said.structured_content is not None:
+    if not said.content and said.structured_content is not None:
         texts.append(msgspec.json.encode(said.structured_content).decode())
     return sdk.ToolResult("\n".join(texts), tuple(media), said.is_error)
 
@@ -69,6 +77,10 @@ def _medium(part: Any) -> sdk.Attachment | None:
     return None
 
 
+def _extension(mime: str) -> str:
+    return ENDS.get(mime) or mimetypes.guess_extension(mime) or ""
+
+
 def _kind(mime: str) -> str:
     kind = mime.partition("/")[0]
     return kind if kind in ("image", "audio", "video") else "file"
@@ -84,7 +96,7 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
     with _filing:
         if not _folder or not os.path.isdir(_folder[0]):
             _folder[:] = [tempfile.mkdtemp(prefix="ctx-mcp-")]
-        number, path = tempfile.mkstemp(mimetypes.guess_extension(mime) or "", "", _folder[0])
+        number, path = tempfile.mkstemp(_extension(mime), "", _folder[0])
         with open(number, "wb") as file:
             file.write(content)
         _files.append(path)

@@ -59,6 +59,7 @@ MAX_PAGES = 100
 HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
 LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
+_MISFIT = "structured content"  # in what the SDK says of it
 T = TypeVar("T")
 
 
@@ -370,6 +371,11 @@ class Link:
             return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
         if self._judge.why or isinstance(error, MCPError):
             return self._lost()
+        if isinstance(error, RuntimeError) and _MISFIT in str(error):
+            first = str(error).partition("\n")[0]
+            return self._fault(
+                "EPROTO", f"breaks its tool's output schema: {first.partition(': ')[2] or first}"
+            )
         return self._fault("EPROTO", f"does not speak the protocol: {type(error).__name__}: {error}")
 
     def _lost(self) -> Fault:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,21 @@ def test_structured_answers_are_held_to_their_schema(
     with pytest.raises(Fault) as failed:
         called(keeper, page)
     assert failed.value.code == "EPROTO"
+    why = "the MCP server test breaks its tool's output schema: 'one' is not of type 'integer'"
+    assert failed.value.message == why
+
+
+def test_what_has_content_is_not_told_twice_and_sounds_have_their_endings(
+    serving: Callable[[dict[str, Any]], Keeper],
+) -> None:
+    # issue: "Images in structured content are media and not base64 text"; "Audio has its extension"
+    sound = {"type": "audio", "mimeType": "audio/wav", "data": "UklGRg=="}
+    both = {"content": [sound], "structuredContent": {"result": [sound]}}
+    said = called(serving(OLD | {"tools/list": listed(tool_of("plays")), "plays": both}), "plays")
+    assert said.output == ""
+    (medium,) = said.media
+    assert medium.url.endswith(".wav")
+    Path(medium.url).unlink()
 
 
 def test_long_lines_both_ways(serving: Callable[[dict[str, Any]], Keeper]) -> None:
