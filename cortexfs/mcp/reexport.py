@@ -30,7 +30,6 @@ from mcp_types import (
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
     CallToolResult,
-    NotificationParams,
     RequestParams,
     TextContent,
 )
@@ -52,6 +51,7 @@ class Reexport(Server[Any]):
         self._object = object
         self._offer = offer
         self._alone = McpRelay(object)  # of clients that have no connection on which to be asked
+        self._is_held = False
         self._paths: dict[str, str] = {}  # of its tools, by the server's names
         self._tasks: anyio.abc.TaskGroup | None = None
         self.middleware.append(self._greet)
@@ -59,7 +59,6 @@ class Reexport(Server[Any]):
             self.add_request_handler(method, RequestParams, self._asked)
         self.add_request_handler(LIST, RequestParams, self._list)
         self.add_request_handler(CALL, CallToolRequestParams, self._call)
-        self.add_notification_handler("notifications/initialized", NotificationParams, self._greeted)
 
     async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Say of itself what the server says, to each client in its own session."""
@@ -70,7 +69,8 @@ class Reexport(Server[Any]):
         if context.method == "initialize":
             asked = (context.params or {}).get("capabilities") or {}
             can = [each for each in QUESTIONS if asked.get(each) is not None]
-            _connection(context).state["relay"] = McpRelay(self._object, [HANDSHAKE, *can])
+            relay = _connection(context).state["relay"] = McpRelay(self._object, [HANDSHAKE, *can])
+            self._hold(context, relay)
         told = await self._ask(context, GREETING, {})
         info = told.get("serverInfo") or (told.get("_meta") or {}).get(SERVER_INFO_META_KEY)
         known["capabilities"] = told.get("capabilities", {})
@@ -88,11 +88,13 @@ class Reexport(Server[Any]):
             yield
             self._tasks.cancel_scope.cancel()
 
-    async def _greeted(self, context: Context, _: NotificationParams) -> None:
-        """Pass on what the server says outside of calls, for as long as this client stays."""
+    def _hold(self, context: Context, relay: McpRelay) -> None:
+        """Pass on what the server says outside of calls, for as long as this client stays. The session ends
+        with this run."""
         assert self._tasks is not None
-        relay, scope = self._relay(context), anyio.CancelScope()
-        _connection(context).exit_stack.callback(scope.cancel)
+        scope = anyio.CancelScope()
+        if relay is not self._alone:
+            _connection(context).exit_stack.callback(scope.cancel)
 
         async def listen() -> None:
             with scope, contextlib.suppress(Failed, MCPError):  # whoever asks next is told
@@ -102,6 +104,9 @@ class Reexport(Server[Any]):
 
     def _relay(self, context: Context) -> McpRelay:
         relay: McpRelay = _connection(context).state.get("relay", self._alone)
+        if relay is self._alone and not self._is_held:
+            self._is_held = True
+            self._hold(context, relay)
         return relay
 
     async def _asked(self, context: Context, _: RequestParams) -> dict[str, Any]:

@@ -182,18 +182,19 @@ def test_a_client_that_answers_nothing_is_asked_nothing(place: Ctx) -> None:
     over_stdio(place, use, *OURS, mode="legacy")
 
 
-def test_each_client_has_its_own_server_which_ends_with_it(place: Ctx) -> None:
+@pytest.mark.parametrize("era", ERAS)
+def test_each_client_has_its_own_server_which_ends_with_it(place: Ctx, era: str) -> None:
     before = processes(place)
     theirs: set[str] = set()
 
     async def use(client: Client) -> None:
-        async with Client(stdio(place, *OURS), mode="legacy") as other:
+        async with Client(stdio(place, *OURS), mode=era) as other:
             await other.call_tool("test_simple_text", {})
             await client.call_tool("test_simple_text", {})
             theirs.update(await anyio.to_thread.run_sync(processes, place) - before)
             assert len(theirs) >= 2  # and perhaps that of their user, which stays
 
-    over_stdio(place, use, *OURS, mode="legacy")
+    over_stdio(place, use, *OURS, mode=era)
     until(lambda: theirs & processes(place), lambda left: len(left) <= len(theirs) - 2)
 
 
