@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cortexfs.core.wire import PROTOCOL
 from cortexfs.talk.listener import BACKLOG
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.waiting import until
@@ -23,7 +24,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="an attacker of anothe
 MALLORY = 1234
 
 # What every attacker's script begins with; it sees no package of ours.
-PRELUDE = """
+PRELUDE = (
+    f"PROTOCOL = {PROTOCOL}\n"
+    + """
 import array, json, os, socket, struct, sys, time
 ROOT = sys.argv[1]
 INODE = os.stat(ROOT + "/tool/text.word_count").st_ino
@@ -31,7 +34,7 @@ def connect():
     s = socket.socket(socket.AF_UNIX)
     s.connect(ROOT + "/.run.sock")
     return s
-def hello(argc, envc, size, inode=INODE, protocol=2):
+def hello(argc, envc, size, inode=INODE, protocol=PROTOCOL):
     return struct.pack("<4sIQIIIII", b"CTX1", protocol, inode, 0, 0o22, argc, envc, size)
 def answer(s):
     got = b""
@@ -44,6 +47,7 @@ def answer(s):
 def say(value):
     print(json.dumps(value), flush=True)
 """
+)
 
 
 def attack(ctx: Ctx, script: str, uid: int = MALLORY) -> Any:

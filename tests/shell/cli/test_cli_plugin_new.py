@@ -61,7 +61,7 @@ def test_nothing_is_written_over(places: directories.Places, said: Said) -> None
         ),
         (
             lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["HOME", "KEEP_ME"]'),
-            "inherit_env names KEEP_ME, which no caller passes on; it may name COLUMNS CTX_OUTPUT",
+            "inherit_env names KEEP_ME, which no caller passes on; it may name COLUMNS CTX_MCP_SESSION",
         ),
         (lambda folder: edit(folder, '"tools"', ""), "capabilities.provides must not be empty"),
         (lambda folder: edit(folder, "1.6.0", "9.9.9"), "it needs 9.9.9 or newer"),
