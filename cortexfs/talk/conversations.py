@@ -142,6 +142,10 @@ class Conversations:
         live.session.leap(log_.given + 1)
         if events := live.session.recover():
             live.append(events)
+            with suppress(Fault):  # which whoever uses it next is told
+                await log_.durable(
+                    events[-1].number
+                )  # or who asks for what there is misses the end of the run
         return live
 
     def retire(self, live: LiveSession) -> None:
