@@ -118,16 +118,19 @@ def test_what_is_not_there(root: None) -> None:
 def test_a_session_is_followed_over_the_end_of_a_daemon(victim: Ctx) -> None:
     # abi.md 5.18
     heard: list[AnyFrame] = []
+    followed = threading.Event()  # until a connection stood, a daemon that is gone is an error at once
 
     def follow() -> None:
         for frame in client.resume(ECHO, pauses=[0.05] * 400):
             heard.append(frame)
+            followed.set()
             if isinstance(frame, frames.Delta) and frame.text == "last":
                 return
 
     thread = threading.Thread(target=follow)
     assert text(client.send(ECHO, "first")) == "first"
     thread.start()
+    assert followed.wait(PATIENCE)
     for word in ("second", "last"):
         restart(victim)
         assert text(client.send(ECHO, word)) == word
