@@ -5,7 +5,8 @@ A program that runs the server's objects names the session in VARIABLE: a word o
 client can do. Each session has its own connection to the server. In it an object's output is the server's
 answer as it is (`ServerAnswer`), and notes of SOURCE are the server's messages.
 
-Rules: the object `SERVER.mcp` takes a method of the protocol and its parameters. Two are ours: LISTEN goes on
+Rules: a caller with a label has no session, as the answers to a server's questions are a person's. The object
+`SERVER.mcp` takes a method of the protocol and its parameters. Two are ours: LISTEN goes on
 until it is cancelled, and has what the server says outside of calls; ANSWER has what a client answers.
 This file must never know who runs what.
 """
@@ -13,6 +14,7 @@ This file must never know who runs what.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -61,6 +63,12 @@ def session_of(spelt: str) -> McpSession | None:
     if not (found := _SPELT.fullmatch(spelt)):
         raise Fault("EINVAL", f"{VARIABLE} is not what ctx mcp serve sets it to; unset it")
     return McpSession(found[1], frozenset(found[2].split(",")) & {*QUESTIONS, HANDSHAKE})
+
+
+def refuse_agents(label: str, environment: Mapping[bytes, bytes]) -> None:
+    """Refuse a session to a caller with a label."""
+    if label and VARIABLE.encode() in environment:
+        raise Fault("EACCES", f"an agent has no session with an MCP server; unset {VARIABLE}")
 
 
 class ServerError(msgspec.Struct, frozen=True):

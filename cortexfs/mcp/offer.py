@@ -1,8 +1,9 @@
 """The offer of a mount to MCP clients: its tools, as its own files describe them.
 
 Rules: whatever this process may list and execute is offered, as far as the patterns let it, and nothing is
-known that any program of this user could not read. A tool's files are read again when its times say that it
-changed. A mount that does not answer offers what it did before.
+known that any program of this user could not read. The object of an MCP server itself (core/mcp_session.py)
+is no tool for a model, and is offered where a pattern is its name. A tool's files are read again when its
+times say that it changed. A mount that does not answer offers what it did before.
 This file must never know sessions or transports.
 """
 
@@ -18,6 +19,7 @@ from mcp_types import Tool, ToolAnnotations
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
+from cortexfs.core.mcp_session import OBJECT
 from cortexfs.core.policy.risk import effects_of
 from cortexfs.models.formats.format import sent
 from cortexfs.sdk import ToolEffectKind
@@ -60,8 +62,7 @@ class McpOffer:
         try:
             for path in self._paths():
                 name = os.path.basename(path)
-                is_allowed = not self._patterns or any(fnmatchcase(name, each) for each in self._patterns)
-                if name not in found and is_allowed and (offered := self._look(name, path)):
+                if name not in found and self._is_wanted(name) and (offered := self._look(name, path)):
                     found[name] = offered
         except OSError:
             return False
@@ -72,6 +73,11 @@ class McpOffer:
             new = names.get(name, name)
             self._by_name[new] = one._replace(tool=one.tool.model_copy(update={"name": new}))
         return before != self._known
+
+    def _is_wanted(self, name: str) -> bool:
+        if name.endswith(f".{OBJECT}"):
+            return name in self._patterns
+        return not self._patterns or any(fnmatchcase(name, each) for each in self._patterns)
 
     def page(self, after: str | None) -> tuple[list[Tool], str | None]:
         """Some tools, and where the next page begins; a cursor is the last name of the page before."""

@@ -18,6 +18,7 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
+from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.registry import Object
 from cortexfs.pool.call import HostCall, Say, ask, heard_observers
 from cortexfs.pool.host_queue import Turnstile
@@ -47,6 +48,7 @@ class ToolCalls:
         output = _Output(tool.path, identity.uid, self._held)
         one = HostCall(output.hear, say)
         try:
+            refuse_agents(identity.label, asked.environment)
             who = identity
             if tool.plugin.kind == hostcalls.NATIVE:
                 who = hostcalls.of_call(identity, asked.environment)

@@ -24,6 +24,7 @@ from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import usage
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
+from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
 from cortexfs.core.tree.places import COMMANDS, OWN
@@ -170,6 +171,7 @@ class Exec:
         depth = self._settings.depth
         if call.caller.identity.depth > depth:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
+        refuse_agents(call.caller.identity.label, call.environment)
         self._admit(call, call.arguments)
         if call.object_.class_ in ("tool", CLASS):
             await self._tool(call)

@@ -15,6 +15,7 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
+from tests.mounted.agents import agent, call, results, say, script, shell, working
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.mcp_clients import over_stdio, served, stdio
 from tests.mounted.mcp_places import command, declare, quiet, tool_is
@@ -245,7 +246,8 @@ def test_the_object_of_a_server_for_people_and_scripts(place: Ctx) -> None:
     wrong = place.call("conf.mcp", "tools/call")
     assert (wrong.code, "by their own objects" in wrong.message) == ("EINVAL", True)
     assert "is none of" in place.call("conf.mcp", "nope").message
-    assert place.call("conf.mcp", "listen").code == "EINVAL"
+    for method in ("listen", "resources/subscribe", "logging/setLevel"):  # its calls share a connection
+        assert place.call("conf.mcp", method).code == "EINVAL"
     assert place.call("conf.read_resource", "--uri", "test://static-text").output.startswith("This is the")
     picture = place.call("conf.read_resource", "--uri", "test://static-binary")
     (medium,) = [frame["attachment"] for frame in picture.frames if frame["type"] == "media"]
@@ -257,6 +259,33 @@ def test_the_object_of_a_server_for_people_and_scripts(place: Ctx) -> None:
     assert "there is no test://x" in place.call("conf.read_resource", "--uri", "test://x").message
     bad = place.call("conf.test_simple_text", env={"CTX_MCP_SESSION": "x"})
     assert (bad.code, "unset it" in bad.message) == ("EINVAL", True)
+
+
+def test_an_agent_answers_no_question_to_a_person(place: Ctx) -> None:
+    # docs/security.md: "An agent has no session with an MCP server"
+    tool = place.tool("conf.test_simple_text")
+    with agent(place, "sly", "shell.exec", "conf.test_simple_text", "conf.mcp") as path:
+        session = f"CTX_MCP_SESSION={'a' * 32}:elicitation"
+        for words in (f"{tool}", f"{place.tool('conf.mcp')} answer '--params={{\"id\": 1}}'"):
+            assert "an agent has no session" in shell(place, path, f"{session} {words} 2>&1")
+        place.put(f"{path}.d/env", session)  # by its owner, or by a tool that may write there
+        task = script(call("conf.test_simple_text"), say("x"))
+        with working(place, path, task, scope="temp") as client:
+            asked = client.until("approval")[-1]
+            client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+            (told,) = results(client.until("done", status="ok"))
+        assert "an agent has no session" in str(told)
+
+
+def test_the_object_of_a_server_is_offered_by_its_name_alone(place: Ctx) -> None:
+    async def use(client: Client) -> None:
+        seen.append({tool.name for tool in (await client.list_tools()).tools})
+
+    seen: list[set[str]] = []
+    for patterns in ([], ["--allow", "conf.*"], ["--allow", "conf.mcp"]):
+        over_stdio(place, use, *patterns)
+    assert ["conf_mcp" in names for names in seen] == [False, False, True]
+    assert ["conf_test_simple_text" in names for names in seen] == [True, True, False]
 
 
 def test_log_messages_are_notes_of_a_run(place: Ctx) -> None:

@@ -38,6 +38,8 @@ MAX_LISTED = 1000  # resources
 MAX_PAGES = 100
 _TOOLS = "call its tools by their own objects, as in: ls /ctx/tool"
 _ALONE = "this is for ctx mcp serve, whose calls belong to a session"
+# What they set holds for a connection, and the calls of a host share theirs.
+_OF_SESSIONS = (LISTEN, ANSWER, "resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 _PARAMS = {"type": "object", "description": "The parameters of the method."}
 
 
@@ -93,6 +95,8 @@ class ServerTool(sdk.Tool):
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         method, params = input["method"], input.get("params", {})
         keeper = self._keeper.of(runtime)
+        if keeper.session is None and method in _OF_SESSIONS:
+            raise Fault("EINVAL", _ALONE)
         if method in (LISTEN, ANSWER):
             return self._of_session(keeper, method, params, runtime)
         if method == CALL:
@@ -117,8 +121,6 @@ class ServerTool(sdk.Tool):
     def _of_session(
         self, keeper: Keeper, method: str, params: dict[str, Any], runtime: sdk.ToolRuntime
     ) -> sdk.ToolResult:
-        if keeper.session is None:
-            raise Fault("EINVAL", _ALONE)
         link = keeper.link()
         if method == ANSWER:
             assert link.asking is not None
