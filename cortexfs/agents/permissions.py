@@ -16,7 +16,7 @@ This file must never know of models' answers, sockets or sessions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cortexfs.agents.ports import AgentPorts
@@ -142,6 +142,19 @@ class Powers:
             if result == DENY:
                 return f"{why} ({rule})"
         return ""
+
+    def runnable(self, tools: Iterable[Object], identity: hostcalls.Identity) -> Iterator[Object]:
+        """Those of these tools that all of them may run, perhaps after their user was asked."""
+        how = How(can_ask=True, dry_run=False, tried_dry=True, is_its_model=False)
+        circumstances = Circumstances(words_of(None), identity.depth, protected=self._world.protected)
+        chain = self.chain
+        lines = [(one, rules.by_name(one.rules, "tool")) for one in (*chain, *self._began(chain))]
+        for tool in tools:
+            if not all(tool.name in named for _, named in lines):
+                continue
+            setups = (one._replace(rules=named[tool.name]) for one, named in lines)
+            if all(self._one(one, tool, "", identity, circumstances, how).allowed for one in setups):
+                yield tool
 
     def decide(
         self,

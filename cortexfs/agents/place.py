@@ -60,7 +60,7 @@ def told(world: AgentPorts, setup: Setup, view: View, cwd: str) -> str:
 
 def environment(view: View, root: str, home: str) -> dict[str, str]:
     """Returns the variables that every tool of an agent's gets."""
-    own = {"CTX_ROOT": root, "PATH": PATH, "LANG": "C.UTF-8"}
+    own = {"CTX_ROOT": root, "PATH": f"{PATH}:{root}/bin", "LANG": "C.UTF-8"}
     # Not for programs that would look for their settings there and be refused: git ends then.
     return own | {"HOME": home} if home and allowed(view, f"{home}/.gitconfig") else own
 

@@ -19,7 +19,8 @@ from cortexfs.core.names import CLASSES, RESERVED_SUFFIXES
 # The order in which a bare name is looked up.
 ORDER = ("tool", "agent", "model")
 HEADER_BYTES = 8192
-FACTS = ".objects"  # below the root, in no listing
+FACTS, ALLOWED = ".objects", ".allowed"  # below the root, in no listing
+RUNNER = "bin/cortexfs-object-runner"
 _HEADER = re.compile(r"^# cortexfs\.([a-z_]+)=(.*)$", re.MULTILINE)
 _SENTENCE = re.compile(r"(.*?[.!?])(\s|$)", re.DOTALL)
 
@@ -29,6 +30,20 @@ class ObjectRow(NamedTuple):
     status: str
     origin: str
     description: str
+
+
+class AllowedRow(NamedTuple):
+    """Fields without tabs, line ends or control characters."""
+
+    object: str
+    status: str
+    origin: str
+    sentence: str  # the first of its description
+    rest: str
+
+    @property
+    def description(self) -> str:
+        return f"{self.sentence} {self.rest}".rstrip()
 
 
 def tiers(root: str) -> list[str]:
@@ -139,6 +154,21 @@ def _told(root: str) -> dict[str, ObjectRow]:
             return {(row := ObjectRow(**json.loads(line))).object: row for line in file}
     except (OSError, ValueError, TypeError):
         return {}
+
+
+def allowed(root: str) -> str:
+    """Returns a line of five fields (AllowedRow) for each tool that this process may run, which the daemon
+    knows alone: it is that of whoever runs this, or of an agent."""
+    words = [f"{root}/{RUNNER}", f"{root}/{ALLOWED}"]
+    read, write = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, write, 1)]
+    pid = os.posix_spawn(words[0], words, {**os.environ, "CTX_OUTPUT": "text"}, file_actions=actions)
+    os.close(write)
+    with open(read, "rb") as file:
+        lines = file.read().decode()
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise Fault("EHOSTDOWN", f"the daemon of {root} did not tell which tools you may run")
+    return lines
 
 
 def listed(root: str, path: str) -> ObjectRow:

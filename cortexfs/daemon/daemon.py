@@ -41,6 +41,7 @@ from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
 from cortexfs.daemon.agent_ports import AgentWorld
+from cortexfs.daemon.allowed import AllowedTools
 from cortexfs.daemon.reload import Reload
 from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.hooks.middleware import Middleware
@@ -292,6 +293,7 @@ class Daemon:
                         self._driver,
                         world.admit,
                         fs.own.renew,
+                        AllowedTools(world, lambda: fs.tree.registry).told,
                     )
                     settings = terms.of_exec(self.config, self._connections)
                     exec_ = Exec(

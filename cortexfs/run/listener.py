@@ -27,7 +27,7 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
-from cortexfs.core.tree.places import COMMANDS, OWN
+from cortexfs.core.tree.places import ALLOWED, COMMANDS, OWN
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
@@ -73,6 +73,7 @@ class ExecTree(NamedTuple):
     # Raises a Fault where what runs under a label may not run this with these arguments.
     admit: Callable[[Object, Identity, list[bytes]], None]
     renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script is another one
+    allowed: Callable[[Identity], Awaitable[bytes]]  # lines about the tools that this caller may run
 
 
 class _Call(NamedTuple):
@@ -151,6 +152,9 @@ class Exec:
                 object_, arguments = await self._tree.command(arguments, guest.uid)
             elif greeting.inode == OWN:
                 object_ = MANAGED
+            elif greeting.inode == ALLOWED:
+                await self._told(stream, look)
+                return
             voice = _voice(object_, greeting.flags, environ)
             if object_ is None:
                 raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
@@ -166,6 +170,12 @@ class Exec:
         except Fault as fault:
             voice = voice or JsonlVoice("")
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
+
+    async def _told(self, stream: socket.socket, look: Look) -> None:
+        await in_task()
+        with await look.caller() as caller:
+            lines = await self._tree.allowed(caller.identity)
+        await send(stream, printed(wire.STDOUT, lines) + farewell(None))
 
     async def _run(self, call: _Call) -> None:
         depth = self._settings.depth

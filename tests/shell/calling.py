@@ -113,7 +113,8 @@ class World:
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
         drivers = Drivers(lambda key: None, control)
-        tree = ExecTree("/the/root", self.object_of, no_command, drivers.chosen, lambda *_: None, not_renewed)
+        chosen, root = drivers.chosen, "/the/root"
+        tree = ExecTree(root, self.object_of, no_command, chosen, lambda *_: None, not_renewed, none_allowed)
         self.arrivals = Arrivals()
         self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)
         self.listener = listener
@@ -165,6 +166,10 @@ class World:
         """Until nobody is connected: those who came before this call were accepted before it."""
         await self.call(0)
         await awaited(lambda: self.exec._guests._total == 0)
+
+
+async def none_allowed(identity: hostcalls.Identity) -> bytes:
+    return b""
 
 
 async def not_renewed(object_: Object, header: bytes) -> None:

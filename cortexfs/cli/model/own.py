@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.cli import mounts, progress
+from cortexfs.cli import mounts, objects, progress
 from cortexfs.core.errors import Fault
 
 FILE = ".own"  # below the root, in no listing
-RUNNER = "bin/cortexfs-object-runner"
 
 
 def root_of(given: str | None) -> str | None:
@@ -51,7 +50,7 @@ def told(root: str, do: str, name: str = "", **more: Any) -> Any:
 
     mounts.status_text(root)
     asked = msgspec.json.encode({"input": {"do": do, "name": name, **more}})
-    words = [f"{root}/{RUNNER}", f"{root}/{FILE}", "-"]
+    words = [f"{root}/{objects.RUNNER}", f"{root}/{FILE}", "-"]
     environ = os.environ | {"CTX_OUTPUT": "jsonl"}
     with progress.shown(f"the daemon of {root} asks as you"):
         done = subprocess.run(words, input=asked, stdout=subprocess.PIPE, env=environ, check=False)

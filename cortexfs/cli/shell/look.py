@@ -6,21 +6,25 @@ import argparse
 import os
 import re
 import shlex
+import sys
 from typing import Any
 
 from cortexfs.cli import mounts, objects, output
-from cortexfs.cli.parser import JSON, Command, arg
-from cortexfs.core.errors import EXIT_OK
+from cortexfs.cli.parser import JSON, Command, arg, flag
+from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.safe_text import within
 
 # As wide as the status words and `plugin:NAME@VERSION` usually are: rows are printed as they come.
 STATUS_WIDTH, ORIGIN_WIDTH = 8, 18
+ALLOWED = flag("--allowed", "those tools that you may run, or the agent in whose run this is")
 _NUMBER = re.compile(r"(\d+)(?: s)?")
 _COUNTS = re.compile(r"(\d+) ([a-z]+)(?:, |$)")
 
 
 def ls(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
+    if options.allowed:
+        return _allowed(root, options)
     chosen = objects.select(root, options.name)
     rows = objects.rows(root, chosen)
     if options.json:
@@ -29,6 +33,22 @@ def ls(options: argparse.Namespace) -> int:
     width = max((len(objects.short(root, path)) for path in chosen), default=0)
     cells = ((row.object, row.status, row.origin, objects.first_sentence(row.description)) for row in rows)
     output.table(objects.ObjectRow._fields, cells, (width, STATUS_WIDTH, ORIGIN_WIDTH, 0))
+    return EXIT_OK
+
+
+def _allowed(root: str, options: argparse.Namespace) -> int:
+    """In one pass: they may be ten thousand, and their fields are plain already."""
+    if options.name not in (None, "tool", "tool/"):
+        raise Fault("EINVAL", "--allowed is about tools; say: ctx ls tool --allowed")
+    rows = [line.split("\t") for line in objects.allowed(root).splitlines()]
+    if options.json:
+        named = [objects.AllowedRow(*row) for row in rows]
+        output.emit([objects.ObjectRow(*row[:3], row.description)._asdict() for row in named])
+    elif sys.stdout.isatty():
+        output.table(("object", "description"), [(row[0], row[3]) for row in rows])
+    else:
+        width = max((len(row[0]) for row in rows), default=0)
+        sys.stdout.write("".join([f"{row[0]:{width}}  {row[3]}\n" for row in rows]))
     return EXIT_OK
 
 
@@ -84,8 +104,12 @@ def env(options: argparse.Namespace) -> int:
 COMMANDS = {
     "ls": Command(
         ls,
-        (arg("name", "CLASS|OBJECT", "tool, model, agent, a provider or one object", nargs="?"), JSON),
-        ("ctx ls", "ctx ls tool", "ctx ls fs.read", "ctx ls --json | jq -r '.[].object'"),
+        (
+            arg("name", "CLASS|OBJECT", "tool, model, agent, a provider or one object", nargs="?"),
+            ALLOWED,
+            JSON,
+        ),
+        ("ctx ls", "ctx ls tool --allowed", "ctx ls fs.read", "ctx ls --json | jq -r '.[].object'"),
     ),
     "status": Command(
         status, (JSON,), ("ctx status", "ctx status --root /mnt/ctx", "ctx status --json | jq .runs.active")

@@ -83,6 +83,15 @@ def find(rules: Iterable[Rule], label: str, class_: str, name: str, permission: 
     return next((rule for rule in rules if rule[:4] == wanted), None)
 
 
+def by_name(rules: Iterable[Rule], class_: str) -> dict[str, tuple[Rule, ...]]:
+    """Returns the rules about objects of a class, by the object's name."""
+    found: dict[str, tuple[Rule, ...]] = {}
+    for rule in rules:
+        if rule.class_ == class_:
+            found[rule.name] = (*found.get(rule.name, ()), rule)
+    return found
+
+
 def _rule(number: int, line: str, file: str) -> Rule:
     words = line.split()
     if words[0] == "deny":

@@ -1,5 +1,5 @@
 """The facts that an object's files bear: the text of its executable, extended attributes, and its line in
-`.objects` (abi.md 1.25).
+`.objects` (abi.md 1.25) and `.allowed`.
 
 The text is the shebang, then `# cortexfs.<key>=<value>` lines (abi.md 1.18). The attributes are read-only
 (abi.md 3.20): user.cortexfs.{kind,name,origin,token_estimate,status}.
@@ -13,12 +13,14 @@ This file must never know who reads.
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from cortexfs.core.registry import Object
+from cortexfs.core.safe_text import within
 from cortexfs.core.tree.places import CONTROL, EXECUTABLE, FOLDER, Attributes, slot
 
 MAX_DESCRIPTION = 400  # characters; .d/description has all of it
@@ -79,6 +81,18 @@ def xattrs(inode: int, attributes: Attributes, object_: Object | None, name: str
     if stat.S_ISREG(attributes.mode):
         values["token_estimate"] = str(-(-attributes.size // BYTES_PER_TOKEN))
     return {PREFIX + key.encode(): value.encode() for key, value in values.items()}
+
+
+_SENTENCE = re.compile(r"(.*?[.!?])(?: (.*)|$)", re.DOTALL)
+
+
+def row(object_: Object) -> str:
+    """A line of `.allowed`: path, status, origin, the first sentence of the description and its rest. None of
+    them holds what moves a cursor, or ends a field or a line."""
+    said = _line(object_.description)
+    found = _SENTENCE.match(said)
+    parts = (found[1], found[2] or "") if found else (said, "")
+    return "\t".join(map(within, (object_.path, _line(object_.status), object_.origin, *parts))) + "\n"
 
 
 class _Facts(msgspec.Struct):

@@ -1,0 +1,57 @@
+"""The tools that a caller may run, a line for each (core/tree/metadata.py): what `.allowed` prints.
+
+Rules: a person may run every tool that there is for that person. What runs under a label may run what the
+policies of its agents allow; of the others it is told nothing. Lines about everybody's tools are made once
+for each registry, and whoever waits for many decisions keeps nobody else waiting.
+This file must never know how they are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import trio
+
+from cortexfs.agents.permissions import Powers, is_agents
+from cortexfs.agents.ports import AgentPorts
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Object, Registry
+from cortexfs.core.tree import metadata
+
+IN_A_ROW = 50  # decisions of some 50 us each, while others wait
+
+
+class AllowedTools:
+    def __init__(self, world: AgentPorts, registry: Callable[[], Registry]) -> None:
+        self._world = world
+        self._registry = registry
+        self._told: tuple[Registry, bytes] | None = None
+
+    async def told(self, identity: Identity) -> bytes:
+        registry = self._registry()
+        if identity.label:
+            return await self._of_agent(registry, identity)
+        if self._told is None or self._told[0] is not registry:
+            self._told = registry, await _lines(_tools(registry, None))
+        return self._told[1] + await _lines(_tools(registry, identity.uid))
+
+    async def _of_agent(self, registry: Registry, identity: Identity) -> bytes:
+        if not is_agents(identity.label):
+            return b""
+        powers = Powers(self._world, identity.label, identity.uid)
+        every = (*_tools(registry, None), *_tools(registry, identity.uid))
+        return await _lines(powers.runnable(every, identity))
+
+
+async def _lines(tools: Iterable[Object]) -> bytes:
+    lines = []
+    for number, tool in enumerate(tools, 1):
+        lines.append(metadata.row(tool))
+        if not number % IN_A_ROW:
+            await trio.lowlevel.checkpoint()
+    return "".join(lines).encode()
+
+
+def _tools(registry: Registry, home: int | None) -> Iterator[Object]:
+    """Those in the home of a user; everybody's for None."""
+    return (one for one in registry if one.class_ == "tool" and one.home == home)

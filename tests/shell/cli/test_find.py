@@ -1,0 +1,52 @@
+"""The order in which `ctx find` has tools, and lines that only a stranger makes."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortexfs.cli.shell.find import BEST, LOOKED_AT, best
+
+
+def line(name: str, sentence: str = "", rest: str = "") -> str:
+    return "\t".join((f"tool/{name}", "ready", "builtin", sentence, rest)) + "\n"
+
+
+def found(text: str, *words: str) -> list[str]:
+    return [row.object.removeprefix("tool/") for row in best(text, words)]
+
+
+TOOLS = (
+    line("fs.read", "Read a file.", "It may be long.")
+    + line("spread", "Thread it.")
+    + line("reader", "Make a file.")
+    + line("issue.list", "List issues.", "Nobody needs to read them.")
+    + line("note", "Write a note about a file to read.")
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        # abi.md 8.31: a tool with more of the words comes first, and then names before descriptions
+        (("read", "file"), ["fs.read", "reader", "note", "spread", "issue.list"]),
+        (("issue",), ["issue.list"]),
+        (("hread",), []),  # within a word of a description: that is another word
+        (("ready",), []),  # a status, and no word of the tool's
+    ],
+)
+def test_order(words: tuple[str, ...], wanted: list[str]) -> None:
+    assert found(TOOLS, *words) == wanted
+
+
+def test_the_best_of_very_many() -> None:
+    text = "".join(line(f"many.{number}", "One of many things.") for number in range(10 * LOOKED_AT))
+    text += line("zz.rare", "One of many rare things.") + line("zz.thing")
+    assert found(text, "many", "rare")[0] == "zz.rare"
+    assert found(text, "thing")[0] == "zz.thing"
+    assert len(found(text, "many")) == BEST
+
+
+def test_letters_that_are_two_when_they_are_small() -> None:
+    text = line("a.first", "\u0130\u0130\u0130 and İstanbul.") + line("b.second", "Find Trains.")
+    assert found(text, "train") == ["b.second"]
+    assert found("", "train") == []
