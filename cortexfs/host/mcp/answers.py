@@ -21,6 +21,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import ServerError
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -38,6 +39,14 @@ MAX_BYTES = 16 << 20  # of one file
 MAX_PARTS = 1000  # of one answer
 MAX_ADDRESS = 8 << 10
 _filing = threading.Lock()
+
+
+class ServerSays(Fault):
+    """An error that the server answers with."""
+
+    def __init__(self, code: str, message: str, said: ServerError) -> None:
+        super().__init__(code, message)
+        self.said = said
 _files: deque[str] = deque()
 _folder: list[str] = []
 

@@ -45,10 +45,10 @@ from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import McpSession, ServerError, ServerMessage
-from cortexfs.host.mcp import direct, http
+from cortexfs.host.mcp import answers, direct, http
 from cortexfs.host.mcp.asking import Asking
 from cortexfs.host.mcp.heard import PROGRESS, pass_on
-from cortexfs.host.mcp.limits import Judge, ServerSays
+from cortexfs.host.mcp.limits import Judge
 from cortexfs.host.mcp.stdio import MAX_PROGRESS, Pipe
 from cortexfs.linux import syscalls
 
@@ -365,7 +365,7 @@ class Link:
                 self.is_open = False
             code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
             said = ServerError(error.code, error.message, error.data)
-            return ServerSays(code, f"the MCP server {self.told.name} says: {error}", said)
+            return answers.ServerSays(code, f"the MCP server {self.told.name} says: {error}", said)
         if isinstance(error, httpx2.HTTPError | OSError):
             self.is_open = False
             return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")

@@ -23,8 +23,7 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
-from cortexfs.core.errors import Fault
-from cortexfs.core.mcp_session import ELICITATION, ROOTS, SAMPLING, ServerError
+from cortexfs.core.mcp_session import ELICITATION, ROOTS, SAMPLING
 
 BURST, PER_SECOND = 2000, 500  # messages that answer nothing
 MAX_LATE = 1000  # cancelled requests that may still be answered
@@ -43,14 +42,6 @@ _SCOPE = re.compile(r'error="?insufficient_scope.*scope="([\x21\x23-\x5b\x5d-\x7
 
 class McpViolation(Exception):
     """The server did something that no server does."""
-
-
-class ServerSays(Fault):
-    """An error that the server answers with."""
-
-    def __init__(self, code: str, message: str, said: ServerError) -> None:
-        super().__init__(code, message)
-        self.said = said
 
 
 class Judge:

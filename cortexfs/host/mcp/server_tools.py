@@ -26,7 +26,6 @@ from cortexfs.core.mcp_session import (
     ServerAnswer,
 )
 from cortexfs.host.mcp import answers
-from cortexfs.host.mcp.limits import ServerSays
 
 if TYPE_CHECKING:
     from cortexfs.host.mcp.connection import Link
@@ -54,7 +53,7 @@ def answered(keeper: Keeper, runtime: sdk.ToolRuntime, ask: Callable[[Link], T])
     """Returns the words of the server. An error of its own is a session's output, too."""
     try:
         said = ask(keeper.link())
-    except ServerSays as error:
+    except answers.ServerSays as error:
         if keeper.session is not None:
             runtime.emit(msgspec.json.encode(ServerAnswer(error=error.said)).decode())
         raise
@@ -175,7 +174,7 @@ def _listed(ask: Any, kind: str) -> list[Any]:
     for _ in range(MAX_PAGES):
         try:
             page = ask(cursor)
-        except ServerSays:
+        except answers.ServerSays:
             if kind == "resources" or found:
                 raise
             return []  # a server may have no templates, and not know the method
