@@ -47,6 +47,8 @@ class ServerSays(Fault):
     def __init__(self, code: str, message: str, said: ServerError) -> None:
         super().__init__(code, message)
         self.said = said
+
+
 _files: deque[str] = deque()
 _folder: list[str] = []
 
