@@ -1,7 +1,7 @@
 """Telling a running daemon that the configuration has changed, and hearing what came of it.
 
 Rules: the daemon is told by SIGHUP; that it is not there, or not ours to tell, is no failure. Nothing
-here waits for longer than RELOAD_SECONDS.
+here waits for longer than RELOAD_SECONDS for a daemon in which nothing goes on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ POLL_SECONDS = 0.05
 _NUMBER = re.compile("[0-9]{1,18}")
 
 Outcome: TypeAlias = Callable[[dict[str, list[str]]], str | None]
+GoesOn: TypeAlias = Callable[[dict[str, list[str]]], bool]
 
 
-def told(given: str | None, outcome: Outcome = lambda facts: None) -> str:
+def told(
+    given: str | None, outcome: Outcome = lambda facts: None, goes_on: GoesOn = lambda facts: False
+) -> str:
     """Tell the daemon, wait until it has taken the change over, and say what came of it: `outcome` finds
-    in the facts of its status what has gone wrong, if anything."""
+    in the facts of its status what has gone wrong, if anything, and `goes_on` whether something does."""
     try:
         root = mounts.root(given)
         mount = mounts.mounted_at(root)
@@ -43,7 +46,9 @@ def told(given: str | None, outcome: Outcome = lambda facts: None) -> str:
         with progress.shown(f"the daemon of {root} takes it over"):
             while time.monotonic() < end:
                 facts = mounts.facts(mounts.status_text(root))
-                if _reloads(facts) > reloads:
+                if goes_on(facts):
+                    end = time.monotonic() + RELOAD_SECONDS
+                elif _reloads(facts) > reloads:
                     return _said(facts, root, outcome)
                 time.sleep(POLL_SECONDS)
         return f"the daemon of {root} has not taken it over yet; see: ctx status"

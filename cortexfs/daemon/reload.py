@@ -149,6 +149,7 @@ class Reload:
         hooks.apply(daemon.catalog.served)
         shown = daemon.fs.tree.registry  # with what is users' own
         wanted = {one.plugin for one in (*shown, *daemon.catalog.commands.values())} | {*hooks.plugins}
+        wanted |= daemon.catalog.starting
         daemon.pool.replace(lambda plugin: plugin in wanted)
         await trio.to_thread.run_sync(daemon.offers.sweep, wanted | daemon.pool.plugins)
 

@@ -86,6 +86,12 @@ _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
 }
 
 
+def begin(plugin: hostcalls.Plugin, tell: Callable[[str], object]) -> None:
+    """Wait for what takes long before the tools can be loaded; `tell` is told how far it has come."""
+    if plugin.kind == MCP_SERVER:
+        mcptools.greeted(plugin, tell)
+
+
 def has_changed(plugin: hostcalls.Plugin) -> bool:
     return mcptools.has_changed(plugin) if plugin.kind == MCP_SERVER else script.has_changed()
 

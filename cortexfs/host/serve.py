@@ -36,11 +36,20 @@ from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
 from cortexfs.host.call import dry_runs, wear
-from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, raise_again, sentence, shielded
+from cortexfs.host.call.runtime import (
+    Runtime,
+    ToolCancelled,
+    nothing,
+    patient,
+    raise_again,
+    sentence,
+    shielded,
+)
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import syscalls
 
 SPARE_WORKERS = 4
+USUAL_UMASK = 0o022  # for who describes, and has none
 BUILTIN = "builtin"  # the plugin of the built-in tools, each child of which has a thread that waits for it
 _ROBBED = (errno.EBADF, errno.ENOTSOCK)
 _WNOTHREAD = 0x20000000  # waitpid(2): no children of other threads
@@ -197,6 +206,7 @@ class _Host:
     def _run(self, runtime: Runtime, rights: list[int]) -> None:
         request = runtime.request()
         if isinstance(request, hostcalls.Describe):
+            os.umask(USUAL_UMASK)
             runtime.send(wire.message(wire.DESCRIPTORS, self._described(request.unlike, runtime)))
             runtime.done()
             return
@@ -213,6 +223,9 @@ class _Host:
             runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(_followed(request.paths))))
             runtime.done()
             return
+        os.umask(request.umask & 0o777)  # what its plugin starts may keep it
+        if self._tools is None:
+            loaders.begin(self._plugin, runtime.emit_progress)
         tool, validator = self._tool(request.invocation.tool_name, request.environment)
         _stand(rights, request)
         runtime.begin(request)
@@ -255,7 +268,7 @@ class _Host:
 
     def _loaded(self, environment: dict[bytes, bytes] | None) -> dict[str, tuple[sdk.Tool, Validator]]:
         if self._tools is None or loaders.has_changed(self._plugin):
-            with self._loading:
+            with patient(self._loading):
                 if self._tools is None or loaders.has_changed(self._plugin):
                     self._tools = loaders.loaded(self._plugin, environment)
                     self._wear = wear.Wear()
@@ -290,7 +303,7 @@ def _interrupt(runtime: Runtime) -> None:
 
 
 def _stand(rights: list[int], call: hostcalls.CallRequest) -> None:
-    """Take the caller's working directory and umask, for this thread alone."""
+    """Take the caller's working directory, for this thread alone."""
     if call.directory:
         _enter(call.directory)
     else:
@@ -299,7 +312,6 @@ def _stand(rights: list[int], call: hostcalls.CallRequest) -> None:
         except (OSError, IndexError):  # without rights, the caller could not open it either
             why = "you may not enter your working directory; change to another one"
             raise Fault("EACCES", why) from None
-    os.umask(call.umask & 0o777)
 
 
 def _followed(paths: list[str]) -> list[str]:

@@ -26,6 +26,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
+from cortexfs.core.manifest.mcp_server import STARTING
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.safe_text import one_line
 from cortexfs.models import debug
@@ -191,6 +192,11 @@ class Catalog:
         """The plugins that are served, in their order."""
         return tuple(self._serving.values())
 
+    @property
+    def starting(self) -> set[hostcalls.Plugin]:
+        """The servers that have not greeted yet, whose hosts are not to be ended."""
+        return {plugin for plugin, why in self._failed.items() if why.startswith(STARTING)}
+
     async def follow(self, plugin: hostcalls.Plugin, unlike: str) -> tuple[str, bool]:
         """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
         and whether the next registry will be another one."""
@@ -232,10 +238,14 @@ class Catalog:
             raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
             # One that is labelled is nobody's to call, and nobody's to look into: it has served. One
-            # that failed would say the same again when its plugin has been mended.
-            if host.identity.label:
+            # that failed would say the same again when its plugin has been mended. A server that is still
+            # being started is followed in the host that starts it.
+            starts = plugin.kind == FOLLOWED and clock.cancelled_caught
+            if host.identity.label and not starts:
                 self._pool.retire(host)
-            self._pool.release(host, stuck=descriptors is None)
+            self._pool.release(host, stuck=descriptors is None and not starts)
+        if starts:
+            raise Fault("ETIMEDOUT", f"{STARTING}, which may take long the first time")
         if descriptors is None and clock.cancelled_caught:
             raise Fault("ETIMEDOUT", f"it did not describe its tools within {DESCRIBE_SECONDS:g} s")
         if descriptors is None:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from cortexfs import config
 from cortexfs.config import Config
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.manifestjson import fields
@@ -37,8 +37,7 @@ from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.texts import PluginText
 from cortexfs.plugins.trust import openpgp, signing
 from cortexfs.plugins.trust.trust import TrustStore
-from cortexfs.state import believed
-from cortexfs.state.directories import kept_of, place_of
+from cortexfs.state.directories import keeping, place_of
 
 RESERVED = ("builtin",)
 _OUT_OF_USE = ("disabled", "quarantined")
@@ -82,7 +81,6 @@ class Offers:
         self._copies = Copies(place_of(where.state))
         self._trust = TrustStore(where.state)
         self._settings = decisions.DecisionStore(where.state)
-        self._kept = kept_of(where.state)
         self._keys = where.directory / openpgp.KEYS
         self._decisions = (self._trust.path, self._settings.path, self._keys)
         self._loaded: dict[str, hostcalls.Plugin] = {}
@@ -194,12 +192,8 @@ class Offers:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
 
     def _joined(self, manifest: manifests.JsonPluginManifest, place: Path) -> hostcalls.Plugin:
-        keeps = self._kept / manifest.name
-        with os_faults(f"{keeps} cannot be made"):
-            for folder in (self._kept, keeps):
-                folder.mkdir(mode=0o755, exist_ok=True)
-                believed.set_mode(folder, 0o755)
-        return json_kinds.plugin(manifest.json, place, self._settings.opened(manifest.name), str(keeps))
+        keeps = keeping(self._config.state, manifest.name)
+        return json_kinds.plugin(manifest.json, place, self._settings.opened(manifest.name), keeps)
 
     def _check_origin(self, tree: PackageFiles, folder: Path) -> bool:
         """Returns True where a trusted publisher has signed it. Raises where it is not what was installed,

@@ -26,6 +26,7 @@ from cortexfs.core.manifest.mcp_server import KIND, McpServer, McpTarget
 from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.state import believed, whole_files
+from cortexfs.state.directories import forget_kept, keeping
 from cortexfs.version import VERSION
 
 FOLDER = "mcp"
@@ -46,6 +47,7 @@ class Servers:
 
     def __init__(self, config: Path, state: Path) -> None:
         self._folder = config / FOLDER
+        self._state = state
         self._secrets = Secrets(state)
 
     def path(self, name: str) -> Path:
@@ -85,9 +87,10 @@ class Servers:
             self._sweep(name)
 
     def remove(self, name: str) -> None:
-        """The file, and the secrets that were made for it."""
+        """The file, the secrets that were made for it, and what it has downloaded."""
         self.path(name).unlink()
         self._sweep(name)
+        forget_kept(self._state, home_of(name))
 
     def _sweep(self, name: str) -> None:
         """Remove the secrets of a server that no file names any more."""
@@ -133,7 +136,8 @@ class Servers:
             timeout=server.timeout_secs,
             client=VERSION,
         )
-        return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode())
+        keeps = keeping(self._state, home_of(name)) if server.command else ""
+        return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode(), keeps=keeps)
 
     # -- logins
 
@@ -172,6 +176,11 @@ class Servers:
                 mend = f"put it into {FOLDER_OF_SECRETS}/{secret} of the state directory, with mode 0600"
                 raise Fault("ENOENT", f"there is no secret {secret}; {mend}")
         return found
+
+
+def home_of(name: str) -> str:
+    """The directory of a server's homes beside the state; no plugin can be called so."""
+    return f"mcp@{name}"
 
 
 def parsed(data: bytes, where: str) -> McpServer:

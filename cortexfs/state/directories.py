@@ -8,11 +8,12 @@ This file must never know what is in them.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.state import believed
 
 
@@ -82,3 +83,28 @@ def place_of(state: Path) -> Path:
 def kept_of(state: Path) -> Path:
     """The directory in which plugins keep what outlives their hosts, one for each of their users."""
     return state.with_name(f"{state.name}-kept")
+
+
+def keeping(state: Path, name: str) -> str:
+    """Makes the directory of one plugin there (host/call/plugin_state.py), and returns it."""
+    above = kept_of(state)
+    with os_faults(f"{above / name} cannot be made"):
+        for folder in (above, above / name):
+            folder.mkdir(mode=0o755, exist_ok=True)
+            believed.set_mode(folder, 0o755)
+    return str(above / name)
+
+
+def forget_kept(state: Path, name: str) -> None:
+    """Removes the directory of one plugin there, with what all users have in it."""
+    kept = kept_of(state) / name
+    aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
+    try:
+        if aside.is_dir():  # of one that was killed
+            shutil.rmtree(aside)
+        if kept.is_dir():
+            kept.rename(aside)
+            shutil.rmtree(aside)
+    except OSError as problem:
+        where = problem.filename or kept
+        raise Fault(code_of(problem.errno), f"{where} cannot be removed: {problem.strerror}") from None

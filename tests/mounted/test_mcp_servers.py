@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -108,7 +107,10 @@ def test_a_server_is_its_caller(served: Ctx) -> None:
     if os.getuid() == 0:
         theirs = json.loads(served.call("test.whoami", uid=NOBODY).output)
         assert theirs["uid"] == NOBODY
-        assert theirs["environ"]["HOME"] == pwd.getpwuid(NOBODY).pw_dir  # docs/mcp.md: "of its user"
+        # abi.md 8.33: nobody has no home of his own in which he could write
+        own = served.state.with_name(f"{served.state.name}-kept") / "mcp@test" / str(NOBODY)
+        assert theirs["environ"]["HOME"] == str(own)
+        assert (own.stat().st_uid, own.stat().st_mode & 0o777) == (NOBODY, 0o700)
 
 
 def test_questions_to_users_are_refused(served: Ctx) -> None:

@@ -18,10 +18,11 @@ import msgspec
 
 from cortexfs.cli import mounts, output, parser, reload
 from cortexfs.cli.daemons import places_of
+from cortexfs.cli.mcp.starts import Starts, last_lines
 from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
-from cortexfs.core.manifest.mcp_server import McpServer
+from cortexfs.core.manifest.mcp_server import STARTING, McpServer
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.models.providers.secrets import MAX_KEY
 from cortexfs.plugins.mcp_servers import MAX_FILE, PREFIX, Servers
@@ -33,7 +34,9 @@ HEADS = ("name", "transport", "enabled", "status", "server", "tools")
 def listing(options: argparse.Namespace) -> int:
     where = places_of(options)
     servers, live = Servers(where.config, where.state), live_of(options)
-    rows = [_row(name, servers, live) for name in servers.names()]
+    rows = [
+        _row(name, servers, live) | {"printed": last_lines(where.state, name)} for name in servers.names()
+    ]
     if options.json:
         output.emit(rows)
     else:
@@ -55,7 +58,9 @@ def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any
         "name": name,
         "transport": "http" if server.url else "stdio" if server.command else "-",
         "enabled": server.enabled,
-        "status": status_of(bool(reason), server.enabled, bool(tools), live is not None),
+        "status": "starting"
+        if (reason or "").startswith(STARTING)
+        else status_of(bool(reason), server.enabled, bool(tools), live is not None),
         "server": server.url or shlex.join((server.command, *server.args) if server.command else ()) or "-",
         "tools": tools,
         "secrets": sorted({*server.secret_env, *server.secret_headers}),
@@ -64,9 +69,12 @@ def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    reason = row["reason"] or ""
+    if reason.startswith(STARTING) and row["printed"]:
+        reason += f": {row['printed'][-1]}"
     shown = row | {
         "enabled": "yes" if row["enabled"] else "no",
-        "tools": row["reason"] or " ".join(row["tools"]) or "-",
+        "tools": reason or " ".join(row["tools"]) or "-",
     }
     return tuple(shown[head] for head in HEADS)
 
@@ -76,20 +84,21 @@ def add(options: argparse.Namespace) -> int:
     server, typed = _described(options)
     servers = Servers(where.config, where.state)
     directories.create(where)  # which closes the state to others
+    starts = Starts(where.state, [name])
     servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
-    output.say(f"added {name}, {servers.path(name)}; {_told(options.root, [name])}")
+    output.say(f"added {name}, {servers.path(name)}; {_told(options.root, [name], starts)}")
     return EXIT_OK
 
 
-def _told(root: str | None, names: Iterable[str]) -> str:
-    """Have the daemon take servers over; what came of it."""
+def _told(root: str | None, names: Iterable[str], starts: Starts) -> str:
+    """Have the daemon take servers over; what came of it. What they print meanwhile is shown."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         rows = mounts.broken(facts, "plugin")
         broken = [f"{name}: {rows[PREFIX + name]}" for name in names if PREFIX + name in rows]
         return "; ".join(broken) or None
 
-    return reload.told(root, outcome)
+    return reload.told(root, outcome, starts.go_on)
 
 
 def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
@@ -150,13 +159,13 @@ def import_mcp(options: argparse.Namespace) -> int:
     """Take over the servers of another client's file: all of it, or nothing."""
     where, found = places_of(options), mcp_server.imported(_read(Path(options.file)))
     directories.create(where)  # which closes the state to others
-    servers = Servers(where.config, where.state)
+    servers, starts = Servers(where.config, where.state), Starts(where.state, found)
     servers.write(
         {name: mcp_server.parted(name, one) for name, one in found.items()}, replace=options.replace
     )
     for name in found:
         print(f"{name}: {servers.path(name)}")
-    print(_told(options.root, found))
+    print(_told(options.root, found, starts))
     return EXIT_OK
 
 

@@ -18,6 +18,8 @@ from cortexfs.core import names, networks
 from cortexfs.core.errors import Fault
 
 KIND = "mcp-server"  # hostcalls.Plugin.kind; "mcp" is manifest.json's
+STARTING = "it is still being started"  # the beginning of why a server has no tools yet
+ERRORS = ".errors"  # in the home of a server: what it has printed since it was started last
 MAX_NAME = 32  # of the server: its tools' names have 64 characters, this among them
 MAX_SECONDS = 604_800  # a week, as for limits in config.toml
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -54,6 +56,7 @@ class McpTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...] = ()
     timeout: int | None = None
     client: str = ""  # our own version
+    home: str = ""  # of its user, beside the state, as a host fills it in
 
 
 def check_name(name: str) -> str:

@@ -4,7 +4,8 @@ The daemon names one place for a plugin (`hostcalls.Plugin.keeps`), in which nob
 makes its user's directory there while it still has root's powers, so that no user can take another's.
 
 Rules: a directory is its user's alone (0700), and lies beside the daemon's state: what the daemon names may
-be no other place of root's, and no link is followed to one. Whoever describes plugins keeps nothing.
+be no other place of root's, and no link is followed to one. Whoever describes plugins keeps nothing, but for
+an MCP server, which may download itself first: there it is no other than any process of its user's.
 This file must never know what is kept.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import DESCRIBER, Identity, Plugin
+from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
 from cortexfs.state.no_links import held
 
 # Of texts by key, whatever kind a plugin is of.
@@ -31,7 +33,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
     """Make the directory, before the host becomes its caller. `beside` is where all plugins keep theirs."""
-    if not plugin.keeps or identity.label == DESCRIBER:
+    if not plugin.keeps or (identity.label == DESCRIBER and plugin.kind != MCP_SERVER):
         return
     kept, name = os.path.split(plugin.keeps)
     try:
@@ -86,5 +88,7 @@ def has_begun(keeps: Path, uid: int) -> bool:
 
 
 def view(plugin: Plugin, identity: Identity) -> tuple[tuple[str, str], ...]:
-    """Returns the paths that a confined host of that user may open besides."""
-    return ((os.path.realpath(f"{plugin.keeps}/{identity.uid}"), "rw"),) if plugin.keeps else ()
+    """Returns the paths that a confined host of that user may open besides. An MCP server may run what it
+    has downloaded."""
+    rights = "rwx" if plugin.kind == MCP_SERVER else "rw"
+    return ((os.path.realpath(f"{plugin.keeps}/{identity.uid}"), rights),) if plugin.keeps else ()

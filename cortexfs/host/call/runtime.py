@@ -35,6 +35,7 @@ _RECEIVE = 64 << 10  # from 128 KiB on, malloc(3) would map and unmap it
 # The daemon ends a call at its timeout, from when it passed it on. What runs it ends it a little before, so
 # that it is its sentence that is said, unless the machine is very busy.
 EARLY_SECONDS = 0.05
+_STEP = 0.2  # of a wait that may be cancelled
 
 T = TypeVar("T")
 
@@ -259,6 +260,17 @@ def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
         yield
     finally:
         runtime.bare()
+
+
+@contextlib.contextmanager
+def patient(lock: threading.Lock) -> Iterator[None]:
+    """With this lock, which another may hold for long: a cancellation strikes a thread that waits for it."""
+    while not lock.acquire(timeout=_STEP):
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def nothing() -> None:

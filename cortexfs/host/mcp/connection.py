@@ -1,7 +1,8 @@
 """One connection to an MCP server, in a thread of its own that runs the SDK's client.
 
-Main path: `Link.open` has greeted the server and listed its tools when it returns. `Link.call` asks a program
-in the tool's own thread; a call on HTTP is put to the connection's thread, and what comes of it is followed.
+Main path: `Link.begin` starts it, and `Link.greeted` waits until the server has greeted and listed its tools.
+Nobody who waits ends a start by leaving. `Link.call` asks a program in the tool's own thread; a call on HTTP
+is put to the connection's thread, and what comes of it is followed.
 
 Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. A session's
 client may be asked what it says that it answers (asking.py). Nobody else can be asked anything in a run, and
@@ -17,24 +18,19 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
-import httpx2
 from mcp import Client, ClientSession, MCPError
 from mcp_types import (
-    CONNECTION_CLOSED,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     CallToolResult,
     DiscoverResult,
     Implementation,
     InitializeResult,
     InputRequiredResult,
-    ListToolsResult,
     ProgressNotification,
     ServerNotification,
     Tool,
@@ -44,22 +40,19 @@ from mcp_types import (
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.core.mcp_session import McpSession, ServerError, ServerMessage
-from cortexfs.host.mcp import answers, direct, http
+from cortexfs.core.mcp_session import McpSession, ServerMessage
+from cortexfs.host.mcp import direct, failures, http
 from cortexfs.host.mcp.asking import Asking
 from cortexfs.host.mcp.heard import PROGRESS, pass_on
-from cortexfs.host.mcp.limits import Judge
+from cortexfs.host.mcp.limits import Judge, McpViolation
+from cortexfs.host.mcp.starting import ServerStart
 from cortexfs.host.mcp.stdio import MAX_PROGRESS, Pipe
 from cortexfs.linux import syscalls
 
-START_SECONDS = 12.0  # to greet and to list its tools; whoever describes plugins waits for 15
 CLOSE_SECONDS = 1.5
-MAX_TOOLS = 1000
-MAX_PAGES = 100
 HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
+LOOK_SECONDS = 0.2  # of a wait that may be cancelled
 LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
-_ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
-_MISFIT = "structured content"  # in what the SDK says of it
 T = TypeVar("T")
 
 
@@ -81,13 +74,20 @@ class Link:
     """
 
     def __init__(
-        self, told: McpTarget, changed: Callable[[list[Tool]], None], session: McpSession | None = None
+        self,
+        told: McpTarget,
+        changed: Callable[[list[Tool]], None],
+        session: McpSession | None = None,
+        umask: int = 0o077,
     ) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
         self.told = told
         self._info = Implementation(name="cortexfs", version=told.client)
         self._changed = changed
-        self._opened: Future[list[Tool]] = Future()
+        self._umask = umask
+        self._start = ServerStart()
+        self.capabilities: dict[str, Any] = {}
+        self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self.asking = Asking(session, self._tell) if session else None
@@ -104,13 +104,23 @@ class Link:
 
     # -- from the threads of calls
 
-    def open(self) -> list[Tool]:
+    def begin(self) -> None:
         self._thread.start()
-        try:
-            return self._opened.result(START_SECONDS)
-        except TimeoutError:
-            self.close()
-            raise self._fault("EHOSTDOWN", f"did not greet within {START_SECONDS:g} s") from None
+
+    def greeted(self, tell: Callable[[str], object] = str) -> None:
+        """Wait until it has greeted; raises why it has not. `tell` is told what it prints meanwhile. A
+        cancellation strikes a thread that waits in short steps."""
+        line = ""
+        while not self._opened.done():
+            wait([self._opened], LOOK_SECONDS)
+            if self._start.line != line and not self._opened.done():
+                line = self._start.line
+                tell(f"the MCP server {self.told.name} starts: {line}")
+        self._opened.result()
+
+    @property
+    def has_greeted(self) -> bool:
+        return self._opened.done() and self._opened.exception() is None
 
     def call(self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> CallToolResult:
         state: str | None = None
@@ -229,7 +239,7 @@ class Link:
         try:
             syscalls.unshare(syscalls.CLONE_FS)  # a call began it, whose directory and umask are not its own
             os.chdir("/")
-            os.umask(0o077)
+            os.umask(self._umask)
             asyncio.run(self._main())
         except BaseException as error:  # nobody above would tell the callers
             self._refuse(error)
@@ -240,26 +250,33 @@ class Link:
             if (items := self._listener) is not None:
                 items.put(None)
 
-    def _refuse(self, error: BaseException) -> None:
+    def _refuse(self, error: BaseException, *, said: bool = False) -> None:
         """Tell who waits for the connection that there is none, and nobody before that it is closed: the next
         who asks would take it for one to a server without tools."""
         if not self._opened.done():
             self.is_open = False
-            self._opened.set_exception(self._failure(error))
+            self._opened.set_exception(error if said else self._failure(error))
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._closing, self._relist = asyncio.Event(), asyncio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._serve)
+            tasks.start_soon(self._limit_start)
             if self.is_open:  # else it was closed before there was a loop to tell
                 await self._closing.wait()
             self.is_open = False
             tasks.cancel_scope.cancel()
 
+    async def _limit_start(self) -> None:
+        assert self._closing is not None
+        if why := await self._start.stalled():
+            self._refuse(failures.said(self.told.name, "EHOSTDOWN", why), said=True)
+            self._closing.set()
+
     async def _serve(self) -> None:
         assert self._closing is not None
-        self._pipe = Pipe(self.told, self._judge) if self.told.command else None
+        self._pipe = Pipe(self.told, self._judge, self._start) if self.told.command else None
         way = self._pipe or http.transport(self.told, self._judge, lambda: self.told.bearer)
         try:
             asked: dict[str, Any] = {}
@@ -270,7 +287,12 @@ class Link:
             ) as client:
                 self._client = client
                 tools = await self._list(client)
-                self._opened.set_result(tools)
+                self.capabilities = self.agreed.capabilities.model_dump(exclude_none=True)
+                if self._pipe is not None:
+                    self._pipe.greeted()
+                self._start.is_over = self._judge.has_greeted = True
+                self._changed(tools)
+                self._opened.set_result(None)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._follow, client)
                     if client.protocol_version >= "2026":
@@ -288,21 +310,10 @@ class Link:
             self._closing.set()
 
     async def _list(self, client: Client) -> list[Tool]:
-        found: list[Tool] = []
-        pages: list[ListToolsResult] = []
-        cursor = None
-        for _ in range(MAX_PAGES):
-            page = await client.list_tools(cursor=cursor)
-            pages.append(page)
-            found += page.tools
-            cursor = page.next_cursor
-            if cursor is None or len(found) > MAX_TOOLS:
-                break
-        if cursor is not None or len(found) > MAX_TOOLS:
-            raise self._fault("EPROTO", f"has over {MAX_TOOLS} tools, or {MAX_PAGES} pages of them")
+        pages = await direct.pages(client)
         if self._pipe is not None:
             self._direct = direct.session(self.agreed, self._info, pages)
-        return found
+        return [tool for page in pages for tool in page.tools]
 
     async def _heard(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification) and self._relist is not None:
@@ -324,7 +335,7 @@ class Link:
         while True:
             await self._relist.wait()
             self._relist.clear()
-            with suppress(MCPError, Fault):  # the former list counts
+            with suppress(MCPError, McpViolation):  # the former list counts
                 self._changed(await self._list(client))
             await asyncio.sleep(LIST_PAUSE)
 
@@ -352,40 +363,17 @@ class Link:
     # -- sentences
 
     def _failure(self, error: BaseException) -> Fault:
-        if isinstance(error, BaseExceptionGroup):
-            return self._failure(error.exceptions[0])
-        if isinstance(error, Fault):
-            return Fault(error.code, f"the MCP server {self.told.name}: {error.message}")
-        if self._judge.refused:
-            self.is_open = False
-            return self._fault("EACCES", self._judge.refusal_of_credentials(self.told.name))
-        if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
-            if self._pipe is None and error.code not in _ANSWERS:
-                # Of a session that has ended nothing else is told; the next call begins another.
-                self.is_open = False
-            code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
-            said = ServerError(error.code, error.message, error.data)
-            return answers.ServerSays(code, f"the MCP server {self.told.name} says: {error}", said)
-        if isinstance(error, httpx2.HTTPError | OSError):
-            self.is_open = False
-            return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
-        if self._judge.why or isinstance(error, MCPError):
-            return self._lost()
-        if isinstance(error, RuntimeError) and _MISFIT in str(error):
-            first = str(error).partition("\n")[0]
-            return self._fault(
-                "EPROTO", f"breaks its tool's output schema: {first.partition(': ')[2] or first}"
-            )
-        return self._fault("EPROTO", f"does not speak the protocol: {type(error).__name__}: {error}")
+        fault, is_over = failures.failure(error, self.told.name, self._judge, is_program=self._is_program)
+        self.is_open = self.is_open and not is_over
+        return fault
 
     def _lost(self) -> Fault:
         self.is_open = False
-        if self._pipe is None and not self._judge.why:
-            return self._fault("EHOSTDOWN", "cannot be reached any more")
-        return self._fault("EPROTO", self._judge.why or "ended the connection")
+        return failures.lost(self.told.name, self._judge, is_program=self._is_program)
 
-    def _fault(self, code: str, what: str) -> Fault:
-        return Fault(code, f"the MCP server {self.told.name} {what}")
+    @property
+    def _is_program(self) -> bool:
+        return self._pipe is not None
 
 
 def _put_some(items: _Items, message: ServerMessage) -> None:

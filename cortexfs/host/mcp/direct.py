@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar, cast
 
-from mcp import ClientSession
+from mcp import Client, ClientSession
 from mcp.shared.dispatcher import CallOptions, Dispatcher
 from mcp_types import (
     DiscoverResult,
@@ -27,6 +27,10 @@ from mcp_types import (
 )
 from pydantic import ConfigDict
 
+from cortexfs.host.mcp.limits import McpViolation
+
+MAX_TOOLS = 1000
+MAX_PAGES = 100
 T = TypeVar("T")
 
 
@@ -68,6 +72,22 @@ def driven(work: Coroutine[Any, Any, T], ask: Callable[[str, dict[str, Any]], di
         return result
     finally:
         work.close()
+
+
+async def pages(client: Client) -> list[ListToolsResult]:
+    """The list of a server's tools. Raises McpViolation where it has no end."""
+    found: list[ListToolsResult] = []
+    cursor, tools = None, 0
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found.append(page)
+        tools += len(page.tools)
+        cursor = page.next_cursor
+        if cursor is None or tools > MAX_TOOLS:
+            break
+    if cursor is not None or tools > MAX_TOOLS:
+        raise McpViolation(f"has over {MAX_TOOLS} tools, or {MAX_PAGES} pages of them")
+    return found
 
 
 def session(

@@ -1,15 +1,17 @@
 """The connection that a host keeps to an MCP server, and those of sessions.
 
-Rules: one connection serves all calls of a host but those of sessions, which have one each
-(core/mcp_session.py). One that ended is opened again at the next call, and not sooner than BACKOFF says when
-it keeps ending.
+Rules: one connection serves all calls of a host with one umask, as files of a program's are made with that;
+sessions have one each (core/mcp_session.py). One that ended is opened again at the next call, and not sooner
+than BACKOFF says when it keeps ending. One that could not be opened may be mended by now, and is tried.
 This file must never know tools.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +21,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import VARIABLE, McpSession, session_of
+from cortexfs.host.call import plugin_state
 from cortexfs.host.call.runtime import apart
 
 if TYPE_CHECKING:
@@ -28,73 +31,80 @@ if TYPE_CHECKING:
 
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds to wait, by how often it was of no use
 LOOK_SECONDS = 1.0  # after which a wait looks whether it is still wanted
-MAX_SESSIONS = 32  # of one host
+MAX_BESIDE = 32  # of one host
 
 
 class Keeper:
-    """The connection that a host keeps. A session of a client's has one of its own.
+    """The connection that a host keeps. A session of a client's, and another umask, have one of their own.
 
-    Its attributes are the connection and its failures, those of sessions, and what the server said last.
+    Its attributes are the connection and its failures, those beside it, and what the server said last.
     """
 
-    def __init__(self, told: McpTarget, session: McpSession | None = None) -> None:
+    def __init__(self, told: McpTarget, session: McpSession | None = None, umask: int = 0o022) -> None:
         self.told = told
         self.session = session
-        self._sessions: dict[McpSession, Keeper] = {}
+        self.umask = umask
+        self._beside: dict[McpSession | int, Keeper] = {}
         self._lock = threading.Lock()
         self._link: Link | None = None
-        self._failures, self._why = 0, ""
+        self._failures = 0
         self._next = 0.0
         self._changes = threading.Condition()
         self.listed: list[Tool] = []
-        self.capabilities: dict[str, Any] = {}
         self.named: dict[str, str] = {}  # the objects that its tools are
         self.version = 0
 
-    def link(self) -> Link:
+    def link(self, tell: Callable[[str], object] = str) -> Link:
+        """The connection, which has greeted. `tell` is told what a server prints that starts."""
+        link = self._begun()
+        link.greeted(tell)
+        return link
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        return self._link.capabilities if self._link else {}
+
+    def _begun(self) -> Link:
+        """The connection there is, which may not have greeted yet, or a new one."""
         with self._lock:
             if self._link is not None:
                 self._link.settle()
             if self._link is None or not self._link.is_open:
                 if self._link is not None:
                     self._link.close()  # whatever of it is left
-                self._open()
-            assert self._link is not None
+                    if not self._link.has_greeted:
+                        self._failures, self._next = max(self._failures - 1, 0), 0.0
+                self._await_turn()
+                self._link = apart(_imported)(self.told, self.changed, self.session, self.umask)
+                self._link.begin()
             return self._link
 
-    def _open(self) -> None:
+    def _await_turn(self) -> None:
         if (wait := self._next - time.monotonic()) > 0:
-            why = self._why or f"the MCP server {self.told.name} has ended {self._failures} times in a row"
+            why = f"the MCP server {self.told.name} has ended {self._failures} times in a row"
             raise Fault("EHOSTDOWN", f"{why}; it is started again in {wait:.0f} s at the earliest")
         # Until it has answered a call.
         self._next = time.monotonic() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
-        self._link = apart(_imported)(self.told, self.changed, self.session)
-        try:
-            listed = self._link.open()
-            self.capabilities = self._link.agreed.capabilities.model_dump(exclude_none=True)
-            self.changed(listed)
-        except Fault as fault:
-            self._why = fault.message
-            raise
-        self._why = ""
 
     def of(self, runtime: sdk.ToolRuntime) -> Keeper:
-        """Returns that of the session in which a call is made, or this one."""
-        if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None:
+        """Returns that of the session in which a call is made, else that of its umask."""
+        umask = own_umask()
+        if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None and umask == self.umask:
             return self
+        key = umask if session is None else session
         with self._lock:
-            known = self._sessions.pop(session, None) or Keeper(self.told, session)
-            self._sessions[session] = known  # the last
-            over = [*self._sessions][:-MAX_SESSIONS]
+            known = self._beside.pop(key, None) or Keeper(self.told, session, umask)
+            self._beside[key] = known  # the last
+            over = [*self._beside][:-MAX_BESIDE]
             for each in over:
-                self._sessions.pop(each).close()
+                self._beside.pop(each).close()
         return known
 
     def renew(self, told: McpTarget) -> None:
         """Have the connections go on with the token that this one has."""
         with self._lock:
-            for each in (self, *self._sessions.values()):
+            for each in (self, *self._beside.values()):
                 each.told = told
                 if each._link is not None:
                     each._link.told = told
@@ -103,7 +113,7 @@ class Keeper:
         """End a session."""
         if keeper.session is not None:
             with self._lock:
-                self._sessions.pop(keeper.session, None)
+                self._beside.pop(keeper.session, None)
             keeper.close()
 
     def worked(self) -> None:
@@ -126,12 +136,18 @@ class Keeper:
                 self._changes.wait(LOOK_SECONDS)
 
     def close(self) -> None:
-        for each in [*self._sessions.values()]:
+        for each in [*self._beside.values()]:
             each.close()
         link = self._link  # without the lock, which who opens it may hold for long
         if link is not None:
             link.close()
             link.join()
+
+
+def own_umask() -> int:
+    """Of this thread, which has one of its own in a host."""
+    os.umask(umask := os.umask(0o077))
+    return umask
 
 
 def _imported() -> type[Link]:
@@ -143,6 +159,7 @@ def _imported() -> type[Link]:
 
 def told_of(plugin: hostcalls.Plugin) -> McpTarget:
     try:
-        return msgspec.json.decode(plugin.target, type=McpTarget)
+        told = msgspec.json.decode(plugin.target, type=McpTarget)
+        return msgspec.structs.replace(told, home=str(plugin_state.place(plugin) or ""))
     except msgspec.MsgspecError as error:
         raise Fault("EPROTO", f"the daemon did not say what {plugin.name} is: {error}") from None

@@ -51,6 +51,8 @@ class Judge:
     def __init__(self, answered: Collection[str] = ()) -> None:
         self._answered = answered
         self.why = ""
+        self.has_greeted = False
+        self.has_exited = False  # a program, of itself
         self.refused = 0  # an HTTP status that means the credentials
         self.challenge = ""  # and what it asks for
         self._asked: set[int | str] = set()

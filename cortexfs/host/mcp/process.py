@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import Process
+from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from typing import Literal, NamedTuple
@@ -19,6 +20,7 @@ import anyio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
+from cortexfs.host.mcp.home import ServerHome
 from cortexfs.host.process.children import variables_of_user
 from cortexfs.host.process.pipe_reader import Errors
 
@@ -30,12 +32,13 @@ class ServerProcess(NamedTuple):
     errors: Errors
 
 
-async def started(told: McpTarget) -> ServerProcess:
+async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], object]) -> ServerProcess:
+    """`heard` is given what it prints on standard error."""
     hears, stdin = _pipe(1)
     says, stdout = _pipe(0)
     prints, errors = _pipe(0)
     user = variables_of_user()
-    home = user.get("HOME", "/")
+    home = next((one for one in (user.get("HOME"), own.path) if one and is_open(one)), "/")
     try:
         # Cancelled while it starts, nobody would wait for its end.
         with anyio.CancelScope(shield=True):
@@ -44,8 +47,8 @@ async def started(told: McpTarget) -> ServerProcess:
                 stdin=hears,
                 stdout=says,
                 stderr=prints,
-                cwd=told.cwd or (home if os.access(home, os.R_OK | os.X_OK) else "/"),
-                env=user | told.environment,
+                cwd=told.cwd or home,
+                env=own.variables(user) | told.environment,
                 start_new_session=True,
             )
     except BaseException as error:
@@ -58,7 +61,16 @@ async def started(told: McpTarget) -> ServerProcess:
     finally:
         for theirs in (hears, says, prints):
             theirs.close()
-    return ServerProcess(process, stdin, stdout, Errors(errors))
+    return ServerProcess(process, stdin, stdout, Errors(errors, heard))
+
+
+def is_open(folder: str) -> bool:
+    """Returns True where a process of ours can be."""
+    try:
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return os.access(folder, os.X_OK)
 
 
 async def ended(process: Process) -> None:

@@ -52,7 +52,7 @@ def called(keeper: Keeper, name: str, input: dict[str, Any], runtime: sdk.ToolRu
 def answered(keeper: Keeper, runtime: sdk.ToolRuntime, ask: Callable[[Link], T]) -> T:
     """Returns the words of the server. An error of its own is a session's output, too."""
     try:
-        said = ask(keeper.link())
+        said = ask(keeper.link(runtime.emit_progress))
     except answers.ServerSays as error:
         if keeper.session is not None:
             runtime.emit(msgspec.json.encode(ServerAnswer(error=error.said)).decode())
@@ -151,16 +151,17 @@ class ResourceTool(sdk.Tool):
         self.capabilities = sdk.ToolCapabilities(effects=effects)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-        link = self._keeper.link()
+        keeper = self._keeper.of(runtime)
+        link = keeper.link(runtime.emit_progress)
         if uri := input.get("uri"):
             said = link.request("resources/read", {"uri": uri}, runtime)
-            self._keeper.worked()
+            keeper.worked()
             return answers.of_resource(said)
         found = {
             kind: _listed(lambda cursor, kind=kind: link.request(_LISTS[kind], cursor, runtime), kind)
             for kind in _LISTS
         }
-        self._keeper.worked()
+        keeper.worked()
         return sdk.ToolResult(msgspec.json.encode(found).decode())
 
 

@@ -12,10 +12,8 @@ This file must never know tools.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
-import queue
 import select
 import threading
 import time
@@ -23,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import anyio
 import msgspec
@@ -41,12 +39,16 @@ from mcp_types import (
 )
 
 from cortexfs import sdk
+from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ServerMessage
 from cortexfs.host.call.runtime import nothing, shielded
 from cortexfs.host.mcp import process
 from cortexfs.host.mcp.heard import NOTE, PROGRESS
+from cortexfs.host.mcp.home import ServerHome
 from cortexfs.host.mcp.limits import Judge, McpViolation
+from cortexfs.host.mcp.starting import ServerStart
+from cortexfs.host.mcp.waiting import ProgressSaid, WaitingCall, decoded, encoded
 from cortexfs.host.process.pipe_reader import ChildLines, Leading
 
 CHUNK = 64 << 10
@@ -56,57 +58,21 @@ MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
 LEAVE_SECONDS = 0.3  # to end by itself when its input has ended
 _FIRST = 1 << 24  # numbers of calls; those of the SDK's client begin at 1, and it asks little
 _LONG = 1e6  # seconds: a call has its own limit
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
-class _Answer(msgspec.Struct):
-    """Most of what is said. Everything else, and what is wrong, is for the SDK to understand."""
-
-    id: int
-    result: dict[str, Any]
-    jsonrpc: Literal["2.0"]
-
-
-class _Progress(msgspec.Struct, omit_defaults=True):
-    """The parameters of a notification."""
-
-    progressToken: int
-    progress: float
-    total: float | None = None
-    message: str | None = None
-
-
-_Item: TypeAlias = dict[str, Any] | ErrorData | ServerMessage | sdk.ExecutionFailed
-_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
-_decode = msgspec.json.Decoder(_Answer).decode
-
-
-class _Waiting:
-    """A call that waits for its answer."""
-
-    def __init__(self, nudge: Callable[[], None]) -> None:
-        self.id = 0
-        self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._nudge = nudge
-
-    def waits(self) -> bool:
-        return self.items.empty()
-
-    def tell(self, item: _Item) -> None:
-        """From a thread that does not read for it."""
-        self.items.put(item)
-        self._nudge()
-
-    def cancel(self) -> None:
-        self.tell(sdk.ExecutionFailed("cancelled", "ECANCELED"))
-
-
 class Pipe:
-    """A transport of the SDK's, and a way past its streams."""
+    """A transport of the SDK's, and a way past its streams.
 
-    def __init__(self, told: McpTarget, judge: Judge) -> None:
+    Its attributes are the process with its start and home, its calls, and who reads and writes.
+    """
+
+    def __init__(self, told: McpTarget, judge: Judge, start: ServerStart) -> None:
         self._told = told
         self._judge = judge
+        self._start = start
+        self._home = ServerHome(told.home)
         self.ended = asyncio.Event()
         self._gone = asyncio.Event()  # nothing more comes, or is listened to
         self._noise = 0
@@ -114,7 +80,7 @@ class Pipe:
         self._lock = threading.Lock()
         self._is_open = False
         self._last = _FIRST
-        self._calls: dict[int, _Waiting] = {}
+        self._calls: dict[int, WaitingCall] = {}
         self._outbox = bytearray()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -132,7 +98,7 @@ class Pipe:
         params: dict[str, Any],
     ) -> dict[str, Any]:
         """The result; MCPError where it is an error or there is none."""
-        call = _Waiting(self._leading.nudge)
+        call = WaitingCall(self._leading.nudge)
         runtime.on_cancel(call.cancel)
         begin: Callable[[], object] = partial(self._begin, call, method, params)
         try:
@@ -156,7 +122,7 @@ class Pipe:
             finally:
                 self._leave(call)
 
-    def _begin(self, call: _Waiting, method: str, params: dict[str, Any]) -> None:
+    def _begin(self, call: WaitingCall, method: str, params: dict[str, Any]) -> None:
         with self._lock:
             if not self._is_open:
                 return call.items.put(_CLOSED)
@@ -166,7 +132,7 @@ class Pipe:
         meta = params.get("_meta", {}) | {"progressToken": call.id}
         self._request(method, params | {"_meta": meta}, id=call.id)
 
-    def _leave(self, call: _Waiting) -> None:
+    def _leave(self, call: WaitingCall) -> None:
         """Nobody waits for its answer any more. May be repeated."""
         with self._lock:
             if call.id not in self._calls:
@@ -176,7 +142,7 @@ class Pipe:
         self._request("notifications/cancelled", {"requestId": call.id, "reason": "caller cancelled"})
 
     def _request(self, method: str, params: dict[str, Any], **more: int) -> None:
-        self._say(_encode({"jsonrpc": "2.0", "method": method, "params": params, **more}))
+        self._say(encoded({"jsonrpc": "2.0", "method": method, "params": params, **more}))
 
     def _say(self, message: bytes) -> None:
         line = message + b"\n"
@@ -221,7 +187,7 @@ class Pipe:
 
     def _hear(self, line: bytes) -> None:
         try:
-            answer = _decode(line)
+            answer = decoded(line)
         except (ValueError, RecursionError):
             self._understand(line)
         else:
@@ -267,7 +233,7 @@ class Pipe:
 
     def _progress(self, message: JSONRPCNotification, params: dict[str, Any]) -> bool:
         try:
-            said = msgspec.convert(params, _Progress)
+            said = msgspec.convert(params, ProgressSaid)
         except msgspec.ValidationError:
             return False
         call = self._calls.get(said.progressToken)
@@ -276,7 +242,7 @@ class Pipe:
             call.items.put(ServerMessage(PROGRESS, params))
         return call is not None
 
-    def _newest(self) -> _Waiting | None:
+    def _newest(self) -> WaitingCall | None:
         """The call that has begun last: a program does not say to which one a message belongs."""
         with self._lock:
             return next(reversed(self._calls.values()), None)
@@ -293,7 +259,7 @@ class Pipe:
 
     async def __aenter__(self) -> Streams:
         self._loop = asyncio.get_running_loop()
-        self._process, self._stdin, self._stdout, self._errors = await process.started(self._told)
+        await self._begun()
         # Without a bound, as who reads does not wait; the judge bounds what comes unasked.
         self._out, read = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
         write, self._in = anyio.create_memory_object_stream[SessionMessage](0)
@@ -306,6 +272,29 @@ class Pipe:
         self._is_open = True
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._carry())]
         return read, write
+
+    async def _begun(self) -> None:
+        """The process, as soon as no other of its home starts."""
+        self._start.waits = True
+        try:
+            await self._home.claim()
+            self._start.waits = False
+            started = await process.started(self._told, self._home, self._printed)
+        except BaseException as error:
+            if isinstance(error, Fault):  # nothing of it has run
+                self._home.failed()
+            self._home.leave()
+            raise
+        self._process, self._stdin, self._stdout, self._errors = started
+        self._start.leader = self._process.pid
+
+    def _printed(self, printed: bytes) -> None:
+        self._start.heard(printed)
+        self._home.heard(printed)
+
+    def greeted(self) -> None:
+        """Its start is over."""
+        self._home.greeted()
 
     async def __aexit__(
         self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -327,6 +316,7 @@ class Pipe:
                 file.close()
             await process.ended(self._process)
             process.close(self._process)
+            self._home.leave()
 
     def _end_calls(self) -> None:
         """Calls there are, and new ones, that it answers no more."""
@@ -354,6 +344,9 @@ class Pipe:
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.ended(self._process), LEAVE_SECONDS)
             self._judge.why = process.end_of(self._process) + self._errors.end()
+            self._judge.has_exited = self._process.returncode is not None
+            if self._judge.has_exited:
+                self._home.failed()
         process.kill(self._process)
         self.ended.set()
         self._out.close()
@@ -387,10 +380,3 @@ class Pipe:
             except BrokenPipeError:  # it ends, which its output tells
                 self._outbox.clear()
         self._loop.remove_writer(self._stdin)
-
-
-def _encode(message: dict[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(message)
-    except (UnicodeEncodeError, OverflowError):  # half a surrogate pair; a number of over 64 bits
-        return json.dumps(message).encode()

@@ -12,7 +12,7 @@ This file must never know the protocol.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
 from cortexfs.host.mcp import answers, server_tools
-from cortexfs.host.mcp.keeper import Keeper, told_of
+from cortexfs.host.mcp.keeper import Keeper, own_umask, told_of
 
 if TYPE_CHECKING:
     from mcp_types import Tool, ToolAnnotations
@@ -51,7 +51,7 @@ class RemoteTool(sdk.Tool):
         keeper = self._keeper.of(runtime)
         if keeper.session is not None:
             return server_tools.called(keeper, self._remote, input, runtime)
-        result = keeper.link().call(self._remote, input, runtime)
+        result = keeper.link(runtime.emit_progress).call(self._remote, input, runtime)
         keeper.worked()
         return answers.result_of(result)
 
@@ -74,17 +74,23 @@ def effect_of(server: str, said: ToolAnnotations | None) -> sdk.ToolEffect:
 def _keeper(plugin: hostcalls.Plugin) -> Keeper:
     with _keeping:
         if plugin.name not in _keepers:
-            _keepers[plugin.name] = Keeper(told_of(plugin))
+            _keepers[plugin.name] = Keeper(told_of(plugin), umask=own_umask())
         return _keepers[plugin.name]
 
 
-def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+def greeted(plugin: hostcalls.Plugin, tell: Callable[[str], object]) -> Keeper:
+    """The keeper of a server that has greeted; `tell` is told what that prints before."""
     keeper = _keeper(plugin)
     try:
-        keeper.link()
+        keeper.link(tell)
     except ModuleNotFoundError as missing:
         why = f"MCP servers need the package {missing.name}; install cortexfs[mcp]"
         raise Fault("EHOSTDOWN", why) from None
+    return keeper
+
+
+def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+    keeper = greeted(plugin, str)
     with _keeping:
         _served[plugin.name] = keeper.version
     return list(adapted(keeper))

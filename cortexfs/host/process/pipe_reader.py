@@ -87,8 +87,9 @@ class Leading:
 class Errors:
     """The standard error of a child, by our end of its pipe, which does not block."""
 
-    def __init__(self, file: FileIO) -> None:
+    def __init__(self, file: FileIO, heard: Callable[[bytes], object] = lambda printed: None) -> None:
         self.file = file
+        self._heard = heard
         self._last = b""
 
     def pass_on(self) -> bool:
@@ -96,6 +97,7 @@ class Errors:
         printed = self.file.read(_CHUNK)
         if printed:
             os.write(2, printed)
+            self._heard(printed)
             self._last = (self._last + printed)[-MAX_LAST:]
         return printed != b""
 

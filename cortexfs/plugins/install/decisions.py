@@ -10,7 +10,6 @@ This file must never know which plugins there are, nor whether a value fits.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -18,10 +17,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from cortexfs.core import names
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault
 from cortexfs.plugins.trust import secret_box
 from cortexfs.state import locked_store
-from cortexfs.state.directories import kept_of
+from cortexfs.state.directories import forget_kept
 
 STORE = "plugin-settings.json"
 Decision: TypeAlias = Literal["grant", "deny"]
@@ -88,14 +87,4 @@ class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
 def forget(state: Path, name: str) -> None:
     """Remove all of it, of all users."""
     DecisionStore(state).forget(name)
-    kept = kept_of(state) / names.check(name)
-    aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
-    try:
-        if aside.is_dir():  # of one that was killed
-            shutil.rmtree(aside)
-        if kept.is_dir():
-            kept.rename(aside)
-            shutil.rmtree(aside)
-    except OSError as problem:
-        where = problem.filename or kept
-        raise Fault(code_of(problem.errno), f"{where} cannot be removed: {problem.strerror}") from None
+    forget_kept(state, names.check(name))

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from cortexfs.core import hostcalls, wire
+from cortexfs.core.manifest.mcp_server import STARTING
 from cortexfs.core.registry import Registry
 from cortexfs.plugins.catalog import DESCRIBE_SECONDS, Catalog
 from cortexfs.pool.pool import Pool
@@ -121,7 +122,7 @@ def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
 
 
 def test_a_server_that_is_followed_is_not_waited_for_at_each_reload() -> None:
-    # docs/mcp.md: "tried again after 1 to 60 s"
+    # docs/mcp.md: "tried again after 1 to 60 s"; abi.md 8.34: its start is not cut
     plugin = hostcalls.Plugin("mcp:hangs", "1", "mcp-server", "{}")
     pool = FakePool({plugin.name: b""})
 
@@ -147,8 +148,9 @@ def test_a_server_that_is_followed_is_not_waited_for_at_each_reload() -> None:
         for sock in pool.kept:
             sock.close()
     assert seconds == [DESCRIBE_SECONDS, 0, 0]
-    assert why == [f"it did not describe its tools within {DESCRIBE_SECONDS:g} s"] * 3 + [None]
+    assert why == [f"{STARTING}, which may take long the first time"] * 3 + [None]
     assert is_new
+    assert not any(pool.stuck)
 
 
 def test_plugins_that_hang_are_waited_for_together() -> None:

@@ -1,0 +1,86 @@
+"""The words of MCP servers while they start: a program may download itself first, and nobody else says how far
+it has come.
+
+Rules: a server's user may write these files as he likes. So no link is followed, only a regular file is read,
+and only so much of it.
+This file must never know how servers are added.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from cortexfs.cli import mounts, output
+from cortexfs.core.hostcalls import NOBODY
+from cortexfs.core.manifest.mcp_server import ERRORS, STARTING
+from cortexfs.plugins.mcp_servers import PREFIX, home_of
+from cortexfs.state.directories import kept_of
+
+MAX_SHOWN = 64 << 10  # at once
+MAX_LAST = 4 << 10
+LAST_LINES = 5
+
+
+class Starts:
+    """The starts of these servers, from now on."""
+
+    def __init__(self, state: Path, names: Iterable[str]) -> None:
+        self._paths = {name: _path(state, name) for name in names}
+        self._seen = {name: _size(path) for name, path in self._paths.items()}
+        self._rest = dict.fromkeys(self._paths, b"")
+
+    def go_on(self, facts: dict[str, list[str]]) -> bool:
+        """Show what they have printed; whether they have printed, or are still being started."""
+        has_printed = any([self._show(name) for name in self._paths])
+        rows = mounts.broken(facts, "plugin")
+        return has_printed or any(rows.get(PREFIX + name, "").startswith(STARTING) for name in self._paths)
+
+    def _show(self, name: str) -> bool:
+        path = self._paths[name]
+        if _size(path) < self._seen[name]:  # another start has begun
+            self._seen[name], self._rest[name] = 0, b""
+        printed = _read(path, self._seen[name], MAX_SHOWN)
+        self._seen[name] += len(printed)
+        *lines, self._rest[name] = (self._rest[name] + printed).split(b"\n")
+        for line in lines:
+            if line.strip():
+                output.say(f"{name}: {line.decode(errors='replace').rstrip()}")
+        return bool(printed)
+
+
+def last_lines(state: Path, name: str) -> list[str]:
+    """The last lines that a server printed, as it was started for its description."""
+    path = _path(state, name)
+    printed = _read(path, max(0, _size(path) - MAX_LAST), MAX_LAST).decode(errors="replace")
+    return [line.rstrip() for line in printed.split("\n") if line.strip()][-LAST_LINES:]
+
+
+def _path(state: Path, name: str) -> Path:
+    """In the home of who describes servers: nobody under root, else the mount's user."""
+    try:
+        owner = os.stat(state).st_uid
+    except OSError:
+        owner = os.geteuid()
+    return kept_of(state) / home_of(name) / str(owner or NOBODY) / ERRORS
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, start: int, most: int) -> bytes:
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(number, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            return b""
+        file.seek(start)
+        return file.read(most)

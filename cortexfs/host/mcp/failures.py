@@ -1,0 +1,65 @@
+"""The failures of a connection to an MCP server, each as a Fault that names the server.
+
+This file must never know what a connection is made of.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import httpx2
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import ServerError
+from cortexfs.host.mcp.answers import ServerSays
+from cortexfs.host.mcp.limits import Judge, McpViolation
+
+_ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
+_MISFIT = "structured content"  # in what the SDK says of it
+
+
+class LinkFailure(NamedTuple):
+    fault: Fault
+    is_over: bool = False  # whether the connection is of no more use
+
+
+def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool) -> LinkFailure:
+    if isinstance(error, BaseExceptionGroup):
+        return failure(error.exceptions[0], server, judge, is_program=is_program)
+    if isinstance(error, McpViolation):
+        return LinkFailure(said(server, "EPROTO", str(error)))
+    if isinstance(error, Fault):
+        return LinkFailure(said(f"{server}:", error.code, error.message))
+    if judge.refused:
+        return LinkFailure(said(server, "EACCES", judge.refusal_of_credentials(server)), True)
+    if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
+        code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
+        told = ServerError(error.code, error.message, error.data)
+        # Of a session over HTTP that has ended nothing else is told; the next call begins another.
+        ended = not is_program and error.code not in _ANSWERS
+        return LinkFailure(ServerSays(code, f"the MCP server {server} says: {error}", told), ended)
+    if isinstance(error, httpx2.HTTPError | OSError):
+        why = f"cannot be reached: {error or type(error).__name__}"
+        return LinkFailure(said(server, "EHOSTDOWN", why), True)
+    if judge.why or isinstance(error, MCPError):
+        return LinkFailure(lost(server, judge, is_program=is_program), True)
+    if isinstance(error, RuntimeError) and _MISFIT in str(error):
+        first = str(error).partition("\n")[0]
+        why = f"breaks its tool's output schema: {first.partition(': ')[2] or first}"
+        return LinkFailure(said(server, "EPROTO", why))
+    why = f"does not speak the protocol: {type(error).__name__}: {error}"
+    return LinkFailure(said(server, "EPROTO", why))
+
+
+def lost(server: str, judge: Judge, *, is_program: bool) -> Fault:
+    if not is_program and not judge.why:
+        return said(server, "EHOSTDOWN", "cannot be reached any more")
+    if judge.has_exited and not judge.has_greeted:
+        return said(server, "EHOSTDOWN", f"does not start: it {judge.why}")
+    return said(server, "EPROTO", judge.why or "ended the connection")
+
+
+def said(server: str, code: str, what: str) -> Fault:
+    return Fault(code, f"the MCP server {server} {what}")

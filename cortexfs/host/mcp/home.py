@@ -1,0 +1,157 @@
+"""The home of a program that is an MCP server, for the user as whom it runs: beside the state, for what it
+downloads and keeps (host/call/plugin_state.py).
+
+    .start    locked while a server starts; says whether one was cut, and whether one has ever greeted
+    .errors   the standard error of the server that started last
+
+Rules: HOME stays the user's own where he can write there, as servers look there for what he has set up; where
+not, it is this home. Caches are in this home, so that no two servers fill the same one. One server starts at
+a time. What a start leaves behind that was cut is removed before the next, unless one has greeted there.
+This file must never know what a server is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from io import FileIO
+
+import anyio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import ERRORS
+
+LOCK = ".start"
+MAX_ERRORS = 256 << 10  # of one server; more is in the daemon's log alone
+TEMPORARY = "/tmp"
+LOCK_SECONDS = 1000.0  # that another server of this home may take to start
+_CUT, _GREETED = b"cut", b"greeted"  # what LOCK says while a first start goes on, and from its greeting on
+_PAUSE = 0.1
+_WRITTEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ServerHome:
+    """Of one start. Without a path there is none, and nothing is kept."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock: FileIO | None = None
+        self._errors: FileIO | None = None
+        self._room = MAX_ERRORS
+
+    def variables(self, user: Mapping[str, str]) -> dict[str, str]:
+        """The environment of its server, for a user with this one."""
+        if not self.path:
+            return dict(user)
+        own = {"XDG_CACHE_HOME": f"{self.path}/.cache", "npm_config_cache": f"{self.path}/.npm"}
+        if not is_usable(user.get("HOME", "")):
+            own["HOME"] = self.path
+        if not is_usable(TEMPORARY):
+            own["TMPDIR"] = f"{self.path}/tmp"
+            with contextlib.suppress(OSError):
+                os.makedirs(own["TMPDIR"], 0o700, exist_ok=True)
+        return {**user, **own}
+
+    async def claim(self) -> None:
+        """Wait until no other server starts in this home, and make it fit for this one."""
+        if not self.path:
+            return
+        try:
+            self._lock = await _alone(f"{self.path}/{LOCK}")
+            said = self._lock.read(len(_GREETED))
+            if said == _CUT:
+                self._clear()
+            if said != _GREETED:
+                self._note(_CUT)
+            number = os.open(f"{self.path}/{ERRORS}", _WRITTEN | os.O_TRUNC, 0o600)
+            self._errors = FileIO(number, "w")
+        except OSError as error:
+            self.leave()
+            raise Fault("EHOSTDOWN", f"its home {self.path} cannot be used: {error.strerror}") from None
+
+    def heard(self, printed: bytes) -> None:
+        """Of its standard error."""
+        if self._errors is not None and self._room > 0:
+            with contextlib.suppress(OSError):  # a full disk is no fault of its server
+                self._room -= self._errors.write(printed[: self._room]) or 0
+
+    def greeted(self) -> None:
+        self._settle(_GREETED)
+
+    def failed(self) -> None:
+        """It ended by itself: what it has downloaded is whole."""
+        self._settle(b"")
+
+    def leave(self) -> None:
+        """May be repeated."""
+        for file in (self._lock, self._errors):
+            if file is not None:
+                file.close()
+        self._lock = self._errors = None
+
+    def _settle(self, said: bytes) -> None:
+        if self._lock is not None:
+            self._lock.seek(0)
+            if self._lock.read(len(_GREETED)) != _GREETED:
+                self._note(said)
+            self._lock.close()
+            self._lock = None
+
+    def _note(self, said: bytes) -> None:
+        assert self._lock is not None
+        with contextlib.suppress(OSError):
+            self._lock.seek(0)
+            self._lock.truncate()
+            self._lock.write(said)
+
+    def _clear(self) -> None:
+        for name in os.listdir(self.path):
+            path = f"{self.path}/{name}"
+            if name == LOCK:
+                continue
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+
+def is_usable(folder: str) -> bool:
+    """Returns True where this process can make files: what closes it may be a view, which access(2) does not
+    know of."""
+    if not folder.startswith("/"):
+        return False
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        no_such_files = error.errno in (errno.EOPNOTSUPP, errno.EISDIR)
+        return no_such_files and os.access(folder, os.W_OK | os.X_OK)
+    return True
+
+
+async def _alone(path: str) -> FileIO:
+    """The file of that path, when nobody else has it locked any more."""
+    file = FileIO(os.open(path, _WRITTEN, 0o600), "r+")
+    try:
+        end = time.monotonic() + LOCK_SECONDS
+        while not _locked(file):
+            if time.monotonic() > end:
+                raise Fault("EHOSTDOWN", f"the start that holds {path} does not end")
+            await anyio.sleep(_PAUSE)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _locked(file: FileIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,88 @@
+"""The start of an MCP server, which may download itself first: it has as long as it gets anywhere.
+
+Rules: what a program does shows in the processor time of its session, and in what it prints. One that does
+nothing for STALL_SECONDS is given up, and so is one that has not greeted after MOST_SECONDS. A server that
+runs elsewhere has STALL_SECONDS.
+This file must never know what a server says.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import anyio
+
+from cortexfs.core.safe_text import last_words, one_line
+
+STALL_SECONDS = 12.0
+MOST_SECONDS = 900.0
+LOOK_SECONDS = 0.25
+LEAST = 0.005  # seconds of processor time: a timer that ticks is no progress
+MAX_LINE = 200
+MAX_KEPT = 4096
+
+
+class ServerStart:
+    """Of one server. `leader` is its process, once there is one; `waits` says that another starts before it,
+    and `is_over` that it has greeted."""
+
+    def __init__(self) -> None:
+        self.leader = 0
+        self.waits = False
+        self.is_over = False
+        self._printed = 0
+        self._last = b""
+
+    def heard(self, printed: bytes) -> None:
+        """Of its standard error."""
+        self._printed += len(printed)
+        self._last = (self._last + printed)[-MAX_KEPT:]
+
+    @property
+    def line(self) -> str:
+        """The line that it printed last, for who waits for it."""
+        lines = self._last.decode(errors="replace").split("\n")
+        return next((one_line(line)[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
+
+    async def stalled(self) -> str:
+        """Returns when it gets nowhere any more, with the end of a sentence; with nothing when it is over."""
+        began = since = time.monotonic()
+        seen, printed = self._worked(), self._printed
+        while not self.is_over:
+            await anyio.sleep(min(LOOK_SECONDS, STALL_SECONDS))
+            now, worked = time.monotonic(), self._worked()
+            if self.waits:
+                began = now
+            if abs(worked - seen) >= LEAST or self._printed != printed or self.waits:
+                since, seen, printed = now, worked, self._printed
+            elif now - since > STALL_SECONDS:
+                return f"has not greeted, and has done nothing for {STALL_SECONDS:g} s" + self._words()
+            if now - began > MOST_SECONDS:
+                return f"has not greeted within {MOST_SECONDS:g} s" + self._words()
+        return ""
+
+    def _words(self) -> str:
+        return last_words(self._last)
+
+    def _worked(self) -> float:
+        return sum(map(_processor_time, _session(self.leader))) if self.leader else 0.0
+
+
+def _session(leader: int) -> Iterator[int]:
+    """The processes of a session; its leader alone where a view closes /proc."""
+    yield leader
+    with suppress(OSError):
+        for name in os.listdir("/proc"):
+            with suppress(OSError):
+                if name.isdecimal() and int(name) != leader and os.getsid(int(name)) == leader:
+                    yield int(name)
+
+
+def _processor_time(pid: int) -> float:
+    """As clock_getcpuclockid(3) has it, which needs no /proc."""
+    with suppress(OSError):
+        return time.clock_gettime(~pid << 3 | 2)
+    return 0.0
