@@ -1,5 +1,5 @@
-"""The words of MCP servers while they start: a program may download itself first, and nobody else says how far
-it has come.
+"""The words of MCP servers while they start: a program may download itself first, and nobody else says how
+far it has come.
 
 Rules: a server's user may write these files as he likes. So no link is followed, only a regular file is read,
 and only so much of it.
