@@ -2,6 +2,7 @@
 #   make up     build into .venv, mount, make first calls     make down   unmount
 #   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
 #   make test-mcp   the official conformance suite of MCP, both ways
+#   make test-web   the page, in a real browser
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
 #   make mutation   changes core/, and looks whether its tests notice     make soak   long fuzzing
@@ -9,7 +10,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-mcp lanes lint types format bench mutation soak lock clean packages test-packages
+.PHONY: up down fast test test-plugins test-mcp test-web lanes lint types format bench mutation soak lock clean packages test-packages
 
 PYTHON ?=
 LANES ?= 3
@@ -19,6 +20,7 @@ MODULES := $(sort $(wildcard cortexfs/*.py cortexfs/*/*.py cortexfs/*/*/*.py cor
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
 TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
 	nodejs openssl
+WEB_PACKAGES := chromium npm
 
 up: .venv/.built
 	@.ci/up
@@ -65,7 +67,7 @@ MCP_TESTS := tests/mounted/test_conformance_mcp.py
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS))
+	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS) tests/web)
 	@.ci/running .venv/.running
 
 test-plugins: .venv/.local test-packages
@@ -78,13 +80,24 @@ test-mcp: .venv/.local test-packages build/nodejs
 	@$(TESTS) $(MCP_TESTS)
 	@.ci/running .venv/.running
 
+test-web: .venv/.local test-packages build/web
+	@.ci/packages $(WEB_PACKAGES)
+	@.ci/running >.venv/.running
+	@$(TESTS) tests/web
+	@.ci/running .venv/.running
+
+build/web: tests/web.lock | .venv/.pins
+	@mkdir -p $@
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
+	@touch $@
+
 build/nodejs: tests/nodejs.lock | .venv/.pins
 	@mkdir -p $@
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
 	@touch $@
 
 # The order of the files: lanes take the longest first.
-lanes: .venv/.local test-packages
+lanes: .venv/.local test-packages build/web
 	@$(TESTS) --measure
 
 # The inner rings: values, and real processes and sockets, without a mount.
@@ -128,7 +141,7 @@ build/mutation: tests/mutation.lock | .venv/.pins
 mutation: .venv/.built build/mutation
 	@$(BIN)/python -m tests.mutation
 
-soak: .venv/.local test-packages mutation
+soak: .venv/.local test-packages mutation build/web
 	@CTX_SOAK=600 $(BIN)/python -m pytest -q
 
 lock: .venv/.pins

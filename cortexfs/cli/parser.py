@@ -44,6 +44,7 @@ COMMANDS = {
     "tool": ("tool.tool", "make a script a tool, list such tools and remove them"),
     "policy": ("agent.policy", "say who may run what and why, look for what is wrong, undo policies"),
     "mcp": ("mcp.mcp", "serve the tools of a mount to MCP clients, and take in those of MCP servers"),
+    "web": ("web.web", "open the tree in a browser: talk, approve, run"),
     "completion": ("shell.about", "print a completion script for bash, zsh or fish"),
     "help": ("shell.about", "show this help, or that of a command"),
     "version": ("shell.about", "print the version"),

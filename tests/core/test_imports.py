@@ -35,8 +35,9 @@ ROOMS = {
     "client": "core client",
     "chat": "core client chat",
     "mcp": "core sdk client models version mcp",
+    "web": "core client chat web",
     "cli": "core linux net state peers sessions pool models agents hooks plugins run tree talk version config"
-    " daemon client chat mcp sdk cli",
+    " daemon client chat mcp web sdk cli",
 }
 # What installing a plugin runs of the hosts' side, as its caller.
 BESIDES = {

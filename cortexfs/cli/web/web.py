@@ -1,0 +1,94 @@
+"""`ctx web`: the tree in a browser, served by a process of its user's.
+
+Rules: arguments are public, and the link lets in whoever comes first. So a browser is given a file of the
+user's alone, which leads to the link, and which goes when the page ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import html
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+
+from cortexfs.cli import mounts, output
+from cortexfs.cli.parser import Command, arg, flag
+from cortexfs.core.errors import Fault
+from cortexfs.state import directories
+
+SIGNALLED = 128
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # where one of these is set, a browser can be seen
+_WAY = """<!doctype html><meta charset="utf-8"><title>CortexFS</title>
+<meta http-equiv="refresh" content="0;url={link}"><a href="{link}">CortexFS</a>
+"""
+
+
+def run(options: argparse.Namespace) -> int:
+    import trio  # only a page pays for it
+
+    from cortexfs.web.children import WebPlace
+    from cortexfs.web.serving import Page, serve
+
+    page = Page(options.bind, options.port, options.cert, options.key)
+    page.check()
+    place = WebPlace(mounts.answering(options.root), (sys.executable, "-P", "-m", "cortexfs.cli.main"))
+    with contextlib.ExitStack() as ending:
+
+        def announce(link: str) -> None:
+            print(link, flush=True)
+            if not options.no_browser and any(map(os.environ.get, SCREENS)):
+                try:
+                    ending.enter_context(_opened(link))
+                except Fault as fault:
+                    output.say(fault.message)  # the link is printed, and works
+
+        number = trio.run(serve, page, place, announce)
+    return SIGNALLED + number
+
+
+@contextlib.contextmanager
+def _opened(link: str) -> Iterator[None]:
+    """A browser that was led to the link, by a file that only its user can read."""
+    import webbrowser  # only those who open one pay for it
+
+    folder = directories.cache(os.environ, os.getuid())
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, path = tempfile.mkstemp(prefix="web-", suffix=".html", dir=folder)  # of mode 0600
+    except OSError as problem:
+        raise Fault(
+            "EIO", f"no browser was opened, as {folder} cannot be written: {problem.strerror}"
+        ) from None
+    try:
+        with open(descriptor, "w") as file:
+            file.write(_WAY.format(link=html.escape(link)))
+        threading.Thread(target=webbrowser.open, args=(f"file://{path}",), daemon=True).start()
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port")
+    return int(text)
+
+
+COMMANDS = {
+    "web": Command(
+        run,
+        (
+            arg("--port", "N", "where it listens (default: a free port)", type=_port, default=0),
+            arg("--bind", "ADDR", "at another address, with --cert and --key alone", default="127.0.0.1"),
+            arg("--cert", "FILE", "a certificate for that address, with those that vouch for it"),
+            arg("--key", "FILE", "its private key"),
+            flag("--no-browser", "only print the link"),
+        ),
+        ("ctx web", "ctx web --no-browser --port 8800     # and elsewhere: ssh -L 8800:127.0.0.1:8800 HOST"),
+    )
+}

@@ -1,0 +1,90 @@
+"""Commands and objects, run as children of the page: whatever the page can do, a shell could do first.
+
+    await command(place, ("ls",))            what `ctx ls --json` prints
+    await frames_of(place, path, input, hear)    the frames of a run, each line as it comes
+
+Rules: input goes by standard input, as others can read arguments. A child has nothing of the page's: no
+descriptor, no token. Whatever ends the task of a child kills it.
+This file must never know HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from cortexfs.client import execution, places
+from cortexfs.core import jsontext
+from cortexfs.core.errors import EXIT_STATUS, Fault
+from cortexfs.core.frames import AnyFrame
+
+COMMAND_SECONDS = 60.0  # a plugin that is installed is loaded first
+# The code of a failure whose sentence a command has said, by its exit status.
+_CODES = {status: code for code, status in reversed(EXIT_STATUS.items())}
+
+
+class WebPlace(NamedTuple):
+    """The mount that the page shows, and the program that knows its commands."""
+
+    root: str
+    program: Sequence[str]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "CTX_ROOT": self.root, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+
+
+async def command(place: WebPlace, words: Sequence[str], input: str = "") -> Any:
+    """Returns the JSON that a command prints, or None; its own sentence is the Fault where it fails."""
+    with trio.move_on_after(COMMAND_SECONDS):
+        done = await trio.run_process(
+            [*place.program, *words],
+            stdin=input.encode(),
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env=place.environ,
+            cwd="/",
+        )
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise Fault(_CODES.get(done.returncode, "EIO"), jsontext.clipped(said[-1]))
+        try:
+            return msgspec.json.decode(done.stdout) if done.stdout.strip() else None
+        except msgspec.MsgspecError:
+            raise Fault("EPROTO", f"{words[0]} printed no JSON") from None
+    raise Fault("ETIMEDOUT", f"ctx {words[0]} took longer than {COMMAND_SECONDS:.0f} s and was ended")
+
+
+async def run_object(
+    place: WebPlace, object_: str, input: str, hear: Callable[[AnyFrame], Awaitable[None]]
+) -> None:
+    """Run an object with this input to its end, and pass on its frames."""
+    path = f"{place.root}/{object_}"
+    stdin = execution.given(input)
+    said = execution.Frames(object_)
+    try:
+        process = await trio.lowlevel.open_process(
+            [path], stdin=stdin, stdout=subprocess.PIPE, env={**place.environ, "CTX_OUTPUT": "jsonl"}
+        )
+    except OSError as problem:
+        raise places.refused(object_, problem, places.EXEC_REFUSALS) from None
+    finally:
+        os.close(stdin)
+    try:
+        assert process.stdout is not None
+        async with process.stdout:
+            async for data in process.stdout:
+                for frame in said.receive(bytes(data)):
+                    await hear(frame)
+        said.end(await process.wait())
+    finally:
+        if process.returncode is None:
+            process.kill()  # whoever kills the runner cancels its run
+            with trio.CancelScope(shield=True):
+                await process.wait()

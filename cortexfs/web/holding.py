@@ -1,0 +1,195 @@
+"""The connections that the page holds for its user, and the approvals that are asked for on them.
+
+    await holders.send(address, send)       says something, and holds the session until it is answered
+    holders.hold(address)                   the same for a session in which something goes on already
+    await holders.inbox(emit)               every change of what is asked and what goes on, as events
+
+Rules: an approval is denied when nobody is connected who could decide. So a session is held while something
+goes on in it, until HOLD_SECONDS after the last tab has left. One in which nothing goes on is not held,
+and costs the daemon nothing.
+This file must never know HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import trio
+
+from cortexfs.chat import sessions
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.talk import approvals
+from cortexfs.core.talk.requests import Resume, Send
+from cortexfs.web.children import WebPlace
+from cortexfs.web.lines import Line, opened
+from cortexfs.web.telling import SessionAddress, Telling
+
+HOLD_SECONDS = 300.0
+BEGIN_SECONDS = 2.0  # after which a message that has not begun is said to wait
+MAX_HELD = 64
+
+
+class HeldSession:
+    """A session in which something goes on."""
+
+    def __init__(self, address: SessionAddress, changed: Callable[[], None]) -> None:
+        self.address = address
+        self.line: Line | None = None
+        self.scope = trio.CancelScope()
+        self.questions: dict[str, dict[str, Any]] = {}
+        self.runs: set[str] = set()
+        self._changed = changed
+        self._sent: dict[str, trio.Event] = {}
+        self._refused: dict[str, Fault] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return not (self.runs or self._sent)
+
+    def expect(self, id_: str) -> trio.Event:
+        """An event for the start, or the refusal, of this message."""
+        return self._sent.setdefault(id_, trio.Event())
+
+    def check(self, id_: str) -> None:
+        if fault := self._refused.pop(id_, None):
+            raise fault
+
+    def hear(self, frame: AnyFrame, more: dict[str, Any] | None = None) -> None:
+        if isinstance(frame, frames.Start | frames.Error) and frame.request in self._sent:
+            self._sent.pop(frame.request).set()
+            if frame.run is None and isinstance(frame, frames.Error):
+                self._refused[frame.request] = Fault(frame.code, frame.message)
+        if frame.run is None:
+            return
+        before = len(self.runs), list(self.questions)
+        self.runs.add(frame.run)
+        if frame.FINAL:
+            self.runs.discard(frame.run)
+            self.questions = {call: one for call, one in self.questions.items() if one["run"] != frame.run}
+        elif isinstance(frame, frames.Approval):
+            self.questions[frame.call] = msgspec.to_builtins(frame) | (more or {})
+        elif isinstance(frame, frames.ToolResult):
+            self.questions.pop(frame.call, None)
+        elif isinstance(frame, frames.Observer) and (said := approvals.read(frame)):
+            self.questions.pop(said.call, None)
+        if before != (len(self.runs), list(self.questions)):
+            self._changed()
+
+    def end(self) -> None:
+        """Nothing more is heard: whoever waits for a start learns it."""
+        for id_, event in self._sent.items():
+            self._refused[id_] = Fault("EHOSTDOWN", "the connection is lost; the page says it again")
+            event.set()
+        self._changed()
+
+
+class Holders:
+    """Every session that is held, and every tab that looks."""
+
+    def __init__(self, place: WebPlace, nursery: trio.Nursery) -> None:
+        self._place = place
+        self._nursery = nursery
+        self._held: dict[SessionAddress, HeldSession] = {}
+        self._tabs = 0
+        self._left = 0  # how often the last tab has left or come
+        self._news = trio.Event()
+        self._making = trio.Lock()
+
+    async def send(self, address: SessionAddress, send: Send) -> str:
+        """Returns how it stands with the message: it has begun, or waits for another one."""
+        assert send.id is not None
+        held = await self.hold(address)
+        begun = held.expect(send.id)
+        assert held.line is not None
+        await held.line.say(send)
+        with trio.move_on_after(BEGIN_SECONDS):
+            await begun.wait()
+        held.check(send.id)
+        return "begun" if begun.is_set() else "waits"
+
+    async def hold(self, address: SessionAddress) -> HeldSession:
+        """The session, held from now on while something goes on in it."""
+        async with self._making:
+            if held := self._held.get(address):
+                return held
+            if len(self._held) >= MAX_HELD:
+                why = f"something goes on in {MAX_HELD} sessions; wait until one of them is over"
+                raise Fault("EAGAIN", why)
+            await self._nursery.start(self._hold, address)
+            return self._held[address]
+
+    async def find(self, address: SessionAddress) -> None:
+        """Hold this session if something goes on in it."""
+        with contextlib.suppress(Fault):
+            held = await self.hold(address)
+            if held.is_over:
+                held.scope.cancel()
+
+    async def _hold(self, address: SessionAddress, task_status: trio.TaskStatus[None]) -> None:
+        held, telling = HeldSession(address, self._tell), Telling(self._place, address)
+        try:
+            async with opened(self._place, address.object) as held.line:
+                known = await trio.to_thread.run_sync(sessions.tail, telling.folder, abandon_on_cancel=True)
+                await self._hear(held, telling, known)
+                last = known[-1].id if known else None
+                follow = Resume(session=address.session, scope=address.scope, after=last, id="page")
+                await held.line.say(follow)
+                self._held[address] = held
+                task_status.started()
+                with held.scope:
+                    async for found in held.line.heard():
+                        await self._hear(held, telling, found)
+                        if held.is_over:
+                            break
+        except Fault:
+            if held.address not in self._held:
+                raise
+        finally:
+            self._held.pop(address, None)
+            held.end()
+
+    async def _hear(self, held: HeldSession, telling: Telling, found: list[AnyFrame]) -> None:
+        for frame in found:
+            held.hear(frame, await telling.more(frame) if isinstance(frame, frames.Approval) else None)
+
+    async def inbox(self, emit: Callable[[bytes], Awaitable[None]]) -> None:
+        """Tell a tab what is asked and what goes on, whenever that changes, until it leaves."""
+        self._tabs += 1
+        self._left += 1
+        try:
+            while True:
+                news = self._news
+                await emit(b"data: %s\n\n" % msgspec.json.encode(self._state()))
+                await news.wait()
+        finally:
+            self._tabs -= 1
+            self._left += 1
+            if not self._tabs:
+                self._nursery.start_soon(self._let_go, self._left)
+
+    async def _let_go(self, left: int) -> None:
+        """The last tab has left: unless one comes in time, nobody decides here any more."""
+        await trio.sleep(HOLD_SECONDS)
+        if self._left == left:
+            for held in list(self._held.values()):
+                held.scope.cancel()
+
+    def _state(self) -> dict[str, Any]:
+        asked = [
+            question | held.address._asdict()
+            for held in self._held.values()
+            for question in held.questions.values()
+        ]
+        return {
+            "asked": asked,
+            "active": [held.address._asdict() for held in self._held.values() if held.runs],
+        }
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()

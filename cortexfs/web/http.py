@@ -1,0 +1,252 @@
+"""HTTP/1.1 for one page: requests in, answers and streams of events out.
+
+    async def answer(asked: PageRequest) -> PageAnswer | Events: ...
+    await Listener(gate, answer).serve(listeners)
+
+Main path: `_conversation` reads one request after the other, has the gate judge it, and sends what `answer`
+returns. A stream of events goes on until its reader leaves, or what writes it ends.
+
+Rules: strangers can connect. Before the token is shown nothing large is read, nothing is waited for long, and
+whoever was let wait longest makes room for a newcomer. A body is JSON, and nothing else is one.
+This file must never know what is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+import msgspec
+import trio
+
+from cortexfs.core import jsontext
+from cortexfs.core.errors import Fault
+from cortexfs.web.gate import HEADERS, Gate, Refusal
+
+MAX_HEAD = 16 << 10
+MAX_BODY = 2 << 20  # a message of 1 MiB, with its text as JSON
+MAX_STRANGERS_BODY = 1 << 10  # a ticket
+MAX_FIELDS = 20
+MAX_CONNECTIONS = 200
+HEAD_SECONDS = 20.0  # for a request; a connection without one is closed then
+WRITE_SECONDS = 30.0  # for a piece of an answer to be taken
+READ_BYTES = 1 << 16
+JSON = "application/json"
+# Who asked has left, or speaks something else.
+LEFT = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.ProtocolError)
+# The statuses of faults; others are 400.
+STATUSES = {"ENOENT": 404, "EACCES": 403, "EPERM": 403, "EHOSTDOWN": 503, "ETIMEDOUT": 504, "EPROTO": 500}
+
+
+class PageRequest(NamedTuple):
+    """One request; `given` is its body, or the words of its address."""
+
+    method: str
+    path: str
+    given: Mapping[str, object]
+    is_known: bool
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Returns a field that is a text; EINVAL where it is none."""
+        value = self.given.get(name, default)
+        if not isinstance(value, str):
+            raise Fault("EINVAL", f"{name}: expected a text")
+        return value
+
+
+class PageAnswer(NamedTuple):
+    body: bytes
+    kind: str = JSON
+    status: int = 200
+
+
+Emit: TypeAlias = Callable[[bytes], Awaitable[None]]
+Events: TypeAlias = Callable[[Emit], Awaitable[None]]
+Answering: TypeAlias = Callable[[PageRequest], Awaitable[PageAnswer | Events]]
+
+
+def answer_of(value: object, status: int = 200) -> PageAnswer:
+    return PageAnswer(msgspec.json.encode(value), status=status)
+
+
+def refused(fault: Fault) -> PageAnswer:
+    """The sentence for a request that cannot be answered."""
+    status = fault.status if isinstance(fault, Refusal) else STATUSES.get(fault.code, 400)
+    return answer_of({"code": fault.code, "message": fault.message}, status)
+
+
+def _bug(bug: Exception) -> Fault:
+    if os.environ.get("CTX_DEBUG"):
+        raise bug
+    return Fault("EPROTO", f"a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
+
+
+class Listener:
+    """Everybody who is connected."""
+
+    def __init__(self, gate: Gate, answer: Answering) -> None:
+        self.gate = gate
+        self.answer = answer
+        self._connections = 0
+        self._strangers: dict[trio.CancelScope, None] = {}  # those who have not shown the token, oldest first
+
+    async def serve(self, listeners: Sequence[trio.abc.Listener[trio.abc.Stream]]) -> None:
+        await trio.serve_listeners(self._guest, list(listeners))
+
+    async def _guest(self, stream: trio.abc.Stream) -> None:
+        """One connection, if there is room for it, or a stranger who can make room."""
+        scope = trio.CancelScope()
+        if self._connections >= MAX_CONNECTIONS:
+            if not self._strangers:
+                return await trio.aclose_forcefully(stream)
+            oldest = next(iter(self._strangers))
+            self.let_in(oldest)
+            oldest.cancel()
+        self._connections += 1
+        self._strangers[scope] = None
+        try:
+            with scope:
+                await _Guest(stream, self, scope).go_on()
+        except* LEFT:
+            pass
+        finally:
+            self._connections -= 1
+            self.let_in(scope)
+            await trio.aclose_forcefully(stream)
+
+    def let_in(self, scope: trio.CancelScope) -> None:
+        """Nobody else takes the place of this connection any more."""
+        self._strangers.pop(scope, None)
+
+
+class _Guest:
+    """One connection."""
+
+    def __init__(self, stream: trio.abc.Stream, listener: Listener, scope: trio.CancelScope) -> None:
+        self._stream = stream
+        self._listener = listener
+        self._scope = scope
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+
+    async def go_on(self) -> None:
+        """PageAnswer one request after the other, as long as both sides want to."""
+        while True:
+            try:
+                with trio.fail_after(HEAD_SECONDS):
+                    asked = await self._asked()
+            except h11.RemoteProtocolError as problem:
+                fault = Refusal(problem.error_status_hint, "EINVAL", "this is no request that can be read")
+                return await self._say(refused(fault), is_last=True)
+            except Fault as fault:  # its body is not read
+                return await self._say(refused(fault), is_last=True)
+            if asked is None:
+                return
+            await self._reply(asked)
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                return
+            self._http.start_next_cycle()
+
+    async def _reply(self, asked: PageRequest) -> None:
+        try:
+            answer = await self._listener.answer(asked)
+        except Fault as fault:
+            answer = refused(fault)
+        except Exception as bug:  # one request's; the tabs of its user go on
+            answer = refused(_bug(bug))
+        if isinstance(answer, PageAnswer):
+            await self._say(answer, asked.method == "HEAD")
+        else:
+            await self._stream_events(answer)
+
+    async def _asked(self) -> PageRequest | None:
+        event = await self._event()
+        if not isinstance(event, h11.Request):
+            return None
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+        self._listener.gate.judge(headers)
+        if is_known := self._listener.gate.knows(headers):
+            self._listener.let_in(self._scope)
+        body = await self._body(MAX_BODY if is_known else MAX_STRANGERS_BODY)
+        method = event.method.decode("ascii")
+        try:
+            address = urlsplit(event.target.decode("latin-1"))
+            given: Mapping[str, object] = dict(parse_qsl(address.query, max_num_fields=MAX_FIELDS))
+        except ValueError:
+            raise Fault("EINVAL", "the address is none of this page's") from None
+        if method == "POST":
+            given = _decoded(headers.get("content-type", ""), body)
+        return PageRequest(method, address.path, given, is_known)
+
+    async def _body(self, most: int) -> bytes:
+        body = bytearray()
+        while isinstance(event := await self._event(), h11.Data):
+            body += event.data
+            if len(body) > most:
+                raise Refusal(413, "EMSGSIZE", f"the request is over {most} bytes")
+        return bytes(body)
+
+    async def _event(self) -> h11.Event | None:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                await self._write(self._http.send(go_on))
+            self._http.receive_data(bytes(await self._stream.receive_some(READ_BYTES)))
+        if isinstance(event, h11.ConnectionClosed):
+            return None
+        assert not isinstance(event, type)
+        return event
+
+    async def _say(self, answer: PageAnswer, is_head: bool = False, is_last: bool = False) -> None:
+        headers = [*HEADERS.items(), ("Content-Type", answer.kind), ("Content-Length", str(len(answer.body)))]
+        if is_last:
+            headers.append(("Connection", "close"))
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        said = self._http.send(h11.Response(status_code=answer.status, headers=headers))
+        if not is_head:
+            said += self._http.send(h11.Data(data=answer.body)) or b""
+        await self._write(said + (self._http.send(h11.EndOfMessage()) or b""))
+
+    async def _stream_events(self, events: Events) -> None:
+        """Pass on what `events` writes, until it ends or its reader has left."""
+        headers = [*HEADERS.items(), ("Content-Type", "text/event-stream")]
+        await self._write(self._http.send(h11.Response(status_code=200, headers=headers)))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._gone, nursery.cancel_scope)
+            try:
+                await events(self._emit)
+            except LEFT:
+                raise
+            except Exception as bug:
+                await self._emit(b"data: %s\n\n" % refused(_bug(bug)).body)
+            await self._write(self._http.send(h11.EndOfMessage()))
+            nursery.cancel_scope.cancel()
+
+    async def _emit(self, data: bytes) -> None:
+        await self._write(self._http.send(h11.Data(data=data)))
+
+    async def _gone(self, scope: trio.CancelScope) -> None:
+        """Wait until the reader of a stream leaves: a reader says nothing more."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while await self._stream.receive_some(READ_BYTES):
+                pass
+        scope.cancel()
+
+    async def _write(self, data: bytes | None) -> None:
+        if data:
+            with trio.fail_after(WRITE_SECONDS):
+                await self._stream.send_all(data)
+
+
+def _decoded(kind: str, body: bytes) -> dict[str, object]:
+    """The object that a body is. A form of another site is none, as it cannot have this type."""
+    if kind.partition(";")[0].strip().lower() != JSON:
+        raise Refusal(415, "EINVAL", f"a request's body is {JSON}")
+    value = jsontext.decode(body, "the request")
+    if not isinstance(value, dict):
+        raise Fault("EINVAL", "the request: expected an object")
+    return value

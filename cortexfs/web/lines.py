@@ -1,0 +1,93 @@
+"""Connections of the page to the sockets of objects, in its event loop.
+
+    async with opened(place, object) as line:
+        await line.say(request)
+        async for frames in line.heard(): ...
+    await ask(place, object, request)      a request that is only refused or not
+
+Rules: a reader that does not take what is heard stops its own connection and nothing else, as nothing is
+kept here. A path on the mount is looked at in a thread, which may wait as long as the mount does.
+This file must never know what a page is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import trio
+
+from cortexfs.client import places
+from cortexfs.client.sorting import new_id
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.talk.protocol import ClientSide
+from cortexfs.core.talk.requests import AnyRequest, Ping
+from cortexfs.web.children import WebPlace
+
+READ_BYTES = 1 << 18
+ANSWER_SECONDS = 10.0
+
+
+class Line:
+    """One connection."""
+
+    def __init__(self, end: trio.SocketStream, name: str) -> None:
+        self._end = end
+        self._name = name
+        self._client = ClientSide()
+        self._writing = trio.Lock()
+
+    async def say(self, *requests: AnyRequest) -> None:
+        try:
+            async with self._writing:
+                await self._end.send_all(b"".join(map(self._client.send, requests)))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise Fault("EHOSTDOWN", f"the connection to {self._name} is lost; see: ctx status") from None
+
+    async def heard(self) -> AsyncIterator[list[AnyFrame]]:
+        """Yields what came, as much at a time as was there, until the other side ends."""
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await self._end.receive_some(READ_BYTES):
+                if found := self._client.receive(data):
+                    yield found
+
+
+@contextlib.asynccontextmanager
+async def opened(place: WebPlace, object_: str) -> AsyncIterator[Line]:
+    """A connection to this object; a Fault with the mend, where nobody can be reached."""
+    path = await looked_up(f"{place.root}/{object_}")
+    end = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with end:
+        try:
+            with places.address(path) as short, trio.fail_after(ANSWER_SECONDS):
+                await end.connect(short)
+        except OSError as problem:
+            raise places.refused(object_, problem) from None
+        except trio.TooSlowError:
+            raise Fault("ETIMEDOUT", f"{object_} does not answer; see: ctx status") from None
+        yield Line(trio.SocketStream(end), object_)
+
+
+async def looked_up(path: str) -> str:
+    """The path of the socket of the object at `path`."""
+    with trio.move_on_after(ANSWER_SECONDS):
+        return await trio.to_thread.run_sync(places.socket_path, path, abandon_on_cancel=True)
+    raise Fault("ETIMEDOUT", f"{path} does not answer; see: ctx status")
+
+
+async def ask(place: WebPlace, object_: str, request: AnyRequest) -> None:
+    """Make a request that has no answer of its own; a Fault where it is refused."""
+    ping = Ping(id=new_id())
+    async with opened(place, object_) as line:
+        await line.say(request, ping)
+        with trio.move_on_after(ANSWER_SECONDS):
+            async for found in line.heard():
+                for frame in found:
+                    if isinstance(frame, frames.Error) and frame.request == request.id:
+                        raise Fault(frame.code, frame.message)
+                    if isinstance(frame, frames.Pong) and frame.request == ping.id:
+                        return
+    raise Fault("EHOSTDOWN", f"the connection to {object_} is lost; see: ctx status")

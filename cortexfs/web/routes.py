@@ -1,0 +1,190 @@
+"""The addresses of the page: its files, and below /api what its user may do with the mount.
+
+    answer = await Routes(gate, place, link, nursery).answer(asked)
+
+Rules: the files hold nothing of anybody's, and are there for everybody. All else is for who shows the token,
+except the exchange of a ticket for it. Nothing below /api changes anything by GET. What a command does is
+done by that command (children.py), in words of this table: nobody's text becomes an option.
+This file must never know sockets or HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+import trio
+
+from cortexfs.client.sorting import new_id
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.talk.requests import Approve, Cancel, Decision, Resume, Send
+from cortexfs.web import children, files, markdown
+from cortexfs.web.children import WebPlace
+from cortexfs.web.gate import Gate, Refusal
+from cortexfs.web.holding import Holders
+from cortexfs.web.http import Emit, Events, PageAnswer, PageRequest, answer_of
+from cortexfs.web.lines import ask, opened
+from cortexfs.web.telling import SessionAddress, Telling, event, nodes, object_named, past
+
+DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_session", "deny")}
+# What only shows something, and the command that prints it.
+LISTS = {
+    "/api/objects": ("ls", "--json"),
+    "/api/agents": ("agent", "list", "--json"),
+    "/api/plugins": ("plugin", "list", "--json"),
+    "/api/status": ("status", "--json"),
+}
+
+Route: TypeAlias = "Callable[[Routes, PageRequest], Awaitable[PageAnswer | Events]]"
+
+
+class Routes:
+    def __init__(self, gate: Gate, place: WebPlace, link: str, nursery: trio.Nursery) -> None:
+        self._gate = gate
+        self._place = place
+        self._link = link
+        self._files = files.all_files()
+        self._holders = Holders(place, nursery)
+        self._nursery = nursery
+
+    async def answer(self, asked: PageRequest) -> PageAnswer | Events:
+        if asked.method in ("GET", "HEAD") and (file := self._files.get(asked.path)):
+            return file
+        if not asked.path.startswith("/api/"):
+            raise Refusal(404, "ENOENT", "there is nothing of that name")
+        if asked.path == "/api/enter" and asked.method == "POST":
+            return answer_of({"token": self._gate.enter(asked.text("ticket"))})
+        if not asked.is_known:
+            raise Refusal(401, "EACCES", "open the link that ctx web has printed")
+        table = {"GET": _GET, "POST": _POST}.get(asked.method, {})
+        if asked.method == "GET" and asked.path in LISTS:
+            return answer_of(await children.command(self._place, LISTS[asked.path]))
+        if route := table.get(asked.path):
+            return await route(self, asked)
+        raise Refusal(404, "ENOENT", "there is nothing of that name")
+
+    async def sessions(self, asked: PageRequest) -> PageAnswer:
+        """The sessions, newest first; those in which something goes on are held from now on."""
+        found = await children.command(self._place, ("session", "list", "--json"))
+        for row in found:
+            if row["state"] == "active":
+                address = SessionAddress(row["object"], "private", row["session"])
+                self._nursery.start_soon(self._holders.find, address)
+        return answer_of(found)
+
+    async def search(self, asked: PageRequest) -> PageAnswer:
+        words = ("log", "-n", "100", "-q", asked.text("q"), "--json")
+        return answer_of(await children.command(self._place, words))
+
+    async def past(self, asked: PageRequest) -> PageAnswer:
+        return answer_of(await past(Telling(self._place, SessionAddress.of(asked))))
+
+    async def events(self, asked: PageRequest) -> Events:
+        address, after = SessionAddress.of(asked), asked.text("after", "") or None
+        return partial(self._follow, address, after)
+
+    async def _follow(self, address: SessionAddress, after: str | None, emit: Emit) -> None:
+        """Everything that happens in a session after that event."""
+        telling = Telling(self._place, address)
+        try:
+            async with opened(self._place, address.object) as line:
+                await line.say(Resume(session=address.session, scope=address.scope, after=after, id="page"))
+                await emit(b": follows\n\n")
+                async for found in line.heard():
+                    await emit(await telling.events(found))
+        except Fault as fault:
+            await emit(event(frames.Error(code=fault.code, message=fault.message)))
+
+    async def inbox(self, asked: PageRequest) -> Events:
+        return self._holders.inbox
+
+    async def send(self, asked: PageRequest) -> PageAnswer:
+        given = asked.given.get("input")
+        if not isinstance(given, str | dict):
+            raise Fault("EINVAL", "input: expected a text or an object")
+        address = SessionAddress.of(asked)
+        cwd = asked.text("cwd", "") or None
+        send = Send(id=asked.text("id"), session=address.session, scope=address.scope, input=given, cwd=cwd)
+        return answer_of({"state": await self._holders.send(address, send)})
+
+    async def cancel(self, asked: PageRequest) -> PageAnswer:
+        await ask(self._place, object_named(asked), Cancel(id=asked.text("run")))
+        return answer_of({})
+
+    async def approve(self, asked: PageRequest) -> PageAnswer:
+        decision, changed = DECISIONS.get(asked.text("decision")), asked.given.get("input")
+        if decision is None or not isinstance(changed, dict | None):
+            raise Fault(
+                "EINVAL", f"expected a decision ({', '.join(DECISIONS)}), and an input that is an object"
+            )
+        approve = Approve(
+            run=asked.text("run"), call=asked.text("call"), decision=decision, input=changed, id=new_id()
+        )
+        await ask(self._place, object_named(asked), approve)
+        return answer_of({})
+
+    async def remove(self, asked: PageRequest) -> PageAnswer:
+        address = SessionAddress.of(asked)
+        words = ("session", "rm", "--yes", "--scope", address.scope, "--", address.object, address.session)
+        await children.command(self._place, words)
+        return answer_of({})
+
+    async def markdown(self, asked: PageRequest) -> PageAnswer:
+        """A text that is still being written: how much of it is settled, and the nodes of both parts."""
+        text = asked.text("text")
+        done = markdown.settled(text[: markdown.MAX_TEXT])
+        return answer_of(
+            {"done": done, "settled": await nodes(text[:done]), "live": await nodes(text[done:])}
+        )
+
+    async def tool(self, asked: PageRequest) -> PageAnswer:
+        """The facts about a tool by which it can be run: its description, schema and effects."""
+        path = trio.Path(f"{self._place.root}/{object_named(asked)}.d")
+        try:
+            schema = msgspec.json.decode(await (path / "schema").read_bytes())
+            texts = {name: await (path / name).read_text() for name in ("description", "effects", "status")}
+        except (OSError, msgspec.MsgspecError) as problem:
+            raise Fault("ENOENT", f"{asked.text('object')} is no tool that can be read: {problem}") from None
+        return answer_of(texts | {"schema": schema})
+
+    async def run(self, asked: PageRequest) -> Events:
+        given = asked.given.get("input")
+        if not isinstance(given, dict):
+            raise Fault("EINVAL", "input: expected an object")
+        return partial(self._run, object_named(asked), msgspec.json.encode(given).decode())
+
+    async def _run(self, object_: str, input: str, emit: Emit) -> None:
+        async def hear(frame: AnyFrame) -> None:
+            await emit(event(frame))
+
+        try:
+            await children.run_object(self._place, object_, input, hear)
+        except Fault as fault:
+            await hear(frames.Error(code=fault.code, message=fault.message))
+
+    async def ticket(self, asked: PageRequest) -> PageAnswer:
+        """One more link that works once, for another browser of the same user's."""
+        return answer_of({"link": f"{self._link}#ticket={self._gate.ticket()}"})
+
+
+_GET: dict[str, Route] = {
+    "/api/sessions": Routes.sessions,
+    "/api/search": Routes.search,
+    "/api/past": Routes.past,
+    "/api/events": Routes.events,
+    "/api/inbox": Routes.inbox,
+    "/api/tool": Routes.tool,
+}
+_POST: dict[str, Route] = {
+    "/api/send": Routes.send,
+    "/api/cancel": Routes.cancel,
+    "/api/approve": Routes.approve,
+    "/api/remove": Routes.remove,
+    "/api/markdown": Routes.markdown,
+    "/api/run": Routes.run,
+    "/api/ticket": Routes.ticket,
+}

@@ -1,0 +1,86 @@
+"""The page's process: where it listens, the link to it, and its end.
+
+    await serve(page, place, announce)      until a signal ends it
+
+Rules: it is one user's. On this machine's own address it speaks plainly; on any other only with a
+certificate, as the link and the token would be read on their way.
+This file must never know what the page shows.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.web import routes
+from cortexfs.web.children import WebPlace
+from cortexfs.web.gate import Gate, of_certificate, of_loopback
+from cortexfs.web.http import Listener
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Page(NamedTuple):
+    """The address that is wished for."""
+
+    bind: str
+    port: int
+    cert: str | None = None
+    key: str | None = None
+
+    def check(self) -> None:
+        """Raises EINVAL where the address cannot be, or may not be spoken to plainly."""
+        try:
+            is_own = ipaddress.ip_address(self.bind).is_loopback
+        except ValueError:
+            raise Fault("EINVAL", f"--bind: {self.bind!r} is no address, as 127.0.0.1 or ::1 is") from None
+        if bool(self.cert) != bool(self.key):
+            raise Fault("EINVAL", "--cert and --key go together")
+        if not is_own and not self.cert:
+            mend = "give --cert and --key, or keep the default and come by ssh -L"
+            raise Fault(
+                "EINVAL", f"{self.bind} is not this machine alone, and nothing there is secret; {mend}"
+            )
+
+
+async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) -> int:
+    """Serve until a signal; its number. `announce` is told the link, once it works."""
+    context = _context(page)
+    try:
+        listeners = await trio.open_tcp_listeners(page.port, host=page.bind)
+    except (OSError, OverflowError) as problem:
+        code = code_of(problem.errno) if isinstance(problem, OSError) else "EINVAL"
+        raise Fault(code, f"nothing can listen at {page.bind} port {page.port}: {problem}") from None
+    port = listeners[0].socket.getsockname()[1]
+    gate = Gate("https" if context else "http", of_certificate if context else of_loopback)
+    host = f"[{page.bind}]" if ":" in page.bind else page.bind
+    link = f"{'https' if context else 'http'}://{host}:{port}/"
+    ends = [partial(trio.SSLListener, ssl_context=context, https_compatible=True)] if context else []
+    async with trio.open_nursery() as nursery:
+        answering = routes.Routes(gate, place, link, nursery)
+        listening = [end(each) for each in listeners for end in ends] or listeners
+        nursery.start_soon(Listener(gate, answering.answer).serve, listening)
+        with trio.open_signal_receiver(*ENDING) as signals:
+            announce(f"{link}#ticket={gate.ticket()}")
+            async for number in signals:
+                nursery.cancel_scope.cancel()
+                return number
+    return 0
+
+
+def _context(page: Page) -> ssl.SSLContext | None:
+    if not page.cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(page.cert, page.key)
+    except (OSError, ssl.SSLError) as problem:
+        raise Fault("EINVAL", f"--cert and --key are not a certificate and its key: {problem}") from None
+    return context

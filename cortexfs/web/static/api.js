@@ -1,0 +1,93 @@
+// Requests to the process of the page, with its token: as a header, never as a cookie.
+
+const TOKEN = "cortexfs.token";
+const PAUSES = [0.1, 0.3, 1, 2, 5];
+
+export class Refused extends Error {
+  constructor(code, message, status) {
+    super(message);
+    this.code = code;
+    this.status = status;
+  }
+}
+
+/** Exchanges the ticket of the link for the token, and takes it out of the address. */
+export async function enter() {
+  const found = /^#ticket=([\w-]+)$/.exec(location.hash);
+  if (!found) return Boolean(localStorage.getItem(TOKEN));
+  history.replaceState(null, "", "/#/talk");
+  const answer = await fetch("/api/enter", posted({ ticket: found[1] }));
+  if (!answer.ok && !localStorage.getItem(TOKEN)) throw await refusal(answer);
+  if (answer.ok) localStorage.setItem(TOKEN, (await answer.json()).token);
+  return true;
+}
+
+function posted(value) {
+  return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) };
+}
+
+async function refusal(answer) {
+  const said = await answer.json().catch(() => ({ code: "EPROTO", message: `the page answers ${answer.status}` }));
+  return new Refused(said.code, said.message, answer.status);
+}
+
+async function asked(path, options = {}) {
+  const headers = { ...options.headers, Authorization: `Bearer ${localStorage.getItem(TOKEN)}` };
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers, credentials: "omit" });
+  } catch (problem) {
+    if (problem.name === "AbortError") throw problem;
+    throw new Refused("EHOSTDOWN", "ctx web does not answer; is it still running?", 0);
+  }
+  if (answer.status === 401) {
+    localStorage.removeItem(TOKEN);
+    dispatchEvent(new Event("shut"));
+  }
+  if (!answer.ok) throw await refusal(answer);
+  return answer;
+}
+
+function address(path, words) {
+  return words ? `${path}?${new URLSearchParams(words)}` : path;
+}
+
+export const get = async (path, words, signal) => (await asked(address(path, words), { signal })).json();
+export const post = async (path, value) => (await asked(path, posted(value))).json();
+
+/** Reads events until they end, several at a time: `hear([{id, data}, ...])`. */
+async function read(answer, hear) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    const found = [];
+    for (const part of parts) {
+      const place = part.indexOf("data: ");
+      if (place >= 0) found.push(JSON.parse(part.slice(place + 6)));
+    }
+    if (found.length) hear(found);
+  }
+}
+
+export async function run(path, value, hear, signal) {
+  await read(await asked(path, { ...posted(value), signal }), hear);
+}
+
+/** Follows a stream for as long as `signal` lets it, connecting again where it is lost. */
+export async function follow(path, words, hear, signal, state = () => {}) {
+  for (let lost = 0; !signal.aborted; lost++) {
+    try {
+      const answer = await asked(address(path, words()), { signal });
+      state(true);
+      await read(answer, (found) => { lost = 0; hear(found); });
+    } catch (problem) {
+      if (signal.aborted || problem.status === 401) return;
+    }
+    state(false);
+    await new Promise((go) => setTimeout(go, 1000 * PAUSES[Math.min(lost, PAUSES.length - 1)]));
+  }
+}

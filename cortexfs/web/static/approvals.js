@@ -1,0 +1,109 @@
+// What waits to be decided: each question with all that it is about, and the answers to it.
+
+import { post } from "./api.js";
+import { button, h, show, written } from "./dom.js";
+import { addressed } from "./lists.js";
+
+let latest = { asked: [], active: [] };
+const watching = new Set();
+
+/** The inbox has changed. */
+export function counted(state) {
+  latest = state;
+  for (const look of watching) look(state);
+}
+
+export function diffed(lines) {
+  const names = { "+": "added", "-": "removed", "@": "place", "!": "remark", " ": "same" };
+  return h("pre", { class: "diff", tabindex: "0", "aria-label": "Change" }, lines.map((line) => {
+    const [side, text] = Array.isArray(line) ? line : [line.side, line.text];
+    return h("span", { class: names[side] }, `${text}\n`);
+  }));
+}
+
+/** What a call is about, whole: its change, its command, its input. */
+export function about(name, input, diff) {
+  const parts = [];
+  let rest = input;
+  if (diff) {
+    parts.push(diffed(diff));
+    rest = Object.fromEntries(Object.entries(input).filter(([key]) => !["content", "old", "new", "diff"].includes(key)));
+  } else if (name === "shell.exec" && typeof input?.cmd === "string") {
+    parts.push(h("pre", { class: "command", tabindex: "0", "aria-label": "Command" }, input.cmd));
+    rest = Object.fromEntries(Object.entries(input).filter(([key]) => key !== "cmd"));
+  }
+  if (rest && (typeof rest !== "object" || Object.keys(rest).length))
+    parts.unshift(h("pre", { tabindex: "0", "aria-label": "Input" }, written(rest)));
+  return parts;
+}
+
+/** A question, with its answers. */
+export function card(asked, say, level = "h2") {
+  const text = JSON.stringify(asked.input, null, 2);
+  const edit = h("textarea", { "aria-label": "Input", rows: "6", spellcheck: "false" });
+  edit.value = text;
+  const fault = h("p", { class: "error", role: "alert" });
+  const decide = async (decision, done) => {
+    fault.textContent = "";
+    const changed = edit.value !== text;
+    try {
+      const input = changed && decision !== "deny" ? JSON.parse(edit.value) : undefined;
+      if (input && decision === "allow_session") throw new Error("what was edited can be allowed once only");
+      for (const each of buttons) each.disabled = true;
+      await post("/api/approve", { object: asked.object, run: asked.run, call: asked.call, decision, input });
+      say(`${done}: ${asked.name}`);
+    } catch (problem) {
+      for (const each of buttons) each.disabled = false;
+      fault.textContent = problem.message;
+    }
+  };
+  const buttons = [
+    button("Allow", () => decide("allow_once", "allowed"), { class: "go" }),
+    button("Allow for this session", () => decide("allow_session", "allowed for this session")),
+    button("Deny", () => decide("deny", "denied")),
+  ];
+  const made = h("section", { class: "asked", "aria-label": `Question about ${asked.name}` },
+    h(level, {}, `Allow ${asked.name}?`),
+    h("p", {}, "Asked by ", h("a", { href: addressed("talk", asked.scope, asked.object, asked.session) },
+      `${asked.object} ${asked.session}`), asked.reason ? `: ${asked.reason}` : ""),
+    asked.effects?.length ? h("ul", { "aria-label": "Effects" }, asked.effects.map((each) => h("li", {}, each))) : null,
+    about(asked.name, asked.input, asked.diff),
+    h("details", {}, h("summary", {}, "Edit"), edit), h("div", { class: "row" }, buttons), fault);
+  return made;
+}
+
+export async function approvals(place, words, { signal, say }) {
+  const list = h("div", {});
+  const none = h("p", {}, "Nothing waits to be decided.");
+  const cards = new Map();
+  const look = ({ asked }) => {
+    const keys = new Set(asked.map((one) => `${one.run} ${one.call}`));
+    for (const [key, made] of cards) {
+      if (!keys.has(key)) {
+        made.remove();
+        cards.delete(key);
+      }
+    }
+    for (const one of asked) {
+      const key = `${one.run} ${one.call}`;
+      if (!cards.has(key)) {
+        cards.set(key, card(one, say));
+        list.append(cards.get(key));
+      }
+    }
+    none.hidden = cards.size > 0;
+  };
+  const ring = window.Notification && Notification.permission === "default"
+    ? button("Notify me", () => Notification.requestPermission().then((given) => say(`notifications: ${given}`))) : null;
+  show(place, h("h1", {}, "Approvals"), none, list, ring);
+  watching.add(look);
+  signal.addEventListener("abort", () => watching.delete(look));
+  look(latest);
+}
+
+/** The questions of one session, as they come and go. */
+export function watch(look, signal) {
+  watching.add(look);
+  signal.addEventListener("abort", () => watching.delete(look));
+  look(latest);
+}

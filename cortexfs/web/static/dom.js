@@ -1,0 +1,54 @@
+// Elements, built one by one: no text ever becomes markup, and the page's policy forbids it besides.
+
+const TAGS = new Set(("p blockquote ul ol li em strong s hr table thead tbody tr th td br code pre a " +
+  "h1 h2 h3 h4 h5 h6").split(" "));
+const ATTRIBUTES = new Set(["href", "title", "start", "tabindex"]);
+
+/** An element: `onclick` and its like are functions, `null` and `false` are left out. */
+export function h(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value);
+  }
+  made.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+/** The elements of what the server made of Markdown: only the kinds that it can make. */
+export function built(nodes) {
+  return nodes.map((node) => {
+    if (typeof node === "string") return node;
+    const [tag, attributes, ...children] = node;
+    if (!TAGS.has(tag)) return "";
+    const known = Object.entries(attributes).filter(([name]) => ATTRIBUTES.has(name));
+    const made = h(tag, Object.fromEntries(known), ...built(children));
+    if (tag === "a") {
+      if (!/^(https?|mailto):/i.test(made.getAttribute("href") || "")) made.removeAttribute("href");
+      made.rel = "noopener noreferrer nofollow";
+      made.target = "_blank";
+    }
+    return made;
+  });
+}
+
+export function show(place, ...children) {
+  place.replaceChildren(...children.flat(9).filter((child) => child));
+}
+
+export function button(name, press, attributes) {
+  return h("button", { type: "button", onclick: press, ...attributes }, name);
+}
+
+/** How long ago, for people. */
+export function ago(time) {
+  const seconds = Math.max(0, (Date.now() - new Date(time)) / 1000);
+  for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "min"]])
+    if (seconds >= length) return `${Math.floor(seconds / length)} ${unit} ago`;
+  return "just now";
+}
+
+export function written(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+}

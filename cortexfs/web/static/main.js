@@ -1,0 +1,105 @@
+// The frame of the page: its parts, which of them is shown, and what waits to be decided.
+
+import { enter, follow, Refused } from "./api.js";
+import { h, show } from "./dom.js";
+import { approvals, counted } from "./approvals.js";
+import { agents, models, plugins, sessions, status } from "./lists.js";
+import { talk } from "./talk.js";
+import { tools } from "./tools.js";
+
+const VIEWS = { talk, approvals, tools, agents, models, plugins, sessions, status };
+const NAMES = ["Talk", "Approvals", "Tools", "Agents", "Models", "Plugins", "Sessions", "Status"];
+
+const main = h("main", { id: "main", tabindex: "-1" });
+const said = h("p", { class: "said", role: "status" });
+let leaving = new AbortController();
+
+export function say(text) {
+  said.textContent = "";
+  said.textContent = text;
+}
+
+function shell() {
+  const links = NAMES.map((name) => h("a", { href: `#/${name.toLowerCase()}` }, name));
+  show(document.body,
+    h("a", { class: "skip", href: "#main", onclick: (event) => { event.preventDefault(); main.focus(); } },
+      "Go to the content"),
+    h("header", {}, h("strong", {}, "CortexFS"), h("nav", { "aria-label": "Parts" }, links)), main, said);
+  return links;
+}
+
+/** Shows the part that the address names; the one before is told to end. */
+async function route(links) {
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const [name, ...words] = location.hash.replace(/^#\//, "").split("/").map(named);
+  const view = VIEWS[name] || talk;
+  for (const link of links) {
+    const is_here = link.textContent.split(" ")[0].toLowerCase() === (VIEWS[name] ? name : "talk");
+    if (is_here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  show(main);
+  try {
+    await view(main, words, { signal, say });
+  } catch (problem) {
+    if (!signal.aborted) show(main, h("h1", {}, "This cannot be shown"), complaint(problem));
+  }
+}
+
+function named(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return "";
+  }
+}
+
+export function complaint(problem) {
+  return h("p", { class: "error", role: "alert" }, problem.message);
+}
+
+function shut(why) {
+  leaving.abort();
+  show(document.body, h("main", {}, h("h1", {}, "CortexFS"), h("p", {}, why ||
+    "This page is for who started it. Run ctx web, and open the link that it prints.")));
+}
+
+/** One tab of all listens for approvals, and tells the others: browsers allow six connections. */
+function inbox(links) {
+  const link = links[1];
+  const channel = new BroadcastChannel("inbox");
+  const hear = (state) => {
+    counted(state);
+    const count = state.asked.length;
+    document.title = count ? `(${count}) CortexFS` : "CortexFS";
+    link.textContent = count ? `Approvals (${count})` : "Approvals";
+  };
+  let latest = null;
+  channel.onmessage = ({ data }) => {
+    if (data !== "latest?") hear(data);
+    else if (latest) channel.postMessage(latest);
+  };
+  channel.postMessage("latest?");
+  navigator.locks.request("inbox", () => follow("/api/inbox", () => null, (found) => {
+    latest = found.at(-1);
+    hear(latest);
+    channel.postMessage(latest);
+  }, new AbortController().signal));
+}
+
+async function begin() {
+  try {
+    if (!(await enter())) return shut();
+  } catch (problem) {
+    return shut(problem instanceof Refused ? problem.message : undefined);
+  }
+  const links = shell();
+  addEventListener("shut", () => shut());
+  addEventListener("hashchange", () => route(links));
+  inbox(links);
+  await route(links);
+}
+
+begin();

@@ -1,0 +1,171 @@
+// Tools: a form made from each one's schema, the command that does the same, and the output as it comes.
+
+import { get, run } from "./api.js";
+import { button, h, show } from "./dom.js";
+import { addressed } from "./lists.js";
+
+const bare = (object) => object.replace(/^home\/\d+\//, "").replace(/^tool\//, "");
+let numbers = 0;
+
+/** A part of a form: its element, and the value that it has now; undefined where it is left out. */
+function field(name, schema, is_required) {
+  const kind = Array.isArray(schema.type) ? schema.type.find((each) => each !== "null") : schema.type;
+  const id = `field-${++numbers}`;
+  const hint = schema.description ? h("small", { id: `${id}-about` }, schema.description) : null;
+  const told = { id, "aria-describedby": hint ? `${id}-about` : null, required: is_required && kind !== "boolean" };
+  const label = h("label", { for: id }, name, is_required ? " (needed)" : "");
+  const start = schema.default;
+  if (Array.isArray(schema.enum)) {
+    const all = is_required ? schema.enum : ["", ...schema.enum];
+    const made = h("select", told, all.map((each, place) => h("option", { value: String(place) }, String(each))));
+    if (start !== undefined) made.value = String(all.indexOf(start));
+    return part([label, made, hint], () => (all[made.value] === "" ? undefined : all[made.value]));
+  }
+  if (kind === "boolean") {
+    const made = h("input", { ...told, type: "checkbox", checked: start === true });
+    return part([h("div", { class: "check" }, made, label), hint],
+      () => (made.checked ? true : start === true || is_required ? false : undefined));
+  }
+  if (kind === "integer" || kind === "number") {
+    const made = h("input", { ...told, type: "number", step: kind === "integer" ? "1" : "any",
+      min: schema.minimum, max: schema.maximum, value: start });
+    return part([label, made, hint], () => (made.value === "" ? undefined : Number(made.value)));
+  }
+  if (kind === "object" && schema.properties) return group(name, schema, hint);
+  if (kind === "array" && schema.items) return many(name, schema, hint);
+  if (kind === "string") {
+    const made = h("textarea", { ...told, rows: "1", spellcheck: "false" });
+    made.value = start ?? "";
+    const is_base64 = schema.contentEncoding === "base64";
+    const file = h("input", { type: "file", "aria-label": `File for ${name}`, onchange: () => filled(file, made, is_base64) });
+    return part([label, made, file, hint], () => (made.value === "" && !is_required ? undefined : made.value));
+  }
+  const made = h("textarea", { ...told, rows: "2", spellcheck: "false", placeholder: "JSON" });
+  made.value = start === undefined ? "" : JSON.stringify(start);
+  return part([label, made, hint], () => (made.value.trim() ? parsed(name, made.value) : undefined));
+}
+
+function parsed(name, text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error(`${name}: this is no JSON`);
+  }
+}
+
+async function filled(file, place, is_base64) {
+  if (!file.files.length) return;
+  if (!is_base64) {
+    place.value = await file.files[0].text();
+  } else {
+    const bytes = new Uint8Array(await file.files[0].arrayBuffer());
+    let text = "";
+    for (let at = 0; at < bytes.length; at += 8192) text += String.fromCharCode(...bytes.subarray(at, at + 8192));
+    place.value = btoa(text);
+  }
+  place.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+function part(children, value) {
+  return { element: h("div", { class: "field" }, children), value };
+}
+
+function group(name, schema, hint) {
+  const inner = Object.entries(schema.properties)
+    .map(([key, one]) => [key, field(key, one, (schema.required || []).includes(key))]);
+  return {
+    element: h("fieldset", {}, h("legend", {}, name), hint, inner.map(([, one]) => one.element)),
+    value: () => {
+      const found = inner.map(([key, one]) => [key, one.value()]).filter(([, value]) => value !== undefined);
+      return found.length || (schema.required || []).length ? Object.fromEntries(found) : undefined;
+    },
+  };
+}
+
+function many(name, schema, hint) {
+  const rows = [];
+  const list = h("div", {});
+  const add = (start) => {
+    const one = field(`${name} ${rows.length + 1}`, start === undefined ? schema.items : { ...schema.items, default: start }, true);
+    rows.push(one);
+    const row = h("div", { class: "row" }, one.element, button("Remove", () => {
+      rows.splice(rows.indexOf(one), 1);
+      row.remove();
+      list.dispatchEvent(new Event("input", { bubbles: true }));
+    }, { "aria-label": `Remove ${name} ${rows.length}` }));
+    list.append(row);
+  };
+  for (const each of Array.isArray(schema.default) ? schema.default : []) add(each);
+  return {
+    element: h("fieldset", {}, h("legend", {}, name), hint, list, button("Add", () => add(), { "aria-label": `Add ${name}` })),
+    value: () => (rows.length ? rows.map((one) => one.value()) : undefined),
+  };
+}
+
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+export async function tools(place, words, context) {
+  const found = await get("/api/objects", null, context.signal);
+  const there = found.filter(({ object }) => /^(home\/\d+\/)?tool\//.test(object));
+  if (words[0]) {
+    const chosen = there.find(({ object }) => bare(object) === words[0]);
+    if (!chosen) throw new Error(`there is no tool ${words[0]}`);
+    return one(place, chosen.object, context);
+  }
+  show(place, h("h1", {}, "Tools"), h("ul", { class: "cards" }, there.map(({ object, description, status }) =>
+    h("li", {}, h("a", { href: addressed("tools", bare(object)) }, bare(object)),
+      status === "ready" ? null : ` (${status})`, h("p", {}, description)))));
+}
+
+async function one(place, object, { signal, say }) {
+  const facts = await get("/api/tool", { object }, signal);
+  const form = group("Input", { ...facts.schema, properties: facts.schema.properties || {} });
+  const line = h("code", {});
+  const output = h("pre", { class: "output", role: "log", "aria-label": "Output", tabindex: "0" });
+  const fault = h("p", { class: "error", role: "alert" });
+  const ran = h("ul", {});
+  let going = null;
+  const stop = button("Stop", () => going?.abort(), { disabled: true });
+  const start = h("button", { type: "submit", class: "go" }, "Run");
+  const look = () => {
+    try {
+      line.textContent = `ctx run ${object} ${quoted(JSON.stringify(form.value() || {}))}`;
+    } catch (problem) {
+      line.textContent = problem.message;
+    }
+  };
+  const press = async (event) => {
+    event.preventDefault();
+    fault.textContent = "";
+    output.textContent = "";
+    going = new AbortController();
+    [start.disabled, stop.disabled] = [true, false];
+    try {
+      const input = form.value() || {};
+      await run("/api/run", { object, input }, (frames) => hear(frames, output, fault, say),
+        AbortSignal.any([going.signal, signal]));
+      ran.prepend(h("li", {}, h("code", {}, line.textContent)));
+    } catch (problem) {
+      fault.textContent = problem.name === "AbortError" ? "Stopped." : problem.message;
+    }
+    [start.disabled, stop.disabled] = [false, true];
+  };
+  const effects = facts.effects.trim();
+  show(place, h("h1", {}, bare(object)), h("p", { class: "about" }, facts.description),
+    effects ? h("details", {}, h("summary", {}, "Effects"), h("pre", { tabindex: "0" }, effects)) : null,
+    h("form", { onsubmit: press, oninput: look }, form.element, h("div", { class: "row" }, start, stop)),
+    h("h2", {}, "In a shell"), h("p", {}, line), h("h2", {}, "Output"), fault, output,
+    h("details", {}, h("summary", {}, "Past runs of this page"), ran));
+  look();
+}
+
+function hear(frames, output, fault, say) {
+  let text = "";
+  for (const frame of frames) {
+    if (frame.type === "delta") text += frame.text;
+    else if (frame.type === "progress") say(frame.message);
+    else if (frame.type === "error") fault.textContent = frame.message;
+    else if (frame.type === "done") say(`the run ended: ${frame.status}`);
+  }
+  if (text) output.append(text);
+}

@@ -1,0 +1,115 @@
+"""Frames as a page is told them: as they are, with what a page could not make by itself.
+
+    event(frame, more)                 a server-sent event, whose id is the frame's
+    await Telling(place, address).more(frame)    the nodes of a message, the diff of a change
+
+Rules: a diff is of the file as the user sees it, and is made when the call is told, not later. What may be
+slow is done in a thread.
+This file must never know who reads.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from cortexfs.chat import diffs, sessions
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.talk.requests import Scope
+from cortexfs.web import markdown
+from cortexfs.web.children import WebPlace
+from cortexfs.web.http import PageRequest
+
+SLOW = 8 << 10  # characters of a message that is parsed beside the loop
+DIFF_SECONDS = 5.0
+CHANGES = ("fs.write", "fs.replace")
+SCOPES: dict[str, Scope] = {"private": "private", "shared": "shared"}
+# What is told of a run that is over: its pieces are in its messages.
+_PIECES = frames.Delta | frames.ReasoningDelta | frames.Progress
+
+
+class SessionAddress(NamedTuple):
+    """The session of an object, as an address of the page has it."""
+
+    object: str
+    scope: Scope
+    session: str
+
+    @classmethod
+    def of(cls, asked: PageRequest) -> SessionAddress:
+        object_ = object_named(asked)
+        if (scope := SCOPES.get(asked.text("scope", "private"))) is None:
+            raise Fault("EINVAL", f"scope: expected {' or '.join(SCOPES)}")
+        return cls(object_, scope, asked.text("session", "default"))
+
+
+def object_named(asked: PageRequest) -> str:
+    """The path of an object below the root; EINVAL where it could lead elsewhere."""
+    found = asked.text("object")
+    if not found or "\0" in found or any(part in ("", ".", "..") for part in found.split("/")):
+        raise Fault("EINVAL", "object: expected its path below the mount, as agent/coder")
+    return found
+
+
+def event(frame: AnyFrame, more: dict[str, Any] | None = None) -> bytes:
+    """The event that a page reads; `more` is beside the fields of the frame."""
+    data = msgspec.json.encode(msgspec.to_builtins(frame) | more if more else frame)
+    return b"id: %s\ndata: %s\n\n" % ((frame.id or "").encode(), data)
+
+
+async def nodes(text: str) -> list[markdown.Node]:
+    if len(text) > SLOW:
+        return await trio.to_thread.run_sync(markdown.tree, text)
+    return markdown.tree(text)
+
+
+class Telling:
+    """The additions to the frames of one session."""
+
+    def __init__(self, place: WebPlace, address: SessionAddress) -> None:
+        self.folder = sessions.place(place.root, address.object, address.scope, address.session)
+        self._cwd: str | None = None
+
+    async def events(self, found: list[AnyFrame]) -> bytes:
+        return b"".join([event(frame, await self.more(frame)) for frame in found])
+
+    async def more(self, frame: AnyFrame, is_past: bool = False) -> dict[str, Any] | None:
+        if isinstance(frame, frames.Message) and frame.role != "user":
+            return {"nodes": await nodes("".join(part.text for part in frame.content))}
+        if is_past or not isinstance(frame, frames.ToolCall | frames.Approval):
+            return None
+        is_change = frame.name in CHANGES and isinstance(frame.input, dict)
+        return {"diff": await self._diff(frame.name, frame.input)} if is_change else None
+
+    async def _diff(self, name: str, given: dict[str, Any]) -> list[diffs.DiffLine] | None:
+        with trio.move_on_after(DIFF_SECONDS):
+            return await trio.to_thread.run_sync(self._compared, name, given, abandon_on_cancel=True)
+        return None
+
+    def _compared(self, name: str, given: dict[str, Any]) -> list[diffs.DiffLine] | None:
+        self._cwd = self._cwd or str(sessions.meta(self.folder).get("cwd") or "/")
+        return diffs.of(name, given, self._read)
+
+    def _read(self, path: str) -> bytes:
+        """A file of the session's directory, as far as it is compared; a pipe is not waited for."""
+        whole = os.path.join(self._cwd or "/", path)
+        with open(whole, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is no regular file")
+            return file.read(diffs.MAX_FILE + 1)
+
+
+async def past(telling: Telling) -> dict[str, Any]:
+    """The newest of what a session holds: events, the last one's id, and True if there is more before."""
+    found = await trio.to_thread.run_sync(sessions.tail, telling.folder, abandon_on_cancel=True)
+    shown, is_cut = sessions.recent(found)
+    over = {frame.run for frame in shown if isinstance(frame, frames.Done)}
+    told = [frame for frame in shown if frame.run not in over or not isinstance(frame, _PIECES)]
+    events = [msgspec.to_builtins(frame) | (await telling.more(frame, True) or {}) for frame in told]
+    return {"events": events, "last": found[-1].id if found else None, "more": is_cut}

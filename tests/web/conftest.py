@@ -1,0 +1,45 @@
+"""The page in a real browser: one mount, one `ctx web` and one browser for a file of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mounted.ctx_mount import Ctx, interpreter, mounted
+from tests.web.browsing import Tab, WebProcess, browsing, person, web
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[Path]:
+    with interpreter() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def ctx(python: Path) -> Iterator[Ctx]:
+    with mounted(python, ["faulty"]) as mount:
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browsing() as found:
+        yield found
+
+
+@pytest.fixture
+def page(ctx: Ctx) -> Iterator[WebProcess]:
+    """A process of one test's own: its ticket is unused."""
+    with web(ctx) as process:
+        yield process
+
+
+@pytest.fixture
+def tab(browser: Any, page: WebProcess) -> Iterator[Tab]:
+    """A person at that page."""
+    with person(browser, page.link) as found:
+        yield found
+        assert found.faults == []

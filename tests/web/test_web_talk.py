@@ -1,0 +1,222 @@
+"""Conversations in a real browser: what a person does, and what a hostile model tries (abi.md 13)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.mounted.ctx_mount import Ctx
+from tests.mounted.talking import SCRIPT, history, said, talk, types
+from tests.waiting import until
+from tests.web.browsing import Tab, WebProcess, opened
+
+ECHO = "model/debug/echo"
+
+
+def go(tab: Tab, page: WebProcess, object_: str, session: str) -> None:
+    """Open a conversation, and wait until it is there."""
+    tab.get_by_role("link", name="Talk", exact=True).wait_for()
+    tab.goto(f"{page.url}#/talk/private/{object_.replace('/', '%2F')}/{session}")
+    tab.get_by_role("heading", name=session).wait_for()
+
+
+def say(tab: Tab, text: str) -> None:
+    tab.get_by_role("textbox", name="Message").fill(text)
+    tab.get_by_role("button", name="Send").click()
+
+
+def play(tab: Tab, *steps: dict[str, Any]) -> None:
+    """A message for debug/script."""
+    say(tab, json.dumps(steps))
+
+
+def log(tab: Tab) -> Any:
+    return tab.get_by_role("log", name="Conversation")
+
+
+def answer(tab: Tab) -> Any:
+    return log(tab).get_by_role("article", name="Answer")
+
+
+def test_a_person_asks_and_sees_the_answer(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    tab.get_by_role("link", name="Talk", exact=True).click()
+    tab.get_by_label("With").select_option(label="debug/echo")
+    tab.get_by_label("Name").fill("first")
+    tab.get_by_role("button", name="Begin").click()
+    say(tab, "hello **there**")
+    log(tab).locator("strong", has_text="there").wait_for()
+    log(tab).get_by_text("2 tokens in").wait_for()
+    assert types(history(ctx, "first"))[-1] == "done"
+    tab.get_by_role("link", name="Sessions", exact=True).click()
+    tab.get_by_role("link", name="first", exact=True).click()
+    log(tab).locator("strong", has_text="there").wait_for()
+    assert log(tab).get_by_role("article").count() == 2
+
+
+def test_first_words_are_there_before_the_last(tab: Tab, page: WebProcess) -> None:
+    go(tab, page, "model/debug/script", "words")
+    play(tab, {"delta": "# Title\n\nsome *words*\n\nand mo"}, {"hang": True})
+    answer(tab).get_by_text("and mo").wait_for()
+    answer(tab).locator("em", has_text="words").wait_for()  # a part that is whole is Markdown already
+    tab.get_by_role("button", name="Stop").click()
+    answer(tab).get_by_text("Stopped.").wait_for()
+    answer(tab).get_by_text("and mo").wait_for()
+
+
+def test_reload_in_mid_stream_loses_nothing(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    go(tab, page, "model/debug/script", "reload")
+    play(tab, {"delta": "before "}, {"approval": {"name": "go.on"}}, {"delta": " after"})
+    answer(tab).get_by_text("before").wait_for()
+    tab.reload()
+    answer(tab).get_by_text("before").wait_for()
+    tab.get_by_role("button", name="Allow", exact=True).click()
+    answer(tab).get_by_text("before allow_once after").wait_for()
+    assert types(history(ctx, "reload", SCRIPT)).count("done") == 1
+    assert log(tab).get_by_role("article", name="You").count() == 1
+
+
+def test_tabs_and_the_terminal_see_the_same(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    go(tab, page, ECHO, "shared")
+    second = opened(tab.context, page.url)
+    go(second, page, ECHO, "shared")
+    say(tab, "from the first tab")
+    answer(second).get_by_text("from the first tab").wait_for()
+    said(ctx, "from a terminal", session="shared")
+    for each in (tab, second):
+        answer(each).get_by_text("from a terminal").wait_for()
+        each.get_by_role("article", name="You").get_by_text("from a terminal").wait_for()
+    assert second.faults == []
+
+
+def test_a_session_is_found_by_what_was_said(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    said(ctx, "the heron stands in the reeds", session="found-by-text")
+    said(ctx, "nothing of that kind", session="not-found")
+    tab.get_by_role("link", name="Talk", exact=True).click()
+    tab.get_by_role("link", name="not-found", exact=True).wait_for()
+    tab.get_by_role("searchbox", name="Search").fill("heron reeds")
+    tab.get_by_role("link", name="not-found", exact=True).wait_for(state="detached")
+    tab.get_by_role("link", name="found-by-text", exact=True).wait_for()
+
+
+def test_a_session_is_removed(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    said(ctx, "away with it", session="doomed")
+    tab.get_by_role("link", name="Sessions", exact=True).click()
+    tab.on("dialog", lambda dialog: dialog.accept())
+    tab.get_by_role("button", name="Remove doomed").click()
+    tab.get_by_role("link", name="doomed", exact=True).wait_for(state="detached")
+    assert not [path for path in (ctx.root / "home").rglob("session/doomed") if path.exists()]
+
+
+def test_a_message_survives_a_page_that_ends(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    # what was typed stays typed, and a failed send is not lost
+    go(tab, page, ECHO, "survives")
+    tab.get_by_role("textbox", name="Message").fill("a draft")
+    tab.reload()
+    until(lambda: tab.get_by_role("textbox", name="Message").input_value(), lambda seen: seen == "a draft")
+    tab.context.set_offline(True)
+    tab.get_by_role("button", name="Send").click()
+    tab.locator(".pending", has_text="a draft").wait_for()
+    tab.context.set_offline(False)
+    tab.reload()
+    answer(tab).get_by_text("a draft").wait_for()
+    assert types(history(ctx, "survives")).count("start") == 1
+
+
+def test_calls_and_reasoning_are_folded(tab: Tab, page: WebProcess) -> None:
+    go(tab, page, "model/debug/script", "calls")
+    call = {"name": "fs.read", "input": {"path": "/nothing"}, "call": "c1"}
+    result = {"name": "fs.read", "call": "c1", "output": "what it gave"}
+    play(tab, {"delta": "I look. "}, {"tool_call": call}, {"tool_result": result}, {"delta": "I saw."})
+    answer(tab).get_by_text("I saw.").wait_for()
+    gave = answer(tab).get_by_text("what it gave")
+    assert not gave.is_visible()
+    answer(tab).locator("summary", has_text="fs.read").click()
+    gave.wait_for()
+    texts = answer(tab).inner_text()
+    assert texts.index("I look.") < texts.index("what it gave") < texts.index("I saw.")
+
+
+HOSTILE = """<script>window.hurt = 1</script> <img src=x onerror="window.hurt = 1">
+
+[click](javascript:window.hurt=1) [data](data:text/html,<script>1</script>) [own](/api/objects)
+[hash](#/approvals)
+![picture](https://evil.example/track.png) <https://evil.example/auto>
+
+[a]: javascript:alert(1)
+[ref][a] [vb](vbscript:x) [odd](  javascript:x) [mixed](JaVaScRiPt:x) [ent](&#106;avascript:x)
+
+```html
+<iframe src="https://evil.example"></iframe>
+```
+| a | b |
+|---|---|
+| <b onclick=1>x</b> | `<svg/onload=1>` |
+"""
+
+
+def test_a_hostile_models_markdown_is_text(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.10
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    go(tab, page, ECHO, "hostile")
+    say(tab, HOSTILE)
+    log(tab).get_by_text("tokens in").wait_for()
+    said_ = answer(tab)
+    assert said_.locator("script, img, iframe, svg, b, [onclick], [onerror]").count() == 0
+    links = said_.get_by_role("link").evaluate_all("all => all.map(each => each.href)")
+    assert links == ["https://evil.example/track.png", "https://evil.example/auto"]
+    assert said_.get_by_role("link").first.get_attribute("rel") == "noopener noreferrer nofollow"
+    assert tab.evaluate("window.hurt") is None
+    tab.reload()
+    log(tab).get_by_text("tokens in").wait_for()
+    assert not [url for url in asked if "evil" in url]
+    assert all(url.startswith((page.url, "data:")) for url in asked)
+
+
+def test_text_cannot_become_markup(tab: Tab) -> None:
+    # abi.md 13.5: not even by a fault of ours
+    tab.get_by_role("link", name="Talk", exact=True).wait_for()
+    refused = tab.evaluate(
+        """() => ['innerHTML', 'outerHTML', 'srcdoc'].map((sink) => {
+            const made = document.createElement(sink === 'srcdoc' ? 'iframe' : 'p');
+            document.body.append(made);
+            try { made[sink] = '<b>x</b>'; return 'taken'; } catch (problem) { return problem.name; }
+        })"""
+    )
+    assert refused == ["TypeError"] * 3
+    tab.faults.clear()
+
+
+def test_twenty_thousand_deltas(tab: Tab, page: WebProcess) -> None:
+    go(tab, page, "model/debug/script", "burst")
+    play(tab, {"burst": 20000, "size": 32}, {"delta": "THE END"})
+    answer(tab).get_by_text("THE END").wait_for()
+    answer(tab).get_by_text("tokens in").wait_for()
+    tab.get_by_role("textbox", name="Message").fill("it answers")
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_a_page_is_as_wide_as_its_window(tab: Tab, page: WebProcess, ctx: Ctx, width: int) -> None:
+    said(ctx, "wide " * 40 + "x" * 400, session="width")
+    tab.set_viewport_size({"width": width, "height": 700})
+    for part in ("talk", "approvals", "tools", "tools/fs.read", "sessions", "status", "models"):
+        tab.goto(f"{page.url}#/{part}")
+        tab.locator("main h1").first.wait_for()
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width, part
+    go(tab, page, ECHO, "width")
+    log(tab).get_by_text("xxxx").first.wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_daemon_is_killed_and_mounted_again(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    go(tab, page, ECHO, "killed")
+    say(tab, "one")
+    answer(tab).get_by_text("one").wait_for()
+    ctx.ctx("restart", str(ctx.root))
+    say(tab, "two")
+    answer(tab).get_by_text("two").wait_for()
+    assert types(history(ctx, "killed")).count("done") == 2
+    with talk(ctx) as client:
+        assert client.is_alive()
