@@ -24,7 +24,7 @@ from cortexfs.chat import diffs
 from cortexfs.chat.diffs import Read
 from cortexfs.core import frames, jsontext
 from cortexfs.core.errors import Fault
-from cortexfs.core.safe_text import escaped, one_line, within
+from cortexfs.core.safe_text import counted, escaped, one_line, within
 from cortexfs.core.talk import refusals
 
 BRIEF = 200  # characters of what a tool is called with
@@ -206,10 +206,6 @@ def _cut(text: str) -> str:
 
 def _plain(text: str) -> str:
     return escaped(text.replace("\t", "    "))
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def written(value: Any) -> str:

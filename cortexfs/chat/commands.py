@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cortexfs.chat import sessions as stored
 from cortexfs.chat.along import Along, Outside, fits
-from cortexfs.chat.calls import Show, Surroundings, counted
+from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
 from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.safe_text import counted
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Scope
 

@@ -12,7 +12,7 @@ import io
 from typing import TextIO
 
 from cortexfs.chat.calls import Kind, Show
-from cortexfs.core.safe_text import prose
+from cortexfs.core.safe_text import prose, quoted
 
 # With which mark something is told: one for those who see Unicode, and one for others.
 MARKS: dict[Kind, tuple[str, str]] = {
@@ -77,11 +77,6 @@ def marked(show: Show, encoding: str) -> str:
     """A line about what goes on, as a stream of that encoding can show it."""
     plain, ascii_ = MARKS.get(show.kind, ("", ""))
     return (plain if encoding.lower() in ("utf-8", "utf8") else ascii_) + show.text
-
-
-def quoted(text: str) -> str:
-    """Returns a person's words, told apart from the answers."""
-    return "\n".join(f"> {line}" for line in text.split("\n"))
 
 
 def tolerant(stream: TextIO, errors: str = "replace") -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,6 +202,8 @@ def expired(there: list[StoredSession], age: float | None, keep: int | None) -> 
 
 
 def remove(one: StoredSession) -> None:
+    import shutil  # only a removal pays for it
+
     try:
         shutil.rmtree(one.path)
     except PermissionError:

@@ -29,12 +29,12 @@ from cortexfs.chat.calls import Kind, Show
 from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
 from cortexfs.chat.keys import Deeds, History, Orders, bindings
 from cortexfs.chat.markdown import MarkdownStream, Style
-from cortexfs.chat.printing import STYLES, marked, quoted
+from cortexfs.chat.printing import STYLES, marked
 from cortexfs.chat.state import ANSWERS, EDIT, Deed, Leave, answer
 from cortexfs.client import Conversation
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import Approval
-from cortexfs.core.safe_text import escaped
+from cortexfs.core.safe_text import escaped, quoted
 from cortexfs.core.talk.requests import Input
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing

@@ -27,9 +27,9 @@ from cortexfs.core.mountinfo import Mount
 from cortexfs.core.starter_command import STARTER
 from cortexfs.state.directories import Places, places
 
-_UIDS = re.compile(r"^Uid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)$", re.MULTILINE)
-_POWERS = re.compile(r"^CapEff:\t0*[1-9a-f]", re.MULTILINE)
-_PARENT = re.compile(r"^PPid:\t(\d+)$", re.MULTILINE)
+_UIDS = r"(?m)^Uid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)$"
+_POWERS = r"(?m)^CapEff:\t0*[1-9a-f]"
+_PARENT = r"(?m)^PPid:\t(\d+)$"
 
 
 class PinnedProcess:
@@ -98,7 +98,7 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
         return None
     said = dict(zip(words[6::2], words[7::2], strict=False))
     status = _read(f"{starter}/status")
-    parent = int(_PARENT.findall(status)[0])
+    parent = int(re.findall(_PARENT, status)[0])
     if said.get("--daemon") != str(parent) or not _is_of(mount.owner, starter, status):
         return None
     there = (mount.connection, said.get("--root"))
@@ -109,7 +109,7 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
     if not _runs_as(mount.owner, _read(f"/proc/{parent}/status")):  # a user's may have a parent of root's
         return None
     process = PinnedProcess(parent)
-    if _PARENT.findall(_read(f"{starter}/status")) == [str(parent)]:  # it lives, and so the pid was its own
+    if re.findall(_PARENT, _read(f"{starter}/status")) == [str(parent)]:  # it lives, so the pid was its own
         return RunningDaemon(process, said.get("--state", ""), said.get("--config", ""))
     process.close()
     return None
@@ -119,13 +119,13 @@ def _is_of(owner: int, starter: str, status: str) -> bool:
     """Returns True if the owner of the mount started the process. Its own words are the starter's then: a
     setuid program has those of somebody else; and what a daemon of root that was taken over can have made
     has no powers."""
-    if not _runs_as(owner, status) or not (owner or _POWERS.search(status)):
+    if not _runs_as(owner, status) or not (owner or re.search(_POWERS, status)):
         return False
     return not os.stat(f"{starter}/exe").st_mode & (stat.S_ISUID | stat.S_ISGID)
 
 
 def _runs_as(owner: int, status: str) -> bool:
-    return all(set(uids) == {str(owner)} for uids in _UIDS.findall(status))
+    return all(set(uids) == {str(owner)} for uids in re.findall(_UIDS, status))
 
 
 def _read(path: str) -> str:

@@ -73,7 +73,8 @@ def _run(top: argparse.Namespace, rest: list[str]) -> int:
     if command in parser.HIDDEN:
         options = argparse.Namespace(root=top.root, words=words)
     else:
-        options = parser.of_command(command).parse_args(words, argparse.Namespace(root=top.root))
+        made = parser.of_command(command, words[0] if words else "")
+        options = made.parse_args(words, argparse.Namespace(root=top.root))
     return parser.run(command, options)
 
 

@@ -16,13 +16,16 @@ from cortexfs.cli import parser
 from cortexfs.core.errors import Fault
 from cortexfs.core.names import CLASSES, RESERVED_SUFFIXES
 
+NAMED = "debug/echo, model/debug/echo, an alias as model/main, or a path"
+TALKING = parser.arg("object", "OBJECT", NAMED)
 # The order in which a bare name is looked up.
 ORDER = ("tool", "agent", "model")
 HEADER_BYTES = 8192
 FACTS, ALLOWED = ".objects", ".allowed"  # below the root, in no listing
 RUNNER = "bin/cortexfs-object-runner"
-_HEADER = re.compile(r"^# cortexfs\.([a-z_]+)=(.*)$", re.MULTILINE)
-_SENTENCE = re.compile(r"(.*?[.!?])(\s|$)", re.DOTALL)
+_HEADER = r"(?m)^# cortexfs\.([a-z_]+)=(.*)$"
+_WHOLE = r"(?:.*/)?((model)/[^/]+/[^/]+|(agent|tool)/[^/]+)"
+_SENTENCE = r"(?s)(.*?[.!?])(\s|$)"
 
 
 class ObjectRow(NamedTuple):
@@ -124,6 +127,17 @@ def resolve(root: str, name: str) -> str:
     return _checked(found[0], name)
 
 
+def conversing(root: str, name: str) -> tuple[str, str]:
+    """The path and the whole name of an object that holds conversations."""
+    path = resolve(root, name.removesuffix(".sock"))  # no name ends so
+    whole = re.fullmatch(_WHOLE, os.path.realpath(path))
+    if not whole:
+        raise Fault("EINVAL", f"{name!r} is no model and no agent; see: ctx ls")
+    if whole[1].startswith("tool/"):
+        raise Fault("EINVAL", f"{whole[1]} is a tool, and tools hold no conversations; see: ctx run")
+    return path, whole[1]
+
+
 def _checked(path: str, name: str) -> str:
     """`path`, if it can be an object; a control directory or a provider is none."""
     try:
@@ -176,7 +190,7 @@ def listed(root: str, path: str) -> ObjectRow:
     name = short(root, path)
     try:
         with open(path, "rb", buffering=0) as file:
-            said = dict(_HEADER.findall(file.read(HEADER_BYTES).decode(errors="replace")))
+            said = dict(re.findall(_HEADER, file.read(HEADER_BYTES).decode(errors="replace")))
     except OSError as problem:
         return ObjectRow(name, "unreadable", "-", problem.strerror or "")
     if os.path.islink(path):
@@ -197,7 +211,7 @@ def select(root: str, name: str | None) -> list[str]:
 
 
 def first_sentence(text: str) -> str:
-    found = _SENTENCE.match(text)
+    found = re.match(_SENTENCE, text)
     return found[1] if found else text
 
 

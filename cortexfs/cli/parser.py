@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -56,8 +57,9 @@ SYNONYMS = {
     "remove": ("rm", "uninstall"),
     "delete": ("rm", "remove", "uninstall"),
 }
+COLUMNS = 80  # where nobody says how wide a line may be
 # With which the original makes a plugin, before any command.
-_NEW_PLUGIN = re.compile(r"--new-(?:(process|native|python|rust)-)?plugin")
+_NEW_PLUGIN = r"--new-(?:(process|native|python|rust)-)?plugin"
 # Called by completion scripts; in no help.
 HIDDEN = {"complete": ("shell.complete", "")}
 
@@ -127,6 +129,11 @@ class CommandParser(argparse.ArgumentParser):
         found.command = args[place + 1 :]
         return found, rest
 
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        # One is made for each argument: without a width, the first of them has shutil imported.
+        made: Callable[..., argparse.HelpFormatter] = self.formatter_class
+        return made(prog=self.prog, width=_columns() - 2)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         known = [str(choice) for choice in action.choices or ()]
         if value not in known and (mend := nearest(str(value), known)):
@@ -135,6 +142,12 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise Fault("EINVAL", message if message.endswith("?") else f"{message}; see: {self.prog} --help")
+
+
+def _columns() -> int:
+    with suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or COLUMNS
+    return COLUMNS
 
 
 def program() -> str:
@@ -172,14 +185,14 @@ def print_top(given: str | None) -> None:
 def split(words: list[str]) -> tuple[list[str], list[str]]:
     """The options of `ctx` itself, and the command with its own words."""
     place = 0
-    while place < len(words) and words[place].startswith("-") and not _NEW_PLUGIN.match(words[place]):
+    while place < len(words) and words[place].startswith("-") and not re.match(_NEW_PLUGIN, words[place]):
         place += 2 if words[place] == "--root" else 1
     return words[:place], words[place:]
 
 
 def spelt(words: list[str]) -> list[str]:
     """The command as we call it: `ls` for list, list where a command with verbs is given none."""
-    if words and (made := _NEW_PLUGIN.fullmatch(words[0].partition("=")[0])):
+    if words and (made := re.fullmatch(_NEW_PLUGIN, words[0].partition("=")[0])):
         named = [words[0].partition("=")[2]] if "=" in words[0] else []
         return ["plugin", "new", *named, *words[1:], "--template", made[1] or "process"]
     if not words or words[0] not in COMMANDS or (declared := _declared(words[0])).run:
@@ -204,18 +217,33 @@ def any_command(command: str, given: str | None) -> CommandParser:
     return plugin_commands.parser_of(plugin_commands.found(command, given)[1])
 
 
-def of_command(name: str) -> CommandParser:
-    """The parser of one command."""
+def of_command(name: str, verb: str = "") -> CommandParser:
+    """The parser of one command. Of its verbs it has `verb` alone, if it is one: many take a while."""
     made = CommandParser(prog=f"{program()} {name}", allow_abbrev=False)
     made.add_argument(ROOT.name, **ROOT.how)
     summary = (COMMANDS | HIDDEN)[name][1]
-    return _filled(made, _declared(name)._replace(summary=summary))
+    declared = _declared(name)._replace(summary=summary)
+    if verb in declared.verbs:
+        declared = declared._replace(verbs={verb: declared.verbs[verb]})
+    return _filled(made, declared)
 
 
 def _declared(name: str) -> Command:
-    module = importlib.import_module(f"cortexfs.cli.{(COMMANDS | HIDDEN)[name][0]}")
-    declared: Command = module.COMMANDS[name]
+    declared: Command = _imported((COMMANDS | HIDDEN)[name][0]).COMMANDS[name]
     return declared
+
+
+def _imported(module: str) -> Any:
+    """A module of commands. msgspec, which most of them import, takes from typing_extensions, where that is
+    installed, what typing has: it would be half of what they import."""
+    hidden = "typing_extensions" not in sys.modules
+    if hidden:
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+    try:
+        return importlib.import_module(f"cortexfs.cli.{module}")
+    finally:
+        if hidden:
+            del sys.modules["typing_extensions"]
 
 
 def _filled(made: CommandParser, of: Command) -> CommandParser:
@@ -242,7 +270,7 @@ def run(name: str, options: argparse.Namespace) -> int:
     chosen = declared.verbs[options.verb].run if getattr(options, "verb", None) else declared.run
     if isinstance(chosen, str):
         module, _, function = chosen.rpartition(".")
-        chosen = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)
+        chosen = getattr(_imported(module), function)
     return chosen(options)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import re
 import shutil
 import stat
 import sys
@@ -31,8 +30,6 @@ from cortexfs.core.talk.requests import Scope
 
 OUTPUTS = ("jsonl", "text")
 SCOPES: tuple[Scope, ...] = ("private", "shared", "temp")
-NAMED = "debug/echo, model/debug/echo, an alias as model/main, or a path"
-OBJECT = arg("object", "OBJECT", NAMED)
 OUTPUT = arg(
     "--output",
     None,
@@ -40,7 +37,6 @@ OUTPUT = arg(
     choices=OUTPUTS,
 )
 LOOK_SECONDS = 1.0
-_WHOLE = re.compile(r"(?:.*/)?((model)/[^/]+/[^/]+|(agent|tool)/[^/]+)")
 
 
 def read(path: str) -> bytes:
@@ -70,21 +66,10 @@ def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
 def named(options: argparse.Namespace) -> ChatPlace:
     """The object, if it can hold conversations, as the place of a chat; its calls are about files here."""
     root = mounts.answering(options.root)
-    path, whole = found(root, options.object)
+    path, whole = objects.conversing(root, options.object)
     sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
-    outside = Outside(_attached, partial(found, root))
+    outside = Outside(_attached, partial(objects.conversing, root))
     return ChatPlace(root, path, whole, getattr(options, "scope", "private"), sight, outside)
-
-
-def found(root: str, name: str) -> tuple[str, str]:
-    """The path and the whole name of an object that holds conversations."""
-    path = objects.resolve(root, name.removesuffix(".sock"))  # no name ends so
-    whole = _WHOLE.fullmatch(os.path.realpath(path))
-    if not whole:
-        raise Fault("EINVAL", f"{name!r} is no model and no agent; see: ctx ls")
-    if whole[1].startswith("tool/"):
-        raise Fault("EINVAL", f"{whole[1]} is a tool, and tools hold no conversations; see: ctx run")
-    return path, whole[1]
 
 
 def _attached(source: str) -> tuple[str, bytes]:

@@ -11,7 +11,6 @@ A call has a socket of its own so that one slow reader never holds another up.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -61,7 +60,13 @@ class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
 
 def mark(descriptors: bytes) -> str:
     """Returns a text that differs from that of any other answer."""
-    return hashlib.sha256(descriptors).hexdigest()
+    return _digest(descriptors)
+
+
+def _digest(data: bytes) -> str:
+    import hashlib  # whose OpenSSL takes longer to load than all of this
+
+    return hashlib.sha256(data).hexdigest()
 
 
 class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
@@ -192,7 +197,7 @@ def of_call(identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
     if not environment:
         return identity
     said = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
-    return msgspec.structs.replace(identity, variables=hashlib.sha256(said).hexdigest())
+    return msgspec.structs.replace(identity, variables=_digest(said))
 
 
 def is_enclosed(plugin: Plugin, identity: Identity) -> bool:

@@ -23,8 +23,9 @@ _IGNORABLE = (
 )
 # Zero-width joiner and non-joiner, and the variants of a sign as text and as a picture.
 _JOINING = r"\u200c\u200d\ufe0e\ufe0f"
-UNSEEN = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb{_IGNORABLE}]")
-_NEVER = re.compile(rf"[{_IGNORABLE}{_JOINING}]")
+# Compiled when there is something to escape, which takes longer than most commands have to say.
+UNSEEN = rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb{_IGNORABLE}]"
+_NEVER = rf"[{_IGNORABLE}{_JOINING}]"
 
 
 def _written(char: str) -> str:
@@ -33,13 +34,15 @@ def _written(char: str) -> str:
 
 def prose(text: str) -> str:
     """`text` with control characters and what hides or turns text as Python writes them."""
-    return UNSEEN.sub(lambda found: _written(found[0]), text)
+    return text if _is_plain(text) else re.sub(UNSEEN, lambda found: _written(found[0]), text)
 
 
 def escaped(text: str, write: Callable[[str], str] = _written) -> str:
     """`text` with all that is not seen for what it is as `write` has it, but for tab and newline."""
+    if _is_plain(text):
+        return text
     if text.isascii():
-        return UNSEEN.sub(lambda found: write(found[0]), text)
+        return re.sub(UNSEEN, lambda found: write(found[0]), text)
     shown, before = [], ""
     for char in text:
         is_seen = char in "\t\n" or _is_seen(char, before)
@@ -48,10 +51,14 @@ def escaped(text: str, write: Callable[[str], str] = _written) -> str:
     return "".join(shown)
 
 
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
 def _is_seen(char: str, before: str) -> bool:
     if char.isascii() or not char.isprintable():
         return char.isprintable()
-    return not _NEVER.match(char) and (_carries(before) or not _is_mark(char))
+    return not re.match(_NEVER, char) and (_carries(before) or not _is_mark(char))
 
 
 def _carries(before: str) -> bool:
@@ -73,6 +80,15 @@ def within(text: str) -> str:
 def one_line(text: str) -> str:
     """As one line, cut where it is longer than anybody reads."""
     return escaped(" ".join(text.split())[:MAX_LINE])[:MAX_LINE]
+
+
+def quoted(text: str) -> str:
+    """Returns a person's words, told apart from the answers."""
+    return "\n".join(f"> {line}" for line in text.split("\n"))
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def last_words(printed: bytes) -> str:

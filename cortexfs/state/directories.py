@@ -16,6 +16,8 @@ from typing import NamedTuple
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.state import believed
 
+PLUGINS = "plugins"  # below the state: those that were installed
+
 
 class Places(NamedTuple):
     state: Path

@@ -22,7 +22,8 @@ from tests.shell.provider_server import Move, chat, status
 PEER = Path(__file__).parents[2] / "build" / "llm"
 PAIRS = 15
 # Commands that ask no model, each of another family.
-QUIET = ("status", "ls model", "session list", "provider list", "agent list", "tool list", "env", "log -n 1")
+_LISTED = ("session", "provider", "agent", "tool", "mcp", "plugin")
+QUIET = ("status", "ls model", "env", "log -n 1", *(f"{family} list" for family in _LISTED))
 
 
 class Figures(NamedTuple):

@@ -25,8 +25,8 @@ def own(python: Path) -> Iterator[Ctx]:
         yield ctx
 
 
-def say(ctx: Ctx, session: str, text: str, object_: str = ECHO) -> None:
-    ctx.ctx("send", object_, "--session", session, "--", text)
+def say(ctx: Ctx, session: str, text: str, object_: str = ECHO, scope: str = "private") -> None:
+    ctx.ctx("send", object_, "--session", session, "--scope", scope, "--", text)
 
 
 def logged(ctx: Ctx, *words: str) -> list[dict[str, Any]]:
@@ -99,6 +99,21 @@ def test_what_was_removed_is_gone(own: Ctx, how: str) -> None:
     assert not any(b"sphygmomanometer" in data for data in indexes(own))
     assert logged(own, "-q", "sphygmo") == []
     assert logged(own, "-q", "something else")
+
+
+def test_shared_sessions_are_in_it(own: Ctx) -> None:
+    # abi.md 8.16, 8.17
+    say(own, "both", "a private pangolin")
+    say(own, "both", "a shared pangolin", scope="shared")
+    assert questions(own, "-q", "pangolin") == ["a shared pangolin", "a private pangolin"]
+    shared, private = logged(own, "-q", "pangolin")
+    assert (shared["space"], private["space"]) == ("shared", "private")
+    listed = own.ctx("log", "-q", "pangolin").stdout
+    assert "debug/echo, shared  a shared pangolin" in listed
+    assert "shared session both" in own.ctx("log", "show", shared["id"]).stdout
+    own.ctx("log", "rm", shared["id"], "--yes")
+    assert questions(own, "-q", "pangolin") == ["a private pangolin"]
+    assert not any(b"shared pangolin" in data for data in indexes(own))
 
 
 def indexes(ctx: Ctx) -> list[bytes]:

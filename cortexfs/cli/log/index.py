@@ -1,4 +1,4 @@
-"""The index of one's own sessions with a mount: what was asked and answered, to be found by its words.
+"""The index of one's own sessions with a mount, and of shared ones: what was said there, by its words.
 
     with index.opened(root, told) as log: ...       brought up to date with the sessions that there are
     log.find(Wanted(words="migration"))             the runs, newest first
@@ -13,43 +13,45 @@ This file must never know a terminal, nor the daemon's own files.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs.chat import sessions
+from cortexfs.chat.sessions import SPACES
 from cortexfs.cli.log import reading
 from cortexfs.cli.log.reading import LoggedRun
 from cortexfs.core.errors import Fault
 from cortexfs.state import believed, directories, no_links
 
-VERSION = 1  # of the tables; an index of another one is made anew
+VERSION = 2  # of the tables; an index of another one is made anew
 BUSY_SECONDS = 60.0  # for which another command of the same user may be at work
 TOGETHER = 500  # sessions that are kept if the command is interrupted after them
 LOG = "events.jsonl"
 _TABLES = """
-CREATE TABLE sessions (id INTEGER PRIMARY KEY, object TEXT, name TEXT, mtime INTEGER, size INTEGER,
-    next INTEGER, head BLOB, UNIQUE (object, name));
+CREATE TABLE sessions (id INTEGER PRIMARY KEY, space TEXT, object TEXT, name TEXT, mtime INTEGER,
+    size INTEGER, next INTEGER, head BLOB, UNIQUE (space, object, name));
 CREATE TABLE runs (id INTEGER PRIMARY KEY, session INTEGER, code TEXT, run TEXT, time REAL, model TEXT,
     agent TEXT, status TEXT, input INTEGER, output INTEGER, start INTEGER, end INTEGER);
 CREATE INDEX by_session ON runs (session, start);
 CREATE INDEX by_time ON runs (time);
-CREATE TABLE lists (object TEXT PRIMARY KEY, digest BLOB);
+CREATE TABLE lists (space TEXT, object TEXT, digest BLOB, PRIMARY KEY (space, object));
 """
 _FTS = "CREATE VIRTUAL TABLE texts USING fts5(question, answer, tokenize='unicode61 remove_diacritics 2')"
 _PLAIN = "CREATE TABLE texts (question TEXT, answer TEXT)"
-_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_OF = "space = ? AND object = ?"
 _RUN = "INSERT INTO runs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TEXT = "INSERT INTO texts (rowid, question, answer) VALUES (?, ?, ?)"
 _LIKE = """r.id IN (SELECT rowid FROM texts WHERE question LIKE ? ESCAPE '!' OR answer LIKE ? ESCAPE '!')"""
 _ENTRIES = """
-SELECT r.code, r.run, s.object, s.name, r.time, r.model, r.agent, r.status, r.input, r.output, r.start, r.end,
-    t.question, t.answer
+SELECT r.code, r.run, s.space, s.object, s.name, r.time, r.model, r.agent, r.status, r.input, r.output,
+    r.start, r.end, t.question, t.answer
 FROM (SELECT * FROM runs r WHERE %s ORDER BY r.time DESC, r.id DESC LIMIT ?) r
 JOIN sessions s ON s.id = r.session JOIN texts t ON t.rowid = r.id ORDER BY r.time DESC, r.id DESC
 """
@@ -60,6 +62,7 @@ class Entry(NamedTuple):
 
     id: str
     run: str
+    space: str
     object: str
     session: str
     time: float
@@ -111,28 +114,30 @@ class LogIndex:
 
     def update(self) -> None:
         """Take in what the sessions say now, and let go of those that are gone."""
-        known = [name for (name,) in self._db.execute("SELECT object FROM lists")]
-        for object_ in {*sessions.objects(self._root, "private"), *known}:
-            self._update_object(object_)
+        known = self._db.execute("SELECT space, object FROM lists").fetchall()
+        there = [(space, name) for space in SPACES for name in sessions.objects(self._root, space)]
+        for which in {*there, *known}:
+            self._update_object(*which)
         if self._is_soiled and self.has_fts:  # else deleted words stay in it until they are merged away
             self._db.execute("INSERT INTO texts (texts) VALUES ('optimize')")
 
-    def _update_object(self, object_: str) -> None:
+    def _update_object(self, space: str, object_: str) -> None:
         """By the list of its sessions, the one used last first: behind the first one that has not changed
         there are only those that were not known. The oldest is taken in first, so that whoever is interrupted
         finds the rest again."""
-        folder = sessions.folder(self._root, object_, "private")
+        which = (space, object_)
+        folder = sessions.folder(self._root, object_, space)
         listed = _read(folder / "index" / "list")
         names = listed.decode(errors="replace").split()
-        digest, new = hashlib.blake2b(listed, digest_size=16).digest(), set[str]()
-        before = self._db.execute("SELECT digest FROM lists WHERE object = ?", (object_,)).fetchone()
+        digest, new = blake2b(listed, digest_size=16).digest(), set[str]()
+        before = self._db.execute(f"SELECT digest FROM lists WHERE {_OF}", which).fetchone()
         if before != (digest,):
-            rows = self._db.execute("SELECT name, id FROM sessions WHERE object = ?", (object_,))
+            rows = self._db.execute(f"SELECT name, id FROM sessions WHERE {_OF}", which)
             known: dict[str, int] = dict(rows.fetchall())
             new = set(names) - known.keys()
             for name in known.keys() - set(names):
                 self._forget(known[name])
-        front = takewhile(lambda name: name in new or self._has_changed(object_, folder / name), names)
+        front = takewhile(lambda name: name in new or self._has_changed(which, folder / name), names)
         fresh = new.union(front)
         todo = [folder / name for name in reversed(names) if name in fresh]
         for at in range(0, len(todo), TOGETHER):
@@ -140,40 +145,40 @@ class LogIndex:
                 self._told(f"reading sessions, {at} of {len(todo)}")
                 self._db.execute("COMMIT")
                 self._db.execute("BEGIN IMMEDIATE")
-            self._take(object_, todo[at : at + TOGETHER])
+            self._take(which, todo[at : at + TOGETHER])
         if before != (digest,):
-            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?)", (object_, digest))
+            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?, ?)", (*which, digest))
 
-    def _row(self, object_: str, name: str) -> _Seen:
-        query = "SELECT id, mtime, size, next, head FROM sessions WHERE object = ? AND name = ?"
-        row = self._db.execute(query, (object_, name)).fetchone()
+    def _row(self, which: tuple[str, str], name: str) -> _Seen:
+        query = f"SELECT id, mtime, size, next, head FROM sessions WHERE {_OF} AND name = ?"
+        row = self._db.execute(query, (*which, name)).fetchone()
         return _Seen(*row) if row else _Seen()
 
-    def _has_changed(self, object_: str, place: Path) -> bool:
-        row = self._row(object_, place.name)
+    def _has_changed(self, which: tuple[str, str], place: Path) -> bool:
+        row = self._row(which, place.name)
         with contextlib.suppress(OSError):
             seen = os.stat(place / LOG)
             return (row.mtime, row.size) != (seen.st_mtime_ns, seen.st_size)
         return True
 
-    def _take(self, object_: str, places: list[Path]) -> None:
+    def _take(self, which: tuple[str, str], places: list[Path]) -> None:
         """Bring sessions up to date."""
-        rows = [self._row(object_, place.name) for place in places]
+        rows = [self._row(which, place.name) for place in places]
         logs = [(place / LOG, row.next, row.head) for place, row in zip(places, rows, strict=True)]
         for place, row, log in zip(places, rows, reading.read_all(logs), strict=True):
             if log is None:  # it is just going
                 continue
             if log.is_other and row.id is not None:
                 self._forget(row.id)
-            which, id_ = (object_, place.name), None if log.is_other else row.id
-            values = (id_, *which, log.mtime, log.size, log.next, log.head)
+            id_ = None if log.is_other else row.id
+            values = (id_, *which, place.name, log.mtime, log.size, log.next, log.head)
             id_ = self._db.execute(_SESSION, values).lastrowid
             self._drop("session = ? AND start >= ?", id_, 0 if log.is_other else row.next)
             for run in log.runs:
-                self._add(id_, which, run, log.mtime / 1e9)
+                self._add(id_, f"{which[1]}/{place.name}/{run.run}", run, log.mtime / 1e9)
 
-    def _add(self, session: int | None, which: tuple[str, str], run: LoggedRun, seen: float) -> None:
-        code = hashlib.blake2b("/".join((*which, run.run)).encode(), digest_size=4).hexdigest()
+    def _add(self, session: int | None, whole: str, run: LoggedRun, seen: float) -> None:
+        code = blake2b(whole.encode(), digest_size=4).hexdigest()
         about = (session, code, run.run, run.time or seen, run.model, run.agent, run.status)
         row = self._db.execute(
             _RUN, (*about, run.input_tokens, run.output_tokens, run.start, run.end)
@@ -262,7 +267,7 @@ def _is_busy(problem: sqlite3.Error) -> bool:
 def place(root: str) -> Path:
     """The file of a mount's index: what is at a place, and is somebody's, is told apart from others."""
     owner = os.stat(f"{root}/status").st_uid
-    name = hashlib.blake2b(f"{owner} {root}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    name = blake2b(f"{owner} {root}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
     return directories.cache(os.environ, os.getuid()) / f"log-{name}.db"
 
 

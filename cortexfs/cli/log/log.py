@@ -1,7 +1,8 @@
 """`ctx log`: what was asked and answered, newest first.
 
-Rules: only one's own sessions are shown, as their files in the mount tell of them, and found by an index of
-one's own (index.py). A question is removed with its session. What models have said is escaped on a terminal.
+Rules: one's own sessions and shared ones are shown, as their files in the mount tell of them, and found by an
+index of one's own (index.py). A question is removed with its session. What models have said is escaped on a
+terminal.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import time
 from typing import Any
 
 from cortexfs.chat import sessions
-from cortexfs.chat.calls import counted
-from cortexfs.chat.printing import quoted
 from cortexfs.cli import kept, mounts, output, prices, progress
 from cortexfs.cli.log import index, reading, usage
 from cortexfs.cli.log.index import LOG, Entry, Wanted
@@ -23,12 +22,12 @@ from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.models.prices import Prices
-from cortexfs.core.safe_text import prose
+from cortexfs.core.safe_text import counted, prose, quoted
 
 MOST = 20
 ALL = 1 << 40  # characters of a text that is shown
 UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_AGO = r"(\d{1,6})([mhdw])"
 _MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M")
 
 
@@ -63,7 +62,7 @@ def _list(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     entry = _one(root, options.logged)
-    with open(sessions.place(root, entry.object, "private", entry.session) / LOG, "rb") as log:
+    with open(sessions.place(root, entry.object, entry.space, entry.session) / LOG, "rb") as log:
         runs, _ = reading.told(log, entry.start, entry.end, ALL)
     entry = entry._replace(question=runs[0].question, answer=runs[0].answer) if runs else entry
     known = prices.load()
@@ -72,7 +71,9 @@ def _show(options: argparse.Namespace) -> int:
         return EXIT_OK
     cost = _cost(entry, known)
     used = f"{entry.input_tokens:,} tokens in, {entry.output_tokens:,} out"
-    about = (when(entry.time), _who(entry), f"session {entry.session}", entry.status, used, known.told(cost))
+    space = "" if entry.space == "private" else f"{entry.space} "
+    session = f"{space}session {entry.session}"
+    about = (when(entry.time), _who(entry), session, entry.status, used, known.told(cost))
     print(", ".join(part for part in about if part))
     escape = prose if sys.stdout.isatty() else str
     print(f"\n{quoted(escape(entry.question))}\n\n{escape(entry.answer)}")
@@ -82,7 +83,7 @@ def _show(options: argparse.Namespace) -> int:
 def _rm(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     entry = _one(root, options.logged)
-    one = sessions.find(root, entry.object, "private", entry.session)
+    one = sessions.find(root, entry.object, entry.space, entry.session)
     what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
     if not options.yes and not sure(f"remove {what}?"):
         raise Fault("ECANCELED", "nothing was removed")
@@ -123,7 +124,8 @@ def _model(root: str, name: str) -> str:
 
 
 def _who(entry: Entry) -> str:
-    return f"agent {entry.agent}" if entry.agent else entry.model
+    who = f"agent {entry.agent}" if entry.agent else entry.model
+    return who if entry.space == "private" else f"{who}, {entry.space}"
 
 
 def _cost(entry: Entry, known: Prices) -> float | None:
@@ -142,7 +144,7 @@ def when(seconds: float) -> str:
 
 def moment(text: str, now: float) -> float:
     """The time that is meant by `3d`, `12h`, `2026-11-25` or `2026-11-25T08:30`, here; EINVAL for others."""
-    if ago := _AGO.fullmatch(text):
+    if ago := re.fullmatch(_AGO, text):
         return now - int(ago[1]) * UNITS[ago[2]]
     for form in _MOMENTS:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import stat
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -72,6 +71,8 @@ def _of_server(root: str, name: str) -> list[str]:
 
 
 async def _over_http(server: Server[Any], where: tuple[str, int], given: str | None, root: str) -> None:
+    import secrets  # and OpenSSL with it
+
     from cortexfs.mcp import http
 
     host, port = where

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,11 +60,17 @@ def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any
         "status": "starting"
         if (reason or "").startswith(STARTING)
         else status_of(bool(reason), server.enabled, bool(tools), live is not None),
-        "server": server.url or shlex.join((server.command, *server.args) if server.command else ()) or "-",
+        "server": server.url or _command(server) or "-",
         "tools": tools,
         "secrets": sorted({*server.secret_env, *server.secret_headers}),
         "reason": reason,
     }
+
+
+def _command(server: McpServer) -> str:
+    import shlex
+
+    return shlex.join((server.command, *server.args)) if server.command else ""
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

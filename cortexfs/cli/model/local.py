@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from cortexfs.cli import installing, output, reload
+from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.models.local import gguf, weights
@@ -42,6 +42,8 @@ def about(config_directory: Path) -> list[dict[str, Any]]:
 
 
 def add_local(options: argparse.Namespace) -> int:
+    from cortexfs.cli import installing  # only who installs pays for it
+
     wanted = (bool(weights.missing()), weights.carried() is None)
     for needed, (what, words) in zip(wanted, STEPS, strict=True):
         if needed:

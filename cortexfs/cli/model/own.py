@@ -8,7 +8,6 @@ This file must never know how a provider is asked.
 from __future__ import annotations
 
 import os
-import subprocess
 from contextlib import suppress
 from typing import Any
 
@@ -45,6 +44,8 @@ def names(root: str) -> list[str]:
 
 def told(root: str, do: str, name: str = "", **more: Any) -> Any:
     """Have the daemon do this (models/own_providers.py), and return what it says."""
+    import subprocess
+
     from cortexfs.client import results  # only those who ask the daemon pay for it
     from cortexfs.client.execution import Frames
 

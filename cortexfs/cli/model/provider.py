@@ -9,7 +9,6 @@ follows every change.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 from typing import Any
@@ -104,6 +103,8 @@ def _described(options: argparse.Namespace) -> Provider:
         raise Fault("EINVAL", "--key-env and --key-command exclude each other; see: ctx provider add --help")
     key = files.KeySource(env=options.key_env) if options.key_env else None
     if options.key_command:
+        import shlex
+
         key = files.KeySource(command=tuple(shlex.split(options.key_command)))
     preset = preset or Preset("")
     made = Provider(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,12 +15,12 @@ from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.manifest.governance import Mechanism
-from cortexfs.core.manifest.toml import Manifest
 from cortexfs.plugins.install.entry_points import found
-from cortexfs.plugins.package import directory, manifests, records
-from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import directories
+
+if TYPE_CHECKING:
+    from cortexfs.core.manifest.governance import Mechanism
+    from cortexfs.core.manifest.toml import Manifest
 
 HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools")
 
@@ -35,6 +35,8 @@ def listing(options: argparse.Namespace) -> int:
 
 
 def trust(options: argparse.Namespace) -> int:
+    from cortexfs.plugins.trust.trust import TrustStore
+
     store = TrustStore(places_of(options).state)
     if options.action == "remove":
         if not options.publisher:
@@ -71,8 +73,7 @@ def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str,
         plugin = one.plugin
         row = _row(plugin.name, plugin.version, "python", plugin.name in enabled, one.fault, live)
         rows.append(row | {"distribution": one.distribution, "location": one.location})
-    for folder in directory.folders(where.state / directory.FOLDER):
-        rows.append(_installed(folder, folder.name in enabled, live))
+    rows += _installed(where.state, enabled, live)
     known = {row["name"] for row in rows}
     for name in enabled:
         if name not in known:  # enabled, and not where this user can see it
@@ -82,7 +83,18 @@ def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str,
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def _installed(folder: Path, enabled: bool, live: LivePlugins | None) -> dict[str, Any]:
+def _installed(state: Path, enabled: list[str], live: LivePlugins | None) -> list[dict[str, Any]]:
+    if not (state / directories.PLUGINS).exists():
+        return []
+    from cortexfs.plugins.package import directory  # whose packages are half of what this command imports
+
+    there = directory.folders(state / directories.PLUGINS)
+    return [_installed_row(folder, folder.name in enabled, live) for folder in there]
+
+
+def _installed_row(folder: Path, enabled: bool, live: LivePlugins | None) -> dict[str, Any]:
+    from cortexfs.plugins.package import directory, records
+
     fault, publisher, version, boundary = None, "", "-", "-"
     try:
         manifest = directory.read(folder)
@@ -104,6 +116,8 @@ def _available() -> frozenset[Mechanism]:
 
 def boundary_of(manifest: Manifest) -> str:
     """Returns the boundary between a plugin's code and the rest."""
+    from cortexfs.plugins.package import manifests
+
     if manifests.is_json(manifest):
         return manifest.json.kind
     if manifest.python:

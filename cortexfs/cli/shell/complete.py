@@ -87,13 +87,11 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
 def _sessions(named: str | None, root: str | None) -> list[str]:
     """Those of the object that was named before, whoever may see them."""
     from cortexfs.chat import sessions
-    from cortexfs.cli import talking
 
     if named is None:
         return []
-    where = talking.named(argparse.Namespace(object=named, root=_live(root)))
-    there = [one for space in sessions.SPACES for one in sessions.listing(where.root, where.whole, space)]
-    return [one.session for one in there]
+    _, whole = objects.conversing(mount := _live(root), named)
+    return [one.session for space in sessions.SPACES for one in sessions.each(mount, whole, space)]
 
 
 def _commands(current: str, root: str | None) -> list[str]:

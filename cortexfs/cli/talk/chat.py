@@ -13,7 +13,7 @@ import sys
 
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import PersonLeft, PipedInput
-from cortexfs.cli import output, talking
+from cortexfs.cli import objects, output, talking
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.parser import Command, arg
 from cortexfs.core.errors import Fault, code_of
@@ -58,7 +58,7 @@ COMMANDS = {
     "chat": Command(
         run,
         (
-            arg("object", "OBJECT", f"{talking.NAMED} (default: {MAIN})", nargs="?", default=MAIN),
+            arg("object", "OBJECT", f"{objects.NAMED} (default: {MAIN})", nargs="?", default=MAIN),
             *talking.session(),
             arg("--cwd", "DIR", "where the session works (default: here, for an agent's new one)"),
         ),

@@ -11,7 +11,7 @@ import argparse
 from cortexfs.chat import sessions
 from cortexfs.chat.calls import Show
 from cortexfs.chat.state import Talk
-from cortexfs.cli import output, talking
+from cortexfs.cli import objects, output, talking
 from cortexfs.cli.parser import JSON, Command, arg, flag
 from cortexfs.client import new_id
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -79,7 +79,7 @@ COMMANDS = {
     "resume": Command(
         resume,
         (
-            talking.OBJECT,
+            objects.TALKING,
             *talking.session(talking.SCOPES[:2]),
             arg("--after", "ID", "only what came after this event"),
             flag("--follow", "go on with what happens, until Ctrl-C (default: end with what has happened)"),
@@ -93,12 +93,12 @@ COMMANDS = {
     ),
     "cancel": Command(
         cancel,
-        (talking.OBJECT, arg("run", "RUN", "the run's id, or the --id that its message was sent with")),
+        (objects.TALKING, arg("run", "RUN", "the run's id, or the --id that its message was sent with")),
         ("ctx cancel model/main r660c47e533c77-1", "ctx cancel agent/coder msg-7"),
     ),
     "ping": Command(
         ping,
-        (talking.OBJECT, arg("--count", "N", "how often (default: once)", type=int, default=1), JSON),
+        (objects.TALKING, arg("--count", "N", "how often (default: once)", type=int, default=1), JSON),
         ("ctx ping model/main", "ctx ping debug/echo --count 100", "ctx ping agent/coder --json"),
     ),
 }

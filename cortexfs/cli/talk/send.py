@@ -12,7 +12,7 @@ from cortexfs.chat.calls import Show
 from cortexfs.chat.exchange import Decide, Exchange, PersonLeft
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import EDIT, Talk, answer
-from cortexfs.cli import talking
+from cortexfs.cli import objects, talking
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg
 from cortexfs.client import Failed, new_id
 from cortexfs.core.arguments import parse
@@ -117,7 +117,7 @@ COMMANDS = {
     "send": Command(
         run,
         (
-            talking.OBJECT,
+            objects.TALKING,
             arg("text", "TEXT", _TEXT, nargs="*", default=[]),
             *talking.session(),
             arg("--cwd", "DIR", "where the session works (default: here, for an agent's new one)"),

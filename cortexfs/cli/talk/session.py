@@ -16,14 +16,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from cortexfs.chat import sessions
-from cortexfs.chat.calls import counted
-from cortexfs.chat.printing import quoted
 from cortexfs.chat.sessions import SPACES, StoredSession
-from cortexfs.cli import mounts, output, progress, talking
+from cortexfs.cli import mounts, objects, output, progress
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.safe_text import prose, within
+from cortexfs.core.safe_text import counted, prose, quoted, within
 
 DAY = 86400.0
 PAGE = 200  # rows that say how wide the columns are, and are shown first
@@ -123,16 +121,19 @@ def _unlog(options: argparse.Namespace) -> None:
 def _there(options: argparse.Namespace) -> Iterator[StoredSession]:
     """The sessions that are meant, newest first, as they come."""
     if options.object:
-        where = talking.named(options)
-        return sessions.each(where.root, where.whole, options.scope)
+        return sessions.each(*_named(options), options.scope)
     root = mounts.answering(options.root)
     every = (sessions.each(root, name, options.scope) for name in sessions.objects(root, options.scope))
     return heapq.merge(*every, key=lambda one: -one.updated)
 
 
 def _one(options: argparse.Namespace) -> StoredSession:
-    where = talking.named(options)
-    return sessions.find(where.root, where.whole, options.scope, options.session)
+    return sessions.find(*_named(options), options.scope, options.session)
+
+
+def _named(options: argparse.Namespace) -> tuple[str, str]:
+    root = mounts.answering(options.root)
+    return root, objects.conversing(root, options.object)[1]
 
 
 def _row(one: StoredSession) -> dict[str, Any]:
@@ -164,13 +165,13 @@ VERBS = {
     ),
     "show": Command(
         _show,
-        (ROOT, SCOPE, talking.OBJECT, SESSION, JSON),
+        (ROOT, SCOPE, objects.TALKING, SESSION, JSON),
         ("ctx session show model/main default",),
         "show what was said in a session",
     ),
     "rm": Command(
         _rm,
-        (ROOT, SCOPE, talking.OBJECT, SESSION, flag("--yes", "do not ask")),
+        (ROOT, SCOPE, objects.TALKING, SESSION, flag("--yes", "do not ask")),
         ("ctx session rm agent/coder old-one --yes",),
         "remove a session",
     ),

@@ -264,7 +264,7 @@ def _quoted(word: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return UNSEEN.sub(" ", text).replace("\n", " ").replace("\t", " ").strip()
+    return re.sub(UNSEEN, " ", text).replace("\n", " ").replace("\t", " ").strip()
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -274,4 +274,4 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def _lines(*lines: str) -> str:
-    return UNSEEN.sub(" ", "\n".join(lines).replace("\t", " ")) + "\n"
+    return re.sub(UNSEEN, " ", "\n".join(lines).replace("\t", " ")) + "\n"

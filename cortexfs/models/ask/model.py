@@ -8,12 +8,14 @@ This file must never know how a request looks, or who answers it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.registry import Object
+
+if TYPE_CHECKING:
+    from cortexfs.core.registry import Object
 
 PROVIDER = "provider:"  # how the origin of a provider's model begins
 EFFORTS = ("low", "medium", "high", "xhigh")

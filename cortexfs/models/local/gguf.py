@@ -4,14 +4,14 @@ The layout (ggml's docs/gguf.md): magic, version, number of tensors, number of p
 a type and a value, little-endian throughout.
 
 Rules: the file is a stranger's. Every length is checked against what may be read before it is read, and
-the vocabulary, some MB, is passed over. It takes some ten ms: not on the daemon's own thread.
+the vocabulary, some MB, is passed over. That takes some ten ms, so `head` ends where it begins.
 This file must never know what the facts are for.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -31,6 +31,8 @@ _SCALARS = {number: struct.Struct("<" + code) for number, code in enumerate("BbH
     12: struct.Struct("<d"),
 }
 _TEXT, _LIST = 8, 9
+_VOCABULARY = "tokenizer."  # how the names of its facts begin
+_CONTEXT = "{}.context_length"  # of an architecture
 
 
 class ModelFileFacts(NamedTuple):
@@ -44,15 +46,29 @@ class ModelFileFacts(NamedTuple):
 
 def facts(path: Path) -> ModelFileFacts:
     """Read them; EINVAL where it is no GGUF file that anybody could load."""
+    return _facts(path, is_whole=True)
+
+
+def head(path: Path) -> ModelFileFacts:
+    """The same but for `chats`, which llama.cpp writes behind the vocabulary."""
+    return _facts(path, is_whole=False)
+
+
+def _facts(path: Path, is_whole: bool) -> ModelFileFacts:
+    pairs: dict[str, object] = {}
     with os_faults(f"{path} cannot be read"), open(path, "rb") as file:
-        pairs = _Reader(file, path).pairs()
+        for key, value in _Reader(file, path).pairs():
+            pairs[key] = value
+            known = _CONTEXT.format(pairs.get("general.architecture"))
+            if not is_whole and key.startswith(_VOCABULARY) and known in pairs:
+                break
     if not (architecture := _text(pairs, "general.architecture")):
         raise Fault("EINVAL", f"{path} does not name the architecture of its model")
     if _text(pairs, "general.type") not in ("", "model"):
         raise Fault("EINVAL", f"{path} holds no whole model, but a {_text(pairs, 'general.type')}")
     if (parts := pairs.get("split.count", 1)) not in (0, 1):
         raise Fault("EINVAL", f"{path} is one of {parts} parts; join them with: llama-gguf-split --merge")
-    context = pairs.get(f"{architecture}.context_length")
+    context = pairs.get(_CONTEXT.format(architecture))
     return ModelFileFacts(
         name=_text(pairs, "general.name"),
         organization=_text(pairs, "general.organization"),
@@ -75,7 +91,7 @@ class _Reader:
         self._left = MAX_METADATA
         self._items = MAX_ITEMS
 
-    def pairs(self) -> dict[str, object]:
+    def pairs(self) -> Iterator[tuple[str, object]]:
         """All pairs whose values are no lists."""
         if self._file.read(4) != MAGIC:
             raise self._bad("does not begin as one")
@@ -84,13 +100,11 @@ class _Reader:
         self._number(_U64)
         if (count := self._number(_U64)) > MAX_PAIRS:
             raise self._bad(f"has {count} facts, over the limit of {MAX_PAIRS}")
-        found: dict[str, object] = {}
         for _ in range(count):
             key = self._words()
             value = self._value(self._number(_U32))
             if value is not None:
-                found[key] = value
-        return found
+                yield key, value
 
     def _value(self, kind: int) -> object:
         if kind in _SCALARS:

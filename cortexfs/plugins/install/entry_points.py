@@ -13,17 +13,23 @@ This file must never know which plugins are enabled, nor what a host is.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable
-from importlib import metadata
-from typing import NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from cortexfs.core import names
 from cortexfs.core.hostcalls import Plugin
 
+if TYPE_CHECKING:
+    from importlib import metadata
+
 GROUP = "cortexfs.plugins"
-_NAME = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
-_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+METADATA = (".dist-info", "egg-info")  # the ends of the names of folders of it
+_NAME = r"(?im)^Name:[ \t]*(\S+)"
+_TARGET = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*"
 
 
 class FoundPlugin(NamedTuple):
@@ -35,7 +41,12 @@ class FoundPlugin(NamedTuple):
 
 def found(path: list[str] | None = None) -> list[FoundPlugin]:
     """Every plugin on `path` (default: sys.path), by name, then by distribution."""
-    search = metadata.distributions() if path is None else metadata.distributions(path=path)
+    path = sys.path if path is None else path
+    if not any(map(_may_offer, path)):
+        return []
+    from importlib import metadata  # which takes as long to import as to look so at a hundred packages
+
+    search = metadata.distributions(path=path)
     every = [offer for distribution in _unshadowed(search) for offer in _offers(distribution)]
     every.sort(key=lambda one: (one.plugin.name, one.distribution))
     owners: dict[str, list[str]] = {}
@@ -45,6 +56,23 @@ def found(path: list[str] | None = None) -> list[FoundPlugin]:
         one if len(owners[one.plugin.name]) == 1 else one._replace(fault=_dispute(one, owners))
         for one in every
     ]
+
+
+def _may_offer(place: str) -> bool:
+    """Returns True if some package in a directory of the path, or an archive on it, may offer a plugin."""
+    with suppress(FileNotFoundError):
+        try:
+            names = os.listdir(place or ".")
+        except OSError:  # an archive, perhaps
+            return True
+        return any(_mentions(f"{place or '.'}/{name}") for name in names if name.lower().endswith(METADATA))
+    return False
+
+
+def _mentions(package: str) -> bool:
+    with suppress(OSError), open(f"{package}/entry_points.txt", "rb") as file:
+        return GROUP.encode() in file.read()
+    return False
 
 
 def _unshadowed(search: Iterable[metadata.Distribution]) -> Iterable[metadata.Distribution]:
@@ -61,7 +89,7 @@ def _name(distribution: metadata.Distribution) -> str:
     """Without parsing the rest, which takes four times as long: every installed package is looked at. A
     directory without readable metadata has no name; it is no installed package."""
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
-    said = _NAME.search((text or distribution.read_text("") or "").partition("\n\n")[0])
+    said = re.search(_NAME, (text or distribution.read_text("") or "").partition("\n\n")[0])
     return said[1] if said else ""
 
 
@@ -76,7 +104,7 @@ def _offers(distribution: metadata.Distribution) -> Iterable[FoundPlugin]:
 def _fault(plugin: Plugin) -> str | None:
     if broken := names.fault_of(plugin.name):
         return f"the name {plugin.name!r} {broken}"
-    if not _TARGET.fullmatch(plugin.target):
+    if not re.fullmatch(_TARGET, plugin.target):
         return f"its entry point {plugin.target!r} is not of the form module:attribute"
     return None
 

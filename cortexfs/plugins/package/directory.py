@@ -18,8 +18,9 @@ from cortexfs.core.manifest.toml import FILE, PACKAGE_FILE, Manifest
 from cortexfs.core.manifestjson import FILE as JSON_FILE
 from cortexfs.plugins.package import manifests
 from cortexfs.plugins.package.package import is_hidden
+from cortexfs.state import directories
 
-FOLDER = "plugins"
+FOLDER = directories.PLUGINS
 
 
 def folders(base: Path) -> list[Path]:

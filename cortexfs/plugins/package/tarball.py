@@ -9,10 +9,8 @@ This file must never know which names a package may hold.
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
-import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -80,6 +78,9 @@ def read(tar: bytes) -> list[TarEntry]:
 
 def write(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
     """Names, bytes and whether they are programs, as a gzip tar that is the same for the same files."""
+    import gzip  # only who packs pays for them
+    import tarfile
+
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, data, executable in files:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.chat.calls import counted
 from cortexfs.cli.shell import complete
 from cortexfs.cli.talk.session import age, size
+from cortexfs.core.safe_text import counted
 from tests.shell.cli_sessions import Sessions
 from tests.shell.cli_tree import ctx, plant
 from tests.shell.client_server import Served, served

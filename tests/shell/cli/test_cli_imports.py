@@ -1,0 +1,38 @@
+"""What commands that ask nothing do not pay for: modules that take longer to import than they have to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Each takes 2 to 15 ms, and has no part in a listing.
+COSTLY = {"asyncio", "hashlib", "importlib.metadata", "inspect", "shutil", "subprocess", "tarfile", "trio"}
+LOOK = """
+import sys
+from cortexfs.cli import parser
+words = sys.argv[1:]
+parser.of_command(words[0], words[-1]).parse_args(words[1:])
+declared = parser._declared(words[0])
+run = declared.verbs[words[1]].run if words[1:] else declared.run
+if isinstance(run, str):
+    parser._imported(run.rpartition(".")[0])
+print(*sys.modules)
+"""
+
+
+LISTINGS = ["status", "ls", "env", "session list", "provider list", "agent list", "tool list", "mcp list"]
+
+
+@pytest.mark.parametrize("words", [*LISTINGS, "plugin list", "log"])
+def test_listings_import_what_they_need(words: str) -> None:
+    hashes = {"hashlib"} if words == "log" else set[str]()  # it names what it has read by a hash
+    assert not imported(words) & (COSTLY - hashes)
+
+
+def imported(words: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, *words.split()], check=True, capture_output=True, text=True
+    )
+    return set(done.stdout.split())
