@@ -8,7 +8,6 @@ This file must never know what is in them.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -99,6 +98,8 @@ def keeping(state: Path, name: str) -> str:
 
 def forget_kept(state: Path, name: str) -> None:
     """Removes the directory of one plugin there, with what all users have in it."""
+    import shutil  # only a removal pays for it
+
     kept = kept_of(state) / name
     aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
     try:
