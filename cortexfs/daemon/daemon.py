@@ -82,6 +82,7 @@ from cortexfs.state.run_logs import Logs
 from cortexfs.state.usage_ledger import UsageLedger
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.listener import Sockets, listen
+from cortexfs.tree import readers
 from cortexfs.tree.fuse import Filesystem
 
 GRACE_SECONDS = 0.5
@@ -263,7 +264,7 @@ class Daemon:
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:
-            services.start_soon(self._until, pyfuse3.main)  # it returns when somebody has unmounted us
+            services.start_soon(self._until, readers.serve)  # it returns when somebody has unmounted us
             services.start_soon(self._begin)
             services.start_soon(self.pool.run)
             services.start_soon(self.logs.run)

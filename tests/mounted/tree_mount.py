@@ -21,6 +21,7 @@ from cortexfs.core.hostcalls import Capabilities, Effect, Plugin
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.state.control_store import ControlStore
 from cortexfs.state.run_logs import Logs
+from cortexfs.tree import readers
 from cortexfs.tree.fuse import Filesystem
 from tests.no_sessions import NoSessions
 
@@ -96,7 +97,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _fuse(self, scope: trio.CancelScope) -> None:
-        await pyfuse3.main()
+        await readers.serve()
         scope.cancel()
 
     def _bind(self) -> socket.socket:

@@ -1,0 +1,107 @@
+"""The tasks of pyfuse3, each of which reads a request of the kernel and answers it.
+
+Main path: `serve` is `pyfuse3.main`, whose tasks take turns by a turn of ours. pyfuse3 asks the module in its
+attribute `trio` for what it waits with, and has one there for asyncio; here it is Trio with three changes.
+
+Rules: who has read keeps the turn while answering, and reads on. The turn goes to another task at the moment
+at which the answer waits for anything, and at the end of a task. Requests that have come are read without a
+turn of the loop, a few at a time, so that nobody who asks without end keeps the loop.
+This file must never know what is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from typing import Any
+
+import pyfuse3
+import trio
+
+AT_ONCE = 8  # requests, of which most take 40 µs
+
+
+class _Turn:
+    """The right to read, as a lock. It is free while its last owner answers, and none but that one wakes."""
+
+    def __init__(self) -> None:
+        self._is_free = True
+        self._others = trio.lowlevel.ParkingLot()
+
+    async def __aenter__(self) -> None:
+        if not self._is_free:
+            await self._others.park()
+        self._is_free = False
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_free = True
+
+    def pass_on(self) -> None:
+        """Its last owner has something else to wait for."""
+        if self._is_free and self._others:
+            self._is_free = False
+            self._others.unpark()
+
+
+class _Requests:
+    def __init__(self) -> None:
+        self._look = select.poll()
+        self._left = 0
+
+    async def have_come(self, channel: int) -> None:
+        if self._left and self._look.poll(0):
+            self._left -= 1
+            return
+        self._look.register(channel, select.POLLIN)  # it is the same each time
+        await trio.lowlevel.wait_readable(channel)
+        self._left = AT_ONCE
+
+
+class _Readers:
+    """A nursery."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    def start_soon(self, read: Callable[..., Awaitable[None]], *given: object, name: str) -> None:
+        self._nursery.start_soon(_reading, read, given, name=name)
+
+
+async def _reading(read: Callable[..., Awaitable[None]], given: tuple[object, ...]) -> None:
+    try:
+        await _passing_on(read(*given))
+    finally:
+        _turn.pass_on()
+
+
+@types.coroutine
+def _passing_on(work: Awaitable[None]) -> Generator[Any, Any, None]:
+    """Do this work, and pass the turn on whenever it waits. Trio raises nothing at a task that waits."""
+    steps = work.__await__()
+    heard = None
+    with contextlib.suppress(StopIteration):
+        while True:
+            waits_for = steps.send(heard)
+            _turn.pass_on()
+            heard = yield waits_for
+
+
+@contextlib.asynccontextmanager
+async def _open_nursery() -> AsyncIterator[_Readers]:
+    async with trio.open_nursery() as nursery:
+        yield _Readers(nursery)
+
+
+_turn = _Turn()
+
+
+async def serve() -> None:
+    """Answer the kernel until the mount has ended."""
+    low = types.SimpleNamespace(**vars(trio.lowlevel))
+    low.wait_readable = _Requests().have_come
+    changed = types.SimpleNamespace(**vars(trio))
+    changed.Lock, changed.open_nursery, changed.lowlevel = (lambda: _turn), _open_nursery, low
+    vars(pyfuse3)["trio"] = changed
+    await pyfuse3.main()
