@@ -305,12 +305,7 @@ class _Run:
 
     async def _decide(self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall) -> Decision:
         decision = self._powers.decide(
-            tool,
-            self._identity,
-            wanted.input,
-            can_ask=True,
-            dry_run=wanted.dry,
-            tried_dry=wanted.tried,
+            tool, self._identity, wanted.input, can_ask=True, dry_run=wanted.dry, tried_dry=wanted.tried
         )
         said = {
             "call": call.call,
@@ -349,6 +344,7 @@ class _Run:
         if self._setup.path:
             own["CTX_PATH"] = ":".join(self._setup.path)
         environment = own | self._setup.env
+        questions = calls.CallQuestions(self._turn, call, self._asking)
         asked_ = hostcalls.CallRequest(
             run=call.call,
             invocation=invocation,
@@ -359,7 +355,7 @@ class _Run:
             directory=self._cwd,
         )
         identity = replace(self._identity, delegates=delegates(tool))
-        return await self._world.call(tool, identity, asked_, self._turn.say)
+        return await self._world.call(tool, identity, asked_, self._turn.say, questions.ask)
 
     async def _told_outcome(
         self, call: frames.ToolCall, outcome: CallOutcome, window: AgentWindow

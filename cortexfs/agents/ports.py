@@ -136,4 +136,6 @@ class AgentPorts(Protocol):
         identity: hostcalls.Identity,
         asked: hostcalls.CallRequest,
         say: Callable[[Frame], Awaitable[None]],
-    ) -> CallOutcome: ...
+        ask: Callable[[hostcalls.ToolQuestion], Awaitable[hostcalls.ToolAnswer]],
+    ) -> CallOutcome:
+        """Runs it; `ask` puts the tool's questions to its user."""

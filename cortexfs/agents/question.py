@@ -90,6 +90,9 @@ class ModelQuestion:
     async def ask(self, approval: frames.Approval) -> Any:
         raise Fault("EPROTO", "a model asked for an approval, which only agents may")
 
+    async def question(self, asked: frames.Question) -> Any:
+        raise Fault("EPROTO", "a model asked a question of its user, which only tools may")
+
 
 def _keep(kept: StringIO, text: str) -> None:
     if kept.tell() + len(text) > MAX_ANSWER:

@@ -25,6 +25,7 @@ from typing import TypeAlias
 from cortexfs.chat import commands
 from cortexfs.chat.calls import Show
 from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
+from cortexfs.chat.forms import AskedForm, Filled
 from cortexfs.chat.printing import Printer, tolerant
 from cortexfs.chat.state import Deed, Leave, Talk
 from cortexfs.client import Conversation, Failed
@@ -36,8 +37,12 @@ from cortexfs.core.talk.requests import Decision, Input
 MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
 UNASKED = "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve {} allows"
 
+UNFILLED = "declined, as nobody can be asked here; ctx chat and ctx ask on a terminal ask"
+
 # What is decided about a call; None where nobody can be asked. The descriptor can be read after Ctrl-C.
 Decide: TypeAlias = Callable[[Approval, int], Decision | None]
+# The next step of the form of a tool's that stands first, likewise; None where nobody can be asked.
+Fill: TypeAlias = Callable[[AskedForm, int], Filled | None]
 
 
 class PersonLeft(Exception):
@@ -57,12 +62,14 @@ class Exchange:
         *,
         heard: Callable[[AnyFrame], None] = lambda frame: None,
         decide: Decide = lambda asked, pipe: None,
+        fill: Fill = lambda form, pipe: None,
     ) -> None:
         self._talk = talk
         self._conversation = conversation
         self._show = show
         self._heard = heard
         self._decide = decide
+        self._fill = fill
 
     def do(self, deeds: Iterable[Deed]) -> None:
         for deed in deeds:
@@ -99,6 +106,10 @@ class Exchange:
             if decision is None:
                 self._show(Show("question", UNASKED.format(one_line(asked.name))))
             self.do(self._talk.decide(decision or "deny", call=asked.call))
+        while (form := self._talk.forms.first) and self._talk.is_ours(form.asked):
+            if (deeds := self._fill(form, pipe)) is None:
+                deeds = [Show("question", UNFILLED), *self._talk.forms.decline()]
+            self.do(deeds)
         try:
             interrupts = os.read(pipe, 64).count(signal.SIGINT)  # other signals are there as well
         except BlockingIOError:

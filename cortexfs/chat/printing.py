@@ -39,6 +39,20 @@ STYLES: dict[Kind, str] = {
 }
 
 
+SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of what a person said
+
+
+def uttered(text: str) -> list[Show]:
+    """A person's message: the beginning of it, as whoever pasted a page has seen it."""
+    shown = "\n".join(text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES])
+    said = [Show("other", quoted(shown))]
+    if more := text[len(shown) :].count("\n"):
+        said.append(Show("note", f"  and {more:,} lines more"))
+    elif len(shown) < len(text):
+        said.append(Show("note", f"  and {len(text) - len(shown):,} characters more"))
+    return said
+
+
 class Printer:
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out, self._err = out, err

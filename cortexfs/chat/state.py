@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from cortexfs.chat import calls
 from cortexfs.chat.calls import Show, Surroundings
+from cortexfs.chat.forms import OpenForms
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import AnyFrame
@@ -77,6 +78,7 @@ class Talk:
         self.status = 0  # how the last run of ours ended, as an exit status
         self.doing = ""
         self.questions: dict[str, frames.Approval] = {}
+        self.forms = OpenForms()
         self.cancelling = False
         self.interrupted = False  # once, whatever came of it
         self._sight = sight or Surroundings()
@@ -133,10 +135,9 @@ class Talk:
         self._warned = True
         return [Show("note", "Ctrl-C again leaves, and so does Ctrl-D")]
 
-    def is_ours(self, asked: frames.Approval) -> bool:
+    def is_ours(self, asked: frames.Approval | frames.Question) -> bool:
         """Returns True if a message of ours led to it."""
-        run = self._runs.get(asked.run or "")
-        return run is not None and run.request in self._ours
+        return (run := self._runs.get(asked.run or "")) is not None and run.request in self._ours
 
     def decide(
         self, decision: Decision, input: dict[str, Any] | None = None, call: str | None = None
@@ -191,6 +192,7 @@ class Talk:
         self._sent.clear()
         self._runs.clear()
         self.questions.clear()
+        self.forms.over()
         self.last, self.cancelling, self.doing = None, False, ""
         self.status = exit_status("EHOSTDOWN") if busy else self.status
         return [Show("end"), Show("error", "the temp session went with its connection and begins anew")]
@@ -291,6 +293,8 @@ class Talk:
 
     def _observed(self, run: _Run, frame: frames.Observer) -> list[Deed]:
         """Notes are for programs, but for a decision that was not made here."""
+        if answer := approvals.read_answer(frame):
+            return [*self.forms.settle(answer.question)]
         said = approvals.read(frame)
         if said is None or said.call in self._decided:
             return []
@@ -316,6 +320,9 @@ class Talk:
         self.questions[frame.call] = frame
         return [Show("end"), *(self._ask() if len(self.questions) == 1 else [])]
 
+    def _question(self, run: _Run, frame: frames.Question) -> list[Deed]:
+        return [Show("end"), *self.forms.hear(frame)]
+
     def _ask(self) -> list[Deed]:
         """The question that stands first, below its call, unless that is what stands there."""
         if (asked := self.question) is None or self._is_past:
@@ -337,6 +344,7 @@ class Talk:
     def _done(self, run: _Run, frame: frames.Done) -> list[Deed]:
         assert frame.run is not None
         del self._runs[frame.run]
+        self.forms.over(frame.run)
         self.questions = {call: asked for call, asked in self.questions.items() if asked.run != frame.run}
         self._rest = {call: rest for call, rest in self._rest.items() if call in self.questions}
         if run.request in self._ours:
@@ -361,13 +369,8 @@ class Talk:
 
 
 _ABOUT_CALLS = (
-    frames.ToolCall,
-    frames.ToolResult,
-    frames.Approval,
-    frames.Observer,
-    frames.Usage,
-    frames.ReasoningDelta,
-)
+    frames.ToolCall, frames.ToolResult, frames.Approval, frames.Observer, frames.Usage, frames.ReasoningDelta
+)  # fmt: skip
 _RECALLED = (frames.Start, frames.Message, frames.Error, frames.Done)
 _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
     frames.Start: Talk._start,
@@ -380,6 +383,7 @@ _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
     frames.Observer: Talk._observed,
     frames.Media: Talk._media,
     frames.Approval: Talk._approval,
+    frames.Question: Talk._question,
     frames.Error: Talk._error,
     frames.Done: Talk._done,
 }

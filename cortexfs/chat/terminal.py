@@ -24,25 +24,23 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.output.color_depth import ColorDepth
 
-from cortexfs.chat import calls, commands
+from cortexfs.chat import calls, commands, waiting
 from cortexfs.chat.calls import Kind, Show
 from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
+from cortexfs.chat.forms import AskedForm
 from cortexfs.chat.keys import Deeds, History, Orders, bindings
 from cortexfs.chat.markdown import MarkdownStream, Style
-from cortexfs.chat.printing import STYLES, marked
+from cortexfs.chat.printing import STYLES, marked, uttered
 from cortexfs.chat.state import ANSWERS, EDIT, Deed, Leave, answer
 from cortexfs.client import Conversation
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import Approval
-from cortexfs.core.safe_text import escaped, quoted
+from cortexfs.core.safe_text import escaped
 from cortexfs.core.talk.requests import Input
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
-SPIN = 0.16  # seconds between two pictures of the spinner
 RETRY = 0.5  # seconds between attempts to connect
 BELOW = 6  # rows that are left for the input line when an answer is drawn
-SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of what a person said
-SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 ASKING = "[y]es [n]o [a]lways [e]dit: "
 EDITING = "edit; Enter allows it so, Ctrl-C goes back: "
 ENDS = (signal.SIGTERM, signal.SIGHUP)
@@ -73,7 +71,7 @@ class Terminal:
         self._lines: list[str] = []  # to be printed
         self._typing = False  # when the question came that stands first
         self._draft: Document | None = None  # what was being typed then
-        self._asked: Approval | None = None  # the question that stands first
+        self._asked: Approval | AskedForm | None = None  # the question that stands first
         self._edited: Approval | None = None  # and if it is being edited
         self._since = time.monotonic()
         self._prompt = self._made(history)
@@ -200,12 +198,14 @@ class Terminal:
                 self._allow(buffer)
             elif self._talk.question:
                 self._decide(buffer)
+            elif self._talk.forms.first:
+                self._fill(buffer)
             else:
                 self._take(buffer, commands.meaning(buffer.text))
         except Fault as fault:
             self._complain(fault.message)
             if fault.code != "EMSGSIZE":  # who pasted too much may shorten it
-                buffer.reset(append_to_history=True)
+                buffer.reset(append_to_history=not self._talk.forms.first)
 
     def _accepted(self, buffer: Buffer) -> bool:
         self._enter(buffer)
@@ -255,6 +255,16 @@ class Terminal:
         else:
             self._do(self._talk.decide(reply))
 
+    def _fill(self, buffer: Buffer) -> None:
+        """Answer the form. What was being typed when it came is no answer, and is kept."""
+        if self._typing:
+            self._typing, self._draft = False, buffer.document
+            self._say("note", "what you were typing is kept; now answer the tool")
+            return buffer.reset()
+        deeds = self._talk.forms.take(buffer.text)
+        buffer.reset()
+        self._do(deeds)
+
     def _allow(self, buffer: Buffer) -> None:
         """Allow the call as it was edited; what cannot be sent stays, to be edited further."""
         try:
@@ -269,7 +279,7 @@ class Terminal:
     def _tend(self) -> None:
         """When another question stands first, or none, what was typed is no answer to it. What the questions
         kept waiting returns."""
-        buffer, asked = self._prompt.default_buffer, self._talk.question
+        buffer, asked = self._prompt.default_buffer, self._talk.question or self._talk.forms.first
         if asked is not self._asked:
             if self._edited or buffer.text.strip().lower() in ANSWERS:
                 buffer.reset()
@@ -281,6 +291,9 @@ class Terminal:
         if self._edited or (buffer.text and not self._talk.busy):  # of an edit, back to the question
             self._edited = None
             buffer.reset()
+        elif self._talk.forms.first and not self._talk.question:
+            buffer.reset()
+            self._do(self._talk.forms.decline())
         else:
             self._answer.drop()
             self._do(self._talk.interrupt())
@@ -336,14 +349,9 @@ class Terminal:
         self._say("error", sentence)
 
     def _utter(self, text: str) -> None:
-        """Shows a person's message: the beginning of it, as whoever pasted a page has seen it."""
-        shown = "\n".join(text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES])
         self._lines.append("\n")
-        self._say("other", quoted(shown))
-        if more := text[len(shown) :].count("\n"):
-            self._say("note", f"  and {more:,} lines more")
-        elif len(shown) < len(text):
-            self._say("note", f"  and {len(text) - len(shown):,} characters more")
+        for show in uttered(text):
+            self._say(*show)
 
     def _say(self, kind: Kind, text: str) -> None:
         """Lines of text, to be printed above what is still being drawn."""
@@ -384,17 +392,9 @@ class Terminal:
         if live != self._parsed[0]:  # its sequences are read anew only when there are others
             self._parsed = (live, to_formatted_text(ANSI(live)))
         faint = "ansibrightblack" if self._colour else ""
-        line = EDITING if self._edited else ASKING if self._talk.question else "> "
+        form = self._talk.forms.first
+        line = EDITING if self._edited else ASKING if self._talk.question else form.prompt if form else "> "
         return [*self._parsed[1], (faint, f"{status}\n" if status else ""), ("", line)]
 
     def _status(self) -> str:
-        if self._talk.question or not (self._talk.busy or self._returning):
-            return ""
-        seconds = int(time.monotonic() - self._since)
-        frames = SPINNER if self._style.encoding.lower() in ("utf-8", "utf8") else ASCII_SPINNER
-        mark = frames[int(time.monotonic() / SPIN) % len(frames)]
-        behind = f", {self._talk.waiting} more to say" if self._talk.waiting else ""
-        if self._returning:
-            return f"{mark} the connection is lost; trying again ({seconds} s{behind})"
-        doing = "cancelling" if self._talk.cancelling else self._talk.doing or "waiting"
-        return f"{mark} {doing} ({seconds} s{behind}, Ctrl-C cancels)"
+        return waiting.line(self._talk, self._since, self._returning is not None, self._style.encoding)

@@ -33,6 +33,7 @@ from cortexfs.core.talk.requests import (
     Decision,
     Input,
     Ping,
+    Respond,
     Resume,
     Scope,
     Send,
@@ -142,9 +143,14 @@ class Conversation:
     def approve(self, run: str, call: str, decision: Decision, input: dict[str, Any] | None = None) -> None:
         """Decide a call for which an approval frame asked, or allow it once with another `input`; Failed if
         it cannot be decided."""
-        refused = self._opened(
-            request := Approve(run=run, call=call, decision=decision, input=input, id=new_id())
-        )
+        self._decide(Approve(run=run, call=call, decision=decision, input=input, id=new_id()))
+
+    def answer(self, run: str, question: str, content: dict[str, Any] | None = None) -> None:
+        """Answer the question frame of a tool, or decline it; Failed if it cannot be answered."""
+        self._decide(Respond(run=run, question=question, content=content, id=new_id()))
+
+    def _decide(self, request: Approve | Respond) -> None:
+        refused = self._opened(request)
         heard = self._opened(ping := Ping(id=new_id()))
         self._write(self._sorter.encode(request) + self._sorter.encode(ping))
         self.wait(lambda: refused.is_settled or heard.is_settled)

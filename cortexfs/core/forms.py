@@ -26,6 +26,21 @@ class FormField(NamedTuple):
     default: Any = None
     choices: tuple[tuple[str, str], ...] = ()  # values and their titles
 
+    @property
+    def listing(self) -> list[str]:
+        """Returns what may be chosen, a line each."""
+        said = enumerate(self.choices, 1)
+        named = (
+            (number, title, f" ({one_line(value)})" * (title != value)) for number, (value, title) in said
+        )
+        return [f"  {number} {title}{value}" for number, title, value in named]
+
+    @property
+    def prompt(self) -> str:
+        empty = "" if self.required else " (may be empty)"
+        hint = empty if self.default is None else f" [{one_line(str(self.default))[:MAX_LABEL]}]"
+        return f"{self.label}{hint}: "
+
     def read(self, text: str) -> Any:
         """The value that a person means; EINVAL says why it cannot be one. None is no answer."""
         text = text.strip()

@@ -90,6 +90,17 @@ class Approval(Frame, frozen=True, tag="approval", kw_only=True):
     reason: str
 
 
+class Question(Frame, frozen=True, tag="question", kw_only=True):
+    """`name` is the tool that asks. There is a `schema` of a form, or a `url` that is to be opened."""
+
+    call: str
+    question: str
+    name: str
+    message: str
+    schema: Any = None
+    url: str | None = None
+
+
 class Error(Frame, frozen=True, tag="error", kw_only=True):
     code: str
     message: str
@@ -122,6 +133,7 @@ AnyFrame: TypeAlias = (
     | Media
     | Usage
     | Approval
+    | Question
     | Error
     | Done
     | Pong

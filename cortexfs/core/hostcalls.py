@@ -46,10 +46,23 @@ class CallRequest(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     umask: int
     environment: dict[bytes, bytes]
     directory: str = ""  # where to work, when no descriptor of it comes along
+    answers: bool = False  # whether somebody takes a ToolQuestion
 
 
 class ShownCallRequest(CallRequest, frozen=True, array_like=True, tag="shown"):
     """A call whose input is shown to the daemon (wire.INPUT), which may change it, before the tool runs."""
+
+
+class ToolQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question of a running tool's to the person for whom it runs: a form, or an address to be opened."""
+
+    message: str
+    schema: dict[str, Any] | None = None
+    url: str = ""
+
+
+class ToolAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    content: dict[str, Any] | None = None  # None: it is declined
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):

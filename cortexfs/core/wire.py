@@ -2,8 +2,8 @@
 
     runner  -> daemon   HELLO, then STDIN
     daemon  -> runner   STDOUT STDERR WANT LAST_WORDS REPLACE EXIT
-    daemon  -> host     REQUEST, then STDIN; INPUT
-    host    -> daemon   DELTA PROGRESS OBSERVER MEDIA EVENT WANT INPUT DESCRIPTORS FAULT DONE
+    daemon  -> host     REQUEST, then STDIN; INPUT QUESTION
+    host    -> daemon   DELTA PROGRESS OBSERVER MEDIA EVENT WANT INPUT QUESTION DESCRIPTORS FAULT DONE
 
 Rules: one connection is one run. The asking side half-closes to cancel, and that is the only way.
 STDIN is sent only against WANT, at most as many bytes as were wanted; an empty STDIN is its end.
@@ -67,6 +67,7 @@ OBSERVER = ord("n")  # msgpack [source or nil, content]
 MEDIA = ord("m")  # JSON attachment
 EVENT = ord("v")  # JSON of a model's frame: reasoning_delta, tool_call or usage
 INPUT = ord("j")  # pieces of JSON, then an empty one; its answer: empty, or msgpack [who changed it, JSON]
+QUESTION = ord("k")  # JSON hostcalls.ToolQuestion; its answer: JSON hostcalls.ToolAnswer
 DESCRIPTORS = ord("t")  # JSON list of hostcalls.Descriptor; in a call, the comment that a script has now
 FAULT = ord("f")  # msgpack [code, message]; DONE follows
 DONE = ord("z")  # empty, or WORN

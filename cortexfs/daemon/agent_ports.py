@@ -173,6 +173,7 @@ class AgentWorld:
         identity: hostcalls.Identity,
         asked: hostcalls.CallRequest,
         say: Callable[[Frame], Awaitable[None]],
+        ask: Callable[[hostcalls.ToolQuestion], Awaitable[hostcalls.ToolAnswer]],
     ) -> CallOutcome:
         try:
             run = self._daemon.runs.open("tool", tool.name, identity.uid, "agent")
@@ -183,7 +184,7 @@ class AgentWorld:
             await self.hold(identity)
             if tool.home is not None and identity.view is not None:
                 identity = replace(identity, view=opened(identity.view, self._script(tool), "rx"))
-            outcome = await self._daemon.tools.call(tool, identity, replace(asked, run=run.id), say)
+            outcome = await self._daemon.tools.call(tool, identity, replace(asked, run=run.id), say, ask)
             fault = outcome.fault
             run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
             return outcome

@@ -13,6 +13,7 @@ costs, has a loop of its own (run/tool_run.py).
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -37,21 +38,29 @@ LOOKS = 12
 EXIT_SECONDS = 2.0  # how long the end of a dead host is waited for at most, to name its cause
 
 heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
+_questions = msgspec.json.Decoder(hostcalls.ToolQuestion)
 heard_faults = msgspec.msgpack.Decoder(tuple[str, str])
 # What decoding the word of a stranger raises.
 GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error)
 
 Hear = Callable[[int, bytes], frames.Frame | None]
 Say = Callable[..., Awaitable[None]]
+Ask = Callable[[hostcalls.ToolQuestion], Awaitable[hostcalls.ToolAnswer]]
 Find = Callable[[], Awaitable[Host]]
 
 
 class HostCall:
     """One call of a host, until it is done or given up. `hear` makes a frame of a message, or none; `say` is
-    given those that came together. The request of a secret one is in no trace."""
+    given those that came together, `ask` the tool's questions. The request of a secret one is in no trace.
 
-    def __init__(self, hear: Hear, say: Say, is_secret: bool = False) -> None:
+    Its attributes are what the host has said and wants, and what became of the host.
+    """
+
+    def __init__(self, hear: Hear, say: Say, is_secret: bool = False, ask: Ask | None = None) -> None:
         self._is_secret = is_secret
+        self._ask_person = ask
+        self._question: hostcalls.ToolQuestion | None = None
+        self._clock = trio.CancelScope()
         self._hear = hear
         self._say = say
         self._splitter = wire.Splitter(wire.MAX_SAID)
@@ -68,7 +77,7 @@ class HostCall:
         """The whole call, to `fault` or without one, in a host that `find` takes from the pool."""
         host = await find()
         with trio.move_on_after(seconds) as clock:
-            self._run = asked.run
+            self._run, self._clock = asked.run, clock
             while not await self._tried(pool, host, announce(asked), cwd):
                 host = await find()
         if clock.cancelled_caught:
@@ -121,11 +130,23 @@ class HostCall:
                 return
             if said := self._frames(data):
                 await self._say(*said)
+            if self._question is not None:
+                await self._answer(call)
             if self._wants:  # it has its input; there is no more
                 self._wants = False
                 with contextlib.suppress(OSError):  # what becomes of it is heard next
                     await send(call, wire.message(wire.STDIN, b""))
             await trio.lowlevel.checkpoint()
+
+    async def _answer(self, call: socket.socket) -> None:
+        """Have a person answer, whose time is not the tool's. The host says nothing else meanwhile."""
+        assert self._question is not None
+        assert self._ask_person is not None
+        left, self._clock.deadline = self._clock.deadline - trio.current_time(), math.inf
+        answer = await self._ask_person(self._question)
+        self._question, self._clock.deadline = None, trio.current_time() + left
+        with contextlib.suppress(OSError):  # what becomes of it is heard next
+            await send(call, wire.message(wire.QUESTION, msgspec.json.encode(answer)))
 
     def _frames(self, data: bytes) -> list[frames.Frame]:
         """Returns the frames of these messages; frames before something that is wrong are among them."""
@@ -142,12 +163,19 @@ class HostCall:
                     self.fault = of_the_tool(*heard_faults.decode(payload))
                 elif kind == wire.WANT:
                     self._wants = True
+                elif kind == wire.QUESTION:
+                    self._question = self._asked(payload)
                 elif frame := self._hear(kind, payload):
                     said.append(frame)
         except GARBAGE as error:
             self._broken = True
             self.fault = bare(broken_by(error))
         return said
+
+    def _asked(self, payload: bytes) -> hostcalls.ToolQuestion:
+        if self._ask_person is None or self._question is not None:
+            raise Fault("EPROTO", "it asks a question that nobody takes")
+        return _questions.decode(payload)
 
 
 async def ask(

@@ -14,13 +14,15 @@ from functools import partial
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
+from cortexfs.core.manifest.mcp_server import KIND as MCP
 from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.registry import Object
-from cortexfs.pool.call import HostCall, Say, ask, heard_observers
+from cortexfs.pool.call import Ask, HostCall, Say, ask, heard_observers
 from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
@@ -39,14 +41,22 @@ class ToolCalls:
         self._turnstile = Turnstile(pool)
 
     async def call(
-        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.CallRequest, say: Say
+        self,
+        tool: Object,
+        identity: hostcalls.Identity,
+        asked: hostcalls.CallRequest,
+        say: Say,
+        put: Ask | None = None,
     ) -> CallOutcome:
-        """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
+        """Run it to its end. A fault of the tool is in the outcome; one of ours is, too. `put` puts questions
+        of MCP servers to the person."""
         if tool.plugin is None:
             return CallOutcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
         output = _Output(tool.path, identity.uid, self._held)
-        one = HostCall(output.hear, say)
+        if tool.plugin.kind == MCP and put is not None:
+            asked = replace(asked, answers=True)
+        one = HostCall(output.hear, say, ask=put if asked.answers else None)
         try:
             refuse_agents(identity.label, asked.environment)
             who = identity

@@ -19,8 +19,8 @@ import trio
 from cortexfs.core import wire
 from cortexfs.core.arguments.parse import prompt, prompt_room
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Message, ReasoningDelta, Usage
-from cortexfs.core.talk.approvals import decided
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Question, ReasoningDelta, Usage
+from cortexfs.core.talk.approvals import answer_told, decided
 from cortexfs.core.talk.requests import Input, Verdict
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import answered
@@ -150,6 +150,11 @@ class _Turn:
     async def ask(self, approval: Approval) -> Verdict:
         verdict = Verdict("deny", None, UNASKED)
         await self.say(approval, decided(approval, verdict))
+        return verdict
+
+    async def question(self, asked: Question) -> Verdict:
+        verdict = Verdict("deny", None, UNASKED)
+        await self.say(asked, answer_told(asked, verdict))
         return verdict
 
 

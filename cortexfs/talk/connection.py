@@ -25,15 +25,15 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.registry import is_own
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.approvals import by
+from cortexfs.core.talk.approvals import answer_by, by
 from cortexfs.core.talk.protocol import Subscriptions
-from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Resume, Send, SessionKey
+from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Respond, Resume, Send, SessionKey
 from cortexfs.core.talk.session import LogEvent
 from cortexfs.peers.guests import Guests
 from cortexfs.pool.people import People
 from cortexfs.sessions.log import READ
 from cortexfs.talk.conversations import Conversations
-from cortexfs.talk.session import Asker, ClientView, LiveSession, key_of
+from cortexfs.talk.session import ANSWER, APPROVAL, Asker, ClientView, LiveSession, QuestionKey, key_of
 from cortexfs.talk.stream import ANSWERS, Hearing, Saying
 
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
@@ -214,12 +214,20 @@ class Connection:
                 live.stop(run, Fault("ECANCELED", ""))
 
     async def _approve(self, request: Approve) -> None:
+        live, run = await self._asking(request.run)
+        live.decide(QuestionKey(run, APPROVAL, request.call), by(self._uid, request.decision, request.input))
+
+    async def _answer_tool(self, request: Respond) -> None:
+        live, run = await self._asking(request.run)
+        live.decide(QuestionKey(run, ANSWER, request.question), answer_by(self._uid, request.content))
+
+    async def _asking(self, id_: str) -> tuple[LiveSession, str]:
+        """The run that asks its sender, who this is."""
         async with self._guests.turn(self._uid):
-            live, run = self._conversations.find(request.run, self._sight.sees, self)
+            live, run = self._conversations.find(id_, self._sight.sees, self)
             if (asker := live.askers.get(run)) and asker.uid != self._uid:
                 raise Fault("EPERM", "run: is another user's, as whom its tools run; he alone decides")
-            live.session.approve(run, request.call)
-            live.decide(run, request.call, by(self._uid, request.decision, request.input))
+            return live, run
 
     def _begin(self, live: LiveSession, events: list[LogEvent]) -> None:
         try:
@@ -231,8 +239,7 @@ class Connection:
     # Sessions.
 
     def _admit(self, key: SessionKey) -> bool:
-        """Before a session is used for this client: EAGAIN if it, or its user, uses too many. Returns True if
-        it is followed already."""
+        """Returns True if a session that is to be used is followed already; EAGAIN if too many are used."""
         if key.scope == "shared" and is_own(self._sight.object):
             raise Fault("EINVAL", "scope: what is your own has private and temp sessions, no shared ones")
         is_followed = self._given.admit(key)
@@ -388,5 +395,6 @@ _ANSWERS: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
     Resume: Connection._resume,
     Cancel: Connection._cancel,
     Approve: Connection._approve,
+    Respond: Connection._answer_tool,
     Ping: Connection._ping,
 }

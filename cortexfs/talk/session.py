@@ -16,11 +16,11 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Message, Text, Usage
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Question, Text, Usage
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.registry import is_own, plain
-from cortexfs.core.talk.approvals import decided
+from cortexfs.core.talk.approvals import answer_told, decided
 from cortexfs.core.talk.requests import Input, Scope, Verdict
 from cortexfs.core.talk.requests import SessionKey as SessionKey
 from cortexfs.core.talk.session import SHORT, AcceptedMessage, LogEvent, Session
@@ -68,8 +68,17 @@ class Asker(NamedTuple):
         return self.identity.uid
 
 
+APPROVAL, ANSWER = "approval", "answer"
+
+
+class QuestionKey(NamedTuple):
+    run: str
+    kind: str  # APPROVAL or ANSWER
+    id: str  # of the call, or of the question
+
+
 class PendingApproval:
-    """A call that waits for its approval."""
+    """A call that waits for its approval, or for an answer to its tool."""
 
     def __init__(self, uid: int) -> None:
         self.uid = uid  # who alone decides
@@ -97,7 +106,7 @@ class LiveSession:
         self.is_lost = False
         self.fault: Fault | None = None  # why the log did not take what the session holds for appended
         self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
-        self.questions: dict[tuple[str, str], PendingApproval] = {}  # by run and call
+        self.questions: dict[QuestionKey, PendingApproval] = {}
         self.memories: dict[int, dict[str, object]] = {}  # what drivers remember, by user
         self._places: dict[int, str] = {}  # where each of them has said that he works
         self._scope: trio.CancelScope | None = None
@@ -153,29 +162,31 @@ class LiveSession:
         if self._scope:
             self._scope.cancel()
 
-    def decide(self, run: str, call: str, verdict: Verdict) -> None:
-        if question := self.questions.get((run, call)):
+    def decide(self, key: QuestionKey, verdict: Verdict) -> None:
+        """Take the decision, or the answer, and have it too late for anybody else; ENOENT or EALREADY."""
+        take = self.session.approve if key.kind == APPROVAL else self.session.answer
+        take(key.run, key.id)
+        if question := self.questions.get(key):
             question.settle(verdict)
 
     def deny_unheard(self, why: str = LEFT) -> None:
         """Settle what nobody can decide: whoever followed has left, or says no more."""
-        for (run, call), question in self.questions.items():
-            if not any(each.may_decide(key, run, question.uid) for each, key in self.followers.items()):
-                self._deny(run, call, why)
+        for asked, question in self.questions.items():
+            if not any(each.may_decide(key, asked.run, question.uid) for each, key in self.followers.items()):
+                self._deny(asked, why)
 
-    async def verdict(self, run: str, call: str, seconds: float) -> Verdict:
-        """Returns the decision about a call whose question was said."""
-        question = self.questions[run, call]
+    async def verdict(self, key: QuestionKey, seconds: float) -> Verdict:
+        """Returns the decision about a question that was said."""
+        question = self.questions[key]
         self.deny_unheard(UNHEARD)
         with trio.move_on_after(seconds):
             await question.settled.wait()
-        return question.verdict or self._deny(run, call, f"nobody decided within {seconds:g} s")
+        return question.verdict or self._deny(key, f"nobody decided within {seconds:g} s")
 
-    def _deny(self, run: str, call: str, why: str) -> Verdict:
-        verdict, question = Verdict("deny", None, why), self.questions[run, call]
-        if question.verdict is None:
-            self.session.approve(run, call)  # so that it is too late for anybody else
-            question.settle(verdict)
+    def _deny(self, key: QuestionKey, why: str) -> Verdict:
+        verdict = Verdict("deny", None, why)
+        if self.questions[key].verdict is None:
+            self.decide(key, verdict)
         return verdict
 
     async def drive(self, run: str, driver: Driver, turn: SessionTurn) -> Fault | None:
@@ -294,14 +305,26 @@ class SessionTurn:
         await self._live.log.durable(self._live.session.next - 1)
 
     async def ask(self, approval: Approval) -> Verdict:
-        live, run, call = self._live, self._id, approval.call
-        if call in live.session.runs[run].asked:
+        session, run, call = self._live.session, self._id, approval.call
+        if call in session.runs[run].asked:
             raise Fault("EPROTO", f"the call {call!r} was asked about already; a run names each call anew")
-        live.questions[run, call] = PendingApproval(self.uid)
-        try:
-            await self.say(approval)
-            verdict = await live.verdict(run, call, self._approval_secs)
-        finally:
-            del live.questions[run, call]
+        verdict = await self._decided(QuestionKey(run, APPROVAL, call), approval)
         await self.say(decided(approval, verdict))
         return verdict
+
+    async def question(self, asked: Question) -> Verdict:
+        session, run, id_ = self._live.session, self._id, asked.question
+        if id_ in session.runs[run].questions:
+            raise Fault("EPROTO", f"the question {id_!r} was asked already; a run names each anew")
+        verdict = await self._decided(QuestionKey(run, ANSWER, id_), asked)
+        await self.say(answer_told(asked, verdict))
+        return verdict
+
+    async def _decided(self, key: QuestionKey, asked: Frame) -> Verdict:
+        live = self._live
+        live.questions[key] = PendingApproval(self.uid)
+        try:
+            await self.say(asked)
+            return await live.verdict(key, self._approval_secs)
+        finally:
+            del live.questions[key]

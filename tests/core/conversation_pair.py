@@ -15,7 +15,7 @@ from cortexfs.core.frames import AnyFrame
 from cortexfs.core.lines import LineSplitter
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.protocol import ClientSide, Subscriptions
-from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Resume, Send, SessionKey
+from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Respond, Resume, Send, SessionKey
 from cortexfs.core.talk.session import LogEvent, Session, unknown
 
 OPENING = frames.Start(model="debug/echo")
@@ -38,6 +38,7 @@ class World:
         self.logs: dict[SessionKey, list[LogEvent]] = {}
         self.connections: list[Connection] = []
         self.decisions: list[Approve] = []
+        self.answers: list[Respond] = []
         self.total = 0
 
     def connect(self, uid: int = 1000) -> Connection:
@@ -159,6 +160,11 @@ class Connection:
         session.approve(run, request.call)
         self.world.decisions.append(request)
 
+    def _answer_tool(self, request: Respond) -> None:
+        _, session, run = self.world.of(request.run, self.uid)
+        session.answer(run, request.question)
+        self.world.answers.append(request)
+
     def _ping(self, request: Ping) -> None:
         self.sent += lines.encode(frames.Pong(request=request.id))
 
@@ -184,6 +190,7 @@ _ANSWERS: dict[type, Callable[[Connection, Any], None]] = {
     Resume: Connection._resume,
     Cancel: Connection._cancel,
     Approve: Connection._approve,
+    Respond: Connection._answer_tool,
     Ping: Connection._ping,
 }
 

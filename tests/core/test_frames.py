@@ -50,6 +50,10 @@ from tests.tables import each_of
             b'{"type":"approval","run":"r","call":"c","name":"n","input":{},"effects":["WriteFile"],"reason":"why"}',
         ),
         (
+            frames.Question(run="r", call="c", question="q", name="n", message="m", url="u"),
+            b'{"type":"question","run":"r","call":"c","question":"q","name":"n","message":"m","url":"u"}',
+        ),
+        (
             frames.Error(run="r", code="EACCES", message="permission denied"),
             b'{"type":"error","run":"r","code":"EACCES","message":"permission denied"}',
         ),

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.mounted.ctx_mount import NOBODY, Ctx
+import pytest
+
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.waiting import until
 
 HOSTILE = Path(__file__).parent / "mcp_server.py"
+CONFORMING = Path(__file__).parent / "mcp_conforming.py"
 
 
 def declare(ctx: Ctx, name: str, text: str) -> None:
@@ -37,6 +42,21 @@ def quiet(ctx: Ctx, python: Path) -> Path:
     wrapper.write_text(f'#!/bin/sh\nexec {python} "$@" 2>/dev/null\n')
     wrapper.chmod(0o755)
     return wrapper
+
+
+def program(ctx: Ctx) -> list[str]:
+    """The command line of the server that has everything the protocol has."""
+    return [str(quiet(ctx, ctx.python)), "-I", str(ctx.work / CONFORMING.name)]
+
+
+@pytest.fixture(scope="module")
+def place(python: Path) -> Iterator[Ctx]:
+    """A mount with that server as `conf`."""
+    with mounted(python) as ctx:
+        shutil.copy(CONFORMING, ctx.work)
+        declare(ctx, "conf", command(*program(ctx)))
+        tool_is(ctx, "conf.test_simple_text")
+        yield ctx
 
 
 def servers(ctx: Ctx) -> list[int]:

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.mounted.ctx_mount import Ctx, mounted
-from tests.mounted.mcp_places import command, declare, quiet, tool_is
+from tests.mounted import mcp_places
+from tests.mounted.ctx_mount import Ctx
 
-CONFORMING = Path(__file__).parent / "mcp_conforming.py"
-
-
-@pytest.fixture(scope="module")
-def place(python: Path) -> Iterator[Ctx]:
-    with mounted(python) as ctx:
-        shutil.copy(CONFORMING, ctx.work)
-        declare(ctx, "conf", command(str(quiet(ctx, python)), "-I", str(ctx.work / CONFORMING.name)))
-        tool_is(ctx, "conf.test_simple_text")
-        yield ctx
+place = mcp_places.place
 
 
 @pytest.fixture
 def program(place: Ctx) -> list[str]:
     """A server that nobody has added."""
-    return [str(quiet(place, place.python)), "-I", str(place.work / CONFORMING.name)]
+    return mcp_places.program(place)
 
 
 def test_a_server_that_was_added_is_called_by_way_of_the_mount(place: Ctx) -> None:

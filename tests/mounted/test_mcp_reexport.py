@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,16 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
+from tests.mounted import mcp_places
 from tests.mounted.agents import agent, call, results, say, script, shell, working
-from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.ctx_mount import Ctx
 from tests.mounted.mcp_clients import over_stdio, served, stdio
-from tests.mounted.mcp_places import command, declare, quiet, tool_is
+from tests.mounted.mcp_places import CONFORMING
 from tests.waiting import PATIENCE, until
 
-CONFORMING = Path(__file__).parent / "mcp_conforming.py"
+place = mcp_places.place
 ERAS = ["legacy", "auto"]  # with the handshake, and as of 2026-07-28
 OURS = ("--server", "conf")
-
-
-@pytest.fixture(scope="module")
-def place(python: Path) -> Iterator[Ctx]:
-    with mounted(python) as ctx:
-        shutil.copy(CONFORMING, ctx.work)
-        declare(ctx, "conf", command(str(quiet(ctx, python)), "-I", str(ctx.work / CONFORMING.name)))
-        tool_is(ctx, "conf.test_simple_text")
-        yield ctx
 
 
 def words(result: types.CallToolResult) -> str:

@@ -116,7 +116,8 @@ def test_a_server_is_its_caller(served: Ctx) -> None:
 def test_questions_to_users_are_refused(served: Ctx) -> None:
     # issue: "elicitation refused clearly"
     refused = json.loads(served.call("test.ask").output)
-    why = "nobody can be asked while this tool of CortexFS runs; take it as the tool's input"
+    why = "nobody can be asked in this run of the tool; questions are answered in "
+    why += "ctx chat and ctx ask with an agent, or ctx mcp call test, on a terminal"
     assert refused == {"code": -32600, "message": why}
 
 

@@ -29,7 +29,7 @@ from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg, flag
-from cortexfs.cli.talk.send import APPROVE, carry_out, decider
+from cortexfs.cli.talk.send import APPROVE, carry_out, decider, filler
 from cortexfs.client import attaching, new_id
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.talk.requests import Input, Scope
@@ -187,7 +187,8 @@ def _ask(
             denials.hear(frame)
 
         with where.connect() as conversation:
-            exchange = Exchange(talk, conversation, heard.show, heard=hear, decide=decide)
+            fill = filler(is_asked, talk)
+            exchange = Exchange(talk, conversation, heard.show, heard=hear, decide=decide, fill=fill)
             try:
                 status = denials.status(carry_out(exchange, talk, said))
             finally:

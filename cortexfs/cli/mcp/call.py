@@ -157,11 +157,10 @@ def _asking(agrees: bool) -> Any:
 
 
 def _typed(field: forms.FormField) -> Any:
-    for number, (value, title) in enumerate(field.choices, 1):
-        output.say(f"  {number} {title}" + (f" ({value})" if title != value else ""))
-    hint = f" [{field.default}]" if field.default is not None else "" if field.required else " (may be empty)"
+    for line in field.listing:
+        output.say(line)
     while True:
-        print(f"{field.label}{hint}: ", end="", file=sys.stderr, flush=True)
+        print(field.prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line:
             raise EOFError

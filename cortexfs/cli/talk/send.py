@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable
 
 from cortexfs.chat.calls import Show
-from cortexfs.chat.exchange import Decide, Exchange, PersonLeft
+from cortexfs.chat.exchange import Decide, Exchange, Fill, PersonLeft
+from cortexfs.chat.forms import AskedForm, Filled
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import EDIT, Talk, answer
 from cortexfs.cli import objects, talking
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     heard, show = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
     show = show if chosen == "text" or not is_asked else _asking
-    decide = decider(frozenset(options.approve), is_asked, talk, show)
+    decide, fill = decider(frozenset(options.approve), is_asked, talk, show), filler(is_asked, talk)
     denials = talking.DeniedCalls(options.fail_on_denied)
 
     def hear(frame: AnyFrame) -> None:
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         heard(frame)
 
     with where.connect() as conversation:
-        exchange = Exchange(talk, conversation, show, heard=hear, decide=decide)
+        exchange = Exchange(talk, conversation, show, heard=hear, decide=decide, fill=fill)
         try:
             return denials.status(carry_out(exchange, talk, said, options.id))
         except Failed as failed:
@@ -94,12 +95,32 @@ def decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable
     return decide
 
 
+def filler(is_asked: bool, talk: Talk) -> Fill:
+    """Forms of tools, on the terminal; whoever closes it declines, and so does Ctrl-C."""
+
+    def fill(form: AskedForm, pipe: int) -> Filled | None:
+        if not is_asked:
+            return None
+        if (line := _typed(form.prompt, pipe)) is None:
+            return talk.forms.decline()
+        try:
+            return talk.forms.take(line)
+        except Fault as fault:
+            return [Show("error", fault.message)]
+
+    return fill
+
+
+def _typed(prompt: str, pipe: int) -> str | None:
+    print(prompt, end="", file=sys.stderr, flush=True)
+    ready, _, _ = select.select([sys.stdin, pipe], [], [])
+    return None if pipe in ready else sys.stdin.readline() or None
+
+
 def _decided(pipe: int) -> Decision:
     """Returns the answer of the person at the terminal; whoever closes it denies, and so does Ctrl-C."""
     while True:
-        print("[y]es [n]o [a]lways: ", end="", file=sys.stderr, flush=True)
-        ready, _, _ = select.select([sys.stdin, pipe], [], [])
-        if pipe in ready or not (line := sys.stdin.readline()):
+        if (line := _typed("[y]es [n]o [a]lways: ", pipe)) is None:
             return "deny"
         try:
             reply = answer(line)

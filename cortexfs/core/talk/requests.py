@@ -63,11 +63,19 @@ class Approve(Request, frozen=True, tag="approve", kw_only=True):
     input: dict[str, Any] | None = None
 
 
+class Respond(Request, frozen=True, tag="answer", kw_only=True):
+    """`content` is what the person has filled in; without it the question is declined."""
+
+    run: str
+    question: str
+    content: dict[str, Any] | None = None
+
+
 class Ping(Request, frozen=True, tag="ping", kw_only=True):
     pass
 
 
-AnyRequest: TypeAlias = Send | Resume | Cancel | Approve | Ping
+AnyRequest: TypeAlias = Send | Resume | Cancel | Approve | Respond | Ping
 Refusal: TypeAlias = frames.Error
 
 REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyRequest)}
@@ -75,7 +83,7 @@ REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyReques
 
 class Verdict(NamedTuple):
     """The outcome of a question: the decision, the input that whoever decided put in the place of the
-    model's (if he did), and who decided, or why nobody could."""
+    model's (if he did), and who decided, or why nobody could. Of a tool's question, it is the answer."""
 
     decision: Decision
     input: dict[str, Any] | None
@@ -174,6 +182,8 @@ def _request(value: Any) -> AnyRequest:
         _check_input("input", request.input)
     elif isinstance(request, Approve) and request.input is not None:
         check_edited(request.input, request.decision)
+    elif isinstance(request, Respond) and request.content is not None:
+        check_content(request.content)
     return request
 
 
@@ -235,10 +245,16 @@ def check_edited(value: dict[str, Any], decision: Decision = "allow_once") -> No
         raise Fault("EMSGSIZE", f"input: is over {MAX_EDITED >> 10} KiB as JSON; deny the call instead")
 
 
+def check_content(value: dict[str, Any]) -> None:
+    if len(_encoder.encode(value)) > MAX_EDITED:
+        raise Fault("EMSGSIZE", f"content: is over {MAX_EDITED >> 10} KiB as JSON; say less")
+
+
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "id": _check_id,
     "run": _check_id,
     "call": _check_id,
+    "question": _check_id,
     "session": _check_session,
     "cwd": _check_cwd,
 }

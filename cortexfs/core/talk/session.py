@@ -34,7 +34,7 @@ MAX_RUNS = 50_000
 State: TypeAlias = Literal["waiting", "active", "failed", "over"]
 OUTPUT = (
     "delta", "message", "reasoning_delta", "tool_call", "tool_result", "progress", "observer", "media",
-    "usage", "approval",
+    "usage", "approval", "question",
 )  # fmt: skip
 
 # A run's state, what is logged of it, and its next state. What is not here cannot happen.
@@ -77,6 +77,7 @@ class Head(msgspec.Struct, frozen=True):
     cwd: str | None = None
     digest: str | None = None
     call: str | None = None
+    question: str | None = None
     status: frames.Status | None = None
     code: str | None = None
 
@@ -101,6 +102,7 @@ class SessionRun(msgspec.Struct):
     status: frames.Status | None = None
     code: str | None = None
     asked: dict[str, bool] = {}  # calls that need approval, and whether it was given or denied
+    questions: dict[str, bool] = {}  # those of its tools, and whether they were answered
 
 
 class AcceptedMessage(NamedTuple):
@@ -233,6 +235,8 @@ class Session:
                 self._sends[head.request] = head.run
         elif head.type == "approval" and head.call is not None:
             run.asked[head.call] = False
+        elif head.type == "question" and head.question is not None:
+            run.questions[head.question] = False
         elif head.type == "done":
             run.last, run.status, run.code = number, head.status, head.code
         return run
@@ -310,6 +314,15 @@ class Session:
         if asked[call]:
             raise Fault("EALREADY", f"call: {shown(call)} was decided already")
         asked[call] = True
+
+    def answer(self, run: str, question: str) -> None:
+        """Takes the answer to that question, in the same way."""
+        asked = self._unfinished(run).questions
+        if question not in asked:
+            raise Fault("ENOENT", f"question: the run has no question {shown(question)}")
+        if asked[question]:
+            raise Fault("EALREADY", f"question: {shown(question)} was answered already")
+        asked[question] = True
 
     def _unfinished(self, run: str) -> SessionRun:
         state = self.runs.get(run)

@@ -46,6 +46,7 @@ _clear = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
 )
 _requests: msgspec.msgpack.Decoder[hostcalls.Request] = msgspec.msgpack.Decoder(hostcalls.Request)
 _answers = msgspec.msgpack.Decoder(tuple[str, bytes])
+_tool_answers = msgspec.json.Decoder(hostcalls.ToolAnswer)
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -70,7 +71,10 @@ def _strike(frame: FrameType, event: str, argument: object) -> None:
 
 
 class Runtime(sdk.ToolRuntime):
-    """Made by the thread that will run the tool."""
+    """Made by the thread that will run the tool.
+
+    Its attributes are the call's stream, and how far its end has come, which three threads may bring about.
+    """
 
     def __init__(self, stream: socket.socket) -> None:
         super().__init__(sdk.InvocationContext(""))
@@ -85,6 +89,7 @@ class Runtime(sdk.ToolRuntime):
         self.is_worn: Callable[[], bool] = unworn
         self._state = threading.Lock()
         self._ended = self._shielded = self._late = False
+        self._answers = False
 
     # -- what the tool sees
 
@@ -119,6 +124,7 @@ class Runtime(sdk.ToolRuntime):
             seen.tool_name, seen.session_id, seen.actor, seen.source, scope
         )
         self.environ = {os.fsdecode(key): os.fsdecode(value) for key, value in call.environment.items()}
+        self._answers = call.answers
 
     def read_input(self) -> bytes:
         """All of the caller's standard input."""
@@ -143,6 +149,19 @@ class Runtime(sdk.ToolRuntime):
         if kind != wire.INPUT:
             raise Fault("EPROTO", "the daemon did not say with which input to go on")
         return _answers.decode(payload) if payload else None
+
+    def question(self, asked: hostcalls.ToolQuestion) -> hostcalls.ToolAnswer | None:
+        """Ask the person for whom the tool runs, and wait; None where nobody can be asked."""
+        if not self._answers:
+            return None
+        data = msgspec.json.encode(asked)
+        if len(data) > wire.MAX_TEXT:
+            raise Fault("EMSGSIZE", f"the question is over {wire.MAX_TEXT >> 10} KiB")
+        self.send(wire.message(wire.QUESTION, data))
+        kind, payload = self._receive()
+        if kind != wire.QUESTION:
+            raise Fault("EPROTO", "the daemon did not answer a question")
+        return _tool_answers.decode(payload)
 
     def _receive(self) -> tuple[int, bytes]:
         while not self._inbox:

@@ -1,7 +1,8 @@
-"""The questions of an MCP server to the client of a session.
+"""The questions of an MCP server: to the client of a session, or to the person for whom a call is made.
 
 Main path: the SDK's client calls one of `callbacks`. The question goes out with a number (`put`), and waits
-for `answer`, which comes by a run of its own.
+for `answer`. Of a session that comes by a run of its own. Elsewhere the call's thread puts the question to
+the daemon (`of_call`), which answers for the person, and for nobody else.
 
 Rules: a question that nobody hears, and one of a session that ends, is refused with a sentence. Nothing here
 judges an answer: who asked has a schema for it.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from mcp.client.session import ClientRequestContext
@@ -28,7 +30,9 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ValidationError
 
+from cortexfs import sdk
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import ToolQuestion
 from cortexfs.core.mcp_session import (
     ELICITATION,
     HANDSHAKE,
@@ -37,27 +41,38 @@ from cortexfs.core.mcp_session import (
     SAMPLING,
     McpSession,
     ServerAnswer,
+    ServerError,
     ServerMessage,
 )
+from cortexfs.host.call.runtime import Runtime
 
 MAX_OPEN = 100  # questions at a time
-_GONE = "the client that could be asked has gone"
+MAX_MESSAGE = 8 << 10  # characters that a person is to read
+LOOK_SECONDS = 1.0  # after which a question looks whether the call that was to ask it still goes on
+OF_CALLS = frozenset({"elicitation"})  # asked in calls that belong to no session
+_GONE = "there is nobody who could be asked now"
 R = TypeVar("R", bound=Result)
 
 
 class Asking:
     """The questions of one connection."""
 
-    def __init__(self, session: McpSession, put: Callable[[ServerMessage], bool]) -> None:
-        self._session = session
+    def __init__(
+        self,
+        session: McpSession | None,
+        put: Callable[[ServerMessage], bool],
+        is_heard: Callable[[], bool],
+    ) -> None:
+        self._can = session.can if session else OF_CALLS | {HANDSHAKE}
         self._put = put
+        self._is_heard = is_heard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[int, asyncio.Future[ServerAnswer]] = {}
         self._last = 0
 
     @property
     def answered(self) -> frozenset[str]:
-        return frozenset(QUESTIONS[each] for each in QUESTIONS if each in self._session.can)
+        return frozenset(QUESTIONS[each] for each in QUESTIONS if each in self._can)
 
     def callbacks(self) -> dict[str, Any]:
         """The arguments of the SDK's client by which it declares what can be asked."""
@@ -67,12 +82,12 @@ class Asking:
             "sampling": ("sampling_callback", self._sample),
             "roots": ("list_roots_callback", self._roots),
         }
-        return dict(asked[each] for each in asked if each in self._session.can)
+        return dict(asked[each] for each in asked if each in self._can)
 
     @property
     def mode(self) -> Literal["legacy", "auto"]:
-        """The version for a session: the newer of the protocol has no way to ask a client of the older."""
-        return "legacy" if HANDSHAKE in self._session.can else "auto"
+        """The version to try first: in the newer a server cannot ask by itself, as most that ask do."""
+        return "legacy" if HANDSHAKE in self._can else "auto"
 
     def answer(self, number: int, answer: ServerAnswer) -> None:
         """From the thread of a run."""
@@ -84,6 +99,15 @@ class Asking:
         if number not in self._open or self._loop is None:
             raise Fault("ENOENT", f"no question {number} is open")
         self._loop.call_soon_threadsafe(settle)
+
+    def of_call(self, server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> None:
+        """Have the person answer for whom this call is made. In the call's thread, which may be cancelled."""
+        answer = ServerAnswer(error=ServerError(INVALID_REQUEST, _GONE))
+        try:
+            answer = _told(server, asked, runtime)
+        finally:
+            with suppress(Fault):  # the server does not ask any more
+                self.answer(asked.id, answer)
 
     async def _elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         return await self._asked(ELICITATION, params, ElicitResult)
@@ -109,7 +133,10 @@ class Asking:
             said = params.model_dump(by_alias=True, mode="json", exclude_none=True) if params else {}
             if not self._put(ServerMessage(method, said, number)):
                 return ErrorData(code=INVALID_REQUEST, message=_GONE)
-            answer = await waiting
+            while not (await asyncio.wait([waiting], timeout=LOOK_SECONDS))[0]:
+                if not self._is_heard():
+                    return ErrorData(code=INVALID_REQUEST, message=_GONE)
+            answer = waiting.result()
         finally:
             del self._open[number]
         if answer.error is not None:
@@ -119,3 +146,20 @@ class Asking:
         except ValidationError as wrong:
             why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors())
             return ErrorData(code=INVALID_REQUEST, message=f"the client's answer is wrong: {why}"[:1000])
+
+
+def _told(server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> ServerAnswer:
+    said = asked.params
+    schema, url = said.get("requestedSchema"), said.get("url")
+    question = ToolQuestion(str(said.get("message", ""))[:MAX_MESSAGE], schema, str(url) if url else "")
+    try:
+        answer = runtime.question(question) if isinstance(runtime, Runtime) else None
+    except Fault as fault:
+        return ServerAnswer(error=ServerError(INVALID_REQUEST, fault.message))
+    if answer is None:
+        where = f"ctx chat and ctx ask with an agent, or ctx mcp call {server}, on a terminal"
+        why = f"nobody can be asked in this run of the tool; questions are answered in {where}"
+        return ServerAnswer(error=ServerError(INVALID_REQUEST, why))
+    if answer.content is None:
+        return ServerAnswer({"action": "decline"})
+    return ServerAnswer({"action": "accept"} | ({} if url else {"content": answer.content}))

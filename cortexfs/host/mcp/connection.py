@@ -5,8 +5,7 @@ Nobody who waits ends a start by leaving. `Link.call` asks a program in the tool
 is put to the connection's thread, and what comes of it is followed.
 
 Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. A session's
-client may be asked what it says that it answers (asking.py). Nobody else can be asked anything in a run, and
-servers are told so.
+client may be asked what it says that it answers, and the person of a call may be asked a form (asking.py).
 This file must never know how a tool is called in the tree.
 """
 
@@ -90,8 +89,9 @@ class Link:
         self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
-        self.asking = Asking(session, self._tell) if session else None
-        self._judge = Judge(self.asking.answered if self.asking else ())
+        self._is_session = session is not None
+        self.asking = Asking(session, self._tell, self._is_heard)
+        self._judge = Judge(self.asking.answered)
         self._pipe: Pipe | None = None
         self._direct: ClientSession | None = None
         self._closing: asyncio.Event | None = None
@@ -205,7 +205,13 @@ class Link:
         return item
 
     def _hear(self, runtime: sdk.ToolRuntime, message: ServerMessage) -> None:
-        pass_on(runtime, self.told.name, message, as_it_is=self.asking is not None)
+        if message.id and not self._is_session:
+            self.asking.of_call(self.told.name, message, runtime)
+        else:
+            pass_on(runtime, self.told.name, message, as_it_is=self._is_session)
+
+    def _is_heard(self) -> bool:
+        return bool(self._calls or self._listener or (self._pipe and self._pipe.is_busy))
 
     def _tell(self, message: ServerMessage) -> bool:
         """Give a message to a call that goes on, or to who listens; whether there is one."""
@@ -251,8 +257,7 @@ class Link:
                 items.put(None)
 
     def _refuse(self, error: BaseException, *, said: bool = False) -> None:
-        """Tell who waits for the connection that there is none, and nobody before that it is closed: the next
-        who asks would take it for one to a server without tools."""
+        """Tell who waits that there is no connection. It is closed by then, or would seem without tools."""
         if not self._opened.done():
             self.is_open = False
             self._opened.set_exception(error if said else self._failure(error))
@@ -276,38 +281,45 @@ class Link:
 
     async def _serve(self) -> None:
         assert self._closing is not None
-        self._pipe = Pipe(self.told, self._judge, self._start) if self.told.command else None
-        way = self._pipe or http.transport(self.told, self._judge, lambda: self.told.bearer)
         try:
-            asked: dict[str, Any] = {}
-            if self.asking is not None:
-                asked = {**self.asking.callbacks(), "log_level": "debug", "mode": self.asking.mode}
-            async with Client(
-                way, message_handler=self._heard, client_info=self._info, cache=None, **asked
-            ) as client:
-                self._client = client
-                tools = await self._list(client)
-                self.capabilities = self.agreed.capabilities.model_dump(exclude_none=True)
-                if self._pipe is not None:
-                    self._pipe.greeted()
-                self._start.is_over = self._judge.has_greeted = True
-                self._changed(tools)
-                self._opened.set_result(None)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._follow, client)
-                    if client.protocol_version >= "2026":
-                        tasks.start_soon(self._listen, client)
-                    if self._pipe is not None:
-                        await self._pipe.ended.wait()
-                        self.is_open = False
-                        await asyncio.sleep(0)  # the calls hear of it first
-                    else:
-                        await anyio.sleep_forever()
-                    tasks.cancel_scope.cancel()
+            try:
+                await self._use(self.asking.mode)
+            except Exception as error:  # as below
+                if self._client is not None or not failures.is_refusal(error):
+                    raise
+                self._judge = Judge(self.asking.answered)
+                await self._use("auto")  # it speaks no version with a handshake
         except Exception as error:  # the SDK raises what it likes; whoever waits for a connection is told
             self._refuse(error)
         finally:
             self._closing.set()
+
+    async def _use(self, mode: str) -> None:
+        self._pipe = Pipe(self.told, self._judge, self._start) if self.told.command else None
+        way = self._pipe or http.transport(self.told, self._judge, lambda: self.told.bearer)
+        asked = self.asking.callbacks() | {"mode": mode, "cache": None, "message_handler": self._heard}
+        if self._is_session:
+            asked["log_level"] = "debug"
+        async with Client(way, client_info=self._info, **asked) as client:
+            self._client = client
+            tools = await self._list(client)
+            self.capabilities = self.agreed.capabilities.model_dump(exclude_none=True)
+            if self._pipe is not None:
+                self._pipe.greeted()
+            self._start.is_over = self._judge.has_greeted = True
+            self._changed(tools)
+            self._opened.set_result(None)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._follow, client)
+                if client.protocol_version >= "2026":
+                    tasks.start_soon(self._listen, client)
+                if self._pipe is not None:
+                    await self._pipe.ended.wait()
+                    self.is_open = False
+                    await asyncio.sleep(0)  # the calls hear of it first
+                else:
+                    await anyio.sleep_forever()
+                tasks.cancel_scope.cancel()
 
     async def _list(self, client: Client) -> list[Tool]:
         pages = await direct.pages(client)

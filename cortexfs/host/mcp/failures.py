@@ -53,6 +53,13 @@ def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool
     return LinkFailure(said(server, "EPROTO", why))
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Returns True where a server has answered with an error of its own."""
+    if isinstance(error, BaseExceptionGroup):
+        return is_refusal(error.exceptions[0])
+    return isinstance(error, MCPError) and error.code != CONNECTION_CLOSED
+
+
 def lost(server: str, judge: Judge, *, is_program: bool) -> Fault:
     if not is_program and not judge.why:
         return said(server, "EHOSTDOWN", "cannot be reached any more")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
-from cortexfs.core.frames import Approval, Frame, Message
+from cortexfs.core.frames import Approval, Frame, Message, Question
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.talk.requests import Input, Verdict
 
@@ -64,6 +64,9 @@ class Turn(Protocol):
     async def ask(self, approval: Approval) -> Verdict:
         """Say the approval frame, wait for what is decided, and say that. Denied where nobody can be asked.
         Its `call` is one that this run has not asked about before (EPROTO)."""
+
+    async def question(self, asked: Question) -> Verdict:
+        """The same of a tool's question: the verdict's input is the person's answer, and None a refusal."""
 
 
 Driver: TypeAlias = Callable[[Turn], Awaitable[None]]

@@ -24,6 +24,7 @@ FRAMES: dict[str, frames.Frame] = {
     "media": frames.Media(attachment={}),
     "usage": frames.Usage(input_tokens=1, output_tokens=1),
     "approval": frames.Approval(call="c", name="n", input={}, effects=[], reason="x"),
+    "question": frames.Question(call="c", question="q", name="n", message="x", schema={}),
 }
 
 

@@ -125,6 +125,21 @@ def test_an_approval_is_decided_once(slow: Served) -> None:
         ]
 
 
+def test_a_question_of_a_tool_is_answered_once(slow: Served) -> None:
+    with Conversation(slow.path) as conversation:
+        stream = conversation.send("x")
+        asked = frames.Question(call="c", question="c.q1", name="t", message="who?", schema={})
+        slow.say(slow.until_active(), asked)
+        run = list(itertools.islice(stream, 3))[-1].run
+        assert run
+        with pytest.raises(Failed, match="ENOENT"):
+            conversation.answer(run, "c.q2")
+        conversation.answer(run, "c.q1", {"name": "ann"})
+        with pytest.raises(Failed, match="EALREADY"):
+            conversation.answer(run, "c.q1")
+        assert [each.content for each in slow.world.answers] == [{"name": "ann"}]
+
+
 def test_threads_share_a_conversation(server: Served) -> None:
     answers: dict[int, str] = {}
 

@@ -199,7 +199,7 @@ def test_a_question_in_an_answer_is_refused(serving: Callable[[dict[str, Any]], 
         "inputRequests": {"q": {"method": "elicitation/create", "params": form}},
     }
     keeper = serving(NEW | {"tools/list": NEW_META | listed(tool_of("asks")), "asks": asks})
-    with pytest.raises(Fault, match="Elicitation not supported"):
+    with pytest.raises(Fault, match="nobody can be asked in this run"):
         called(keeper, "asks")
 
 

@@ -274,7 +274,14 @@ def test_a_server_on_http(server: Server, keeper: Callable[..., Keeper]) -> None
     assert set(seen) == {"Bearer s"}
 
 
-@pytest.mark.parametrize("question", limits.QUESTIONS)
+FORM = {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}
+REFUSALS = limits.QUESTIONS | {
+    "elicitation/create": "nobody can be asked in this run of the tool; questions are answered in ctx chat "
+    "and ctx ask with an agent, or ctx mcp call test, on a terminal"
+}
+
+
+@pytest.mark.parametrize("question", REFUSALS)
 def test_questions_on_http_are_refused(server: Server, keeper: Callable[..., Keeper], question: str) -> None:
     # issue: "elicitation refused clearly"
     refused: list[Any] = []
@@ -290,14 +297,14 @@ def test_questions_on_http_are_refused(server: Server, keeper: Callable[..., Kee
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
         handler.end_headers()
-        say(handler, {"id": "q", "method": question, "params": {}})
+        say(handler, {"id": "q", "method": question, "params": FORM})
         assert heard.wait(60)
         say(handler, {"id": asked["id"], "result": {"content": [{"type": "text", "text": "on"}]}})
         handler.close_connection = True
 
     server.act = act
     assert call(keeper(url=url(server))).output == "on"
-    assert refused == [{"code": -32600, "message": limits.QUESTIONS[question]}]
+    assert refused == [{"code": -32600, "message": REFUSALS[question]}]
 
 
 def say(handler: _Handler, message: dict[str, Any]) -> None:

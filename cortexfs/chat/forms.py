@@ -1,0 +1,120 @@
+"""The questions of tools to a person, as forms that are filled in line by line.
+
+    forms.hear(frame)    forms.take(line)    forms.decline()    forms.settle(question)
+
+return what is to be done: requests to write, things to show. The first open form is the one that is answered.
+
+Rules: a form names the tool that asks, and what it will be sent is shown before it is. An address is never
+opened here. A question that is no form is declined.
+This file must never know terminals.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from cortexfs.chat.calls import Show
+from cortexfs.core import forms
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Question
+from cortexfs.core.safe_text import one_line
+from cortexfs.core.talk.requests import Respond, check_content
+
+MAX_SHOWN = 1000  # characters of a message, and of a value
+CONFIRM = "[y]es [n]o: "
+Filled: TypeAlias = list[Show | Respond]
+
+
+class AskedForm:
+    """A question, as far as it is answered. EINVAL where it is none that a person could answer."""
+
+    def __init__(self, asked: Question) -> None:
+        self.asked = asked
+        self._left = forms.fields(asked.schema) if isinstance(asked.schema, dict) else []
+        self._values: dict[str, Any] = {}
+        if not isinstance(asked.schema, dict) and not (asked.url or "").startswith(("https://", "http://")):
+            raise Fault("EINVAL", f"{one_line(asked.name)} asks for neither a form nor an address")
+
+    @property
+    def prompt(self) -> str:
+        return self._left[0].prompt if self._left else CONFIRM
+
+    def begun(self) -> list[Show]:
+        message = one_line(self.asked.message[:MAX_SHOWN])
+        return [Show("question", f"{one_line(self.asked.name)} asks: {message}"), *self._step()]
+
+    def _step(self) -> list[Show]:
+        if self._left:
+            return [Show("note", line) for line in self._left[0].listing]
+        if self.asked.url:
+            return [Show("code", f"  {one_line(self.asked.url)}"), Show("question", "Will you open it?")]
+        said = [
+            Show("code", f"  {one_line(name)}: {one_line(str(value))[:MAX_SHOWN]}")
+            for name, value in self._values.items()
+        ]
+        return [*said, Show("question", f"Send this to {one_line(self.asked.name)}?")]
+
+    def take(self, line: str) -> list[Show] | Respond:
+        """The next step, or the answer; EINVAL where the line is none."""
+        if not self._left:
+            return self._confirmed(line)
+        field = self._left[0]
+        if (value := field.read(line)) is not None:
+            self._values[field.name] = value
+        del self._left[0]
+        return self._step()
+
+    def _confirmed(self, line: str) -> Respond:
+        if (word := line.strip().lower()) not in ("y", "yes", "n", "no"):
+            raise Fault("EINVAL", "answer y (yes) or n (no)")
+        if word in ("n", "no"):
+            return self.declined
+        check_content(self._values)
+        return Respond(run=self.asked.run or "", question=self.asked.question, content=self._values)
+
+    @property
+    def declined(self) -> Respond:
+        return Respond(run=self.asked.run or "", question=self.asked.question)
+
+
+class OpenForms:
+    def __init__(self) -> None:
+        self._open: dict[str, AskedForm] = {}
+
+    @property
+    def first(self) -> AskedForm | None:
+        return next(iter(self._open.values()), None)
+
+    def hear(self, asked: Question) -> Filled:
+        try:
+            form = AskedForm(asked)
+        except Fault as fault:
+            declined = Respond(run=asked.run or "", question=asked.question)
+            return [Show("error", f"declined: {fault.message}"), declined]
+        self._open[asked.question] = form
+        return [*form.begun()] if form is self.first else []
+
+    def take(self, line: str) -> Filled:
+        """For the first: the value of its field, or the last word."""
+        assert self.first is not None
+        said = self.first.take(line)
+        return self._answered(said, "sent") if isinstance(said, Respond) else [*said]
+
+    def decline(self) -> Filled:
+        assert self.first is not None
+        return self._answered(self.first.declined, "")
+
+    def _answered(self, answer: Respond, how: str) -> Filled:
+        told = Show("note", how if answer.content is not None else "declined")
+        return [told, answer, *self.settle(answer.question)]
+
+    def settle(self, question: str) -> Filled:
+        """It need not be answered any more; the next one stands first, if it did."""
+        was_first = self.first is not None and self.first.asked.question == question
+        self._open.pop(question, None)
+        return [*self.first.begun()] if was_first and self.first else []
+
+    def over(self, run: str | None = None) -> None:
+        """That run asks nothing any more; nor does any, where none is named."""
+        left = {id_: form for id_, form in self._open.items() if run and form.asked.run != run}
+        self._open = left
