@@ -138,7 +138,7 @@ class Played:
         return None
 
     async def call(
-        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.CallRequest, say: Any
+        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.CallRequest, say: Any, ask: Any
     ) -> CallOutcome:
         self.ran += 1
         return CallOutcome(await self._output())
