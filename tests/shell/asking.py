@@ -11,7 +11,7 @@ import trio
 
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress, Question
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input, Verdict
@@ -59,6 +59,9 @@ class Turn:
     async def settled(self) -> None: ...
 
     async def ask(self, approval: Approval) -> Verdict:
+        raise NotImplementedError
+
+    async def question(self, asked: Question) -> Verdict:
         raise NotImplementedError
 
     @property

@@ -12,7 +12,7 @@ import trio.testing
 
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Question, Usage
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.talk.requests import Decision, Input, Verdict
@@ -51,6 +51,9 @@ class Said:
     async def ask(self, approval: Approval) -> Verdict:
         await self.say(approval)
         return Verdict(self.decision, self.edited, "as the test says")
+
+    async def question(self, asked: Question) -> Verdict:
+        raise NotImplementedError
 
     @property
     def output(self) -> str:

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Message
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Question
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
 from cortexfs.core.starts import ENGINE
@@ -58,6 +58,9 @@ class Turn:
     async def settled(self) -> None: ...
 
     async def ask(self, approval: Approval) -> Verdict:
+        raise AssertionError
+
+    async def question(self, asked: Question) -> Verdict:
         raise AssertionError
 
     @property
