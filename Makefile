@@ -63,7 +63,7 @@ PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/
 	$(sort $(wildcard tests/shell/host/test_*plugins.py tests/shell/host/test_native*.py \
 	$(addprefix tests/mounted/test_,*plugin*.py esm*.py manifestjson*.py mcp*.py)))
 
-MCP_TESTS := tests/mounted/test_conformance_mcp.py
+MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_servers.py published_clients.py)
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
@@ -75,7 +75,7 @@ test-plugins: .venv/.local test-packages
 	@$(TESTS) $(PLUGIN_TESTS)
 	@.ci/running .venv/.running
 
-test-mcp: .venv/.local test-packages build/nodejs
+test-mcp: .venv/.local test-packages build/nodejs build/published build/langchain
 	@.ci/running >.venv/.running
 	@$(TESTS) $(MCP_TESTS)
 	@.ci/running .venv/.running
@@ -94,6 +94,12 @@ build/web: tests/web.lock | .venv/.pins
 build/nodejs: tests/nodejs.lock | .venv/.pins
 	@mkdir -p $@
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
+	@touch $@
+
+# Servers and clients of MCP that others have published, in environments of their own.
+build/published build/langchain: build/%: tests/%.lock | .venv/.pins
+	@python=$$(.ci/interpreter $(PYTHON)) && $$python -m venv $@
+	@$@/bin/pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # The order of the files: lanes take the longest first.

