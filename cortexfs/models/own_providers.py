@@ -35,6 +35,7 @@ from cortexfs.models.exchange import listing_request
 from cortexfs.models.exchange.as_user import AsUser
 from cortexfs.models.exchange.sources import ModelSource, served
 from cortexfs.models.providers import provider as files
+from cortexfs.models.providers.abilities import KeptAbilities
 from cortexfs.models.providers.files import Providers, check_name
 from cortexfs.models.providers.listing import ListedModel
 from cortexfs.models.providers.offered import about, model_rows
@@ -83,6 +84,7 @@ class OwnProviders:
     ) -> None:
         """`taken` are the names of everybody's providers; `changed` shows what `load` finds."""
         self._folder = state / FOLDER
+        self._abilities = KeptAbilities(state)  # everybody's
         self._as_user = as_user
         self._taken = taken
         self._changed = changed
@@ -112,7 +114,7 @@ class OwnProviders:
 
     def _of(self, uid: int) -> tuple[Providers, Secrets]:
         folder = self._folder / str(uid)
-        return Providers(folder, folder), Secrets(folder)
+        return Providers(folder, folder, self._abilities), Secrets(folder)
 
     async def answer(self, turn: Turn) -> None:
         """The driver of `.own`."""

@@ -58,6 +58,20 @@ VERBS = {
         ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b",),
         "add a GGUF file as a model that runs on this machine",
     ),
+    "abilities": Command(
+        "model.abilities.run",
+        (
+            *MOUNTED,
+            arg("model", "MODEL", "only those with this in their name", nargs="?"),
+            arg("--renew", "SOURCE", "make it anew, of litellm's list or its wheel: a file or an address"),
+            JSON,
+        ),
+        (
+            "pip download --no-deps litellm && ctx provider abilities --renew litellm-*.whl",
+            "ctx provider abilities gpt-4o",
+        ),
+        "say what models can, where their providers do not, or renew the table that says it",
+    ),
     "remove": Command(
         "model.provider.remove",
         (*MOUNTED, NAME),

@@ -136,7 +136,9 @@ def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[
     with progress.shown(f"asking models of {name} to call a tool"):
         from cortexfs.models.exchange import tool_probe  # only those who ask a provider pay for it
 
-        able = tool_probe.able(provider, key, found)
+        every = place.providers.abilities.table().offers(name, provider, found)
+        unsaid = [offer.known for offer in every if offer.declared.cap is None]
+        able = tool_probe.able(provider, key, unsaid)
     found = tool_probe.completed(found, able)
     place.keep(name, provider, found)
     return found, able

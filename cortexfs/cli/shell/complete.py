@@ -128,7 +128,8 @@ def _providers(current: str, root: str | None) -> list[str]:
 
     if (point := own.root_of(root)) is not None:
         return own.names(point)
-    return list(Providers(*reversed(places_at(root))).load().providers)
+    where = places_at(root)
+    return list(Providers(where.config, where.state).load().providers)
 
 
 def _servers(current: str, root: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
     <config>/providers/NAME.toml       the provider (models/providers/provider.py)
     <state>/providers/NAME.json        what it listed last
+    <state>/abilities.json             what is known of models beside that (abilities.py)
 
 Rules: a file that is wrong is a sentence in `broken`, and the others work. What is written is there as a
 whole or not at all. These calls block: in the daemon they belong in a thread.
@@ -18,6 +19,7 @@ import msgspec
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.models.providers import provider as files
+from cortexfs.models.providers.abilities import KeptAbilities
 from cortexfs.models.providers.listing import ListedModel, Listing
 from cortexfs.models.providers.provider import DeclaredModel, Provider
 from cortexfs.state import believed, no_links, whole_files
@@ -39,7 +41,9 @@ class ProviderFiles(NamedTuple):
 class Providers:
     """Those of one configuration and one state."""
 
-    def __init__(self, config: Path, state: Path) -> None:
+    def __init__(self, config: Path, state: Path, abilities: KeptAbilities | None = None) -> None:
+        """`abilities` are those of the state, unless others are given."""
+        self.abilities = abilities or KeptAbilities(state)
         self._folder = config / FOLDER
         self._state, self._listings = state, state / FOLDER
 

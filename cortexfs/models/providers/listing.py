@@ -157,6 +157,12 @@ class ProviderModel(NamedTuple):
     provider: str
     declared: DeclaredModel
     listed: ListedModel | None
+    is_known: bool = False  # to the table of abilities, by which `listed` is completed
+
+    @property
+    def known(self) -> ListedModel:
+        """As it is listed, or with nothing known of it."""
+        return self.listed or ListedModel(self.declared.id)
 
 
 def offers(name: str, provider: Provider, listed: Iterable[ListedModel]) -> list[ProviderModel]:
@@ -178,7 +184,7 @@ def _offers(name: str, provider: Provider, listed: Mapping[str, ListedModel]) ->
 
 def object_of(offer: ProviderModel, provider: Provider, registered: float, has_key: bool) -> Object:
     """The object of a model that a provider has."""
-    declared, listed = offer.declared, offer.listed or ListedModel(offer.declared.id)
+    declared, listed = offer.declared, offer.known
     limit = declared.limit or listed.limit
     extra = {
         "id": declared.id,
@@ -202,11 +208,11 @@ def object_of(offer: ProviderModel, provider: Provider, registered: float, has_k
 
 
 def cap(offer: ProviderModel, provider: Provider) -> tuple[str, ...]:
-    """Returns its abilities, as the file says, else as its listing does."""
+    """Returns its abilities, as the file says, else as its listing and the table do."""
     if offer.declared.cap is not None:
         return offer.declared.cap
-    told = (offer.listed.cap if offer.listed else ()) or BASIC
-    added = provider.tools and "chat" in told and NATIVE not in told
+    told = offer.known.cap or BASIC
+    added = provider.tools and not offer.is_known and "chat" in told and NATIVE not in told
     return (*told, NATIVE) if added else told
 
 

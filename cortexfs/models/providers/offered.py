@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.listing import ProviderModel, cap, offers
+from cortexfs.models.providers.listing import ProviderModel, cap
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets
 
@@ -40,7 +40,7 @@ def model_rows(name: str, provider: Provider, files: Providers) -> list[dict[str
         {
             "model": offer.name,
             "id": offer.declared.id,
-            "limit": offer.declared.limit or (offer.listed and offer.listed.limit),
+            "limit": offer.declared.limit or offer.known.limit,
             "cap": list(cap(offer, provider)),
         }
         for offer in by(name, provider, files)
@@ -48,6 +48,6 @@ def model_rows(name: str, provider: Provider, files: Providers) -> list[dict[str
 
 
 def by(name: str, provider: Provider, files: Providers) -> list[ProviderModel]:
-    """Returns the models of a provider."""
+    """Returns the models of a provider, with what the table of abilities knows of them."""
     listing = files.listing(name, provider) if provider.listed else None
-    return offers(name, provider, listing.models if listing else ())
+    return files.abilities.table().offers(name, provider, listing.models if listing else ())

@@ -1,0 +1,74 @@
+"""`ctx provider abilities`: the table of what models can, for those whose providers do not say it.
+
+Rules: nothing is fetched unless an address is named with --renew. A running daemon follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from cortexfs.cli import output, progress, reload
+from cortexfs.cli.model import own
+from cortexfs.cli.model.provider import ProviderFolder
+from cortexfs.core.errors import EXIT_OK, Fault, os_faults
+from cortexfs.models.providers import abilities
+from cortexfs.models.providers.abilities import MAX_SOURCE, AbilityTable
+from cortexfs.state import directories
+
+SECONDS = 300.0
+
+
+def run(options: argparse.Namespace) -> int:
+    place = ProviderFolder(options)
+    if options.renew:
+        return _renew(options, place)
+    table = place.providers.abilities.table()
+    if not table.models:
+        output.say("there is no table; see: ctx provider abilities --help")
+        return EXIT_OK
+    part = (options.model or "").lower()
+    rows = {name: known for name, known in sorted(table.models.items()) if part in name.lower()}
+    if options.json:
+        told = [{"model": name, "limit": known.limit, "cap": known.cap} for name, known in rows.items()]
+        output.emit({"source": table.source, "time": table.time, "models": told})
+    elif options.model:
+        cells = [(name, str(known.limit or "unknown"), " ".join(known.cap)) for name, known in rows.items()]
+        output.table(("model", "limit", "cap"), cells)
+    else:
+        print(_about(table))
+    return EXIT_OK
+
+
+def _renew(options: argparse.Namespace, place: ProviderFolder) -> int:
+    if root := own.root_of(options.root):
+        raise Fault("EACCES", f"the table of {root} is root's; let root renew it")
+    with progress.shown(f"reading {options.renew}"):
+        table = abilities.read(_source(options.renew), options.renew, time.time())
+    directories.create(place.where)
+    place.providers.abilities.keep(table)
+    output.say(f"{_about(table)}; {reload.told(options.root)}")
+    return EXIT_OK
+
+
+def _about(table: AbilityTable) -> str:
+    when = time.strftime("%Y-%m-%d", time.localtime(table.time))
+    return f"{len(table.models):,} models, of {table.source}, {when}"
+
+
+def _source(named: str) -> bytes:
+    if named.lower().startswith(("http://", "https://")):
+        from cortexfs.net import web  # only an address pays for it
+
+        return web.download(named, MAX_SOURCE, SECONDS)
+    path = Path(os.path.expanduser(named))
+    with os_faults(f"{path} cannot be read"):
+        if not path.is_file():
+            raise Fault("EINVAL", f"{path} is no regular file; name litellm's list of models, or its wheel")
+        with path.open("rb") as file:
+            data = file.read(MAX_SOURCE + 1)
+    if len(data) > MAX_SOURCE:
+        raise Fault("EMSGSIZE", f"{path} is over {MAX_SOURCE >> 20} MiB, which no list of models is")
+    return data

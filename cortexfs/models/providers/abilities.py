@@ -1,0 +1,143 @@
+"""What models can, where their providers do not say it: a table that others keep, made anew by a command.
+
+    <state>/abilities.json      what `ctx provider abilities --renew` has read of a source
+    kept.table().offers(...)    a provider's models, with what the table knows of them
+
+The source is litellm's list of models (model_prices_and_context_window.json), as it is or in a wheel that has
+it. Its keys are ids, or PROVIDER/ID with litellm's own names of providers.
+
+Rules: a source is a stranger's word: bounded, and rows that cannot be read are left out. A provider's listing
+counts more. This file must never know where a source comes from.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from cortexfs.core.errors import Fault
+from cortexfs.models.providers.listing import BASIC, MAX_LIMIT, NATIVE, ListedModel, ProviderModel, offers
+from cortexfs.models.providers.provider import Provider
+from cortexfs.state import believed, whole_files
+
+FILE = "abilities.json"
+MAX_SOURCE = 96 << 20  # a wheel of litellm has 42 MiB
+MAX_LIST = 32 << 20  # its list 4
+MAX_TABLE = 16 << 20
+MAX_MODELS = 50_000
+MAX_ID = 512
+_LIST = "model_prices"  # how the list's name begins in a wheel
+# What it calls an ability, and our word for it.
+_ABILITIES = {
+    "supports_function_calling": NATIVE,
+    "supports_vision": "vision",
+    "supports_pdf_input": "pdf_input",
+    "supports_audio_input": "audio_input",
+    "supports_response_schema": "json_schema",
+    "supports_reasoning": "reasoning",
+}
+_MODES = {"chat": BASIC, "responses": BASIC, "embedding": ("embedding",), "rerank": ("rerank",)}
+# Providers that are known by name, and are called something else there.
+_CALLED = {"google": "gemini", "together": "together_ai", "fireworks": "fireworks_ai", "qwen": "dashscope"}
+
+
+class KnownModel(msgspec.Struct, frozen=True, omit_defaults=True):
+    cap: tuple[str, ...]
+    limit: int | None = None
+
+
+class AbilityTable(msgspec.Struct, frozen=True):
+    source: str = ""
+    time: float = 0
+    models: dict[str, KnownModel] = {}
+
+    def of(self, provider: str, id_: str) -> KnownModel | None:
+        return self.models.get(f"{_CALLED.get(provider, provider)}/{id_}") or self.models.get(id_)
+
+    def offers(self, name: str, provider: Provider, listed: Iterable[ListedModel]) -> list[ProviderModel]:
+        """Returns the models of a provider, with what their listing does not tell of them."""
+        return [self._completed(offer, provider.tools) for offer in offers(name, provider, listed)]
+
+    def _completed(self, offer: ProviderModel, says_little: bool) -> ProviderModel:
+        """`says_little`: where listings of the provider tell abilities, they do not tell of tools."""
+        listed = offer.known
+        if (known := self.of(offer.provider, listed.id)) is None:
+            return offer
+        cap = listed.cap
+        if cap == BASIC:
+            cap = known.cap
+        elif says_little:
+            cap = tuple(dict.fromkeys((*cap, *known.cap)))
+        limit = listed.limit or known.limit
+        return offer._replace(listed=replace(listed, limit=limit, cap=cap), is_known=True)
+
+
+class KeptAbilities:
+    """The table of a state directory, read anew when it has changed. Blocks."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / FILE
+        self._seen: tuple[int, ...] = ()
+        self._table = AbilityTable()
+
+    def table(self) -> AbilityTable:
+        """Without a table that can be read, one that knows nothing: it can be had again."""
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if seen != self._seen:
+                self._table = msgspec.json.decode(believed.read(self._path, MAX_TABLE), type=AbilityTable)
+                self._seen = seen
+        except (OSError, Fault, msgspec.MsgspecError, UnicodeDecodeError):
+            self._seen, self._table = (), AbilityTable()
+        return self._table
+
+    def keep(self, table: AbilityTable) -> None:
+        whole_files.replace(self._path, [msgspec.json.encode(table)], 0o644)
+
+
+def read(data: bytes, source: str, time: float) -> AbilityTable:
+    """Returns the table that a source makes; EINVAL where it is none."""
+    try:
+        rows = msgspec.json.decode(_list_of(data), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        rows = {}
+    if len(rows) > MAX_MODELS:
+        raise Fault("EMSGSIZE", f"{source} has over {MAX_MODELS:,} models")
+    models = {name: known for name, row in rows.items() if len(name) <= MAX_ID and (known := _known(row))}
+    if not models:
+        raise Fault("EINVAL", f"{source} is no list of models as litellm has it, and no wheel with one")
+    return AbilityTable(source, time, models)
+
+
+def _list_of(data: bytes) -> bytes:
+    if not data.startswith(b"PK"):
+        return data
+    import zipfile  # only a wheel pays for them
+    import zlib
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+            for entry in wheel.infolist():
+                if entry.filename.rpartition("/")[2].startswith(_LIST):
+                    with wheel.open(entry) as file:
+                        return file.read(MAX_LIST)
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError):
+        pass  # damaged, or packed as Python cannot unpack it
+    return b""
+
+
+def _known(row: Any) -> KnownModel | None:
+    mode = row.get("mode") if isinstance(row, dict) else None
+    basic = _MODES.get(mode) if isinstance(mode, str) else None
+    if basic is None:
+        return None
+    words = [word for key, word in _ABILITIES.items() if row.get(key) is True]
+    limit = row.get("max_input_tokens")
+    is_limit = type(limit) is int and 0 < limit <= MAX_LIMIT
+    return KnownModel((*basic, *words) if basic == BASIC else basic, limit if is_limit else None)
