@@ -1,4 +1,4 @@
-"""`ctx provider abilities`: the table of what models can, for those whose providers do not say it.
+"""`ctx provider abilities`: the table of what models can, for those whose providers do not tell.
 
 Rules: nothing is fetched unless an address is named with --renew. A running daemon follows.
 """

@@ -1,4 +1,4 @@
-"""What models can, where their providers do not say it: a table that others keep, made anew by a command.
+"""The abilities of models whose providers do not tell them: a table of others, made anew by a command.
 
     <state>/abilities.json      what `ctx provider abilities --renew` has read of a source
     kept.table().offers(...)    a provider's models, with what the table knows of them
