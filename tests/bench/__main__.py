@@ -295,6 +295,7 @@ def mcp_servers(python: Path) -> Iterator[Row]:
     with mounted(python) as ctx:
         plain = mcp.through_the_mount(ctx, "plain", mcp.PLAIN)
         official = mcp.through_the_mount(ctx, "official", mcp.OFFICIAL)
+        offered, as_it_is = mcp.served(ctx, "plain", mcp.PLAIN)
     what = "a tool of an MCP server over stdio"
     yield from through(plain, what, "the server is started")
     bare = mcp.alone(mcp.PLAIN)
@@ -302,6 +303,9 @@ def mcp_servers(python: Path) -> Iterator[Row]:
     yield below(over, (plain.first - bare.first) / 1e3, "s", 0.35)
     yield fact("the same over bare pipes", bare.first, "ms")
     yield fact("the server's own time for it", bare.call, "ms")
+    for how, serve in (("ctx mcp serve", offered), ("ctx mcp serve --server", as_it_is)):
+        yield below(f"{how}, from its start to its answer to initialize", serve.greeted / 1e3, "s", 0.5)
+        yield below(f"{how}: what it adds to a call, spawn to exit", serve.call - plain.took, "ms", 1)
     peer = mcp.a_client_for_each(mcp.PLAIN)
     yield fact("an MCP client in Python that is started for the call, and its server", peer, "ms")
     yield fact(f"{what}, an official one in Python, spawn to exit", official.took, "ms")

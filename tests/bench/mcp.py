@@ -63,14 +63,26 @@ def a_client_for_each(asked: Asked) -> float:
 class Bare(NamedTuple):
     """ms: the server's own time, of somebody at the other end of its pipes."""
 
+    greeted: float  # from its start to the answer to initialize
     first: float  # from its start to the answer to a first call, after its tools were listed
     call: float
 
 
-def alone(asked: Asked) -> Bare:
+def served(ctx: Ctx, name: str, asked: Asked) -> tuple[Bare, Bare]:
+    """The same of `ctx mcp serve`, with this server's tool beside all others, and as that server."""
+    words = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "mcp", "serve"]
+    plain = asked._replace(server=words, tool=f"{name}_{asked.tool}")
+    return alone(plain, ctx.environ), alone(asked._replace(server=[*words, "--server", name]), ctx.environ)
+
+
+def alone(asked: Asked, environ: dict[str, str] | None = None) -> Bare:
     began = time.perf_counter()
     with subprocess.Popen(
-        asked.server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        asked.server,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environ,
     ) as server:
         to, said = server.stdin, server.stdout
         assert to is not None
@@ -80,13 +92,16 @@ def alone(asked: Asked) -> Bare:
             question = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
             to.write(json.dumps(question).encode() + b"\n")
             to.flush()
-            assert "result" in json.loads(said.readline())
+            while "id" not in (answer := json.loads(said.readline())):
+                pass  # a note
+            assert "result" in answer
 
         who = {"name": "bench", "version": "1"}
         ask(0, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
+        greeted = (time.perf_counter() - began) * 1e3
         to.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
         ask(1, "tools/list")
         call = partial(ask, 2, "tools/call", name=asked.tool, arguments=asked.input)
         call()
         first = (time.perf_counter() - began) * 1e3
-        return Bare(first, measure.per_call(call, ROUNDS) / 1e3)
+        return Bare(greeted, first, measure.per_call(call, ROUNDS) / 1e3)
