@@ -54,7 +54,16 @@ class EventParser:
         rest = lines.pop()
         if data.endswith(b"\r"):  # half of a CRLF, perhaps: the line waits for what comes next
             rest = lines.pop() + b"\r"
-        events = [event for line in lines if (event := self._line(line))]
+        events = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._add(line[5:])
+            elif line:
+                self._field(*line.partition(b":"))
+            else:
+                if self._data:
+                    events.append(ServerEvent(self._name, b"\n".join(self._data)))
+                self._name, self._data, self._size = "", [], 0
         self._keep(rest)
         return events
 
@@ -63,19 +72,13 @@ class EventParser:
         if len(rest) + self._size > MAX_EVENT:
             raise Fault("EREMOTEIO", f"an event of the stream is over {MAX_EVENT >> 20} MiB")
 
-    def _line(self, line: bytes) -> ServerEvent | None:
-        if not line:
-            return self._end()
-        field, _, value = line.partition(b":")
+    def _add(self, value: bytes) -> None:
         value = value.removeprefix(b" ")
-        if field == b"data":
-            self._data.append(value)
-            self._size += len(value)
-        elif field == b"event":
-            self._name = value.decode("utf-8", "replace")
-        return None
+        self._data.append(value)
+        self._size += len(value)
 
-    def _end(self) -> ServerEvent | None:
-        name, data = self._name, self._data
-        self._name, self._data, self._size = "", [], 0
-        return ServerEvent(name, b"\n".join(data)) if data else None
+    def _field(self, name: bytes, _: bytes, value: bytes) -> None:
+        if name == b"data":
+            self._add(value)
+        elif name == b"event":
+            self._name = value.removeprefix(b" ").decode("utf-8", "replace")

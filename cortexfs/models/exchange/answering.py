@@ -17,6 +17,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -143,6 +144,7 @@ class Attempts:
                 async with AsyncExitStack() as stack:
                     response = await stack.enter_async_context(self._clients.stream(endpoint, settings, body))
                     stack.enter_context(PACE.stream())
+                    response.before_wait = partial(self._allow, patience)
                     while data := await response.receive():
                         await self._heard(parser.feed(data), reader, patience)
                         if reader.enough:
@@ -172,8 +174,12 @@ class Attempts:
         finally:  # what was said before an event that is wrong was said
             if frames:
                 self._said = True
-                patience.deadline = math.inf
+                if patience.deadline != math.inf:
+                    patience.deadline = math.inf
                 await self._turn.say(*frames)
+
+    def _allow(self, patience: trio.CancelScope) -> None:
+        """The provider is waited for now, which it was not while it had said more than was read."""
         if self._said:
             patience.deadline = trio.current_time() + self._source.silence
 

@@ -17,6 +17,7 @@ import os
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from ipaddress import ip_address
@@ -69,6 +70,7 @@ class HttpConnection:
         self._own = own
         self._http = h11.Connection(h11.CLIENT)
         self._ended = self._served = False
+        self.before_wait: Callable[[], None] | None = None  # the rest of its answer may be late
         self.status = 0
         self.headers: dict[str, str] = {}
 
@@ -134,14 +136,20 @@ class HttpConnection:
     async def _more(self) -> bytes:
         """Bytes that are here already cost no turn of the loop: whoever reads many of them takes turns."""
         if self._stream is not self._plain:
+            self._note_wait()
             return bytes(await self._stream.receive_some(CHUNK))
         while True:
             try:
                 return self._socket.recv(CHUNK)
             except BlockingIOError:
+                self._note_wait()
                 await trio.lowlevel.wait_readable(self._socket)
             except OSError:
                 raise trio.BrokenResourceError from None
+
+    def _note_wait(self) -> None:
+        if self.before_wait is not None:
+            self.before_wait()
 
     def is_over(self) -> bool:
         """Returns True when another request may follow, which `again` makes way for."""
@@ -157,7 +165,7 @@ class HttpConnection:
         if looked.poll(0) or self._http.trailing_data[0]:
             return False
         self._http.start_next_cycle()
-        self._served = True
+        self._served, self.before_wait = True, None
         return True
 
 

@@ -5,7 +5,8 @@ came or ten. A few streams are passed on delta by delta, at once. Many would tak
 200 at 25 deltas a second took 91 % of a core, and calls waited 150 ms. So each of them rests after an event,
 longer the more there are. What comes meanwhile waits in its socket.
 
-Rules: a rest is no more than a person notices, and no stream rests while there are few.
+Rules: a rest is no more than a person notices, and no stream rests while there are few. Those that rest wait
+for one clock, which ticks while there are any: a sleep of its own costs Trio more than the event does.
 This file must never know what streams are of.
 """
 
@@ -20,6 +21,7 @@ import trio
 FEW = 8
 SHARE = 0.0006  # seconds of rest for each stream that there is: less than half of a core for all of them
 LONGEST = 0.25  # seconds, on average
+TICK = 0.01  # seconds, of the clock by which they rest
 
 
 class Pace:
@@ -27,6 +29,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._streams = 0
+        self._resting: dict[int, trio.lowlevel.ParkingLot] = {}  # by the tick at which they go on
 
     @contextmanager
     def stream(self) -> Iterator[None]:
@@ -48,7 +51,29 @@ class Pace:
             await trio.lowlevel.checkpoint()
         else:
             # Not all for as long: those that were woken together would be woken together for ever.
-            await trio.sleep(seconds * random.uniform(0.5, 1.5))
+            await self._until(_tick(seconds * random.uniform(0.5, 1.5)))
+
+    async def _until(self, tick: int) -> None:
+        if not self._resting:
+            trio.lowlevel.spawn_system_task(self._wake)
+        if tick not in self._resting:
+            self._resting[tick] = trio.lowlevel.ParkingLot()
+        await self._resting[tick].park()
+
+    async def _wake(self) -> None:
+        """Until none rests."""
+        try:
+            while self._resting:
+                await trio.sleep(TICK)
+                now = _tick(0.0)
+                for tick in [tick for tick in self._resting if tick <= now]:
+                    self._resting.pop(tick).unpark_all()
+        finally:  # the loop ends, with all who might rest
+            self._resting.clear()
+
+
+def _tick(later: float) -> int:
+    return int((trio.current_time() + later) / TICK)
 
 
 PACE = Pace()  # of this process, which has one thread for all of them
