@@ -120,8 +120,9 @@ class Holders:
             if len(self._held) >= MAX_HELD:
                 why = f"something goes on in {MAX_HELD} sessions; wait until one of them is over"
                 raise Fault("EAGAIN", why)
-            await self._nursery.start(self._hold, address)
-            return self._held[address]
+            held = await self._nursery.start(self._hold, address)
+            assert isinstance(held, HeldSession)
+            return held
 
     async def find(self, address: SessionAddress) -> None:
         """Hold this session if something goes on in it."""
@@ -130,7 +131,7 @@ class Holders:
             if held.is_over:
                 held.scope.cancel()
 
-    async def _hold(self, address: SessionAddress, task_status: trio.TaskStatus[None]) -> None:
+    async def _hold(self, address: SessionAddress, task_status: trio.TaskStatus[HeldSession]) -> None:
         held, telling = HeldSession(address, self._tell), Telling(self._place, address)
         try:
             async with opened(self._place, address.object) as held.line:
@@ -140,7 +141,8 @@ class Holders:
                 follow = Resume(session=address.session, scope=address.scope, after=last, id="page")
                 await held.line.say(follow)
                 self._held[address] = held
-                task_status.started()
+                self._tell()
+                task_status.started(held)
                 with held.scope:
                     async for found in held.line.heard():
                         await self._hear(held, telling, found)

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from tests.mounted.ctx_mount import Ctx
 from tests.mounted.talking import SCRIPT, history, said, talk, types
 from tests.waiting import until
+from tests.web.acting import ECHO, answer, go, log, play, say
 from tests.web.browsing import Tab, WebProcess, opened
-
-ECHO = "model/debug/echo"
-
-
-def go(tab: Tab, page: WebProcess, object_: str, session: str) -> None:
-    """Open a conversation, and wait until it is there."""
-    tab.get_by_role("link", name="Talk", exact=True).wait_for()
-    tab.goto(f"{page.url}#/talk/private/{object_.replace('/', '%2F')}/{session}")
-    tab.get_by_role("heading", name=session).wait_for()
-
-
-def say(tab: Tab, text: str) -> None:
-    tab.get_by_role("textbox", name="Message").fill(text)
-    tab.get_by_role("button", name="Send").click()
-
-
-def play(tab: Tab, *steps: dict[str, Any]) -> None:
-    """A message for debug/script."""
-    say(tab, json.dumps(steps))
-
-
-def log(tab: Tab) -> Any:
-    return tab.get_by_role("log", name="Conversation")
-
-
-def answer(tab: Tab) -> Any:
-    return log(tab).get_by_role("article", name="Answer")
 
 
 def test_a_person_asks_and_sees_the_answer(tab: Tab, page: WebProcess, ctx: Ctx) -> None:

@@ -1,9 +1,10 @@
 // What waits to be decided: each question with all that it is about, and the answers to it.
 
-import { post } from "./api.js";
+import { get, post } from "./api.js";
 import { button, h, show, written } from "./dom.js";
 import { addressed } from "./lists.js";
 
+const LOOK = 5000;  // ms between two looks at what goes on elsewhere, while somebody sees this part
 let latest = { asked: [], active: [] };
 const watching = new Set();
 
@@ -99,6 +100,11 @@ export async function approvals(place, words, { signal, say }) {
   watching.add(look);
   signal.addEventListener("abort", () => watching.delete(look));
   look(latest);
+  // What a terminal began is found by a look at the sessions, and then followed.
+  const find = () => document.hidden || get("/api/sessions", null, signal).catch(() => null);
+  const timer = setInterval(find, LOOK);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  find();
 }
 
 /** The questions of one session, as they come and go. */

@@ -83,10 +83,19 @@ function inbox(links) {
   };
   channel.postMessage("latest?");
   navigator.locks.request("inbox", () => follow("/api/inbox", () => null, (found) => {
+    const before = latest?.asked.length || 0;
     latest = found.at(-1);
+    if (latest.asked.length > before) ring(latest.asked.at(-1));
     hear(latest);
     channel.postMessage(latest);
   }, new AbortController().signal));
+}
+
+/** Tells a person who looks elsewhere, if they have allowed it. */
+function ring(asked) {
+  if (!window.Notification || Notification.permission !== "granted" || document.hasFocus()) return;
+  const told = new Notification(`Allow ${asked.name}?`, { body: `${asked.object} ${asked.session}`, tag: asked.call });
+  told.onclick = () => { window.focus(); location.hash = "#/approvals"; };
 }
 
 async function begin() {

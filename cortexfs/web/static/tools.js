@@ -5,6 +5,7 @@ import { button, h, show } from "./dom.js";
 import { addressed } from "./lists.js";
 
 const bare = (object) => object.replace(/^home\/\d+\//, "").replace(/^tool\//, "");
+const MOST = 1 << 20;  // characters of output that the page keeps
 let numbers = 0;
 
 /** A part of a form: its element, and the value that it has now; undefined where it is left out. */
@@ -168,4 +169,10 @@ function hear(frames, output, fault, say) {
     else if (frame.type === "done") say(`the run ended: ${frame.status}`);
   }
   if (text) output.append(text);
+  let size = output.textContent.length;
+  while (size > MOST && output.childNodes.length > 1) {
+    size -= output.firstChild.textContent.length;
+    output.firstChild.remove();
+    fault.textContent = "The output is long: only the end of it is shown.";
+  }
 }

@@ -1,0 +1,47 @@
+"""The steps that tests of the page share, as a person takes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.web.browsing import Tab, WebProcess
+
+ECHO = "model/debug/echo"
+SCRIPTED = "model/debug/script"
+
+
+def go(tab: Tab, page: WebProcess, object_: str, session: str) -> None:
+    """Open a conversation, and wait until it is there."""
+    tab.get_by_role("link", name="Talk", exact=True).wait_for()
+    tab.goto(f"{page.url}#/talk/private/{object_.replace('/', '%2F')}/{session}")
+    tab.get_by_role("heading", name=session).wait_for()
+
+
+def part(tab: Tab, page: WebProcess, path: str) -> None:
+    """Open a part of the page, and wait until it is there."""
+    tab.get_by_role("link", name="Talk", exact=True).wait_for()
+    tab.goto(f"{page.url}#/{path}")
+    tab.locator("main h1").first.wait_for()
+
+
+def say(tab: Tab, text: str) -> None:
+    tab.get_by_role("textbox", name="Message").fill(text)
+    tab.get_by_role("button", name="Send").click()
+
+
+def play(tab: Tab, *steps: dict[str, Any]) -> None:
+    """A message for debug/script."""
+    say(tab, json.dumps(steps))
+
+
+def log(tab: Tab) -> Any:
+    return tab.get_by_role("log", name="Conversation")
+
+
+def answer(tab: Tab) -> Any:
+    return log(tab).get_by_role("article", name="Answer")
+
+
+def question(tab: Tab, name: str) -> Any:
+    return tab.get_by_role("region", name=f"Question about {name}")
