@@ -151,13 +151,13 @@ def check_depth(value: object, root: str = "", limit: int = MAX_DEPTH) -> None:
 
 def check_integer(number: int, path: str) -> int:
     if number not in INTEGERS:
-        raise Fault("EINVAL", f"{path}: is an integer that 64 bits cannot hold; send it as a string")
+        raise Fault("EINVAL", f"{path}: is an integer that 64 bits cannot hold; use a smaller one")
     return number
 
 
 def check_float(number: float, path: str) -> float:
     if not math.isfinite(number):
-        raise Fault("EINVAL", f"{path}: is out of the range of numbers; send it as a string")
+        raise Fault("EINVAL", f"{path}: is out of the range of numbers; use one that a double can hold")
     return number
 
 

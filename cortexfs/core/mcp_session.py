@@ -14,12 +14,13 @@ This file must never know who runs what.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.safe_text import one_line
 
 VARIABLE = "CTX_MCP_SESSION"
 SOURCE = "mcp"
@@ -69,6 +70,12 @@ def refuse_agents(label: str, environment: Mapping[bytes, bytes]) -> None:
     """Refuse a session to a caller with a label."""
     if label and VARIABLE.encode() in environment:
         raise Fault("EACCES", f"an agent has no session with an MCP server; unset {VARIABLE}")
+
+
+def misfits(errors: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence's end of what the SDK's models find wrong, each with `loc` and `msg`."""
+    found = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
+    return one_line("; ".join(found))
 
 
 class ServerError(msgspec.Struct, frozen=True):

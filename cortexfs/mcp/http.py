@@ -35,6 +35,8 @@ class Bearer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            # Blanks around a value are no part of it (RFC 9110 5.5), and the SDK compares the whole.
+            scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
             shown = [value for name, value in scope["headers"] if name == b"authorization"]
             if len(shown) != 1 or not hmac.compare_digest(shown[0], self._expected):
                 refusal = PlainTextResponse(

@@ -33,6 +33,7 @@ from cortexfs.core.mcp_session import (
     ServerAnswer,
     ServerError,
     ServerMessage,
+    misfits,
 )
 from cortexfs.mcp.running import run
 
@@ -75,9 +76,8 @@ class Channel(NamedTuple):
         except MCPError as error:
             return ServerAnswer(error=ServerError(error.error.code, error.error.message, error.error.data))
         except (KeyError, ValidationError) as error:
-            return ServerAnswer(
-                error=ServerError(INTERNAL_ERROR, f"the client cannot be asked that: {error}")
-            )
+            why = misfits(error.errors()) if isinstance(error, ValidationError) else message.method
+            return ServerAnswer(error=ServerError(INTERNAL_ERROR, f"the client cannot be asked that: {why}"))
         return ServerAnswer(said.model_dump(by_alias=True, mode="json", exclude_unset=True))
 
 

@@ -43,6 +43,7 @@ from cortexfs.core.mcp_session import (
     ServerAnswer,
     ServerError,
     ServerMessage,
+    misfits,
 )
 from cortexfs.host.call.runtime import Runtime
 
@@ -144,8 +145,8 @@ class Asking:
         try:
             return kind.model_validate(answer.result or {}, by_name=False)
         except ValidationError as wrong:
-            why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong.errors())
-            return ErrorData(code=INVALID_REQUEST, message=f"the client's answer is wrong: {why}"[:1000])
+            why = f"the client's answer is wrong: {misfits(wrong.errors())}"
+            return ErrorData(code=INVALID_REQUEST, message=why)
 
 
 def _told(server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> ServerAnswer:

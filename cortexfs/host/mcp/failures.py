@@ -10,9 +10,11 @@ from typing import NamedTuple
 import httpx2
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
+from pydantic import ValidationError
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.mcp_session import ServerError
+from cortexfs.core.mcp_session import ServerError, misfits
+from cortexfs.core.safe_text import one_line
 from cortexfs.host.mcp.answers import ServerSays
 from cortexfs.host.mcp.limits import Judge, McpViolation
 
@@ -49,7 +51,9 @@ def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool
         first = str(error).partition("\n")[0]
         why = f"breaks its tool's output schema: {first.partition(': ')[2] or first}"
         return LinkFailure(said(server, "EPROTO", why))
-    why = f"does not speak the protocol: {type(error).__name__}: {error}"
+    if isinstance(error, ValidationError):
+        return LinkFailure(said(server, "EPROTO", f"does not speak the protocol: {misfits(error.errors())}"))
+    why = f"does not speak the protocol: {type(error).__name__}: {one_line(str(error))}"
     return LinkFailure(said(server, "EPROTO", why))
 
 

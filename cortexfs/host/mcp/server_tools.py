@@ -71,6 +71,11 @@ def of_server(keeper: Keeper) -> Iterator[sdk.Tool]:
         yield ResourceTool(keeper)
 
 
+def _capabilities(server: str) -> sdk.ToolCapabilities:
+    effects = (sdk.ToolEffect(sdk.ToolEffectKind.NETWORK_REQUEST, f"MCP server {server}"),)
+    return sdk.ToolCapabilities(emits_observer_text=True, effects=effects)
+
+
 class ServerTool(sdk.Tool):
     def __init__(self, keeper: Keeper) -> None:
         server = keeper.told.name
@@ -88,8 +93,7 @@ class ServerTool(sdk.Tool):
             "required": ["method"],
         }
         self.timeout_secs = SECONDS
-        effects = (sdk.ToolEffect(sdk.ToolEffectKind.NETWORK_REQUEST, f"MCP server {server}"),)
-        self.capabilities = sdk.ToolCapabilities(emits_observer_text=True, effects=effects)
+        self.capabilities = _capabilities(server)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         method, params = input["method"], input.get("params", {})
@@ -146,8 +150,7 @@ class ResourceTool(sdk.Tool):
         uri = {"type": "string", "description": "As it is listed, or made of a template."}
         self.input_schema = {"type": "object", "properties": {"uri": uri}}
         self.timeout_secs = keeper.told.timeout
-        effects = (sdk.ToolEffect(sdk.ToolEffectKind.NETWORK_REQUEST, f"MCP server {server}"),)
-        self.capabilities = sdk.ToolCapabilities(effects=effects)
+        self.capabilities = _capabilities(server)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         keeper = self._keeper.of(runtime)

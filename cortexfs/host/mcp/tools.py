@@ -21,6 +21,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
+from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.mcp import answers, server_tools
 from cortexfs.host.mcp.keeper import Keeper, own_umask, told_of
 
@@ -126,6 +127,9 @@ def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
             print(f"the MCP server {keeper.told.name}: {tool.name[:100]!r} is no tool: {fault.message}")
             continue
         taken.add(name)
+        if tool.execution is not None and tool.execution.task_support == "required":
+            yield WrongTool(name, "it runs as a task alone, which CortexFS does not ask for")
+            continue
         keeper.named[tool.name] = name
         yield RemoteTool(keeper, tool, name)
 

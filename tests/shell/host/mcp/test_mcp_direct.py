@@ -232,3 +232,23 @@ def test_a_first_call_that_is_given_up_leaves_nothing_half_imported() -> None:
     script = STRUCK.replace("IMPORT", "keeper.apart(keeper._imported)")
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.stdout == "struck\nimported\n", ran.stderr
+
+
+def test_a_tool_that_is_a_task_alone_is_a_wrong_one(serving: Callable[[dict[str, Any]], Keeper]) -> None:
+    # issue: "a taskSupport: required tool is not ready"
+    tools = [tool_of(each, execution={"taskSupport": each}) for each in ("required", "optional")]
+    keeper = serving(OLD | {"tools/list": listed(*tools)})
+    found = {tool.name: sdk.descriptor(tool) for tool in mcptools.adapted(keeper)}
+    assert "it runs as a task alone" in str(found["test.required"])
+    assert "it runs as a task alone" not in str(found["test.optional"])
+
+
+def test_what_breaks_the_protocol_is_a_sentence(serving: Callable[[dict[str, Any]], Keeper]) -> None:
+    # issue: "a pydantic dump as an error"
+    keeper = serving(OLD | {"tools/list": listed(tool_of("odd")), "odd": {"content": [{"type": "text"}]}})
+    with pytest.raises(
+        Fault, match=r"EPROTO: the MCP server test does not speak the protocol: .*Field"
+    ) as why:
+        called(keeper, "odd")
+    assert "\n" not in str(why.value)
+    assert "pydantic" not in str(why.value)
