@@ -30,7 +30,7 @@ LISTEN, ANSWER, GREETING = "listen", "answer", "initialize"
 ELICITATION, SAMPLING, ROOTS = "elicitation/create", "sampling/createMessage", "roots/list"
 QUESTIONS = {"elicitation": ELICITATION, "sampling": SAMPLING, "roots": ROOTS}
 HANDSHAKE = "handshake"  # the client speaks a version that begins with one
-CALL, LIST = "tools/call", "tools/list"
+CALL, LIST, GET_PROMPT = "tools/call", "tools/list", "prompts/get"
 # What a client may ask of a server beside its tools, and the capability that a server of it declares.
 METHODS = {
     "ping": "",
@@ -41,7 +41,7 @@ METHODS = {
     "resources/subscribe": "resources",
     "resources/unsubscribe": "resources",
     "prompts/list": "prompts",
-    "prompts/get": "prompts",
+    GET_PROMPT: "prompts",
     "completion/complete": "completions",
     "logging/setLevel": "logging",
 }
@@ -76,6 +76,15 @@ def misfits(errors: Iterable[Mapping[str, Any]]) -> str:
     """A sentence's end of what the SDK's models find wrong, each with `loc` and `msg`."""
     found = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
     return one_line("; ".join(found))
+
+
+class ListedPrompt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prompt of a server, in the schema of its object, where `prompts` has them."""
+
+    name: str
+    description: str = ""
+    required: tuple[str, ...] = ()  # arguments
+    optional: tuple[str, ...] = ()
 
 
 class ServerError(msgspec.Struct, frozen=True):

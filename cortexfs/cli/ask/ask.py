@@ -24,7 +24,7 @@ from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import Exchange
 from cortexfs.chat.state import Talk
 from cortexfs.cli import kept, mounts, output, progress, talking
-from cortexfs.cli.ask import answer, attach, place, prompts, schema, template, tools
+from cortexfs.cli.ask import answer, attach, mcp_prompts, place, prompts, schema, template, tools
 from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
         return _list(options)
     asked, values = _given(options), _pairs("-p", options.param)
     if options.template:
-        asked = _template(options).under(asked)
+        found, values = _template(options, values)
+        asked = found.under(asked)
     if options.save:
         return _save(options, asked, values)
     if values and not options.template:
@@ -100,15 +101,20 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _template(options: argparse.Namespace) -> AskOptions:
-    """One of the user's own, or a plugin's prompt."""
+def _template(options: argparse.Namespace, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
+    """One of the user's own, or a prompt of a plugin's or an MCP server's; the variables that it has left."""
     name = options.template
-    return prompts.load(name, options.root) if "/" in name else template.load(name)
+    if name in template.known():
+        return template.load(name), values
+    if (made := mcp_prompts.load(name, options.root, values)) is not None:
+        return made, {}
+    return (prompts.load(name, options.root) if "/" in name else template.load(name)), values
 
 
 def _list(options: argparse.Namespace) -> int:
     there = {name: template.load(name) for name in template.known()}
-    there |= {name: AskOptions(prompt=about) for name, about in prompts.known(options.root).items()}
+    told = prompts.known(options.root) | mcp_prompts.known(options.root)
+    there |= {name: AskOptions(prompt=about) for name, about in told.items()}
     if options.json:
         output.emit([{"template": name, **msgspec.to_builtins(one)} for name, one in there.items()])
     elif there:
@@ -122,8 +128,10 @@ def _list(options: argparse.Namespace) -> int:
 def _save(options: argparse.Namespace, asked: AskOptions, values: dict[str, str]) -> int:
     if attach.STDIN in asked.attachments:
         raise Fault("EINVAL", "-a - is of one question; a template can name files and addresses")
+    if asked.before:
+        raise Fault("EINVAL", f"a template has one prompt; {options.template} has several, so use it itself")
     prompt = " ".join(options.text) or asked.prompt
-    files = tuple(each if "://" in each else os.path.abspath(each) for each in asked.attachments)
+    files = tuple(each if attach.is_address(each) else os.path.abspath(each) for each in asked.attachments)
     asked = replace(asked, prompt=prompt, attachments=files, defaults=asked.defaults | values)
     path = template.save(options.save, asked)
     output.say(f"saved {path}; use it: ctx ask -t {options.save}")
@@ -229,10 +237,13 @@ def _input(asked: AskOptions, where: ChatPlace, model: ChatPlace) -> Input:
         more["system"] = asked.system
     if asked.schema:
         more["schema"] = schema.read(asked.schema)
-    if not (parts or more):
+    if not (parts or more or asked.before):
         return asked.prompt
     text = [{"type": "text", "text": asked.prompt}] if asked.prompt else []
-    return {"content": [*text, *parts], **more}
+    content = [*text, *parts]
+    if asked.before:
+        return {"messages": [*asked.before, {"role": "user", "content": content}], **more}
+    return {"content": content, **more}
 
 
 _TEXT = "the question; standard input is appended where it is a pipe or a file"

@@ -7,6 +7,7 @@ This file must never know models.
 
 from __future__ import annotations
 
+import base64
 import os
 import stat
 import sys
@@ -23,10 +24,16 @@ FILE_SECONDS = 10.0
 SCHEMES = ("http", "https")
 
 
+def is_address(source: str) -> bool:
+    return "://" in source or source.startswith("data:")
+
+
 def read(source: str) -> tuple[str, bytes]:
     """Returns the attachment; raises a Fault that names it."""
     if source == STDIN:
         return "standard input", piped()
+    if source.startswith("data:"):
+        return "the prompt's file", _inline(source)
     scheme, separator, _ = source.partition("://")
     if separator and scheme.lower() in SCHEMES:
         from cortexfs.net import web  # only addresses pay for it
@@ -36,6 +43,17 @@ def read(source: str) -> tuple[str, bytes]:
             data = web.download(source, FETCH_MOST, FETCH_SECONDS)
         return os.path.basename(parts.path) or parts.hostname or source, data
     return os.path.basename(source), file(source)
+
+
+def _inline(source: str) -> bytes:
+    """The bytes of a data: address (RFC 2397), which is base64."""
+    head, _, data = source.partition(",")
+    try:
+        if not head.endswith(";base64"):
+            raise ValueError
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        raise Fault("EINVAL", f"{head[:100]} is no address with base64 in it") from None
 
 
 def file(path: str) -> bytes:

@@ -46,6 +46,7 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     tools: tuple[str, ...] = ()
     extract: bool = False
     defaults: dict[str, str] = {}
+    before: tuple[dict[str, str], ...] = ()  # messages, of a prompt that has several
 
     def under(self, given: AskOptions) -> AskOptions:
         """These, where `given` says nothing else. Attachments and tools are added up."""

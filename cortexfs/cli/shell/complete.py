@@ -185,9 +185,9 @@ def _callers(current: str, root: str | None) -> list[str]:
 
 
 def _templates(current: str, root: str | None) -> list[str]:
-    from cortexfs.cli.ask import prompts, template
+    from cortexfs.cli.ask import mcp_prompts, prompts, template
 
-    return [*template.known(), *prompts.known(root)]
+    return [*template.known(), *prompts.known(root), *mcp_prompts.known(root)]
 
 
 # By the name that the program uses for an argument, else by the one that its help does.

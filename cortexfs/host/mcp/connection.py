@@ -39,7 +39,7 @@ from mcp_types import (
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.core.mcp_session import McpSession, ServerMessage
+from cortexfs.core.mcp_session import ListedPrompt, McpSession, ServerMessage
 from cortexfs.host.mcp import direct, failures, http
 from cortexfs.host.mcp.asking import Asking
 from cortexfs.host.mcp.heard import PROGRESS, pass_on
@@ -86,6 +86,7 @@ class Link:
         self._umask = umask
         self._start = ServerStart()
         self.capabilities: dict[str, Any] = {}
+        self.prompts: tuple[ListedPrompt, ...] = ()
         self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
@@ -304,6 +305,7 @@ class Link:
             self._client = client
             tools = await self._list(client)
             self.capabilities = self.agreed.capabilities.model_dump(exclude_none=True)
+            self.prompts = await direct.prompts(client)
             if self._pipe is not None:
                 self._pipe.greeted()
             self._start.is_over = self._judge.has_greeted = True

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar, cast
 
+import anyio
 from mcp import Client, ClientSession
 from mcp.shared.dispatcher import CallOptions, Dispatcher
 from mcp_types import (
@@ -27,10 +29,14 @@ from mcp_types import (
 )
 from pydantic import ConfigDict
 
+from cortexfs.core.mcp_session import ListedPrompt
+from cortexfs.core.safe_text import one_line
 from cortexfs.host.mcp.limits import McpViolation
 
 MAX_TOOLS = 1000
 MAX_PAGES = 100
+PROMPT_SECONDS = 2.0
+MAX_PROMPTS, MAX_ARGUMENTS, MAX_ABOUT = 100, 20, 200  # as each stands in a schema
 T = TypeVar("T")
 
 
@@ -88,6 +94,21 @@ async def pages(client: Client) -> list[ListToolsResult]:
     if cursor is not None or tools > MAX_TOOLS:
         raise McpViolation(f"has over {MAX_TOOLS} tools, or {MAX_PAGES} pages of them")
     return found
+
+
+async def prompts(client: Client) -> tuple[ListedPrompt, ...]:
+    """The first page of a server's prompts, which are listed beside its tools; none where it does not say."""
+    if client.server_capabilities.prompts is None:
+        return ()
+    found: list[ListedPrompt] = []
+    with suppress(Exception), anyio.move_on_after(PROMPT_SECONDS):  # it is a server all the same
+        for one in (await client.list_prompts()).prompts[:MAX_PROMPTS]:
+            arguments = (one.arguments or [])[:MAX_ARGUMENTS]
+            required = tuple(each.name for each in arguments if each.required)
+            optional = tuple(each.name for each in arguments if not each.required)
+            about = one_line(one.description or one.title or "")[:MAX_ABOUT]
+            found.append(ListedPrompt(one.name, about, required, optional))
+    return tuple(found)
 
 
 def session(

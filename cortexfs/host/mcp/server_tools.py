@@ -92,6 +92,8 @@ class ServerTool(sdk.Tool):
             "properties": {"method": said, "params": _PARAMS},
             "required": ["method"],
         }
+        if listed := keeper.link().prompts:
+            self.input_schema["prompts"] = msgspec.to_builtins(listed)
         self.timeout_secs = SECONDS
         self.capabilities = _capabilities(server)
 

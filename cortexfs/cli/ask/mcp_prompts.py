@@ -1,0 +1,137 @@
+"""The prompts of MCP servers, as templates of a question: -t SERVER.PROMPT -p ARGUMENT=VALUE.
+
+Rules: which prompts there are stands in the tree, as the server has told it. Each is made by the server, in a
+run of SERVER.mcp, about which the mount decides. It is text that goes to a model, and no template: a dollar
+in it stays one.
+This file must never know what is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from cortexfs.cli import mounts
+from cortexfs.cli.ask.template import AskOptions
+from cortexfs.cli.bounded import ask
+from cortexfs.core import mcp_session, names
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import nearest
+from cortexfs.core.mcp_session import OBJECT, ListedPrompt
+
+SECONDS = 1.0  # that a list waits for a mount
+_END = f".{OBJECT}"
+
+
+class _Content(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    data: str = ""
+    uri: str = ""
+    mimeType: str = ""
+    resource: _Content | None = None
+    blob: str = ""
+
+
+class _Said(msgspec.Struct):
+    role: Literal["user", "assistant"]
+    content: _Content
+
+
+class _Prompt(msgspec.Struct):
+    messages: list[_Said]
+
+
+class _Schema(msgspec.Struct):
+    prompts: list[ListedPrompt] = []
+
+
+def load(name: str, given: str | None, values: Mapping[str, str]) -> AskOptions | None:
+    """The prompt, made with these arguments; None where the part before the first dot is no server."""
+    server, _, prompt = name.partition(".")
+    if not prompt or names.fault_of(server):
+        return None
+    root = mounts.answering(given)
+    if not os.path.exists(f"{root}/tool/{server}{_END}"):
+        return None
+    known = {one.name: one for one in _listed(root, server, mounts.ANSWER_SECONDS)}
+    if prompt not in known:
+        hint = nearest(prompt, known) or "; see: ctx ask --templates"
+        raise Fault("ENOENT", f"the MCP server {server} has no prompt {prompt!r}{hint}")
+    _check(known[prompt], values)
+    said = _asked(f"{root}/tool/{server}{_END}", {"name": prompt, "arguments": dict(values)})
+    return _options(said.messages)
+
+
+def known(given: str | None) -> dict[str, str]:
+    """Returns their descriptions by name; none where no mount answers at once."""
+    try:
+        root = mounts.root(given)
+        names = ask(lambda: "\n".join(os.listdir(f"{root}/tool")).encode(), SECONDS).decode().splitlines()
+    except (Fault, OSError):
+        return {}
+    servers = sorted(name.removesuffix(_END) for name in names if name.endswith(_END))
+    return {
+        f"{server}.{one.name}": f"{one.description} {_usage(one)}".strip()
+        for server in servers
+        for one in _listed(root, server, SECONDS)
+    }
+
+
+def _listed(root: str, server: str, seconds: float) -> list[ListedPrompt]:
+    try:
+        data = ask(Path(f"{root}/tool/{server}{_END}.d/schema").read_bytes, seconds)
+        return msgspec.json.decode(data, type=_Schema).prompts
+    except (Fault, OSError, msgspec.MsgspecError):
+        return []
+
+
+def _usage(prompt: ListedPrompt) -> str:
+    return " ".join(f"-p {one}=..." for one in prompt.required)
+
+
+def _check(prompt: ListedPrompt, values: Mapping[str, str]) -> None:
+    wanted = (*prompt.required, *prompt.optional)
+    if unknown := sorted(values.keys() - set(wanted)):
+        raise Fault("EINVAL", f"-p {unknown[0]}: there is no such argument{nearest(unknown[0], wanted)}")
+    if missing := [one for one in prompt.required if one not in values]:
+        raise Fault("EINVAL", f"{missing[0]} has no value; say -p {missing[0]}=VALUE")
+
+
+def _asked(object_: str, params: Mapping[str, Any]) -> _Prompt:
+    from cortexfs.client import run, text  # only those who ask for a prompt pay for it
+
+    asked = msgspec.json.encode({"method": mcp_session.GET_PROMPT, "params": params})
+    said = text(run(object_, input=asked))
+    try:
+        return msgspec.json.decode(said, type=_Prompt)
+    except msgspec.MsgspecError as error:
+        raise Fault("EPROTO", f"{object_} answers with what is no prompt: {error}") from None
+
+
+def _options(said: list[_Said]) -> AskOptions:
+    """The last message is the question, beside what the person says; those before it go before it."""
+    texts = [(one.role, _text(one.content)) for one in said]
+    files = tuple(file for one in said if (file := _file(one.content)))
+    if not any(role == "assistant" for role, _ in texts):
+        texts = [("user", "\n\n".join(text for _, text in texts if text))]
+    last = texts.pop()[1] if texts and texts[-1][0] == "user" else ""
+    before = tuple({"role": role, "content": text} for role, text in texts)
+    return AskOptions(prompt=last.replace("$", "$$"), attachments=files, before=before)
+
+
+def _text(content: _Content) -> str:
+    if content.resource is not None:
+        return content.resource.text
+    return content.uri if content.type == "resource_link" else content.text
+
+
+def _file(content: _Content) -> str:
+    """A picture, sound or file that comes along, as an attachment."""
+    part = content.resource or content
+    data = part.blob or part.data
+    return f"data:{part.mimeType or 'application/octet-stream'};base64,{data}" if data else ""
