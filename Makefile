@@ -63,7 +63,8 @@ PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/
 	$(sort $(wildcard tests/shell/host/test_*plugins.py tests/shell/host/test_native*.py \
 	$(addprefix tests/mounted/test_,*plugin*.py esm*.py manifestjson*.py mcp*.py)))
 
-MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_servers.py published_clients.py)
+MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_servers.py published_clients.py \
+	published_starts.py)
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
@@ -75,7 +76,7 @@ test-plugins: .venv/.local test-packages
 	@$(TESTS) $(PLUGIN_TESTS)
 	@.ci/running .venv/.running
 
-test-mcp: .venv/.local test-packages build/nodejs build/published build/langchain
+test-mcp: .venv/.local test-packages build/nodejs build/uv build/published build/langchain
 	@.ci/running >.venv/.running
 	@$(TESTS) $(MCP_TESTS)
 	@.ci/running .venv/.running
@@ -86,12 +87,7 @@ test-web: .venv/.local test-packages build/web
 	@$(TESTS) tests/web
 	@.ci/running .venv/.running
 
-build/web: tests/web.lock | .venv/.pins
-	@mkdir -p $@
-	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
-	@touch $@
-
-build/nodejs: tests/nodejs.lock | .venv/.pins
+build/web build/nodejs build/uv: build/%: tests/%.lock | .venv/.pins
 	@mkdir -p $@
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
 	@touch $@

@@ -162,6 +162,19 @@ VERBS = {
         usage="%(prog)s [options] NAME (--url URL | -- COMMAND [ARGS])",
         takes_command=True,
     ),
+    "import": Command(
+        "mcp.importing.import_servers",
+        (
+            *MOUNTED,
+            arg("file", "FILE", "of Claude, Cursor, VS Code or another client"),
+            flag("--replace", "take the place of servers of the same names"),
+        ),
+        (
+            "ctx mcp import ~/.config/Claude/claude_desktop_config.json",
+            "ctx mcp import .vscode/mcp.json    # what it wants filled in is asked for, and kept as secrets",
+        ),
+        "take over the MCP servers of another client",
+    ),
     "call": Command(
         "mcp.call.call",
         (

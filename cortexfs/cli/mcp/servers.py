@@ -1,4 +1,4 @@
-"""`ctx mcp list`, `add`, `remove`, and `ctx plugin import-mcp`: the MCP servers whose tools are in a mount.
+"""`ctx mcp list`, `add` and `remove`: the MCP servers whose tools are in a mount.
 
 Rules: a secret is in no argument, where every user of the machine could read it: it is typed, or comes on
 standard input, and nothing prints it. A running daemon follows every change.
@@ -7,10 +7,8 @@ standard input, and nothing prints it. A running daemon follows every change.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +22,7 @@ from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import STARTING, McpServer
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.models.providers.secrets import MAX_KEY
-from cortexfs.plugins.mcp_servers import MAX_FILE, PREFIX, Servers
+from cortexfs.plugins.mcp_servers import PREFIX, Servers
 from cortexfs.state import directories
 
 HEADS = ("name", "transport", "enabled", "status", "server", "tools")
@@ -91,11 +89,11 @@ def add(options: argparse.Namespace) -> int:
     directories.create(where)  # which closes the state to others
     starts = Starts(where.state, [name])
     servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
-    output.say(f"added {name}, {servers.path(name)}; {_told(options.root, [name], starts)}")
+    output.say(f"added {name}, {servers.path(name)}; {told(options.root, [name], starts)}")
     return EXIT_OK
 
 
-def _told(root: str | None, names: Iterable[str], starts: Starts) -> str:
+def told(root: str | None, names: Iterable[str], starts: Starts) -> str:
     """Have the daemon take servers over; what came of it. What they print meanwhile is shown."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
@@ -158,30 +156,3 @@ def remove(options: argparse.Namespace) -> int:
     servers.remove(options.name)
     output.say(f"removed {options.name} and its secrets; {reload.told(options.root)}")
     return EXIT_OK
-
-
-def import_mcp(options: argparse.Namespace) -> int:
-    """Take over the servers of another client's file: all of it, or nothing."""
-    where, found = places_of(options), mcp_server.imported(_read(Path(options.file)))
-    directories.create(where)  # which closes the state to others
-    servers, starts = Servers(where.config, where.state), Starts(where.state, found)
-    servers.write(
-        {name: mcp_server.parted(name, one) for name, one in found.items()}, replace=options.replace
-    )
-    for name in found:
-        print(f"{name}: {servers.path(name)}")
-    print(_told(options.root, found, starts))
-    return EXIT_OK
-
-
-def _read(path: Path) -> object:
-    with open(path, "rb") as file:
-        data = file.read(MAX_FILE + 1)
-    if len(data) > MAX_FILE:
-        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB")
-    try:
-        value: object = json.loads(data)
-        json.dumps(value, ensure_ascii=False).encode()  # half a character can be in no file of ours
-    except (ValueError, RecursionError) as error:
-        raise Fault("EINVAL", f"{path} is no JSON: {error}") from None
-    return value

@@ -87,7 +87,7 @@ VERBS = {
         "say or change the settings of a plugin",
     ),
     "import-mcp": Command(
-        "mcp.servers.import_mcp",
+        "mcp.importing.import_mcp",
         (
             *MOUNTED,
             arg("file", "FILE", 'the JSON with "mcpServers", as other clients have it'),

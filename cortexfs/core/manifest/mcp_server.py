@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 import msgspec
@@ -38,7 +38,7 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     secret_headers: dict[str, str] = msgspec.field(default_factory=dict)
     login: str = ""  # the name of the secret that `ctx mcp login` keeps
-    tools: tuple[str, ...] = ()  # patterns of their names on the server; all without them
+    tools: tuple[str, ...] = ()  # patterns of their names on the server; all without them, none after "!"
     timeout_secs: int | None = None
     enabled: bool = True
 
@@ -108,42 +108,15 @@ def _check_url(url: str) -> None:
         raise Fault("EINVAL", f"{host} is not this machine: its url has to begin with https://")
 
 
-# The JSON that other clients use: {"mcpServers": {NAME: {...}}}, "servers" in VS Code.
-_CONTAINERS = ("mcpServers", "servers")
-_KNOWN = {"command", "args", "cwd", "env", "url", "headers"}
-_ADDRESSES = ("url", "serverUrl", "httpUrl")
-MAX_SERVERS = 128  # of one file: each is a file of ours, and a program that is started
 _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 
 
-def imported(value: Any) -> dict[str, McpServer]:
-    """The servers of such a file; a Fault names what of it cannot be taken over."""
-    table = value if isinstance(value, dict) else {}
-    found = next((table[name] for name in _CONTAINERS if isinstance(table.get(name), dict)), None)
-    if not found:
-        raise Fault("EINVAL", 'it has no servers; what is wanted is {"mcpServers": {"NAME": {...}}}')
-    if len(found) > MAX_SERVERS:
-        raise Fault("EINVAL", f"its {len(found)} servers are over {MAX_SERVERS}; divide it")
-    made = {names.clean(name)[:MAX_NAME]: _imported(name, one) for name, one in found.items()}
-    if len(made) < len(found):
-        raise Fault("EINVAL", "two of its servers would have the same name here; rename one")
-    return made
-
-
-def _imported(name: str, one: Any) -> McpServer:
-    if not isinstance(one, dict):
-        raise Fault("EINVAL", f"{name}: a server is an object with command or url")
-    if one.get("type") == "sse" or one.get("transport") == "sse":
-        raise Fault("EINVAL", f"{name}: the old transport sse is not spoken; ask for its streamable HTTP")
-    given = {key: one[key] for key in _KNOWN if one.get(key) is not None}
-    given["url"] = next((one[key] for key in _ADDRESSES if one.get(key)), "")
-    given["enabled"] = not one.get("disabled", False)
-    try:
-        return checked(msgspec.convert(given, McpServer))
-    except msgspec.ValidationError as error:
-        raise Fault("EINVAL", f"{name}: {error}") from None
-    except Fault as fault:
-        raise Fault(fault.code, f"{name}: {fault.message}") from None
+def takes(patterns: Collection[str], tool: str) -> bool:
+    """Returns True if a tool of that name on the server is one here."""
+    wanted = [one for one in patterns if not one.startswith("!")]
+    unwanted = [one[1:] for one in patterns if one.startswith("!")]
+    is_wanted = not wanted or any(fnmatchcase(tool, one) for one in wanted)
+    return is_wanted and not any(fnmatchcase(tool, one) for one in unwanted)
 
 
 def is_secret(key: str) -> bool:

@@ -1,8 +1,8 @@
 """The start of an MCP server, which may download itself first: it has as long as it gets anywhere.
 
 Rules: what a program does shows in the processor time of its session, and in what it prints. One that does
-nothing for STALL_SECONDS is given up, and so is one that has not greeted after MOST_SECONDS. A server that
-runs elsewhere has STALL_SECONDS.
+nothing for STALL_SECONDS, in which a network may keep it waiting, is given up, and so is one that has not
+greeted after MOST_SECONDS. A server that runs elsewhere has REMOTE_SECONDS.
 This file must never know what a server says.
 """
 
@@ -17,7 +17,8 @@ import anyio
 
 from cortexfs.core.safe_text import last_words, one_line
 
-STALL_SECONDS = 12.0
+STALL_SECONDS = 90.0  # npm waits for up to 60 before it tries again
+REMOTE_SECONDS = 12.0
 MOST_SECONDS = 900.0
 LOOK_SECONDS = 0.25
 LEAST = 0.005  # seconds of processor time: a timer that ticks is no progress
@@ -58,8 +59,10 @@ class ServerStart:
                 began = now
             if abs(worked - seen) >= LEAST or self._printed != printed or self.waits:
                 since, seen, printed = now, worked, self._printed
-            elif now - since > STALL_SECONDS:
+            elif self.leader and now - since > STALL_SECONDS:
                 return f"has not greeted, and has done nothing for {STALL_SECONDS:g} s" + self._words()
+            elif not self.leader and now - since > REMOTE_SECONDS:
+                return f"did not greet within {REMOTE_SECONDS:g} s"
             if now - began > MOST_SECONDS:
                 return f"has not greeted within {MOST_SECONDS:g} s" + self._words()
         return ""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +20,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import takes
 from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.mcp import answers, server_tools
 from cortexfs.host.mcp.keeper import Keeper, own_umask, told_of
@@ -115,9 +115,8 @@ def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
     yield from itself
     taken = {tool.name for tool in itself}
     keeper.named.clear()
-    wanted = keeper.told.tools
     for tool in keeper.listed:
-        if wanted and not any(fnmatchcase(tool.name, pattern) for pattern in wanted):
+        if not takes(keeper.told.tools, tool.name):
             continue
         try:
             if len(msgspec.json.encode(tool.input_schema)) > MAX_SCHEMA:

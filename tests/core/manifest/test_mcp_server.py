@@ -11,12 +11,11 @@ from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import (
     MAX_NAME,
     MAX_SECONDS,
-    MAX_SERVERS,
     McpServer,
     check_name,
     checked,
-    imported,
     parted,
+    takes,
 )
 from tests.tables import each_of
 
@@ -78,43 +77,15 @@ def test_what_no_server_can_be(fields: dict[str, Any], said: str) -> None:
     assert said in refused(**fields)
 
 
-def test_servers_of_other_clients() -> None:
-    file = {
-        "mcpServers": {
-            "My Files": {"command": "files", "args": ["/srv"], "cwd": None, "type": "stdio"},
-            "far": {"serverUrl": "https://example.org/mcp", "disabled": True, "transport": "http"},
-        }
-    }
-    files, far = imported(file).values()
-    assert files == McpServer(command="files", args=("/srv",))
-    assert far == McpServer(url="https://example.org/mcp", enabled=False)
-    assert imported({"servers": {"a": {"command": "c"}}}) == {"a": McpServer(command="c")}
-
-
-@each_of(
-    ("file", "said"),
-    [
-        ([], "it has no servers"),
-        ({"mcpServers": {}}, "it has no servers"),
-        ({"mcpServers": {"a": "command"}}, "a: a server is an object"),
-        ({"mcpServers": {"a": {"url": "https://b.org", "type": "sse"}}}, "a: the old transport sse"),
-        ({"mcpServers": {"a": {"url": "https://b.org", "transport": "sse"}}}, "a: the old transport sse"),
-        ({"mcpServers": {"a": {"command": 1}}}, "a: Expected `str`"),
-        ({"mcpServers": {"a": {}}}, "a: it needs command"),
-        ({"mcpServers": {"a b": {"command": "c"}, "a-b": {"command": "c"}}}, "would have the same name"),
-        ({"mcpServers": {"x" * 40 + each: {"command": "c"} for each in "ab"}}, "would have the same name"),
-    ],
-)
-def test_what_is_not_taken_over(file: Any, said: str) -> None:
-    with pytest.raises(Fault, match=f"EINVAL: .*{said}"):
-        imported(file)
-
-
-def test_a_file_has_so_many_servers() -> None:
-    servers = {f"s{number}": {"command": "c"} for number in range(MAX_SERVERS)}
-    assert len(imported({"mcpServers": servers})) == MAX_SERVERS
-    with pytest.raises(Fault, match=f"its {MAX_SERVERS + 1} servers are over {MAX_SERVERS}"):
-        imported({"mcpServers": {**servers, "more": {"command": "c"}}})
+def test_patterns_of_tools() -> None:
+    # docs/mcp.md: "tools"
+    assert takes((), "any")
+    assert [takes(("get_*", "!get_key"), tool) for tool in ("get_a", "get_key", "put")] == [
+        True,
+        False,
+        False,
+    ]
+    assert [takes(("!rm",), tool) for tool in ("rm", "ls")] == [False, True]
 
 
 def test_secrets_are_parted_from_their_server() -> None:

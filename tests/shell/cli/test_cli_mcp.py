@@ -172,7 +172,7 @@ def test_listing_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
 def test_names_of_servers_are_completed() -> None:
     assert run("add", "time", "--", "x") == 0
     assert candidates(["ctx", "mcp", "remove", "t"]) == ["time"]
-    verbs = ["serve", "list", "add", "call", "inspect", "login", "logout", "remove"]
+    verbs = ["serve", "list", "add", "import", "call", "inspect", "login", "logout", "remove"]
     assert candidates(["ctx", "mcp", ""]) == verbs
     assert candidates(["ctx", "mcp", "add", ""]) == []
     assert "--url" in candidates(["ctx", "mcp", "add", "--"])

@@ -44,6 +44,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, work: Callable[[Clock], None]) -> None:
         self.now = self.worked = 0.0
         self.start = ServerStart()
+        self.start.leader = 1
         self._work = work
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(anyio, "sleep", self._sleep)
@@ -74,19 +75,25 @@ def test_a_start_has_as_long_as_it_gets_anywhere(monkeypatch: pytest.MonkeyPatch
 
 def test_a_start_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Clock(monkeypatch, lambda clock: None)
-    assert idle.stalled() == "has not greeted, and has done nothing for 12 s"
-    assert idle.now < 13
+    assert idle.stalled() == "has not greeted, and has done nothing for 90 s"
+    assert idle.now < 91
 
     def ticks(clock: Clock) -> None:  # a timer is no progress
         clock.worked += 0.00001
 
-    assert "has done nothing for 12 s" in Clock(monkeypatch, ticks).stalled()
+    assert "has done nothing for 90 s" in Clock(monkeypatch, ticks).stalled()
 
     def says_why(clock: Clock) -> None:
         if clock.now < 0.3:
             clock.start.heard(b"waits for a key\n")
 
-    assert Clock(monkeypatch, says_why).stalled().endswith("12 s; it printed last: waits for a key")
+    assert Clock(monkeypatch, says_why).stalled().endswith("90 s; it printed last: waits for a key")
+
+
+def test_a_server_that_runs_elsewhere_greets_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = Clock(monkeypatch, lambda clock: None)
+    remote.start.leader = 0
+    assert remote.stalled() == "did not greet within 12 s"
 
 
 def test_a_start_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
