@@ -1,7 +1,7 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
 #   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
-#   make test-mcp   the official conformance suite of MCP, both ways
+#   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
 #   make test-web   the page, in a real browser
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes

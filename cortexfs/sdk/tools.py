@@ -111,7 +111,8 @@ class ToolRuntime:
         """Send a piece of output now. It may block while the caller is slow to read."""
 
     def emit_event(self, event: tuple[Any, ...]) -> None:
-        """Say what is no text: one of the values that the tool's `events` names."""
+        """Say what is no text: one of the values that the tool's `events` names, or an attachment whose place
+        is among pieces of output."""
 
     def emit_progress(self, message: str) -> None:
         """Say how far the work is."""

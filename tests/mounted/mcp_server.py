@@ -36,6 +36,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "description": f"Does {name}.", "inputSchema": TEXT} | more
 
 
+os.umask(UMASK := os.umask(0))
 TOOLS = [
     tool("echo", annotations={"readOnlyHint": True, "openWorldHint": False}),
     tool("add", annotations={"readOnlyHint": False, "destructiveHint": False}),
@@ -101,7 +102,13 @@ def call(request: dict[str, Any]) -> dict[str, Any] | None:
         case "whoami":
             return text(
                 json.dumps(
-                    {"uid": os.getuid(), "pid": os.getpid(), "cwd": os.getcwd(), "environ": dict(os.environ)}
+                    {
+                        "uid": os.getuid(),
+                        "pid": os.getpid(),
+                        "umask": oct(UMASK),
+                        "cwd": os.getcwd(),
+                        "environ": dict(os.environ),
+                    }
                 )
             )
         case "soft":

@@ -87,6 +87,8 @@ def test_progress_media_and_soft_errors(served: Ctx) -> None:
     assert [frame["message"] for frame in said.frames if frame["type"] == "progress"] == ["half way (1/2)"]
     made = served.call("test.picture")
     assert made.output == "made\ninside"
+    # issue 16: "The order of media and text is kept"
+    assert made.types == ["start", "delta", "media", "delta", "media", "media", "done"]
     media = [frame["attachment"] for frame in made.frames if frame["type"] == "media"]
     assert [one["mime_type"] for one in media] == ["image/png", "application/zip", "image/png"]
     assert Path(media[0]["url"]).read_bytes().startswith(b"\x89PNG")
@@ -111,6 +113,16 @@ def test_a_server_is_its_caller(served: Ctx) -> None:
         own = served.state.with_name(f"{served.state.name}-kept") / "mcp@test" / str(NOBODY)
         assert theirs["environ"]["HOME"] == str(own)
         assert (own.stat().st_uid, own.stat().st_mode & 0o777) == (NOBODY, 0o700)
+
+
+def test_a_server_has_its_callers_umask(served: Ctx) -> None:
+    # issue 16: "Servers run with their caller's umask"
+    def seen(umask: str) -> str:
+        words = ["sh", "-c", f'umask {umask}; exec "$0"', served.tool("test.whoami")]
+        frames = [json.loads(line) for line in served.run(words).stdout.splitlines()]
+        return str(json.loads("".join(one["text"] for one in frames if one["type"] == "delta"))["umask"])
+
+    assert [seen(umask) for umask in ("027", "002", "027")] == ["0o27", "0o2", "0o27"]
 
 
 def test_questions_to_users_are_refused(served: Ctx) -> None:

@@ -98,6 +98,8 @@ class Runtime(sdk.ToolRuntime):
             self.send(wire.message(wire.DELTA, piece))
 
     def emit_event(self, event: tuple[Any, ...]) -> None:
+        if isinstance(event, sdk.Attachment):
+            return self.send(_medium(event))
         for data in _events(event):
             self.send(wire.message(wire.EVENT, data))
 
@@ -184,11 +186,7 @@ class Runtime(sdk.ToolRuntime):
         out = bytearray()
         if result is not None:
             for attachment in result.media:
-                data = msgspec.json.encode(attachment._asdict())
-                if len(data) > wire.MAX_TEXT:
-                    why = f"over {wire.MAX_TEXT >> 10} KiB of text; an attachment names a file or a URL"
-                    raise Fault("EPROTO", f"the tool attached {why}")
-                out += wire.message(wire.MEDIA, data)
+                out += _medium(attachment)
             if result.is_error:
                 out += wire.message(wire.FAULT, _pack(("EIO", _bounded(result.output))))
             else:
@@ -312,6 +310,14 @@ def _pieces(text: str) -> Iterator[bytes]:
         start = stop
     if start < len(data):
         yield data[start:] if start else data
+
+
+def _medium(attachment: sdk.Attachment) -> bytes:
+    data = msgspec.json.encode(attachment._asdict())
+    if len(data) > wire.MAX_TEXT:
+        why = f"over {wire.MAX_TEXT >> 10} KiB of text; an attachment names a file or a URL"
+        raise Fault("EPROTO", f"the tool attached {why}")
+    return wire.message(wire.MEDIA, data)
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """The answers of an MCP server, as results of tools.
 
-Rules: texts are the output. Pictures and other bytes become files of the caller's, in a directory that is his
-alone; of those of one host the newest MAX_FILES stay. A resource that is only named stays where it is.
+Rules: texts are the output, in the order that they and media have. Pictures and other bytes become files of
+the caller's, in a directory that is his alone; of those of one host the newest MAX_FILES stay. A resource
+that is only named stays where it is.
 This file must never know who asks.
 """
 
@@ -14,6 +15,7 @@ import os
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -53,17 +55,38 @@ _files: deque[str] = deque()
 _folder: list[str] = []
 
 
-def result_of(said: CallToolResult) -> sdk.ToolResult:
-    texts: list[str] = []
-    media: list[sdk.Attachment] = []
+def given(said: CallToolResult, runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+    """The result of a call, of which texts and media have gone out in their order."""
+    parts: list[str | sdk.Attachment] = []
     for part in said.content[:MAX_PARTS]:
-        if (text := _text(part)) is not None:
-            texts.append(text)
-        elif (medium := _medium(part)) is not None:
-            media.append(medium)
+        text = _text(part)
+        if (one := _medium(part) if text is None else text) is not None:
+            parts.append(one)
     if not said.content and said.structured_content is not None:
-        texts.append(msgspec.json.encode(said.structured_content).decode())
-    return sdk.ToolResult("\n".join(texts), tuple(media), said.is_error)
+        parts.append(msgspec.json.encode(said.structured_content).decode())
+    if said.is_error:
+        media = tuple(part for part in parts if isinstance(part, sdk.Attachment))
+        return sdk.ToolResult("\n".join(one for one in parts if isinstance(one, str)), media, True)
+    return _in_order(parts, runtime)
+
+
+def texts_of(said: CallToolResult) -> str:
+    return "\n".join(text for part in said.content[:MAX_PARTS] if (text := _text(part)) is not None)
+
+
+def _in_order(parts: Sequence[str | sdk.Attachment], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+    """The texts are lines, whatever is between them."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return sdk.ToolResult("\n".join(texts))
+    line = ""
+    for part in parts:
+        if isinstance(part, str):
+            runtime.emit(line + part)
+            line = "\n"
+        else:
+            runtime.emit_event(part)
+    return sdk.ToolResult("")
 
 
 def _text(part: Any) -> str | None:
@@ -117,14 +140,13 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
     return sdk.Attachment(kind, mime, path, None, len(content))
 
 
-def of_resource(said: dict[str, Any]) -> sdk.ToolResult:
+def of_resource(said: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
     """Returns what resources/read has said: texts, and bytes as files."""
-    texts: list[str] = []
-    media: list[sdk.Attachment] = []
+    parts: list[str | sdk.Attachment] = []
     for part in said.get("contents", [])[:MAX_PARTS]:
         mime = str(part.get("mimeType") or "application/octet-stream")
         if "blob" in part:
-            media.append(_kept(_kind(mime), mime, str(part["blob"])))
+            parts.append(_kept(_kind(mime), mime, str(part["blob"])))
         else:
-            texts.append(str(part.get("text", "")))
-    return sdk.ToolResult("\n".join(texts), tuple(media))
+            parts.append(str(part.get("text", "")))
+    return _in_order(parts, runtime)

@@ -46,7 +46,7 @@ def called(keeper: Keeper, name: str, input: dict[str, Any], runtime: sdk.ToolRu
     """A tool's call in a session: its output is the whole answer, and its failure the texts of that."""
     said = answered(keeper, runtime, lambda link: link.call(name, input, runtime))
     runtime.emit(_spelt(said.model_dump(by_alias=True, mode="json", exclude_none=True)))
-    return sdk.ToolResult(answers.result_of(said).output if said.is_error else "", (), said.is_error)
+    return sdk.ToolResult(answers.texts_of(said) if said.is_error else "", (), said.is_error)
 
 
 def answered(keeper: Keeper, runtime: sdk.ToolRuntime, ask: Callable[[Link], T]) -> T:
@@ -160,7 +160,7 @@ class ResourceTool(sdk.Tool):
         if uri := input.get("uri"):
             said = link.request("resources/read", {"uri": uri}, runtime)
             keeper.worked()
-            return answers.of_resource(said)
+            return answers.of_resource(said, runtime)
         found = {
             kind: _listed(lambda cursor, kind=kind: link.request(_LISTS[kind], cursor, runtime), kind)
             for kind in _LISTS

@@ -54,7 +54,7 @@ class RemoteTool(sdk.Tool):
             return server_tools.called(keeper, self._remote, input, runtime)
         result = keeper.link(runtime.emit_progress).call(self._remote, input, runtime)
         keeper.worked()
-        return answers.result_of(result)
+        return answers.given(result, runtime)
 
 
 def effect_of(server: str, said: ToolAnnotations | None) -> sdk.ToolEffect:
