@@ -77,8 +77,9 @@ def texts_of(said: CallToolResult) -> str:
 def _in_order(parts: Sequence[str | sdk.Attachment], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
     """The texts are lines, whatever is between them."""
     texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) == len(parts):
-        return sdk.ToolResult("\n".join(texts))
+    media = [part for part in parts if isinstance(part, sdk.Attachment)]
+    if not texts or not media:
+        return sdk.ToolResult("\n".join(texts), tuple(media))
     line = ""
     for part in parts:
         if isinstance(part, str):

@@ -89,7 +89,7 @@ class Keeper:
 
     def of(self, runtime: sdk.ToolRuntime) -> Keeper:
         """Returns that of the session in which a call is made, else that of its umask."""
-        umask = own_umask()
+        umask = own_umask() if self.told.command else self.umask
         if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None and umask == self.umask:
             return self
         key = umask if session is None else session
