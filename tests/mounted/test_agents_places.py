@@ -87,22 +87,23 @@ def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path)
     task = script(call("fs.list", path="."), say("on"))
     with mounted(python, []) as ctx, agent(ctx, "stuck", "fs.*") as path:
         with contextlib.ExitStack() as stack:
-            clients = {}
+            clients, sent = [], []
             for place, below in ((ctx.base / "itself", ""), (ctx.base / "above", "/folder")):
                 stack.enter_context(hung(place))
                 (ctx.root / f"{path}.d/cwd").write_text(f"{place}{below}\n")
-                clients[place] = client = stack.enter_context(talk(ctx, f"{path}.sock"))
+                clients.append(client := stack.enter_context(talk(ctx, f"{path}.sock")))
                 client.send(task, session=place.name)
                 client.until("tool_call")
+                sent.append(client := stack.enter_context(talk(ctx, f"{path}.sock")))
+                client.send(task, session=f"{place.name}-sent", cwd=f"{place}/folder")
             for _ in range(3):  # others work meanwhile, of the same user and agent
                 there = script(call("fs.list", path=str(ctx.work)), say("there"))
                 answer = run(ctx, path, there, cwd=ctx.work)
                 assert (answer.status, answer.output) == (0, "there")
-            for place, client in clients.items():
+            for client in clients:
                 (told,) = results(client.until("done", status="ok"))
                 assert told["is_error"]
-                client.send(task, session=place.name, cwd=f"{place}/folder")
-            for client in clients.values():
+            for client in sent:
                 assert "does not answer" in client.error()["message"]
         assert ctx.status["runs"].startswith("0 active")
 

@@ -25,7 +25,7 @@ from tests.mounted.outside import KEY
 from tests.mounted.proxy import Proxy
 from tests.waiting import PATIENCE, until
 
-LATE = "katan-late"
+LATE, NEAR = "katan-late", "llama-near"
 LLAMA = ("llama-chat", "llama-responses", "llama-messages")
 ALL = ("katan-chat", "katan-messages", *LLAMA)
 GIVEN = {
@@ -53,7 +53,17 @@ class Front(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def fronts(python: Path) -> Iterator[dict[str, Front]]:
+def llama() -> Iterator[str | None]:
+    """Its address, where it is installed."""
+    if (weights := outside.weights()) is None:
+        yield None
+        return
+    with outside.llama(weights) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def fronts(python: Path, llama: str | None) -> Iterator[dict[str, Front]]:
     with contextlib.ExitStack() as stack:
         ctx = stack.enter_context(mounted(python))
         katan = stack.enter_context(outside.katan())
@@ -62,15 +72,16 @@ def fronts(python: Path) -> Iterator[dict[str, Front]]:
             ("katan-messages", "anthropic.messages", katan, "echo-1"),
             (LATE, "openai.chat", katan, "echo-1"),
         ]
-        if (weights := outside.weights()) is not None:
-            llama = stack.enter_context(outside.llama(weights))
+        if llama:
+            declare(ctx, NEAR, "openai.chat", llama, "smollm2", PATIENCE, PATIENCE)
             formats = ("openai.chat", "openai.responses", "anthropic.messages")
             rows += [(name, format_, llama, "smollm2") for name, format_ in zip(LLAMA, formats, strict=True)]
         made = {}
         for name, format_, url, model in rows:
             front = stack.enter_context(acting(Proxy(url)))
             # The first word of one has a second; that of others all the time that a busy machine takes.
-            declare(ctx, name, format_, front, model, 1 if name == LATE else PATIENCE)
+            base = f"http://127.0.0.1:{front.port}"
+            declare(ctx, name, format_, base, model, 1 if name == LATE else PATIENCE)
             made[name] = Front(ctx, front, f"{name}/{model}", "")
         ctx.ctx("provider", "list")
         ctx.umount()
@@ -84,9 +95,11 @@ def fronts(python: Path) -> Iterator[dict[str, Front]]:
         yield made
 
 
-def declare(ctx: Ctx, name: str, format_: str, front: Proxy, model: str, first: float) -> None:
-    terms = f"first_secs = {first:g}\nsilence_secs = 1\nlisted = false\n"
-    base = f"http://127.0.0.1:{front.port}" + ("" if format_.startswith("anthropic") else "/v1")
+def declare(
+    ctx: Ctx, name: str, format_: str, server: str, model: str, first: float, silence: float = 1
+) -> None:
+    terms = f"first_secs = {first:g}\nsilence_secs = {silence:g}\nlisted = false\n"
+    base = server + ("" if format_.startswith("anthropic") else "/v1")
     file = ctx.config / "providers" / f"{name}.toml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(f'base_url = "{base}"\nformat = "{format_}"\nmodels = ["{model}"]\n{terms}')
@@ -235,39 +248,26 @@ def test_the_fallback_of_a_spoilt_server(fronts: dict[str, Front]) -> None:
         control.unlink()
 
 
-def test_cancelling_closes_the_request_at_the_server(python: Path) -> None:
+def test_cancelling_closes_the_request_at_the_server(fronts: dict[str, Front], llama: str | None) -> None:
     # issue: "cancel closes the request at the provider within 1 s"
-    if (weights := outside.weights()) is None:
+    if not llama:
         pytest.skip("neither weights nor engine are installed: ctx provider add-local")
-    with mounted(python) as ctx, outside.llama(weights) as url:
-        key = ("--key-command", f"echo {KEY}")
-        ctx.ctx(
-            "provider",
-            "add",
-            "far",
-            "--base-url",
-            f"{url}/v1",
-            "--format",
-            "openai.chat",
-            "--model",
-            "m",
-            *key,
-        )
-        given = {"input": "Tell a story.", "max_tokens": 1900, "ignore_eos": True}
-        runner = subprocess.Popen(
-            [str(ctx.root / "model" / "far" / "m"), json.dumps(given)],
-            stdout=subprocess.PIPE,
-            env=ctx.environ,
-        )
-        with runner:
-            assert runner.stdout
-            while b'"delta"' not in runner.stdout.readline():
-                pass
-            assert working(url)
-            runner.send_signal(signal.SIGINT)
-            assert runner.wait(PATIENCE) == 130
-            runner.stdout.read()
-            until(lambda: not working(url))
+    ctx = fronts[LATE].ctx
+    given = {"input": "Tell a story.", "max_tokens": 1900, "ignore_eos": True}
+    runner = subprocess.Popen(
+        [str(ctx.root / "model" / NEAR / "smollm2"), json.dumps(given)],
+        stdout=subprocess.PIPE,
+        env=ctx.environ,
+    )
+    with runner:
+        assert runner.stdout
+        while b'"delta"' not in runner.stdout.readline():
+            pass
+        assert working(llama)
+        runner.send_signal(signal.SIGINT)
+        assert runner.wait(PATIENCE) == 130
+        runner.stdout.read()
+        until(lambda: not working(llama))
 
 
 def working(url: str) -> bool:
