@@ -14,6 +14,7 @@ import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from tests.shell.provider_server import KEY, SSE, Move, chunks
 # Halves, as what is shown of a key may be cut short.
 NEEDLES = (KEY[: len(KEY) // 2].encode(), KEY[len(KEY) // 2 :].encode())
 SCHEMA = {"type": "object", "properties": {"animal": {"type": "string"}}, "required": ["animal"]}
-AT_ONCE = 24
+AT_ONCE = 48
 CHUNK = 1 << 20
 
 
@@ -131,8 +132,7 @@ def failed(python: Path) -> Iterator[Failed]:
         ctx.mount()
         ctx.environ.pop("PROVIDER_KEY")  # the daemon's from now on
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            shown = [*pool.map(lambda case: by_exec(ctx, case), cases)]
-            shown += pool.map(lambda case: by_socket(ctx, case), cases)
+            shown = [*pool.map(lambda asked: asked[0](ctx, asked[1]), product((by_exec, by_socket), cases))]
         yield Failed(ctx, shown)
 
 
