@@ -3,6 +3,7 @@
 #   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
 #   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
 #   make test-web   the page, in a real browser
+#   make dist   what others install, into dist/      make test-dist   installs it on a clean Debian
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
 #   make mutation   changes core/, and looks whether its tests notice     make soak   long fuzzing
@@ -10,7 +11,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-mcp test-web lanes lint types format bench mutation soak lock clean packages test-packages
+.PHONY: up down fast test test-plugins test-mcp test-web lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
 
 PYTHON ?=
 LANES ?= 3
@@ -65,10 +66,12 @@ PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/
 
 MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_servers.py published_clients.py \
 	published_starts.py)
+DIST_TESTS := tests/dist
+DIST_PACKAGES := git dpkg-dev lintian mmdebstrap man-db
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS) tests/web)
+	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS) $(DIST_TESTS) tests/web)
 	@.ci/running .venv/.running
 
 test-plugins: .venv/.local test-packages
@@ -86,6 +89,23 @@ test-web: .venv/.local test-packages build/web
 	@.ci/running >.venv/.running
 	@$(TESTS) tests/web
 	@.ci/running .venv/.running
+
+build/dist-tools: .ci/dist/tools.lock | .venv/.pins
+	@mkdir -p $@
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
+	@touch $@
+
+dist: .venv/.built build/dist-tools
+	@.ci/packages $(DIST_PACKAGES)
+	@.ci/dist/make build/dist-tools
+
+build/clean-root: .ci/dist/clean-root
+	@.ci/packages $(DIST_PACKAGES)
+	@.ci/dist/clean-root $@
+	@touch $@
+
+test-dist: dist build/clean-root
+	@$(BIN)/python -m pytest -q -n 2 $(DIST_TESTS)
 
 build/web build/nodejs build/uv: build/%: tests/%.lock | .venv/.pins
 	@mkdir -p $@
@@ -150,6 +170,10 @@ lock: .venv/.pins
 	@python3 -m venv .venv/lock && .venv/lock/bin/pip install -qq pip-tools
 	@CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras \
 		--no-emit-options --extra local --extra mcp --extra plugins --extra dev -o requirements-dev.lock pyproject.toml
+	@.venv/lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras --no-emit-options --no-header --no-annotate \
+		--extra mcp --extra plugins -c requirements-dev.lock -o .ci/dist/runtime.lock pyproject.toml
+	@.venv/lock/bin/pip-compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-emit-options \
+		--no-header --no-annotate -o .ci/dist/tools.lock .ci/dist/tools.in
 
 clean: down
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
