@@ -47,6 +47,7 @@ from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
 from cortexfs.linux import heap, mount_table
+from cortexfs.linux.service_manager import ServiceManager
 from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
 from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import Drivers
@@ -99,6 +100,7 @@ def run(
     starter: StarterEnds,
     ready: Callable[[str | None], None],
     strict: bool = False,
+    manager: ServiceManager | None = None,
 ) -> int:
     """Serve `root` until it is unmounted or the daemon is told to stop; an exit status. `ready` is told None
     when it answers, why it does not, and before that an empty sentence whenever it has come further. The
@@ -106,7 +108,9 @@ def run(
     sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
         trace.begin(os.environ.get("CTX_TRACE", ""), config.state)
-        daemon = Daemon(root, config, Starter(starter), strict, lambda: ready(""))
+        daemon = Daemon(
+            root, config, Starter(starter), strict, lambda: ready(""), manager or ServiceManager({})
+        )
         return daemon.serve(ready)
     except Fault as fault:
         ready(fault.message)
@@ -133,9 +137,16 @@ class Daemon:
     """The parts, and how they begin and end. Each part is an attribute, as here alone they are joined."""
 
     def __init__(
-        self, root: Path, config: Config, starter: Starter, strict: bool, further: Callable[[], None]
+        self,
+        root: Path,
+        config: Config,
+        starter: Starter,
+        strict: bool,
+        further: Callable[[], None],
+        manager: ServiceManager | None = None,
     ) -> None:
         self.root = root
+        self.manager = manager or ServiceManager({})
         self.config = config
         self.began = time.time()
         self.began_boottime = time.clock_gettime(time.CLOCK_BOOTTIME)  # no step of the clock is in it
@@ -269,6 +280,7 @@ class Daemon:
             services.start_soon(self.pool.run)
             services.start_soon(self.logs.run)
             services.start_soon(self._sweep)
+            services.start_soon(self.manager.keep_telling)
             await services.start(signals.hear, self._stop.set, self.reload.again)
             # `umount -l` by hand ends the daemon too; the bound socket would keep the mount alive unseen.
             services.start_soon(self._until, mount_table.gone, self.root)
@@ -323,6 +335,7 @@ class Daemon:
 
     async def _drain(self) -> None:
         """No new runs; active ones get a moment to end by themselves."""
+        self.manager.tell("STOPPING=1")
         self.sockets.close()
         with trio.move_on_after(GRACE_SECONDS):
             await self.runs.drained()

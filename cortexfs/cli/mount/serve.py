@@ -18,8 +18,9 @@ from cortexfs.cli import parser
 from cortexfs.cli.output import say
 from cortexfs.config import load
 from cortexfs.core.errors import Fault, exit_status
+from cortexfs.linux.service_manager import ServiceManager
 from cortexfs.pool import starter_ends
-from cortexfs.state import state_lock
+from cortexfs.state import state_lock, state_version
 from cortexfs.state.directories import Places
 
 READY = b"ready\n"
@@ -30,7 +31,11 @@ SECONDS = 600.0
 
 def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
     """Be the daemon."""
-    tell = Ready(root, pipe)
+    with contextlib.closing(ServiceManager(os.environ)) as manager:
+        return _serve(root, where, Ready(root, pipe, manager), strict, manager)
+
+
+def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: ServiceManager) -> int:
     os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
     gc.disable()  # until all is loaded, of which collections took a tenth
     try:
@@ -39,12 +44,13 @@ def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
         for target in logging.getLogger().handlers:
             target.addFilter(Sparing())
         with state_lock.held(config.state):
+            state_version.settle(config.state)
             starter = starter_ends.begin(Path(root), config.state, config.directory)
             from cortexfs.daemon import daemon  # the one place that loads trio and pyfuse3
 
-            return daemon.run(Path(root), config, starter, tell, strict)
+            return daemon.run(Path(root), config, starter, tell, strict, manager)
     except Fault as fault:
-        if pipe is None:
+        if not tell.is_piped:
             raise
         tell(fault.message)
         return exit_status(fault.code)
@@ -73,17 +79,24 @@ class Sparing(logging.Filter):
 
 
 class Ready:
-    """Tells whoever started the daemon that it is ready, or why not: through the pipe, or on stderr. Through
-    the pipe also, for an empty sentence, that the daemon is still at work."""
+    """Tells whoever started the daemon that it is ready, or why not: through the pipe or on stderr, and to a
+    service manager. Through the pipe also, for an empty sentence, that the daemon is still at work."""
 
-    def __init__(self, root: str, pipe: int | None) -> None:
+    def __init__(self, root: str, pipe: int | None, manager: ServiceManager | None = None) -> None:
         self._root = root
+        self._manager = manager or ServiceManager({})
         self._pipe = pipe
+
+    @property
+    def is_piped(self) -> bool:
+        return self._pipe is not None
 
     def __call__(self, problem: str | None) -> None:
         if problem == "":
             self._write(WORKING)
             return
+        if problem is None:
+            self._manager.tell("READY=1", f"STATUS=mounted at {self._root}")
         if self._pipe is None:
             text = f"mounted at {self._root} (pid {os.getpid()})"
             say(text if problem is None else f"{parser.program()} mount: {problem}")

@@ -1,0 +1,186 @@
+"""`ctx service`: have systemd keep the mount running, and the page of it.
+
+Rules: without systemd nothing is written, and what to run instead is said. A unit of somebody else is
+only replaced when they say so. What is removed is what was installed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from cortexfs.cli import daemons, mounts, output
+from cortexfs.cli.output import say
+from cortexfs.cli.parser import COMMANDS as ALL
+from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
+from cortexfs.cli.service import units
+from cortexfs.cli.service.units import ServiceUnit
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
+from cortexfs.state import believed, directories, whole_files
+
+BOOTED = "/run/systemd/system"  # sd_booted(3)
+SYSTEM = Path("/etc/systemd/system")
+MARK = "# Made by ctx service install, which replaces it; changes belong into: systemctl edit\n"
+
+
+def install(options: argparse.Namespace) -> int:
+    system = _is_system(options)
+    wanted = _units(options, system)
+    if options.print:
+        for unit in wanted:
+            print(unit.text, end="")
+        return EXIT_OK
+    _needs_systemd(options, system)
+    folder = _folder(system)
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for unit in wanted:
+        path = folder / unit.name
+        if path.exists() and not _is_ours(path) and not options.replace:
+            raise Fault("EEXIST", f"{path} is not ours; look at it, then say --replace")
+        with os_faults(f"{path} cannot be written"):
+            whole_files.replace(path, [MARK.encode(), unit.text.encode()], 0o644)
+    _systemctl(system, "daemon-reload")
+    for unit in wanted:
+        _systemctl(system, "enable", "--now", unit.name)
+        say(f"{unit.name} runs, and begins with {'the machine' if system else 'your session'}")
+    if not system:
+        say("to have it run without a login, let root run: loginctl enable-linger $USER")
+    return EXIT_OK
+
+
+def remove(options: argparse.Namespace) -> int:
+    system = _is_system(options)
+    names = [units.PAGE] if options.web else [units.PAGE, units.MOUNT]
+    found = [path for name in names if _is_ours(path := _folder(system) / f"{name}.service")]
+    if not found:
+        raise Fault("ENOENT", f"no unit that ctx service install made is in {_folder(system)}")
+    if _runs_here(system):
+        for path in found:
+            _systemctl(system, "disable", "--now", path.name)
+    for path in found:
+        with os_faults(f"{path} cannot be removed"):
+            path.unlink()
+        say(f"removed {path}")
+    if _runs_here(system):
+        _systemctl(system, "daemon-reload")
+    return EXIT_OK
+
+
+def status(options: argparse.Namespace) -> int:
+    system = _is_system(options)
+    found = []
+    for name in (units.MOUNT, units.PAGE):
+        path = _folder(system) / f"{name}.service"
+        if path.exists():
+            about = _properties(system, path.name)
+            said = [about.get(key, "unknown") for key in ("ActiveState", "UnitFileState")]
+            found.append((path.name, *said))
+    if options.json:
+        output.emit([dict(zip(("unit", "state", "begins"), row, strict=True)) for row in found])
+    elif found:
+        output.table(("unit", "state", "begins"), found)
+    else:
+        say(f"no service of CortexFS is installed in {_folder(system)}; see: ctx service install --help")
+    return EXIT_OK if found and all(state == "active" for _, state, _ in found) else EXIT_FAILED
+
+
+def _units(options: argparse.Namespace, system: bool) -> list[ServiceUnit]:
+    root = mounts.absolute(options.root) if options.root else mounts.root(None)
+    program = os.path.join(sysconfig.get_path("scripts"), "ctx")
+    if options.web:
+        if "web" not in ALL:
+            raise Fault("EINVAL", "this version has no page: there is no ctx web")
+        return [units.page(program, root, system=system)]
+    where = daemons.places_of(options)
+    return [units.mount(program, root, str(where.state), str(where.config), system=system)]
+
+
+def _is_system(options: argparse.Namespace) -> bool:
+    """Root's is the machine's, unless they say otherwise."""
+    system: bool = options.system or (not options.user and os.geteuid() == 0)
+    return system
+
+
+def _needs_systemd(options: argparse.Namespace, system: bool) -> None:
+    if system and os.geteuid() != 0:
+        raise Fault("EPERM", "units of the machine are root's: run this as root, or say --user")
+    if _runs_here(system):
+        return
+    line = "ctx web --no-browser" if options.web else "ctx mount"
+    line = line.replace("ctx", os.path.join(sysconfig.get_path("scripts"), "ctx"), 1)
+    why = "no systemd runs here" if system else "no systemd of yours runs here"
+    raise Fault(
+        "EHOSTDOWN", f"{why}; have what begins {'the machine' if system else 'your session'} run: {line}"
+    )
+
+
+def _runs_here(system: bool) -> bool:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    there = BOOTED if system else os.path.join(runtime, "systemd")
+    return os.path.isdir(there) and shutil.which("systemctl") is not None
+
+
+def _folder(system: bool) -> Path:
+    if system:
+        return SYSTEM
+    where = directories.places(os.environ, os.getuid() or -1)  # as root has it too, in the home
+    return where.config.parent / "systemd/user"
+
+
+def _is_ours(path: Path) -> bool:
+    data = believed.whole(path, 1 << 20, "unit")
+    return data is not None and data.startswith(MARK.encode())
+
+
+def _systemctl(system: bool, *words: str) -> str:
+    command = ["systemctl", "--system" if system else "--user", "--no-pager", *words]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise Fault("EHOSTDOWN", f"systemctl {' '.join(words)} failed: {said}; see: journalctl -u cortexfs")
+    return done.stdout
+
+
+def _properties(system: bool, name: str) -> dict[str, str]:
+    if not _runs_here(system):
+        return {}
+    said = _systemctl(system, "show", "--property=ActiveState,UnitFileState", name)
+    return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+
+
+_WHOSE = (
+    flag("--user", "of one's own systemd, without root"),
+    flag("--system", "of the machine's systemd (the default of root)"),
+)
+_WEB = arg("web", "web", "the page of the mount (ctx web) and not the mount", nargs="?", choices=("web",))
+COMMANDS = {
+    "service": Command(
+        verbs={
+            "install": Command(
+                install,
+                (
+                    _WEB,
+                    *_WHOSE,
+                    *MOUNTED,
+                    flag("--print", "print the unit, and write nothing"),
+                    flag("--replace", "replace a unit of that name that somebody else has made"),
+                ),
+                ("ctx service install", "ctx service install --user web", "ctx service install --print"),
+                "have systemd mount it now and each time it begins",
+            ),
+            "status": Command(
+                status, (*_WHOSE, JSON), ("ctx service status",), "say what is installed and runs"
+            ),
+            "remove": Command(
+                remove,
+                (_WEB, *_WHOSE),
+                ("ctx service remove", "ctx service remove web"),
+                "end and remove what was installed",
+            ),
+        },
+    ),
+}

@@ -1,0 +1,133 @@
+"""`ctx service`: units that systemd takes, and sentences where there is no systemd."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cortexfs.cli.main import main
+from cortexfs.cli.service import units
+from tests.tables import each_of
+
+# Each of these gives a unit mounts of its own, where others do not see what it mounts (systemd.exec(5)).
+NAMESPACES = (
+    "Private", "Protect", "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths",
+    "BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem", "RootDirectory", "RootImage", "MountFlags",
+    "MountAPIVFS", "DynamicUser", "StateDirectory", "LogsDirectory", "RuntimeDirectory", "CacheDirectory",
+)  # fmt: skip
+# Each of these is a filter of system calls, and some set no_new_privs with it.
+FILTERS = ("SystemCall", "Restrict", "LockPersonality", "MemoryDenyWriteExecute")
+
+ODD = '/srv/a "b" $HOME %h\\x'
+
+
+def keys(text: str) -> set[str]:
+    return {line.partition("=")[0] for line in text.splitlines() if "=" in line and not line.startswith("#")}
+
+
+def both(system: bool, root: str = "/ctx") -> list[units.ServiceUnit]:
+    return [
+        units.mount("/usr/bin/true", root, "/var/lib/cortexfs", "/etc/cortexfs", system=system),
+        units.page("/usr/bin/true", root, system=system),
+    ]
+
+
+# abi.md 8.39
+@pytest.mark.parametrize("system", [True, False])
+def test_systemd_takes_the_units(tmp_path: Path, system: bool) -> None:
+    for root in ("/ctx", ODD):
+        for unit in both(system, root):
+            (tmp_path / unit.name).write_text(unit.text)
+        paths = [str(tmp_path / unit.name) for unit in both(system, root)]
+        words = ["systemd-analyze", "--system" if system else "--user", "--man=no", "verify", *paths]
+        environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
+        done = subprocess.run(words, capture_output=True, text=True, env=environ)
+        said = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "cortexfs" in line]
+        assert (done.returncode, said) == (0, []), done.stderr
+
+
+def test_systemd_rates_the_units(tmp_path: Path) -> None:
+    for unit in both(True):
+        (tmp_path / unit.name).write_text(unit.text)
+        words = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(tmp_path / unit.name)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert f"Overall exposure level for {unit.name}" in done.stdout
+
+
+@each_of("system", [True, False])
+def test_the_mount_is_seen_by_others_and_serves_setuid_programs(system: bool) -> None:
+    text = both(system)[0].text
+    assert not [key for key in keys(text) if key.startswith((*NAMESPACES, *FILTERS, "NoNewPrivileges"))]
+    assert {"Type", "WatchdogSec"} <= keys(text)
+    assert "Type=notify\n" in text
+
+
+@each_of("system", [True, False])
+def test_the_page_is_no_sandboxed_stranger_to_the_mount(system: bool) -> None:
+    assert not [key for key in keys(both(system)[1].text) if key.startswith((*NAMESPACES, *FILTERS))]
+
+
+@each_of(
+    "word, quoted",
+    [
+        ("/usr/bin/ctx", "/usr/bin/ctx"),
+        ("a b", '"a b"'),
+        ('a"b\\', '"a\\"b\\\\"'),
+        ("$HOME", '"$$HOME"'),
+        ("100%", '"100%%"'),
+        ("a\nExecStartPre=/bin/sh", '"a\\nExecStartPre=/bin/sh"'),
+        ("", '""'),
+    ],
+)
+def test_a_word_of_a_command_stays_one_word(word: str, quoted: str) -> None:
+    assert units.command([word]) == quoted
+
+
+# abi.md 8.40
+@pytest.mark.skipif(os.path.isdir("/run/systemd/system"), reason="systemd runs here")
+def test_without_systemd_it_says_what_to_run_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("CTX_ROOT", "/srv/ctx")
+    assert main(["service", "install", "--user"]) == 69
+    assert "no systemd of yours runs here; have what begins your session run: " in (
+        said := capsys.readouterr().err
+    )
+    assert said.strip().endswith("/ctx mount")
+    assert not list(tmp_path.iterdir())
+    if os.geteuid() == 0:
+        assert main(["service", "install"]) == 69
+        assert "no systemd runs here; have what begins the machine run: " in capsys.readouterr().err
+
+
+def test_what_would_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = ["--state", str(tmp_path / "state"), "--config", str(tmp_path / "config")]
+    assert main(["service", "install", "--user", "--print", "--root", "/srv/ctx", *places]) == 0
+    said = capsys.readouterr().out
+    assert f"/ctx mount /srv/ctx --foreground --state {tmp_path}/state --config {tmp_path}/config\n" in said
+    assert "WantedBy=default.target" in said
+
+
+def test_what_is_not_there_is_neither_removed_nor_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["service", "remove", "--user"]) == 1
+    assert main(["service", "status", "--user"]) == 1
+    assert "no service of CortexFS is installed" in capsys.readouterr().err
+    folder = tmp_path / "systemd/user" if os.getuid() else tmp_path / ".config/systemd/user"
+    folder.mkdir(parents=True)
+    (folder / "cortexfs.service").write_text("[Service]\nExecStart=/bin/true\n")
+    assert main(["service", "remove", "--user"]) == 1
+    assert (folder / "cortexfs.service").exists()
+
+
+assert shutil.which("systemd-analyze"), "the package systemd is missing"
