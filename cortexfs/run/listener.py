@@ -181,7 +181,6 @@ class Exec:
         depth = self._settings.depth
         if call.caller.identity.depth > depth:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
-        refuse_agents(call.caller.identity.label, call.environment)
         self._admit(call, call.arguments)
         if call.object_.class_ in ("tool", CLASS):
             await self._tool(call)
@@ -191,6 +190,7 @@ class Exec:
     def _admit(self, call: _Call, arguments: list[bytes]) -> None:
         identity = call.caller.identity
         if identity.label:
+            refuse_agents(identity.label, call.environment)
             self._tree.admit(call.object_, identity, arguments)
 
     async def _tool(self, call: _Call) -> None:

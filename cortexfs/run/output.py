@@ -30,8 +30,9 @@ class Voice(ABC):
         self.is_piped = False  # standard input is a pipe, and standard error a terminal
         self.is_watched = False  # somebody sees both outputs
 
-    def waiting(self) -> bytes:
-        """A remark that nothing was said yet, for a person; it stands there until something is."""
+    def waiting(self, seconds: float) -> bytes:
+        """A remark for a person that the run goes on, for so long now; it stands there until something is
+        said."""
         return b""
 
     def unread(self) -> bytes:
@@ -89,18 +90,19 @@ class TextVoice(Voice):
         self._terminal_err = terminal_err
         self._mid_line = False
         self._spoken = False  # by deltas, since the last message
-        self._is_first = True  # nothing was said yet
+        self._is_waited_for = True  # nothing was said yet, or how far it is
         self._wait = ""  # the remark that stands there
         self.is_watched = terminal_out and terminal_err
 
-    def waiting(self) -> bytes:
-        if self._is_first:
-            self._wait = f"{self.object}: waiting; Ctrl-C ends it"
-        return wire.message(wire.STDERR, self._wait.encode()) if self._wait else b""
+    def waiting(self, seconds: float) -> bytes:
+        if not self._is_waited_for:
+            return b""
+        self._wait = f"{self.object}: waiting ({seconds:.0f} s); Ctrl-C ends it"
+        return wire.message(wire.STDERR, f"\r{self._wait}".encode())
 
     def _taken_back(self) -> bytes:
         """Something is said now."""
-        wait, self._wait, self._is_first = self._wait, "", False
+        wait, self._wait = self._wait, ""
         return wire.message(wire.STDERR, f"\r{' ' * len(wait)}\r".encode()) if wait else b""
 
     def start(self) -> bytes:
@@ -108,8 +110,10 @@ class TextVoice(Voice):
         return wire.message(wire.LAST_WORDS, wire.U32.pack(0) + line)
 
     def say(self, frame: frames.Frame) -> bytes:
-        said = self._said(frame)
-        return self._taken_back() + said if said else b""
+        if said := self._said(frame):
+            self._is_waited_for = isinstance(frame, frames.Progress)
+            return self._taken_back() + said
+        return b""
 
     def _said(self, frame: frames.Frame) -> bytes:
         match frame:

@@ -11,6 +11,7 @@ This file must never know what answers: a host, or a model's driver.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Awaitable
 
 import trio
@@ -25,7 +26,7 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 
 _WELL = wire.message(wire.EXIT, b"\0")
-WAIT_SECONDS = 1.0  # until a terminal is told that it waits
+WAIT_SECONDS = 1.0  # until a terminal is told that it waits, and how long by now
 LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
 
 
@@ -97,11 +98,12 @@ class RunnerSide:
             self._left = True
 
     async def _show_waiting(self) -> None:
-        """On a terminal, say so when nothing was said for a moment; who types there is left alone."""
-        if self._voice.is_watched:
+        """On a terminal, say each second how long it has taken; who types there is left alone."""
+        while self._voice.is_watched:
             await trio.sleep(WAIT_SECONDS)
-            self._out += b"" if self._reads else self._voice.waiting()
-            self._send_what_fits()
+            if not self._reads and not self._out:
+                self._out += self._voice.waiting(time.monotonic() - self._run.began)
+                self._send_what_fits()
 
     async def _try_flush(self) -> None:
         try:

@@ -11,7 +11,7 @@ from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.screen import Screen, screen
 from tests.mounted.scripts import placed
 
-WAITS = "waiting; Ctrl-C ends it"
+WAITS = " s); Ctrl-C ends it"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def shown(ctx: Ctx) -> Iterator[Screen]:
 def test_a_model_that_takes_long(shown: Screen) -> None:
     # abi.md 4.53
     shown.type("""model/debug/script '[{"sleep":3},{"delta":"at"},{"delta":" last"}]'""")
-    shown.wait(f"debug/script: {WAITS}")
+    shown.wait("debug/script: waiting (")
     shown.wait("at last")
     assert WAITS not in shown.text
 
@@ -43,10 +43,21 @@ def test_a_tool_that_takes_long(ctx: Ctx, shown: Screen) -> None:
     shown.type("tool/late")
     shown.wait("usage: late")  # without arguments it says what it takes
     shown.type("tool/late '{}'")
-    shown.wait(f"late: {WAITS}")
+    shown.wait("late: waiting (")
+    shown.wait_gone("waiting (1 s)")  # the time goes on
+    shown.wait(WAITS)
     begun.touch()
     shown.wait("late: EIO: the script ended with exit status: 3")
     assert WAITS not in shown.text
+
+
+def test_a_run_that_tells_how_far_it_is(shown: Screen) -> None:
+    # abi.md 4.53
+    shown.type("""ctx run debug/script '[{"progress":"half of it"},{"hang":true}]'""")
+    shown.wait("debug/script: half of it\ndebug/script: waiting (")
+    shown.keys("C-c")
+    shown.wait_gone(WAITS)
+    assert "debug/script: half of it" in shown.text
 
 
 def test_a_pipe_that_nobody_reads(ctx: Ctx, shown: Screen) -> None:

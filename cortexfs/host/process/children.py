@@ -89,8 +89,9 @@ class ChildProcess:
 
     def _reap(self, pid: int) -> None:
         self.kill()
-        with owned(os.pidfd_open, pid) as process:
-            polled(process).poll(REAP * 1000)
+        if self.process is None:
+            self.process = owned(os.pidfd_open, pid)
+        polled(self.process).poll(REAP * 1000)
         reaped, status = os.waitpid(pid, os.WNOHANG)
         if reaped:
             self.status = os.waitstatus_to_exitcode(status)
