@@ -4,6 +4,7 @@
 #   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
 #   make test-web   the page, in a real browser
 #   make dist   what others install, into dist/      make test-dist   installs it on a clean Debian
+#   make test-team  teams of machines, with servers of NATS
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
 #   make mutation   changes core/, and looks whether its tests notice     make soak   long fuzzing
@@ -11,7 +12,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-mcp test-web lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
+.PHONY: up down fast test test-plugins test-mcp test-web test-team lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
 
 PYTHON ?=
 LANES ?= 3
@@ -66,12 +67,13 @@ PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/
 
 MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_servers.py published_clients.py \
 	published_starts.py)
+TEAM_TESTS := tests/team
 DIST_TESTS := tests/dist
 DIST_PACKAGES := git dpkg-dev lintian mmdebstrap man-db
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS) $(DIST_TESTS) tests/web)
+	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS) $(TEAM_TESTS) $(DIST_TESTS) tests/web)
 	@.ci/running .venv/.running
 
 test-plugins: .venv/.local test-packages
@@ -82,6 +84,11 @@ test-plugins: .venv/.local test-packages
 test-mcp: .venv/.local test-packages build/nodejs build/uv build/published build/langchain
 	@.ci/running >.venv/.running
 	@$(TESTS) $(MCP_TESTS)
+	@.ci/running .venv/.running
+
+test-team: .venv/.local test-packages build/team
+	@.ci/running >.venv/.running
+	@$(TESTS) $(TEAM_TESTS)
 	@.ci/running .venv/.running
 
 test-web: .venv/.local test-packages build/web
@@ -107,7 +114,7 @@ build/clean-root: .ci/dist/clean-root
 test-dist: dist build/clean-root
 	@$(BIN)/python -m pytest -q -n 2 $(DIST_TESTS)
 
-build/web build/nodejs build/uv: build/%: tests/%.lock | .venv/.pins
+build/web build/nodejs build/uv build/team: build/%: tests/%.lock | .venv/.pins
 	@mkdir -p $@
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
 	@touch $@
@@ -163,7 +170,7 @@ build/mutation: tests/mutation.lock | .venv/.pins
 mutation: .venv/.built build/mutation
 	@$(BIN)/python -m tests.mutation
 
-soak: .venv/.local test-packages mutation build/web
+soak: .venv/.local test-packages mutation build/web build/team
 	@CTX_SOAK=600 $(BIN)/python -m pytest -q
 
 lock: .venv/.pins

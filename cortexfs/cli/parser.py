@@ -47,6 +47,7 @@ COMMANDS = {
     "mcp": ("mcp.mcp", "serve the tools of a mount to MCP clients, and take in those of MCP servers"),
     "web": ("web.web", "open the tree in a browser: talk, approve, run"),
     "service": ("service.service", "have systemd keep the mount running"),
+    "team": ("team.team", "join this machine with others, so that each sees what the others export"),
     "completion": ("shell.about", "print a completion script for bash, zsh or fish"),
     "help": ("shell.about", "show this help, or that of a command"),
     "version": ("shell.about", "print the version"),

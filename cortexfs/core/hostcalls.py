@@ -24,6 +24,8 @@ CALLER_DIRECTORY = "CORTEXFS_CWD"
 NATIVE, ESM, WASM = "native", "esm", "wasm"
 # Of no plugin: a host that makes requests to the providers of its user's own (host/net/exchange.py).
 EXCHANGE = "exchange"
+# Of an object of another machine: its host is the link to the team (team/remote_objects.py).
+TEAM = "team"
 
 
 class Invocation(msgspec.Struct, frozen=True, array_like=True):

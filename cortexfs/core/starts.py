@@ -17,6 +17,7 @@ ENGINE = "engine"  # rights: its socket (core/models/engine_protocol.py), and wh
 LOOKER = "looker"  # the one that sees where callers are; it hears a channel of its own
 SIGNATURE = "signature"  # gpgv, about the files of a folder of the state; right: what it prints
 USER = "user"  # getent, about a uid; right: what it prints
+TEAM = "team"  # the link to other machines; rights: its channel (team/messages.py), and what it prints
 KEY = "key"  # the command that prints a provider's key; right: what it prints
 
 PREFIX = ".signature-"  # of the names of such folders

@@ -42,6 +42,9 @@ ENVIRONMENT = frozenset(
     b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
     b" CTX_OUTPUT CTX_ROOT CTX_MCP_SESSION".split()
 )
+# LABEL DEPTH, which no runner sends: the call is made for agents of another machine, and has their label
+# here and is nested as deep. Anybody may say so, as it only takes away.
+UNDER = b"CTX_UNDER"
 
 HEADER = struct.Struct("<BI")
 # Larger than any chunk that we send; a stranger who announces more is cut off.
@@ -122,6 +125,13 @@ def passed_on(variables: Iterable[bytes]) -> dict[bytes, bytes]:
     """Returns those of a caller's variables (NAME=VALUE) that reach tools."""
     pairs = [variable.partition(b"=") for variable in variables]
     return {name: value for name, _, value in pairs if is_passed_on(name)}
+
+
+def under(variables: Iterable[bytes]) -> str:
+    """Returns the value of UNDER; empty where nobody has said it."""
+    start = UNDER + b"="
+    found = [variable for variable in variables if variable.startswith(start)]
+    return found[0].removeprefix(start).decode(errors="replace") if found else ""
 
 
 def message(kind: int, payload: bytes | memoryview = b"") -> bytes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from cortexfs.agents import place
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.view import may_write, opened
@@ -29,7 +30,7 @@ from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.manifest import own_script
 from cortexfs.core.policy import risk
 from cortexfs.core.policy.risk import FILE, RiskSettings
-from cortexfs.core.registry import Key, Object, own_key, uid_of
+from cortexfs.core.registry import Key, Object, key_of, own_key, uid_of
 from cortexfs.daemon import starts
 from cortexfs.daemon.agent_context_files import ContextFiles
 from cortexfs.hooks.middleware import MiddlewareCall
@@ -193,6 +194,27 @@ class AgentWorld:
 
     def _script(self, tool: Object) -> str:
         return own_script.read(self.control(tool, own_script.CONTROL)).path
+
+    async def under(self, object_: Object, identity: hostcalls.Identity, said: str) -> hostcalls.Identity:
+        """The identity of a call that another machine makes for its agents: what an agent here may, which
+        stands for them, nested one deeper than there. Raises a Fault where there is no such agent."""
+        path, _, number = said.rpartition(" ")
+        depth = int(number) if number.isdecimal() and len(number) < 4 else 0
+        deeper = replace(identity, depth=max(identity.depth, depth) + 1)
+        if not path:
+            return deeper
+        agent = self.find(*key_of(path))
+        if agent is None or agent.class_ != "agent" or not agent.serves(identity.uid):
+            raise Fault(
+                "EACCES", f"{path}, which is to decide about agents of other machines, is no agent here"
+            )
+        setup = setup_of(self, agent)
+        label = f"{identity.label} {agent.path}" if identity.label else agent.path
+        powers = Powers(self, label, identity.uid, setup)
+        home = await self.home(identity.uid)
+        acted = place.acting(self, setup, powers, deeper, [object_], setup.cwd, home)
+        await self.hold(acted)
+        return acted
 
     def admit(self, object_: Object, identity: hostcalls.Identity, arguments: list[bytes]) -> None:
         """Before something runs that a run under a label has called: EACCES unless that is an agent's, and

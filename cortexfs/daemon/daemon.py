@@ -44,6 +44,7 @@ from cortexfs.daemon.agent_ports import AgentWorld
 from cortexfs.daemon.allowed import AllowedTools
 from cortexfs.daemon.reload import Reload
 from cortexfs.daemon.selfconfinement import give_up
+from cortexfs.daemon.team import Team
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
 from cortexfs.linux import heap, mount_table
@@ -238,6 +239,7 @@ class Daemon:
         self.providers = Providers(config.directory, config.state)
         self.logins = mcp_logins.Logins(self.servers, lambda: self.reload.renew())
         self.reload = Reload(self)
+        self.team = Team(self)
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
@@ -295,6 +297,7 @@ class Daemon:
             services.start_soon(terms.retain, self.sessions, self.config)
             await self.reload.begin()
             services.start_soon(self.reload.check_agents)
+            services.start_soon(self.team.run)
             listener = await listen(self.starter, self.fs.bindings)
             with safe_sockets.closing(listener):
                 async with trio.open_nursery() as calls_:
@@ -305,6 +308,7 @@ class Daemon:
                         self.commands.chosen,
                         self._driver,
                         world.admit,
+                        world.under,
                         fs.own.renew,
                         AllowedTools(world, lambda: fs.tree.registry).told,
                     )

@@ -64,6 +64,7 @@ class Reload:
             self.count = self.begun
             self._daemon.watch.again()
             self._daemon.logins.again()
+            self._daemon.team.again()
 
     async def renew(self) -> None:
         """A plugin has other tools, without anybody's having told us."""
@@ -105,14 +106,15 @@ class Reload:
         daemon.watch.reconcile(servers.plugins)
 
     async def _apply(self, objects: Mapping[Key, Object]) -> None:
-        """Show these, with users' own models as they are kept now in place of those among them."""
+        """Show these, with users' own models and other machines' objects as they are now in place of those
+        among them."""
         own = await trio.to_thread.run_sync(self._daemon.own.load)
         self._daemon.drivers.own = own.sources
         others = {key: one for key, one in objects.items() if key[0] != "model" or not is_own(key)}
-        await self._daemon.fs.apply(Registry(others | own.objects))
+        await self._daemon.fs.apply(Registry(self._daemon.team.joined(others | own.objects)))
 
     async def show_own(self) -> None:
-        """A user has other models of his own."""
+        """A user has other models of his own, or another machine other objects."""
         async with self._applying:
             await self._apply(self._daemon.fs.tree.registry.objects)
             await self._check(None)

@@ -46,6 +46,7 @@ from cortexfs.state import believed
 
 LOOKER = os.path.join(sysconfig.get_path("scripts"), "cortexfs-looker")
 ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine_process"]
+LINK = ["-I", "-m", "cortexfs.team.link"]
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 # Threads that wait for each other spin for some 200 us, and not at all beside other work (engine_threads.py).
 ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
@@ -160,6 +161,10 @@ class StarterProcess:
             return StarterProgram([LOOKER], LOOKER, {})
         if message.what == starts.ENGINE:
             return StarterProgram([*self._engine], self._engine[0], ENGINE_ENVIRON, socket.SOCK_STREAM)
+        if message.what == starts.TEAM:
+            places = ["--root", self._root, "--state", self._state, "--config", self._config]
+            words = [sys.executable, *LINK, *places]
+            return StarterProgram(words, words[0], ENVIRON, socket.SOCK_SEQPACKET)
         if message.what == starts.SIGNATURE:
             if not message.argument.startswith(starts.PREFIX) or {"/", "\0"} & {*message.argument}:
                 raise OSError(errno.EINVAL, "that is no such folder")

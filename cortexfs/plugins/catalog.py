@@ -167,7 +167,7 @@ class Catalog:
         if why := self.broken.get(plugin.name):  # a former version goes on
             origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
         named = (told for told in descriptors if not told.fault or names.fault_of(told.name) is None)
-        return [_object(plugin, origin, registered, told) for told in named]
+        return [object_of(plugin, origin, registered, told) for told in named]
 
     @property
     def wrong(self) -> dict[str, str]:
@@ -286,13 +286,13 @@ def _checked(payload: bytes) -> list[hostcalls.Descriptor]:
     descriptors = _descriptors.decode(payload)
     if len(descriptors) > MAX_TOOLS:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
-    judged = [_judged(descriptor) for descriptor in descriptors]
-    if judged and all(one.fault for one in judged):
-        raise Fault("EINVAL", judged[0].fault)
-    return judged
+    found = [judged(descriptor) for descriptor in descriptors]
+    if found and all(one.fault for one in found):
+        raise Fault("EINVAL", found[0].fault)
+    return found
 
 
-def _judged(told: hostcalls.Descriptor) -> hostcalls.Descriptor:
+def judged(told: hostcalls.Descriptor) -> hostcalls.Descriptor:
     """As it was told, or of a tool that is wrong its name and why. A wrong model or command fails its
     plugin."""
     try:
@@ -325,7 +325,7 @@ def _check(told: hostcalls.Descriptor) -> None:
         raise Fault("EINVAL", f"the description of {told.name} is over {MAX_DESCRIPTION} characters")
 
 
-def _object(
+def object_of(
     plugin: hostcalls.Plugin, origin: str, registered: float, descriptor: hostcalls.Descriptor
 ) -> Object:
     tool = Object(

@@ -100,6 +100,7 @@ class Host:
         self.fault: Fault | None = None
         self._look = select.poll()
         self._look.register(control, 0)
+        self.packet = b"c"  # with which a call is opened
 
     @property
     def is_alive(self) -> bool:
@@ -122,7 +123,7 @@ class Host:
         ours, theirs = self._pairs.take()
         rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
         try:
-            self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            self.control.sendmsg([self.packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
             ours.close()
             theirs.close()

@@ -74,6 +74,7 @@ class Pool:
         self.pairs = Pairs()
         self._number = 0
         self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
+        self.remote: Callable[[hostcalls.Plugin, hostcalls.Identity], Host] | None = None  # other machines'
         self.device = 0  # of the mount, as soon as there is one: what confined hosts may reach of mounts
 
     def __len__(self) -> int:
@@ -179,6 +180,10 @@ class Pool:
         self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, connection: socket.socket | None = None
     ) -> Host:
         """A live host for this plugin as this caller, whose connection it is, unless they are kept."""
+        if plugin.kind == hostcalls.TEAM:
+            if self.remote is None:
+                raise Fault("EHOSTDOWN", "this daemon is in no team any more")
+            return self.remote(plugin, identity)
         if self._aside and (plugin, identity) in self._aside:
             self._look_aside((plugin, identity))
         host = self._hosts.get((plugin, identity))

@@ -72,6 +72,8 @@ class ExecTree(NamedTuple):
     driver: Callable[[Object, str], Driver]  # what answers for a model or an agent, by its use
     # Raises a Fault where what runs under a label may not run this with these arguments.
     admit: Callable[[Object, Identity, list[bytes]], None]
+    # The identity with less: for whom another machine calls (wire.UNDER).
+    under: Callable[[Object, Identity, str], Awaitable[Identity]]
     renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script is another one
     allowed: Callable[[Identity], Awaitable[bytes]]  # lines about the tools that this caller may run
 
@@ -144,7 +146,7 @@ class Exec:
             said = await _greeting(stream, guest)
             if said is None:
                 return
-            greeting, arguments, environ = said
+            greeting, arguments, environ, under = said
             object_ = self._tree.find(greeting.inode, guest.uid)
             if greeting.inode == COMMANDS:
                 await in_task()
@@ -163,6 +165,10 @@ class Exec:
                 return
             caller = await look.caller()
             try:
+                if under:
+                    await in_task()
+                    identity = await self._tree.under(object_, caller.identity, under)
+                    caller = caller._replace(identity=identity)
                 umask = greeting.umask
                 await self._run(_Call(object_, caller, guest, stream, voice, arguments, umask, environ))
             finally:
@@ -278,7 +284,7 @@ def _place(caller: Caller) -> str:
 
 async def _greeting(
     stream: socket.socket, guest: Guest
-) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]] | None:
+) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str] | None:
     """A whole HELLO: who says too much is not let further, who takes too long is None."""
     hello = _Hello(guest)
     # Nearly always all of it is there by now; then it costs no time limit.
@@ -314,10 +320,10 @@ class _Hello:
     def is_whole(self) -> bool:
         return self._greeting is not None and len(self._data) >= wire.HELLO.size + self._greeting.size
 
-    def said(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
+    def said(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str]:
         assert self._greeting
         arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
-        return self._greeting, arguments, wire.passed_on(environment)
+        return self._greeting, arguments, wire.passed_on(environment), wire.under(environment)
 
 
 def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:

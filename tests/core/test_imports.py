@@ -30,14 +30,15 @@ ROOMS = {
     "run": "core peers pool hooks models plugins run",
     "tree": "core state sessions agents tree",
     "talk": "core peers pool plugins sessions models tree talk",
-    "daemon": "core linux state peers sessions pool models agents hooks plugins run tree talk version config"
-    " daemon",
+    "team": "core linux peers state pool plugins team",
+    "daemon": "core linux state peers sessions pool models agents hooks plugins run tree talk team version"
+    " config daemon",
     "client": "core client",
     "chat": "core client chat",
     "mcp": "core sdk client models version mcp",
     "web": "core client chat web",
-    "cli": "core linux net state peers sessions pool models agents hooks plugins run tree talk version config"
-    " daemon client chat mcp web sdk cli",
+    "cli": "core linux net state peers sessions pool models agents hooks plugins run tree talk team version"
+    " config daemon client chat mcp web sdk cli",
 }
 # What installing a plugin runs of the hosts' side, as its caller.
 BESIDES = {

@@ -114,7 +114,8 @@ class World:
         self.objects: dict[int, Object] = {}
         drivers = Drivers(lambda key: None, control)
         chosen, root = drivers.chosen, "/the/root"
-        tree = ExecTree(root, self.object_of, no_command, chosen, lambda *_: None, not_renewed, none_allowed)
+        found, admit = self.object_of, lambda *_: None
+        tree = ExecTree(root, found, no_command, chosen, admit, unchanged, not_renewed, none_allowed)
         self.arrivals = Arrivals()
         self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)
         self.listener = listener
@@ -170,6 +171,10 @@ class World:
 
 async def none_allowed(identity: hostcalls.Identity) -> bytes:
     return b""
+
+
+async def unchanged(object_: Object, identity: hostcalls.Identity, under: str) -> hostcalls.Identity:
+    raise AssertionError("no other machine calls here")
 
 
 async def not_renewed(object_: Object, header: bytes) -> None:

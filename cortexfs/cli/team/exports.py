@@ -1,0 +1,92 @@
+"""`ctx team export`: what others may call here, and as whom.
+
+Rules: an object is exported to those who are named. `--as` or team.map says who they are here; by default
+they are nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+from pathlib import Path
+
+from cortexfs.cli import mounts, output
+from cortexfs.cli.daemons import places_of
+from cortexfs.core import names
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.registry import key_of
+from cortexfs.team import mapping, messages
+from cortexfs.team.places import Export, TeamPlaces, written
+
+CLASSES = ("tool", "model")
+
+
+def export(options: argparse.Namespace) -> int:
+    where = places_of(options)
+    places = TeamPlaces(where.state, where.config)
+    member, exports = places.read_member(), places.read_exports()
+    if options.object is None:
+        return _listed(exports, options.json)
+    path = options.object.strip("/")
+    others = [each for each in exports if each.object != path]
+    if options.stop:
+        if len(others) == len(exports):
+            raise Fault("ENOENT", f"{path} is not exported; see: ctx team export")
+        written(places.exports, others)
+        output.say(f"{path} is exported no more")
+        return EXIT_OK
+    made = _made(path, options, member.machine)
+    written(places.exports, [*others, made])
+    output.say(f"exported {path} to {' '.join(made.to)}; there it is {_shown(path, member.machine)}")
+    return EXIT_OK
+
+
+def _made(path: str, options: argparse.Namespace, machine: str) -> Export:
+    class_, _ = key_of(path)
+    if class_ not in CLASSES:
+        raise Fault("EINVAL", f"{path} is no {' or '.join(CLASSES)}, which can be exported")
+    _shown(path, machine)
+    root = mounts.root(options.root)
+    if mounts.mounted_at(root) and not Path(root, path).is_file():
+        raise Fault("ENOENT", f"there is no {path} at {root}; see: ctx ls {class_}")
+    if not options.to:
+        raise Fault("EINVAL", "say who may call it: --to USER@MACHINE")
+    if options.as_user:
+        _check_user(options.as_user)
+    to = [mapping.check_who(each) for each in options.to]
+    return Export(path, to, options.as_user or "", _agent(options.agents, root))
+
+
+def _agent(name: str | None, root: str) -> str:
+    """The path of the agent whose policy decides."""
+    if not name:
+        return ""
+    path = f"agent/{names.check(name.removeprefix('agent/'))}"
+    if mounts.mounted_at(root) and not Path(root, path).is_file():
+        raise Fault("ENOENT", f"there is no {path} at {root}; see: ctx agent new --help")
+    return path
+
+
+def _check_user(name: str) -> None:
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise Fault("EINVAL", f"there is no user {name} here") from None
+    if os.geteuid() not in (0, user.pw_uid):
+        raise Fault("EACCES", "your own daemon exports as you alone")
+
+
+def _shown(path: str, machine: str) -> str:
+    class_, name = key_of(path)
+    return f"{class_}/{messages.shown_name(class_, name, machine)}"
+
+
+def _listed(exports: list[Export], as_json: bool) -> int:
+    if as_json:
+        output.emit(exports)
+        return EXIT_OK
+    heads = ("object", "to", "as", "agents")
+    rows = [(one.object, " ".join(one.to), one.as_user or "-", one.agents or "-") for one in exports]
+    output.table(heads, rows)
+    return EXIT_OK

@@ -1,0 +1,87 @@
+"""`ctx team`: one tree over many machines. init and join make a machine a member, and leave ends that; export
+says who elsewhere may use what is here, and status what there is.
+
+Rules: these write the files of team/places.py and have the daemon look at them; all that is said to other
+machines is said by the daemon's link, but for the one question of a machine that joins. A token is printed
+once, and nothing else that is secret.
+"""
+
+from __future__ import annotations
+
+from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
+
+_NAME = arg("--name", "MACHINE", "this machine's name in the team (default: its host name)")
+
+COMMANDS = {
+    "team": Command(
+        verbs={
+            "init": Command(
+                "team.membership.init",
+                (
+                    arg("--team", "NAME", "the team's name (default: team)", default="team"),
+                    _NAME,
+                    arg("--listen", "HOST:PORT", "where its server listens", default="0.0.0.0:4222"),
+                    arg(
+                        "--address",
+                        "HOST",
+                        "a name or address by which others reach this machine; may be repeated"
+                        " (default: its host name)",
+                        action="append",
+                    ),
+                    *MOUNTED,
+                ),
+                ("ctx team init --address 192.168.1.20",),
+                "begin a team on this machine, or print another token for it",
+            ),
+            "join": Command(
+                "team.membership.join",
+                (arg("token", "TOKEN", "what ctx team init has printed; - reads it"), _NAME, *MOUNTED),
+                ("ctx team join ctx1-kdk...",),
+                "have this machine join the team of a token",
+            ),
+            "export": Command(
+                "team.exports.export",
+                (
+                    arg("object", "OBJECT", "a tool or model, such as tool/make; none lists them", nargs="?"),
+                    arg(
+                        "--to",
+                        "USER@MACHINE",
+                        "who may call it, * for every user or machine; may be repeated",
+                        action="append",
+                    ),
+                    arg(
+                        "--as",
+                        "USER",
+                        "have it run as this user here, instead of whom team.map says",
+                        dest="as_user",
+                    ),
+                    arg(
+                        "--agents",
+                        "AGENT",
+                        "serve agents there, too, as far as the policy of this agent here goes",
+                    ),
+                    flag("--stop", "export it no more"),
+                    JSON,
+                    *MOUNTED,
+                ),
+                (
+                    "ctx team export tool/make --to alice@laptop --as alice",
+                    "ctx team export tool/make --stop",
+                ),
+                "let others call an object of this machine",
+            ),
+            "status": Command(
+                "team.status.status",
+                (JSON, *MOUNTED),
+                ("ctx team status",),
+                "what there is of the team, seen from this machine",
+            ),
+            "leave": Command(
+                "team.membership.leave",
+                (flag("--end", "end the team, where it was begun here"), *MOUNTED),
+                ("ctx team leave",),
+                "be in no team any more",
+            ),
+        },
+    )
+}

@@ -1,0 +1,123 @@
+"""The certificates of a team: an authority of its own, and one certificate for each server.
+
+Rules: the authority's key stays on the machine that began the team. TLS proves the server alone: machines
+prove themselves with their keys (keys.py).
+This file must never know where any of it is kept.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cortexfs.team.extra import needed
+
+with needed():
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAYS = 3650
+_P256 = ec.SECP256R1
+
+
+class Pem(NamedTuple):
+    """A certificate and its private key."""
+
+    certificate: bytes
+    key: bytes
+
+
+def authority(team: str) -> Pem:
+    key = ec.generate_private_key(_P256())
+    name = _name(f"CortexFS team {team}")
+    made = _builder(name, name, key.public_key())
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    made = made.add_extension(_usage(signs=True), critical=True)
+    return _pem(made.sign(key, hashes.SHA256()), key)
+
+
+def of_server(ca: Pem, name: str, addresses: Sequence[str]) -> Pem:
+    """A certificate for a server that is reached by these names and addresses."""
+    issuer = x509.load_pem_x509_certificate(ca.certificate)
+    signer = serialization.load_pem_private_key(ca.key, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(_P256())
+    made = _builder(_name(name), issuer.subject, key.public_key())
+    made = made.add_extension(
+        x509.SubjectAlternativeName([_general(each) for each in addresses]), critical=False
+    )
+    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    made = made.add_extension(_usage(signs=False), critical=True)
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    return _pem(made.sign(signer, hashes.SHA256()), key)
+
+
+def pin(pem: bytes) -> bytes:
+    """The hash by which a token knows a server's certificate."""
+    return pin_of(ssl.PEM_cert_to_DER_cert(pem.decode()))
+
+
+def pin_of(der: bytes | None) -> bytes:
+    return hashlib.sha256(der or b"").digest()
+
+
+def trusting(pem: str) -> ssl.SSLContext:
+    """A client's context that believes this authority and no other."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=pem)
+    return context
+
+
+def pinning() -> ssl.SSLContext:
+    """A client's context for a server whose certificate is compared with a pin."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _general(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **never)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+    )
+
+
+def _pem(made: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pem:
+    encoding = serialization.Encoding.PEM
+    kind, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return Pem(made.public_bytes(encoding), key.private_bytes(encoding, kind, none))

@@ -1,0 +1,131 @@
+"""The directory of a team: its machines and their exports, as the stream of that name says.
+
+Main path: on each connection `load` reads what the stream holds, and `hear` what is said from then on.
+
+Rules: a machine's key is in its token, which the team's key has signed; all else that is said of a machine is
+signed by that machine, and what is older than what is known is left. What breaks a rule is left, with a line
+in the log. How much there may be is bounded.
+This file must never know who is here now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.team import keys, messages, subjects
+from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
+from cortexfs.team.nats_client import Client
+from cortexfs.team.nats_wire import Delivery, token
+
+TOKEN = ("machine", "token")  # class and name of the entry with a machine's token
+LOAD_SECONDS = 5.0
+_BATCH = 512
+_LAST = ("204", "404", "408", "413")
+
+log = logging.getLogger("cortexfs")
+
+_objects = msgspec.msgpack.Decoder(RemoteObject)
+
+
+class Directory:
+    def __init__(
+        self, account: str, machine: str, changed: Callable[[RemoteObject | ObjectGone], None]
+    ) -> None:
+        self._account = account
+        self._machine = machine
+        self._changed = changed
+        self._machines: dict[str, keys.MachineToken] = {}
+        self._stamps: dict[str, int] = {}
+        self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
+        self.own: dict[str, bytes] = {}  # what is kept of this machine, by subject
+        self.disturbed: Callable[[], None] = lambda: (
+            None
+        )  # is told when somebody else has said something of ours
+
+    @property
+    def machines(self) -> Iterable[str]:
+        return self._machines
+
+    def key_of(self, machine: str) -> bytes:
+        found = self._machines.get(machine)
+        if found is None:
+            raise Fault("EPROTO", f"there is no machine {machine} in the team")
+        return found.public
+
+    async def load(self, client: Client) -> None:
+        """Read all that the stream holds: first who there is, then what they say."""
+        first, held = 1, list[Delivery]()
+        while True:
+            asked = {"seq": first, "batch": _BATCH, "next_by_subj": subjects.ENTRIES}
+            data = msgspec.json.encode(asked)
+            answers = await client.request(
+                subjects.DIRECT, data, LOAD_SECONDS, many=lambda one: one.status in _LAST
+            )
+            found = [each for each in answers if not each.status]
+            held += [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
+            if not found or len(held) > 2 * MAX_OBJECTS:
+                break
+            first = int(found[-1].headers.get("Nats-Sequence", "0")) + 1
+        is_token = f".{TOKEN[0]}.{TOKEN[1]}"
+        for one in sorted(held, key=lambda each: not each.subject.endswith(is_token)):
+            try:
+                self.hear(one)
+            except Fault as fault:
+                log.info("%s in the directory of the team is left: %s", one.subject, fault.message)
+
+    def hear(self, delivery: Delivery) -> None:
+        """One entry."""
+        subject = delivery.subject
+        words = subject.split(".")
+        if len(words) != 5 or len(delivery.data) > MAX_ENTRY + 256:
+            raise Fault("EPROTO", "it is none, or too long")
+        machine, class_, name = words[2:]
+        if (class_, name) == TOKEN:
+            self._meet(machine, delivery.data)
+            return
+        if machine == self._machine and delivery.data != self.own.get(subject):
+            self.disturbed()
+            return
+        data = keys.opened(self.key_of(machine), subject, delivery.data, fresh=False)
+        stamp = keys.stamp_of(delivery.data)
+        if stamp < self._stamps.get(subject, 0):
+            raise Fault("EPROTO", "it is older than what is known")
+        if subject not in self._stamps and len(self._stamps) >= MAX_OBJECTS:
+            raise Fault("EAGAIN", f"there are {MAX_OBJECTS} objects already")
+        self._stamps[subject] = stamp
+        if not data:
+            if gone := self.objects.pop(subject, None):
+                self._changed(ObjectGone(gone.machine, gone.class_, gone.name))
+            return
+        said = _checked(data, machine, class_, name)
+        if self.objects.get(subject) != said:
+            self.objects[subject] = said
+            self._changed(said)
+
+    def _meet(self, machine: str, data: bytes) -> None:
+        said = keys.machine_of(data.decode("ascii", "replace"), self._account)
+        if said.name != machine:
+            raise Fault("EPROTO", f"the token is that of {said.name}")
+        known = self._machines.get(machine)
+        if known is None or said.issued >= known.issued:
+            self._machines[machine] = said
+
+
+def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
+    try:
+        said = _objects.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Fault("EPROTO", f"it is none: {error}") from None
+    if (said.machine, said.class_, token(said.name)) != (
+        machine,
+        class_,
+        name,
+    ) or class_ not in names.CLASSES:
+        raise Fault("EPROTO", "it is about something else")
+    messages.shown_name(class_, said.name, machine)
+    return said

@@ -1,0 +1,144 @@
+"""This machine's word of itself: its token, and each object that it exports, as the mount shows it.
+
+Rules: an object is read again when its executable or the list of exports has changed. One that is missing is
+not exported. What is said is signed, and said once for each change.
+This file must never know who may call what is exported.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls, registry
+from cortexfs.core.errors import Fault
+from cortexfs.team import keys, messages, subjects
+from cortexfs.team.directory import TOKEN, Directory
+from cortexfs.team.mapping import Mapping
+from cortexfs.team.messages import MAX_ENTRY, RemoteObject
+from cortexfs.team.nats_client import Client
+
+LOOK_SECONDS = 1.0
+_DESCRIPTION = "# cortexfs.description="
+
+log = logging.getLogger("cortexfs")
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Exporting:
+    def __init__(self, root: str, machine: str, mapping: Mapping, client: Client, key: keys.Key) -> None:
+        self._root = Path(root)
+        self._machine = machine
+        self._mapping = mapping
+        self._client = client
+        self._key = key
+        self._seen: dict[str, int] = {}  # by path: when its executable changed
+        self._said: dict[str, RemoteObject] = {}  # by subject
+        self.problems: dict[str, str] = {}  # by path
+
+    async def run(self, directory: Directory, token: str) -> None:
+        """Say what has changed, for ever. Begin anew with each connection."""
+        self._client.publish(subjects.entry(self._machine, *TOKEN), token.encode())
+        again = trio.Event()
+        directory.disturbed = again.set
+        self._seen, self._said = {}, {}
+        left = {subject for subject, one in directory.objects.items() if one.machine == self._machine}
+        while True:
+            if again.is_set():
+                again = trio.Event()
+                directory.disturbed = again.set
+                self._seen, self._said = {}, {}
+            now = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
+            for subject in (left | {*self._said}) - {*now}:
+                self._say(directory, subject, b"")
+            for subject, one in now.items():
+                if self._said.get(subject) != one:
+                    self._say(directory, subject, _pack(one))
+            self._said, left = now, set()
+            await trio.sleep(LOOK_SECONDS)
+
+    def _say(self, directory: Directory, subject: str, data: bytes) -> None:
+        directory.own[subject] = keys.seal(self._key, subject, data)
+        self._client.publish(subject, directory.own[subject])
+
+    def _look(self) -> dict[str, RemoteObject]:
+        """Returns the exports as they are now, by subject; in a thread, as the mount is a file system."""
+        found: dict[str, RemoteObject] = {}
+        self.problems = {}
+        try:
+            paths = list(dict.fromkeys(each.object for each in self._mapping.exports))
+        except Fault as fault:
+            self.problems["exports"] = fault.message
+            return found
+        for path in paths:
+            class_, name = registry.key_of(path)
+            subject = subjects.entry(self._machine, class_, name)
+            try:
+                changed = (self._root / path).stat().st_mtime_ns
+                if self._seen.get(path) != changed or subject not in self._said:
+                    found[subject] = exported(self._root, path, self._machine)
+                    self._seen[path] = changed
+                else:
+                    found[subject] = self._said[subject]
+            except OSError as problem:
+                self.problems[path] = problem.strerror or str(problem)
+            except Fault as fault:
+                self.problems[path] = fault.message
+        return found
+
+
+def exported(root: Path, path: str, machine: str) -> RemoteObject:
+    """An object as other machines are told of it; raises a Fault where it cannot be exported."""
+    class_, name = registry.key_of(path)
+    messages.shown_name(class_, name, machine)
+    folder = root / f"{path}.d"
+
+    def control(named: str) -> str:
+        file = folder / named
+        return file.read_text(errors="replace").rstrip("\n") if file.exists() else ""
+
+    flags = control("cap").split()
+    capabilities = hostcalls.Capabilities(
+        "emits_progress" in flags,
+        "emits_observer_text" in flags,
+        "background_safe" in flags,
+        tuple(_effect(line) for line in control("effects").splitlines()),
+    )
+    is_tool = class_ == "tool"
+    timeout = control("timeout") if is_tool else ""
+    said = RemoteObject(
+        machine=machine,
+        class_=class_,
+        name=name,
+        description=control("description") if is_tool else _described(root / path),
+        schema=control("schema").encode() if is_tool else b"{}",
+        capabilities=capabilities if is_tool else hostcalls.Capabilities(),
+        timeout=float(timeout) if timeout else None,
+        dry_run_flag="dry_run_flag" in flags,
+        extra={} if is_tool else {row: control(row) for row in ("cap", "limit")},
+    )
+    if len(_pack(said)) > MAX_ENTRY:
+        raise Fault("EMSGSIZE", f"its description and schema are over {MAX_ENTRY >> 10} KiB")
+    return said
+
+
+def _described(executable: Path) -> str:
+    lines = executable.read_text(errors="replace").splitlines()
+    found = [line.removeprefix(_DESCRIPTION) for line in lines if line.startswith(_DESCRIPTION)]
+    return found[0] if found else ""
+
+
+def _effect(line: str) -> hostcalls.Effect:
+    """A line of `.d/effects`, read back."""
+    words = line.split(" ")
+    if len(words) != 5:
+        raise Fault("EPROTO", f"its effects hold a line that is none: {line[:80]}")
+    kind, target, reversibility, confirmation, dry_run = words
+    return hostcalls.Effect(
+        kind, reversibility, confirmation, dry_run, "" if target == "-" else unquote(target)
+    )

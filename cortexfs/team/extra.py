@@ -1,0 +1,18 @@
+"""The extra `team`: a sentence for those who have not installed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cortexfs.core.errors import Fault
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Turns a missing package into a Fault."""
+    try:
+        yield
+    except ImportError:
+        why = "a team needs what is not installed here: pip install 'cortexfs[team]'"
+        raise Fault("EHOSTDOWN", why) from None

@@ -1,0 +1,153 @@
+"""Calls of other machines' users to what this machine exports.
+
+Main path: `Incoming.hear` checks who signed the call, and who they are here; a stand-in of that user connects
+to the mount; then this is the runner of that call, whose words go to the other machine as they are.
+
+Rules: the mount decides about the call as about any of that user's. Nothing is run twice: a run's name is
+known for as long as its signature counts. What a machine may have going on is bounded.
+This file must never know what an object does.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from cortexfs.core import wire
+from cortexfs.core.errors import Fault
+from cortexfs.peers.streams import receive, send
+from cortexfs.team import keys, messages, subjects
+from cortexfs.team.line import CallLine, CallLines
+from cortexfs.team.mapping import Mapping, Stranger
+from cortexfs.team.messages import CallBegin
+from cortexfs.team.nats_client import Client
+from cortexfs.team.nats_wire import Delivery, untoken
+from cortexfs.team.standins import StandIns
+
+UMASK = 0o022
+MAX_CALLS = 256  # at a time
+MAX_OF_ONE = 64  # of one machine
+_KEPT = 65536  # names of runs
+_RUN = re.compile(r"[0-9a-f]{32}")
+
+log = logging.getLogger("cortexfs")
+
+_pack = msgspec.msgpack.Encoder().encode
+_begins = msgspec.msgpack.Decoder(CallBegin)
+
+
+class Incoming:
+    def __init__(
+        self,
+        client: Client,
+        machine: str,
+        mapping: Mapping,
+        standins: StandIns,
+        nursery: trio.Nursery,
+        key_of: Callable[[str], bytes],
+    ) -> None:
+        self._client = client
+        self._machine = machine
+        self._mapping = mapping
+        self._standins = standins
+        self._nursery = nursery
+        self._key_of = key_of
+        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.lines = CallLines()
+
+    def hear(self, delivery: Delivery) -> None:
+        """A call has come. One that proves nothing is not answered."""
+        _, _, to, from_, class_, name = delivery.subject.split(".")
+        data = keys.opened(self._key_of(from_), delivery.subject, delivery.data, fresh=True)
+        begin = _decoded(data)
+        if to != self._machine or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._seen:
+            raise Fault("EPROTO", "the call was made before, or is for another machine")
+        self._seen[from_, begin.run] = None
+        if len(self._seen) > _KEPT:
+            self._seen.popitem(last=False)
+        line = CallLine(self._client, subjects.run(from_, self._machine, begin.run), from_)
+        if len(self.lines) >= MAX_CALLS or self.lines.of(from_) >= MAX_OF_ONE:
+            line.say(
+                (messages.REFUSED, _pack(("EAGAIN", "that machine has too many calls of yours; try again")))
+            )
+            return
+        self._nursery.start_soon(self._serve, line, begin, class_, untoken(name))
+
+    async def _serve(self, line: CallLine, begin: CallBegin, class_: str, name: str) -> None:
+        end = self.lines.begin(line.peer, begin.run, line)
+        try:
+            await self._answer(line, begin, f"{class_}/{name}")
+        except Fault as fault:
+            try:
+                line.say((messages.REFUSED, _pack((fault.code, fault.message))))
+            except Fault as problem:
+                log.info("a call of %s is not told of its end: %s", line.peer, problem.message)
+        except OSError as problem:
+            log.info("a call of %s has ended: %s", line.peer, problem)
+        finally:
+            end()
+
+    async def _answer(self, line: CallLine, begin: CallBegin, path: str) -> None:
+        served = self._mapping.served(path, Stranger(begin.user, line.peer, begin.label))
+        inode, stream = await self._standins.connect(served.user, path)
+        with stream:
+            line.say((messages.BEGUN, b""))
+            agent = served.agents if begin.label else ""
+            await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_to_mount, stream, line)
+                    await _from_mount(stream, line)
+                    nursery.cancel_scope.cancel()
+            except* (Fault, OSError) as problems:
+                raise problems.exceptions[0] from None
+
+
+def _decoded(data: bytes) -> CallBegin:
+    try:
+        return _begins.decode(data)
+    except msgspec.MsgspecError as error:
+        raise Fault("EPROTO", f"the call is none: {error}") from None
+
+
+def _greeting(inode: int, begin: CallBegin, under: str) -> bytes:
+    """The greeting of a runner: what is no terminal, and says lines of JSON. `under` takes powers away."""
+    variables = [b"%b=%b" % pair for pair in begin.environment.items()]
+    strings = [*begin.arguments, *variables, b"CTX_OUTPUT=jsonl", b"%b=%b" % (wire.UNDER, under.encode())]
+    if any(b"\0" in each for each in strings):
+        raise Fault("EINVAL", "an argument or variable holds a NUL")
+    text = b"".join(each + b"\0" for each in strings)
+    counts = len(begin.arguments), len(strings) - len(begin.arguments)
+    return wire.HELLO.pack(wire.MAGIC, wire.PROTOCOL, inode, 0, UMASK, *counts, len(text)) + text
+
+
+async def _from_mount(stream: socket.socket, line: CallLine) -> None:
+    """Pass on the daemon's words to its runner, as far as another machine has to hear them."""
+    splitter = wire.Splitter()
+    while data := await receive(stream):
+        for kind, payload in splitter.feed(data):
+            if kind == wire.STDOUT:
+                await line.say_output(kind, payload)
+            elif kind in (wire.WANT, wire.EXIT):
+                line.say((kind, payload))
+            if kind == wire.EXIT:
+                return
+        await trio.lowlevel.checkpoint()
+    raise Fault("EHOSTDOWN", "the daemon of that machine has ended during the call")
+
+
+async def _to_mount(stream: socket.socket, line: CallLine) -> None:
+    """Standard input, and the wish to cancel."""
+    while True:
+        for kind, payload in await line.next():
+            if kind == wire.STDIN:
+                await send(stream, wire.message(wire.STDIN, payload))
+            elif kind == messages.CANCEL:
+                line.leave()
+                stream.shutdown(socket.SHUT_WR)

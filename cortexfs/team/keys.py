@@ -1,0 +1,248 @@
+"""Keys of a team in the form of NATS: nkeys, the JWTs that the server believes, and signed messages.
+
+    key = Key.new(USER)                 key.seed to keep, key.public to show
+    token = user_claims(...)            a JWT, signed by the account's key
+    sealed = seal(key, subject, data)   opened(public, subject, sealed) gives the data back
+
+Rules: a machine is its key, and the account's key says which machine has which. What decides (a call, what
+a machine exports) is signed by the machine as well: the server answers on any subject that a client names as
+that of its reply, so that a subject alone does not prove who said a thing.
+This file must never know what is signed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.team.extra import needed
+
+with needed():
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+OPERATOR, ACCOUNT, USER = 14 << 3, 0, 20 << 3  # the letters O, A and U
+_SEED = 18 << 3  # S
+RAW = 32
+SEALED_SECONDS = 60.0  # for how long a signed message is taken, also by a clock that differs by as much
+_SIGNATURE = 64
+_TIME = 8
+NO_LIMIT = -1
+
+
+class Key:
+    """A private key."""
+
+    def __init__(self, kind: int, raw: bytes) -> None:
+        self._kind = kind
+        self.raw = raw
+        self._private = Ed25519PrivateKey.from_private_bytes(raw)
+        self.public_raw = self._private.public_key().public_bytes_raw()
+        self.public = public_text(kind, self.public_raw)
+
+    @classmethod
+    def new(cls, kind: int) -> Key:
+        return cls(kind, Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @classmethod
+    def of_seed(cls, seed: str) -> Key:
+        data = _unbased(seed, "a seed")
+        kind = (data[0] & 7) << 5 | data[1] >> 3
+        if data[0] & 0xF8 != _SEED or len(data) != 2 + RAW:
+            raise Fault("EINVAL", "this is no seed of a key")
+        return cls(kind, data[2:])
+
+    @property
+    def seed(self) -> str:
+        return _based(bytes([_SEED | self._kind >> 5, (self._kind & 31) << 3]) + self.raw)
+
+    def sign(self, data: bytes) -> bytes:
+        return self._private.sign(data)
+
+
+def public_text(kind: int, raw: bytes) -> str:
+    return _based(bytes([kind]) + raw)
+
+
+def public_raw(kind: int, text: str) -> bytes:
+    data = _unbased(text, "a public key")
+    if data[0] != kind or len(data) != 1 + RAW:
+        raise Fault("EINVAL", "this is no public key of that kind")
+    return data[1:]
+
+
+def _based(data: bytes) -> str:
+    checked = data + binascii.crc_hqx(data, 0).to_bytes(2, "little")
+    return base64.b32encode(checked).rstrip(b"=").decode()
+
+
+def _unbased(text: str, what: str) -> bytes:
+    try:
+        data = base64.b32decode(text + "=" * (-len(text) % 8))
+    except (binascii.Error, ValueError):
+        raise Fault("EINVAL", f"this is not {what}") from None
+    if len(data) < 3 or binascii.crc_hqx(data[:-2], 0) != int.from_bytes(data[-2:], "little"):
+        raise Fault("EINVAL", f"this is not {what}: its checksum is wrong")
+    return data[:-2]
+
+
+def _verified(public: bytes, signature: bytes, data: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
+
+
+# -- JWTs
+
+
+def _part(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def unpadded(data: bytes) -> str:
+    """Bytes as NATS has them in JSON."""
+    return _part(data).decode()
+
+
+def _unpart(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise Fault("EPROTO", "this is no token of a machine") from None
+
+
+_HEADER = _part(b'{"typ":"JWT","alg":"ed25519-nkey"}')
+
+
+class Claims(NamedTuple):
+    """The claims of a JWT in their only encoding, so that who knows them can make what was signed."""
+
+    body: bytes
+
+    def signed(self, key: Key) -> str:
+        return self.with_signature(key.sign(self._signed))
+
+    @property
+    def _signed(self) -> bytes:
+        return _HEADER + b"." + _part(self.body)
+
+    def with_signature(self, signature: bytes) -> str:
+        return (self._signed + b"." + _part(signature)).decode()
+
+    def signature(self, key: Key) -> bytes:
+        return key.sign(self._signed)
+
+
+def _claims(issuer: str, subject: str, name: str, nats: dict[str, Any], issued: int, expires: int) -> Claims:
+    value: dict[str, Any] = {"iat": issued, "iss": issuer, "name": name, "sub": subject, "nats": nats}
+    if expires:
+        value["exp"] = expires
+    mark = hashlib.sha256(msgspec.json.encode(value)).digest()
+    return Claims(msgspec.json.encode({"jti": base64.b32encode(mark).rstrip(b"=").decode(), **value}))
+
+
+def operator_claims(key: Key, system: str) -> Claims:
+    nats = {"type": "operator", "version": 2, "system_account": system}
+    return _claims(key.public, key.public, "cortexfs", nats, int(time.time()), 0)
+
+
+def account_claims(operator: str, account: str, name: str, *, stores: bool) -> Claims:
+    limits: dict[str, Any] = dict.fromkeys(
+        ("subs", "data", "payload", "imports", "exports", "conn", "leaf"), NO_LIMIT
+    )
+    limits["wildcards"] = True
+    if stores:
+        limits |= dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), NO_LIMIT)
+    nats = {"type": "account", "version": 2, "limits": limits, "default_permissions": {"pub": {}, "sub": {}}}
+    return _claims(operator, account, name, nats, int(time.time()), 0)
+
+
+def user_claims(
+    account: str,
+    user: str,
+    name: str,
+    publish: list[str],
+    subscribe: list[str],
+    issued: int,
+    expires: int = 0,
+) -> Claims:
+    nats = {
+        "type": "user",
+        "version": 2,
+        "pub": {"allow": publish},
+        "sub": {"allow": subscribe},
+        "subs": NO_LIMIT,
+        "data": NO_LIMIT,
+        "payload": NO_LIMIT,
+    }
+    return _claims(account, user, name, nats, issued, expires)
+
+
+class MachineToken(NamedTuple):
+    """The facts of a machine's JWT."""
+
+    name: str
+    public: bytes
+    issued: int
+
+
+class _Known(msgspec.Struct):
+    sub: str
+    name: str
+    iat: int
+
+
+def machine_of(token: str, account: str) -> MachineToken:
+    """Returns what the JWT of a machine says; EPROTO if the account's key has not signed it."""
+    header, _, rest = token.partition(".")
+    body, _, signature = rest.partition(".")
+    signed = f"{header}.{body}".encode()
+    if not _verified(public_raw(ACCOUNT, account), _unpart(signature), signed):
+        raise Fault("EPROTO", "the token of a machine is not signed by the team's key")
+    try:
+        known = msgspec.json.decode(_unpart(body), type=_Known)
+    except msgspec.MsgspecError:
+        raise Fault("EPROTO", "this is no token of a machine") from None
+    return MachineToken(known.name, public_raw(USER, known.sub), known.iat)
+
+
+# -- signed messages
+
+
+def seal(key: Key, subject: str, data: bytes, now: float | None = None) -> bytes:
+    """Returns the data with a signature over it, the subject that it is for, and the time."""
+    stamp = int((time.time() if now is None else now) * 1000).to_bytes(_TIME, "little")
+    return key.sign(_sealed_text(subject, stamp, data)) + stamp + data
+
+
+def opened(public: bytes, subject: str, sealed: bytes, *, fresh: bool) -> bytes:
+    """Returns the data; EPROTO where that machine has not signed it for that subject, or, if it has to be
+    fresh, not now."""
+    signature, stamp = sealed[:_SIGNATURE], sealed[_SIGNATURE : _SIGNATURE + _TIME]
+    data = sealed[_SIGNATURE + _TIME :]
+    if len(stamp) < _TIME or not _verified(public, signature, _sealed_text(subject, stamp, data)):
+        raise Fault("EPROTO", "the message is not signed by the machine that it says it is from")
+    age = time.time() - int.from_bytes(stamp, "little") / 1000
+    if fresh and abs(age) > SEALED_SECONDS:
+        why = (
+            f"the message was signed {age:.0f} s ago by that machine's clock, and ours differs or it was kept"
+        )
+        raise Fault("EPROTO", why)
+    return data
+
+
+def stamp_of(sealed: bytes) -> int:
+    """The time of a signed message, in milliseconds."""
+    return int.from_bytes(sealed[_SIGNATURE : _SIGNATURE + _TIME], "little")
+
+
+def _sealed_text(subject: str, stamp: bytes, data: bytes) -> bytes:
+    return b"ctx-team-1\0" + subject.encode() + b"\0" + stamp + data

@@ -1,0 +1,179 @@
+"""One call between two machines, from either side: pieces in order, credit, and its end.
+
+    line.say((wire.WANT, b"..."))           sent at once
+    await line.say_output(data)             sent when the other side has room for it
+    for kind, payload in await line.next()  what the other side said; then line.took(size)
+
+Rules: a number that is missing ends the call, as what NATS does not deliver is gone. What the other side
+sends beyond its credit ends it, too: nothing is piled up here.
+This file must never know what a call is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from cortexfs.core import wire
+from cortexfs.core.errors import Fault
+from cortexfs.team import messages
+from cortexfs.team.messages import NUMBER, PIECE, WINDOW
+from cortexfs.team.nats_client import Client
+from cortexfs.team.nats_wire import Delivery
+
+MAX_QUEUE = wire.MAX_STRINGS + (1 << 20)  # bytes of standard input that one WANT may have asked for
+_MAX_PIECE = 2 << 20
+
+
+class CallLine:
+    """A call's two directions: each has its own attributes, for numbers, bytes and whoever waits."""
+
+    def __init__(self, client: Client, subject: str, peer: str) -> None:
+        self.peer = peer
+        self._client = client
+        self._subject = subject
+        self._said = 0
+        self._heard = 0
+        self._splitter = wire.Splitter(_MAX_PIECE)
+        self._queue: list[tuple[int, bytes]] = []
+        self._queued = 0
+        self._news = trio.Event()  # for whoever waits for what is said,
+        self._room = trio.Event()  # and for whoever waits to say something
+        self._credit = WINDOW
+        self._taken = 0
+        self._left = False
+        self._fault: Fault | None = None
+
+    # -- said
+
+    def say(self, *said: tuple[int, bytes]) -> None:
+        data = NUMBER.pack(self._said & 0xFFFFFFFF) + b"".join(wire.message(*each) for each in said)
+        self._client.publish(self._subject, data)
+        self._said += 1
+
+    async def say_output(self, kind: int, data: bytes) -> None:
+        """Say a stream's bytes within the credit."""
+        for at in range(0, len(data), PIECE):
+            while self._credit <= 0 and not self._left:
+                self._check()
+                self._room = trio.Event()
+                await self._room.wait()
+            if self._left:
+                return
+            part = data[at : at + PIECE]
+            self._credit -= len(part)
+            self.say((kind, part))
+            await self._client.room()
+
+    def leave(self) -> None:
+        """Nobody reads there any more: what is still said of a stream is dropped."""
+        self._left = True
+        self._room.set()
+
+    def took(self, size: int) -> None:
+        """Give credit for what has been passed on."""
+        self._taken += size
+        if self._taken >= WINDOW // 4:
+            self.say((messages.CREDIT, wire.U32.pack(self._taken)))
+            self._taken = 0
+
+    # -- heard
+
+    def hear(self, delivery: Delivery) -> None:
+        """A piece of the call, from the connection."""
+        if delivery.status == "503":
+            self.break_off(Fault("EHOSTDOWN", f"nobody answers for {self.peer} now"))
+            return
+        try:
+            self._take(delivery.data)
+        except Fault as fault:
+            self.break_off(fault)
+
+    def _take(self, data: bytes) -> None:
+        if len(data) < NUMBER.size:
+            raise Fault("EPROTO", f"{self.peer} sends what is no piece of a call")
+        if NUMBER.unpack_from(data)[0] != self._heard & 0xFFFFFFFF:
+            raise Fault("EHOSTDOWN", f"a part of what {self.peer} said was lost on its way")
+        self._heard += 1
+        for kind, payload in self._splitter.feed(memoryview(data)[NUMBER.size :]):
+            if kind == messages.CREDIT:
+                self._credit = min(WINDOW, self._credit + _number(payload))
+                self._room.set()
+                continue
+            self._queued += len(payload)
+            self._queue.append((kind, payload))
+        if not self._splitter.clean or self._queued > MAX_QUEUE or len(self._queue) > MAX_QUEUE >> 6:
+            raise Fault("EPROTO", f"{self.peer} sends more than it was given room for")
+        self._news.set()
+
+    def break_off(self, fault: Fault) -> None:
+        """End the call: nothing more is to be heard."""
+        self._fault = self._fault or fault
+        self._news.set()
+        self._room.set()
+
+    async def next(self) -> list[tuple[int, bytes]]:
+        """Returns what has come; raises a Fault when no more will."""
+        while not self._queue:
+            self._check()
+            self._news = trio.Event()
+            await self._news.wait()
+        found, self._queue, self._queued = self._queue, [], 0
+        return found
+
+    def put_back(self, said: list[tuple[int, bytes]]) -> None:
+        """Have `next` return these first."""
+        self._queue[:0] = said
+        self._queued += sum(len(payload) for _, payload in said)
+
+    def _check(self) -> None:
+        if self._fault is not None:
+            raise Fault(self._fault.code, self._fault.message)
+
+
+def _number(payload: bytes) -> int:
+    if len(payload) != wire.U32.size:
+        raise Fault("EPROTO", "a number of a call is none")
+    number: int = wire.U32.unpack(payload)[0]
+    return number
+
+
+class CallLines:
+    """The calls of one direction that go on, by the subject's last tokens."""
+
+    def __init__(self) -> None:
+        self._by_run: dict[tuple[str, str], CallLine] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_run)
+
+    def of(self, peer: str) -> int:
+        return sum(each == peer for each, _ in self._by_run)
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._by_run
+
+    def begin(self, peer: str, run: str, line: CallLine) -> Callable[[], None]:
+        """Have it hear its pieces; returns what ends that."""
+        key = (peer, run)
+        if key in self._by_run:
+            raise Fault("EPROTO", "a call of that name goes on already")
+        self._by_run[key] = line
+        return partial(self._end, key)
+
+    def _end(self, key: tuple[str, str]) -> None:
+        self._by_run.pop(key, None)
+
+    def hear(self, peer: str, run: str, delivery: Delivery) -> bool:
+        line = self._by_run.get((peer, run))
+        if line is not None:
+            line.hear(delivery)
+        return line is not None
+
+    def lose(self, peer: str | None, fault: Fault) -> None:
+        """A machine is gone, or all are."""
+        for (who, _), line in list(self._by_run.items()):
+            if peer in (None, who):
+                line.break_off(fault)

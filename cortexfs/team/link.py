@@ -1,0 +1,258 @@
+"""The process that joins a daemon to its team: all that is said to other machines, and heard of them.
+
+    python -I -m cortexfs.team.link --root ROOT --state DIR --config DIR
+
+Standard input is the channel to the daemon (messages.py). The daemon's starter starts it where there is a
+team/member.json, and it ends with the daemon. On a machine that is a server it starts that, too.
+
+Rules: it reads what strangers say, as the daemon's user. Of a call it does nothing itself: that is a
+stand-in's and the mount's. What it tells the daemon is bounded. A connection that is away ends the calls that
+went over it, and nothing else.
+This file must never know what an object does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.linux import syscalls
+from cortexfs.team import keys, messages, subjects
+from cortexfs.team.directory import Directory
+from cortexfs.team.exporting import Exporting
+from cortexfs.team.incoming import Incoming
+from cortexfs.team.joining import Issuer
+from cortexfs.team.mapping import Mapping
+from cortexfs.team.messages import CallOpening, FromLink, LinkState, MachineState
+from cortexfs.team.nats_client import Account, Client
+from cortexfs.team.nats_wire import Delivery
+from cortexfs.team.outgoing import Outgoing
+from cortexfs.team.places import Export, TeamPlaces, written
+from cortexfs.team.presence import GONE_SECONDS, Presence
+from cortexfs.team.server import TeamServer
+from cortexfs.team.standins import StandIns
+
+STREAM_SECONDS = 5.0
+RETRY_SECONDS = 0.5
+
+log = logging.getLogger("cortexfs")
+
+_pack = msgspec.msgpack.Encoder().encode
+_openings = msgspec.msgpack.Decoder(CallOpening)
+
+
+class DaemonChannel:
+    """The daemon's end of the world: calls come from it, and it is told of objects."""
+
+    def __init__(self, control: socket.socket) -> None:
+        control.setblocking(False)
+        control.setsockopt(
+            socket.SOL_SOCKET, socket.SO_PASSCRED, 0
+        )  # which would take the room of descriptors
+        control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * messages.MAX_PACKET)
+        self._control = control
+        self._waiting: deque[bytes] = deque()
+        self._news = trio.Event()
+
+    def tell(self, said: FromLink) -> None:
+        self._waiting.append(_pack(said))
+        self._news.set()
+
+    async def send(self) -> None:
+        while True:
+            while self._waiting:
+                try:
+                    self._control.send(self._waiting[0])
+                    self._waiting.popleft()
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self._control)
+            self._news = trio.Event()
+            await self._news.wait()
+
+    async def receive(self) -> tuple[CallOpening, socket.socket] | None:
+        """The next call; None when the daemon is gone."""
+        await trio.lowlevel.wait_readable(self._control)
+        try:
+            data, rights, _ = syscalls.receive(self._control, messages.MAX_PACKET, 1)
+        except ConnectionError:
+            return None
+        if not data or len(rights) != 1:
+            return None
+        stream = socket.socket(fileno=rights[0])
+        stream.setblocking(False)
+        return _openings.decode(data), stream
+
+
+class TeamLink:
+    """The parts, joined; each is an attribute, as here alone they are."""
+
+    def __init__(self, root: str, places: TeamPlaces, control: socket.socket, nursery: trio.Nursery) -> None:
+        self.places = places
+        self.member = member = places.read_member()
+        self.nursery = nursery
+        self.daemon = DaemonChannel(control)
+        key = keys.Key.of_seed(member.seed)
+        me = member.machine
+        account = Account(key, member.token, member.authority)
+        self.client = client = Client(me, member.servers, account, subjects.inbox(me))
+        self.mapping = Mapping(places)
+        self.standins = StandIns(root)
+        self.directory = Directory(member.account, me, self._object_changed)
+        self.presence = Presence(client, me, self._machine_changed)
+        self.outgoing = Outgoing(client, me, key, self.presence.is_live)
+        self.incoming = Incoming(client, me, self.mapping, self.standins, nursery, self.directory.key_of)
+        self.presence.calls = lambda: len(self.incoming.lines)
+        self.exporting = Exporting(root, me, self.mapping, client, key)
+        self._is_first = places.secrets.exists()
+        self._status: object = None
+        client.on_connect = self._connected
+        client.subscribe(subjects.ENTRIES, self.directory.hear)
+        client.subscribe(subjects.LIVES, self.presence.hear)
+        client.subscribe(subjects.calls(me), self.incoming.hear)
+        client.subscribe(f"ctx.run.{me}.>", self._piece)
+        if self._is_first:
+            client.subscribe(subjects.JOINS, Issuer(places, client, member).hear)
+
+    async def run(self) -> None:
+        """Until the daemon is gone."""
+        try:
+            if self.places.server.exists():
+                self.nursery.start_soon(TeamServer(self.places).run)
+            self.nursery.start_soon(self.client.run)
+            self.nursery.start_soon(self.presence.run)
+            self.nursery.start_soon(self.daemon.send)
+            self.nursery.start_soon(self._watch)
+            while (call := await self.daemon.receive()) is not None:
+                self.nursery.start_soon(self.outgoing.call, *call)
+            self.presence.beat(b"gone")
+            with trio.move_on_after(0.2):
+                await self.client.said_all()
+        finally:
+            self.standins.end()
+
+    def _piece(self, delivery: Delivery) -> None:
+        _, _, _, from_, run = delivery.subject.split(".")
+        self.outgoing.lines.hear(from_, run, delivery) or self.incoming.lines.hear(from_, run, delivery)
+
+    def _object_changed(self, said: messages.RemoteObject | messages.ObjectGone) -> None:
+        if said.machine != self.member.machine:
+            self.daemon.tell(said)
+
+    def _machine_changed(self, machine: str, is_live: bool) -> None:
+        if machine == self.member.machine:
+            return
+        self.daemon.tell(MachineState(machine, is_live))
+        if not is_live:
+            why = f"the machine {machine} was not heard of for {GONE_SECONDS:g} s"
+            for lines in (self.outgoing.lines, self.incoming.lines):
+                lines.lose(machine, Fault("EHOSTDOWN", why))
+
+    # -- the connection
+
+    def _connected(self) -> None:
+        self.nursery.start_soon(self._begin, self.client.connected)
+
+    async def _begin(self, connection: trio.Event) -> None:
+        """Do what each new connection needs, until there is another."""
+        for lines in (self.outgoing.lines, self.incoming.lines):
+            lines.lose(None, Fault("EHOSTDOWN", "the connection to the team was lost during the call"))
+        while self.client.connected is connection and self.client.is_connected:
+            try:
+                if self._is_first:
+                    await self._make_stream()
+                await self.directory.load(self.client)
+                self.presence.beat()
+                self.daemon.tell(LinkState(""))
+                await self.exporting.run(self.directory, self.member.token)
+            except Fault as fault:
+                log.warning("the directory of the team is not there yet: %s", fault.message)
+                await trio.sleep(RETRY_SECONDS)
+
+    async def _make_stream(self) -> None:
+        """The stream of the directory, where it is not there yet."""
+        config = {
+            "name": subjects.DIRECTORY, "subjects": ["ctx.dir.*.*.*"], "num_replicas": 1,
+            "storage": "file", "retention": "limits", "discard": "new", "allow_direct": True,
+            "max_msgs_per_subject": 1, "max_msgs": 2 * messages.MAX_OBJECTS,
+            "max_msg_size": messages.MAX_ENTRY + 1024,
+        }  # fmt: skip
+        subject = f"$JS.API.STREAM.CREATE.{subjects.DIRECTORY}"
+        answer = await self.client.request(subject, msgspec.json.encode(config), STREAM_SECONDS)
+        error = msgspec.json.decode(answer[0].data).get("error")
+        if error and error.get("err_code") != 10058:  # it is there, with other settings
+            raise Fault("EHOSTDOWN", f"the server says {error.get('description')}")
+
+    async def _watch(self) -> None:
+        """Keep status.json true; tell of a connection that is away."""
+        while True:
+            now = {
+                "team": self.member.team,
+                "machine": self.member.machine,
+                "server": self.client.server if self.client.is_connected else "",
+                "problem": self.client.problem,
+                "machines": {
+                    each: each in self.presence.live
+                    for each in sorted({*self.directory.machines, *self.presence.live})
+                },
+                "exports": {
+                    each.object: self.exporting.problems.get(each.object, "") for each in self._exports()
+                },
+                "problems": [text for path, text in self.exporting.problems.items() if path == "exports"],
+            }
+            if now != self._status:
+                if self.client.problem and (not self._status or not self._status["problem"]):  # type: ignore[index]
+                    self._away()
+                await trio.to_thread.run_sync(written, self.places.status, now)
+                self._status = now
+            await trio.sleep(RETRY_SECONDS)
+
+    def _exports(self) -> list[Export]:
+        try:
+            return list(self.mapping.exports)
+        except Fault:
+            return []
+
+    def _away(self) -> None:
+        self.daemon.tell(LinkState(self.client.problem))
+        for lines in (self.outgoing.lines, self.incoming.lines):
+            lines.lose(None, Fault("EHOSTDOWN", "the connection to the team was lost during the call"))
+        for machine in self.presence.live:
+            self.presence.forget(machine)
+
+
+async def serve(root: str, places: TeamPlaces, control: socket.socket) -> None:
+    async with trio.open_nursery() as nursery:
+        await TeamLink(root, places, control, nursery).run()
+        nursery.cancel_scope.cancel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="cortexfs.team.link")
+    for option in ("--root", "--state", "--config"):
+        parser.add_argument(option, required=True)
+    options = parser.parse_args()
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    os.umask(0o077)
+    control = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    places = TeamPlaces(Path(options.state), Path(options.config))
+    try:
+        trio.run(partial(serve, options.root, places, control))
+    except* Fault as faults:
+        sys.exit(str(faults.exceptions[0]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The exports of this machine and its team.map: they say who may call what here, and as whom.
+
+    alice@laptop = alice        a line of team.map: USER@MACHINE = USER HERE; * stands for every user there
+    # a comment
+
+Rules: nobody is anybody here whom no line and no export names, root least of all. The first line that fits
+counts. A user's own daemon exports as that user, and has no map.
+This file must never know how a call came.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.state import believed
+from cortexfs.team.places import Export, TeamPlaces
+
+_WHO = re.compile(r"[^\s@=#]{1,64}@[^\s@=#]{1,31}")
+_MAX_MAP = 1 << 20
+
+
+class Stranger(NamedTuple):
+    """A caller: a user's name on a machine, and the agents there that called, if any."""
+
+    user: str
+    machine: str
+    label: str = ""
+
+
+class Served(NamedTuple):
+    """As whom a call is made here."""
+
+    user: str
+    agents: str  # the agent whose policy decides about calls of agents; empty: they may not call
+
+
+def check_who(text: str) -> str:
+    """Returns USER@MACHINE, or raises EINVAL."""
+    if not _WHO.fullmatch(text):
+        raise Fault("EINVAL", f"{text!r} is no USER@MACHINE; * stands for every user, or every machine")
+    return text
+
+
+def fits(pattern: str, user: str, machine: str) -> bool:
+    named, _, where = pattern.rpartition("@")
+    return named in ("*", user) and where in ("*", machine)
+
+
+def parse(text: str, path: str) -> list[tuple[str, str]]:
+    """The pairs of a team.map."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.partition("#")[0].strip()
+        if not said:
+            continue
+        who, equals, here = (part.strip() for part in said.partition("="))
+        if not equals or not _WHO.fullmatch(who) or not here or " " in here:
+            raise Fault("EINVAL", f"{path}:{number}: expected USER@MACHINE = USER, got {said[:80]!r}")
+        rows.append((who, here))
+    return rows
+
+
+def of_map(path: Path) -> list[tuple[str, str]]:
+    said = believed.whole(path, _MAX_MAP, "map of a team")
+    return [] if said is None else parse(said.decode(errors="replace"), str(path))
+
+
+class Mapping:
+    """The exports and the map as they are now."""
+
+    def __init__(self, places: TeamPlaces) -> None:
+        self._places = places
+        self._seen: tuple[object, ...] = ()
+        self._exports: list[Export] = []
+        self._map: list[tuple[str, str]] = []
+
+    @property
+    def exports(self) -> Sequence[Export]:
+        self._look()
+        return self._exports
+
+    def served(self, object_: str, stranger: Stranger) -> Served:
+        """As whom `tool/make` runs for them; EACCES where it does not."""
+        self._look()
+        where = f"{stranger.user}@{stranger.machine}"
+        found = [
+            each
+            for each in self._exports
+            if each.object == object_ and any(fits(who, stranger.user, stranger.machine) for who in each.to)
+        ]
+        if not found:
+            raise Fault("EACCES", f"that machine exports no {object_} to {where}")
+        export = found[0]
+        if stranger.label and not export.agents:
+            raise Fault(
+                "EACCES", f"that machine exports {object_} to people alone, and {stranger.label} called"
+            )
+        return Served(self._as_whom(export, stranger, where), export.agents)
+
+    def _as_whom(self, export: Export, stranger: Stranger, where: str) -> str:
+        if os.geteuid():
+            return pwd.getpwuid(os.geteuid()).pw_name
+        if export.as_user:
+            return export.as_user
+        for who, here in self._map:
+            if fits(who, stranger.user, stranger.machine):
+                return here
+        raise Fault("EACCES", f"the team.map of that machine does not say who {where} is there")
+
+    def _look(self) -> None:
+        """Read again what has changed. What cannot be read serves nobody."""
+        seen = tuple(_stamp(path) for path in (self._places.exports, self._places.map))
+        if seen != self._seen:
+            self._exports, self._map, self._seen = [], [], ()
+            self._exports = self._places.read_exports()
+            self._map = [] if os.geteuid() else of_map(self._places.map)
+            self._seen = seen
+
+
+def _stamp(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

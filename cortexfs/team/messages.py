@@ -1,0 +1,111 @@
+"""The messages between a daemon and its link, and between two links, as values.
+
+Two channels. Between the daemon and its link (link.py) is one SOCK_SEQPACKET: the daemon opens calls, each
+with a stream of its own as SCM_RIGHTS that speaks core/wire.py as to a host; the link tells which objects of
+other machines there are. Between links, a call is one signed `CallBegin` on a subject of its own, and then
+pieces in both directions: a number that grows by one, and messages of core/wire.py or of those below.
+
+Rules: nothing here imports what only members of a team have, as the daemon reads this.
+This file must never know what carries a message.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TypeAlias
+
+import msgspec
+
+from cortexfs.core import hostcalls, names
+from cortexfs.core.errors import Fault
+
+# Between links, beside wire.STDIN, STDOUT, STDERR, WANT and EXIT.
+BEGUN = ord("b")  # the other machine has taken the call
+REFUSED = ord("f")  # msgpack [code, message]: it has not, or has lost it
+CREDIT = ord("r")  # u32: that many more bytes may be sent
+CANCEL = ord("k")  # empty
+NUMBER = struct.Struct("<I")
+
+WINDOW = 256 << 10  # bytes that may be on their way; measured: enough for 50 MB/s on a LAN
+PIECE = 64 << 10
+MAX_PACKET = 160 << 10  # of the channel between the daemon and its link
+MAX_ENTRY = 128 << 10  # of what a machine says of an object
+MAX_OBJECTS = 4096  # of all other machines
+ANY = "any"
+
+_MACHINE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,29}[a-z0-9])?", re.ASCII)
+
+
+class CallOpening(msgspec.Struct, frozen=True, array_like=True, tag="call"):
+    """The daemon's word about a call: who calls, as the kernel said, and what."""
+
+    machine: str
+    class_: str
+    name: str
+    uid: int
+    label: str
+    depth: int
+
+
+class RemoteObject(msgspec.Struct, frozen=True, array_like=True, tag="object"):
+    """An object that a machine exports. Who may call it is that machine's own affair."""
+
+    machine: str
+    class_: str
+    name: str
+    description: str
+    schema: bytes
+    capabilities: hostcalls.Capabilities
+    timeout: float | None
+    dry_run_flag: bool
+    extra: dict[str, str]
+
+
+class ObjectGone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
+    machine: str
+    class_: str
+    name: str
+
+
+class MachineState(msgspec.Struct, frozen=True, array_like=True, tag="machine"):
+    """A machine has come, or has not been heard of for too long."""
+
+    machine: str
+    is_live: bool
+
+
+class LinkState(msgspec.Struct, frozen=True, array_like=True, tag="link"):
+    """How the link is; `problem` is empty while it is joined."""
+
+    problem: str
+
+
+FromLink: TypeAlias = RemoteObject | ObjectGone | MachineState | LinkState
+
+
+class CallBegin(msgspec.Struct, frozen=True, array_like=True):
+    """A call on its way to the machine that answers it. `user` is a name there is on the caller's machine."""
+
+    run: str
+    user: str
+    label: str
+    depth: int
+    arguments: list[bytes]
+    environment: dict[bytes, bytes]
+
+
+def check_machine(name: str) -> str:
+    """Returns the name, or raises EINVAL with the rule that it breaks."""
+    if not _MACHINE.fullmatch(name) or name == ANY:
+        why = "1 to 31 small letters, digits and hyphens, and not any"
+        raise Fault("EINVAL", f"a machine's name has {why}; {name!r} is none")
+    return name
+
+
+def shown_name(class_: str, name: str, machine: str) -> str:
+    """The name that an object of another machine has here; EINVAL where it is too long."""
+    if class_ == "model":
+        provider, _, leaf = name.partition("/")
+        return names.check_object(class_, f"{provider}+{machine}/{leaf}")
+    return names.check_object(class_, f"{name}+{machine}")

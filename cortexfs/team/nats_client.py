@@ -1,0 +1,303 @@
+"""A client of NATS over Trio: one connection that comes back, subscriptions that stay, requests.
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        client.subscribe("ctx.live.*", heard)       a function, called with each Delivery
+        client.publish(subject, data)
+        answers = await client.request(subject, data, seconds)
+
+Rules: what was said while the connection was away is lost, and whoever needs to know numbers its messages.
+What waits to be sent is bounded. A function that is called with a message never waits.
+This file must never know what is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.team import certificates, keys, nats_wire
+from cortexfs.team.nats_wire import Delivery, Heard, Word
+
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 0.25  # between two tries, and twice as long after each that fails, up to:
+MAX_RETRY_SECONDS = 4.0
+SILENCE_SECONDS = 10.0  # after which the server is asked whether it is there; after two it is not
+_READ = 256 << 10
+MAX_UNSENT = 32 << 20
+
+log = logging.getLogger("cortexfs")
+
+
+class Account(NamedTuple):
+    """How a client proves itself, and how it knows the server: by its authority, or by the pin of a token."""
+
+    key: keys.Key
+    token: str
+    authority: str = ""  # PEM
+    pin: bytes = b""
+
+
+class _Info(msgspec.Struct):
+    nonce: str = ""
+    version: str = ""
+
+
+class Client:
+    """A connection. Its attributes are the subscriptions, and what is to be sent."""
+
+    def __init__(self, name: str, servers: list[str], account: Account, inbox: str) -> None:
+        self._name = name
+        self._servers = servers
+        self._account = account
+        self._inbox = inbox  # the prefix of subjects for answers, which this client alone may hear
+        self._handlers: dict[str, tuple[str, Callable[[Delivery], None]]] = {}
+        self._answers: dict[str, trio.MemorySendChannel[Delivery]] = {}
+        self._unsent = bytearray()
+        self._news = trio.Event()
+        self._sent = trio.Event()
+        self._count = 0
+        self.problem = "it is not connected yet"
+        self.server = ""
+        self.connected = trio.Event()
+        self.on_connect: Callable[[], None] = lambda: None
+        if inbox:
+            self.subscribe(f"{inbox}.*", self._answered)
+
+    # -- what is said
+
+    @property
+    def is_connected(self) -> bool:
+        return not self.problem
+
+    def publish(
+        self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Say it; EHOSTDOWN while there is no connection, EAGAIN where it is not read."""
+        if self.problem:
+            raise Fault("EHOSTDOWN", f"the team's server is away: {self.problem}")
+        if len(self._unsent) > MAX_UNSENT:
+            raise Fault("EAGAIN", "the team's server does not read fast enough; try again")
+        self._send(nats_wire.publish(subject, data, reply, headers))
+
+    async def room(self) -> None:
+        """Wait until what was said is nearly out."""
+        while len(self._unsent) > _READ and not self.problem:
+            await self._sent.wait()
+
+    async def said_all(self) -> None:
+        """Wait until all is out."""
+        while self._unsent and not self.problem:
+            await self._sent.wait()
+
+    def _send(self, data: bytes) -> None:
+        self._unsent += data
+        self._news.set()
+
+    def subscribe(self, subject: str, heard: Callable[[Delivery], None]) -> str:
+        self._count += 1
+        number = str(self._count)
+        self._handlers[number] = (subject, heard)
+        if not self.problem:
+            self._send(nats_wire.subscribe(subject, number))
+        return number
+
+    def unsubscribe(self, number: str) -> None:
+        if self._handlers.pop(number, None) and not self.problem:
+            self._send(nats_wire.unsubscribe(number))
+
+    async def request(
+        self, subject: str, data: bytes, seconds: float, *, many: Callable[[Delivery], bool] | None = None
+    ) -> list[Delivery]:
+        """Returns the answer; several until `many` says that one is the last. ETIMEDOUT without it."""
+        word = secrets.token_hex(12)
+        send, answers = trio.open_memory_channel[Delivery](16 << 10)
+        self._answers[word] = send
+        found: list[Delivery] = []
+        try:
+            self.publish(subject, data, f"{self._inbox}.{word}")
+            with trio.move_on_after(seconds):
+                while True:
+                    found.append(await answers.receive())
+                    if found[-1].status == "503":
+                        raise Fault("EHOSTDOWN", "nobody in the team answers that now")
+                    if many is None or many(found[-1]):
+                        return found
+        finally:
+            del self._answers[word]
+        raise Fault("ETIMEDOUT", f"the team's server has not answered within {seconds:g} s")
+
+    def _answered(self, delivery: Delivery) -> None:
+        waiting = self._answers.get(delivery.subject.rpartition(".")[2])
+        if waiting is not None:
+            try:
+                waiting.send_nowait(delivery)
+            except trio.WouldBlock:  # more than anybody asked for
+                return
+
+    # -- the connection
+
+    async def run(self) -> None:
+        """Be connected, for ever."""
+        pause = RETRY_SECONDS
+        while True:
+            for address in list(self._servers):
+                try:
+                    await self._once(address)
+                except* (
+                    OSError,
+                    trio.BrokenResourceError,
+                    trio.ClosedResourceError,
+                    ssl.SSLError,
+                ) as problems:
+                    self._lost(f"{address}: {_reason(problems)}")
+                except* Fault as faults:
+                    self._lost(f"{address}: {_reason(faults)}")
+                if self.connected.is_set():  # who waits for the next one waits for the same event all along
+                    pause, self.connected = RETRY_SECONDS, trio.Event()
+            await trio.sleep(pause)
+            pause = min(2 * pause, MAX_RETRY_SECONDS)
+
+    def _lost(self, why: str) -> None:
+        if not self.problem:
+            log.warning("the connection to the team's server was lost: %s", why)
+        self.problem = why
+        self._sent.set()
+
+    async def _once(self, address: str) -> None:
+        try:
+            with trio.fail_after(CONNECT_SECONDS):
+                stream, heard = await self._opened(address), Heard()
+                try:
+                    first = await self._greet(stream, heard)
+                except BaseException:
+                    await trio.aclose_forcefully(stream)
+                    raise
+        except trio.TooSlowError:
+            raise Fault("ETIMEDOUT", f"it has not answered within {CONNECT_SECONDS:g} s") from None
+        self._unsent = bytearray()
+        for number, (subject, _) in self._handlers.items():
+            self._unsent += nats_wire.subscribe(subject, number)
+        self.problem, self.server = "", address
+        self.connected.set()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, stream)
+                self.on_connect()
+                await self._read(stream, heard, first)
+        finally:
+            self.problem = self.problem or "it has ended"
+            self._sent.set()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await trio.aclose_forcefully(stream)
+
+    async def _opened(self, address: str) -> trio.SSLStream[trio.SocketStream]:
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        raw = await trio.open_tcp_stream(host, int(port))
+        account = self._account
+        context = certificates.pinning() if account.pin else certificates.trusting(account.authority)
+        stream = trio.SSLStream(raw, context, server_hostname=host, https_compatible=True)
+        try:
+            await stream.do_handshake()
+            if account.pin and certificates.pin_of(stream.getpeercert(binary_form=True)) != account.pin:
+                raise Fault("EACCES", "the server is not the one that the token is for")
+        except BaseException as problem:
+            await trio.aclose_forcefully(stream)
+            if isinstance(problem, trio.BrokenResourceError):
+                raise Fault("EACCES", f"TLS says: {problem.__cause__ or problem}") from None
+            raise
+        return stream
+
+    async def _greet(self, stream: trio.SSLStream[trio.SocketStream], heard: Heard) -> list[Any]:
+        """Prove who we are; returns what came behind the server's welcome."""
+        said: list[Any] = []
+        greeted = False
+        while True:
+            data = await stream.receive_some(_READ)
+            if not data:
+                raise Fault("EHOSTDOWN", "it has closed the connection")
+            said += heard.feed(bytes(data))
+            while said:
+                word = said.pop(0)
+                if not isinstance(word, Word):
+                    continue
+                if word.name == "INFO" and not greeted:
+                    greeted = True
+                    await stream.send_all(nats_wire.connect(self._options(word.text)))
+                elif word.name == "-ERR":
+                    raise Fault("EACCES", f"it says {word.text.decode(errors='replace')[:100]}")
+                elif word.name == "PONG":
+                    return said
+
+    def _options(self, info: bytes) -> bytes:
+        try:
+            nonce = msgspec.json.decode(info, type=_Info).nonce
+        except msgspec.MsgspecError:
+            raise Fault("EPROTO", "it does not speak NATS") from None
+        signature = keys.unpadded(self._account.key.sign(nonce.encode()))
+        options = {
+            "verbose": False, "pedantic": False, "tls_required": True, "lang": "python", "version": "1",
+            "protocol": 1, "headers": True, "no_responders": True, "echo": True, "name": self._name,
+            "jwt": self._account.token, "sig": signature,
+        }  # fmt: skip
+        return msgspec.json.encode(options)
+
+    async def _write(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        while True:
+            if not self._unsent:
+                self._news = trio.Event()
+                await self._news.wait()
+            data, self._unsent = self._unsent, bytearray()
+            await stream.send_all(data)
+            self._sent.set()
+            self._sent = trio.Event()
+
+    async def _read(self, stream: trio.SSLStream[trio.SocketStream], heard: Heard, first: list[Any]) -> None:
+        said, asked = first, 0
+        while True:
+            for one in said:
+                self._hear(one)
+            data = b""
+            with trio.move_on_after(SILENCE_SECONDS) as silence:
+                data = bytes(await stream.receive_some(_READ))
+            if silence.cancelled_caught:
+                if asked:
+                    raise Fault("EHOSTDOWN", "it does not answer any more")
+                asked, said = 1, []
+                self._send(b"PING\r\n")
+                continue
+            if not data:
+                raise Fault("EHOSTDOWN", "it has closed the connection")
+            asked, said = 0, heard.feed(data)
+
+    def _hear(self, said: Any) -> None:
+        if isinstance(said, Delivery):
+            found = self._handlers.get(said.number)
+            if found:
+                try:
+                    found[1](said)
+                except Fault as fault:
+                    log.info("a message of the team on %s was left: %s", said.subject, fault.message)
+        elif said.name == "PING":
+            self._send(b"PONG\r\n")
+        elif said.name == "-ERR":
+            log.warning("the team's server says %s", said.text.decode(errors="replace")[:200])
+
+
+def _reason(problems: BaseException) -> str:
+    """The first sentence of what went wrong."""
+    while isinstance(problems, BaseExceptionGroup):
+        problems = problems.exceptions[0]
+    if isinstance(problems, Fault):
+        return problems.message
+    if isinstance(problems, OSError) and problems.strerror:
+        return problems.strerror
+    return str(problems) or type(problems).__name__

@@ -1,0 +1,107 @@
+"""The files of a member of a team, below `team/` of the daemon's state, and what they hold.
+
+    member.json     who this machine is: its key, its token, the servers and their authority (0600)
+    exports.json    what it exports, and to whom
+    status.json     what the link says of itself
+    server/         on a machine that is a server: the configuration of NATS, its keys, its logs
+    tokens/         on the machine that began the team: one file for each token that is not used yet
+    machines/       there too: one file for each machine that has joined
+
+`team.map` lies in the directory of the configuration, as an administrator writes it.
+This file must never know what is done with any of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.state import believed, whole_files
+
+T = TypeVar("T")
+
+FOLDER = "team"
+MAP = "team.map"
+_MAX_FILE = 1 << 20
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A machine's part in a team."""
+
+    team: str
+    machine: str
+    servers: list[str]  # HOST:PORT
+    account: str  # the public key of the team
+    seed: str  # of this machine
+    token: str  # its JWT
+    authority: str  # PEM
+
+
+class TeamSecrets(msgspec.Struct, frozen=True):
+    """The keys of the team, which are where it was begun."""
+
+    operator: str
+    account: str
+    system: str
+    authority: str  # its certificate and key, PEM
+    authority_key: str
+
+
+class Export(msgspec.Struct, frozen=True):
+    """An object that others may call: who (USER@MACHINE, with * for all), and as whom here."""
+
+    object: str
+    to: list[str]
+    as_user: str = ""
+    agents: str = ""  # the agent here whose policy decides about calls by agents there
+
+
+class TeamPlaces:
+    def __init__(self, state: Path, config: Path) -> None:
+        self.folder = state / FOLDER
+        self.member = self.folder / "member.json"
+        self.exports = self.folder / "exports.json"
+        self.status = self.folder / "status.json"
+        self.server = self.folder / "server"
+        self.secrets = self.server / "secrets.json"
+        self.tokens = self.folder / "tokens"
+        self.machines = self.folder / "machines"
+        self.map = config / MAP
+
+    @property
+    def is_joined(self) -> bool:
+        return self.member.exists()
+
+    def read_member(self) -> Member:
+        said = believed.whole(self.member, _MAX_FILE, "the file of this machine's part in a team")
+        if said is None:
+            raise Fault("EHOSTDOWN", "this machine is in no team; see: ctx team join --help")
+        return _decoded(said, Member, self.member)
+
+    def write_member(self, member: Member) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written(self.member, member)
+
+    def read_secrets(self) -> TeamSecrets:
+        said = believed.whole(self.secrets, _MAX_FILE, "the file of the team's keys")
+        if said is None:
+            raise Fault("EACCES", "the keys of the team are on the machine where it was begun; do it there")
+        return _decoded(said, TeamSecrets, self.secrets)
+
+    def read_exports(self) -> list[Export]:
+        said = believed.whole(self.exports, _MAX_FILE, "the list of what this machine exports")
+        return [] if said is None else _decoded(said, list[Export], self.exports)
+
+
+def written(path: Path, value: object, mode: int = 0o600) -> None:
+    whole_files.replace(path, [msgspec.json.format(msgspec.json.encode(value)), b"\n"], mode)
+
+
+def _decoded(said: bytes, type_: type[T], path: Path) -> T:
+    try:
+        return msgspec.json.decode(said, type=type_)
+    except msgspec.MsgspecError as error:
+        raise Fault("EINVAL", f"{path} is damaged: {error}") from None

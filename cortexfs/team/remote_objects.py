@@ -1,0 +1,256 @@
+"""The daemon's side of a team: its link, and the objects of other machines as hosts and rows of the registry.
+
+    remote = RemoteObjects(starter, pairs, state, changed)
+    await remote.run()                  for ever; nothing is started where the machine is in no team
+    remote.objects                      for the registry
+    pool.remote = remote.host           calls of them
+
+Rules: the link is a process that reads strangers' words, so what it says is judged as a plugin's descriptors
+are. An object's name has `+` and its machine's name. One whose machine is away stays, and says so.
+Nothing here imports what only members of a team have.
+This file must never know how machines talk to each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from cortexfs.core import hostcalls, starts
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Descriptor, Effect, Identity, ModelFacts, Plugin
+from cortexfs.core.registry import Key, Object
+from cortexfs.core.safe_text import one_line
+from cortexfs.peers import safe_sockets
+from cortexfs.plugins import catalog
+from cortexfs.pool.host import Host, Pairs
+from cortexfs.pool.starter import Child, Starter
+from cortexfs.team import messages
+from cortexfs.team.messages import CallOpening, FromLink, LinkState, MachineState, ObjectGone, RemoteObject
+from cortexfs.team.places import TeamPlaces
+
+ORIGIN = "machine:"
+RETRY_SECONDS = 1.0
+SETTLE_SECONDS = 0.05  # what comes in a row is shown at once
+_PRINTED = 64 << 10
+# What is sent to another machine leaves this one, whatever it says of itself.
+LEAVES = Effect("network_request", "partially_reversible", "on_risk", "not_supported")
+
+log = logging.getLogger("cortexfs")
+
+_pack = msgspec.msgpack.Encoder().encode
+_heard: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
+
+
+class RemoteHost(Host):
+    """The link, as the host of one call: it is told who calls, and what."""
+
+    def __init__(self, link: LinkProcess, key: tuple[Plugin, Identity], pairs: Pairs) -> None:
+        super().__init__(0, key, link.control, lambda number: True, pairs, -1)
+        plugin, who = key
+        machine, class_, name = plugin.target.split(" ")
+        opening = CallOpening(machine, class_, name, who.uid, who.label, who.depth)
+        self.packet = _pack(opening)
+        self.is_enclosed = True  # no directory of this machine is one there
+        self.retired = True  # it is a host of one call
+        self.pid = link.child.pid
+        self.calls = 1
+        self.exited = link.child.ended
+        self.ready.set()
+
+    def end(self) -> None:
+        """The link goes on."""
+
+    def kill(self) -> None:
+        """The link goes on."""
+
+
+class LinkProcess:
+    """The process of the link."""
+
+    def __init__(self, child: Child, control: socket.socket, printed: int) -> None:
+        self.child = child
+        self.control = control
+        self.printed = printed
+        control.setblocking(False)
+        safe_sockets.refuse_rights(control)
+
+    async def receive(self) -> FromLink | None:
+        while True:
+            try:
+                data = safe_sockets.receive(self.control, messages.MAX_PACKET)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self.control)
+                continue
+            except ConnectionError:
+                return None
+            return _heard.decode(data) if data else None
+
+    def close(self) -> None:
+        self.control.close()
+        self.child.kill()
+
+
+class RemoteObjects:
+    def __init__(
+        self, starter: Starter, pairs: Pairs, places: TeamPlaces, changed: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._starter = starter
+        self._pairs = pairs
+        self._places = places
+        self._changed = changed
+        self._link: LinkProcess | None = None
+        self._told: dict[Key, RemoteObject] = {}
+        self._live: set[str] = set()
+        self._since: dict[Key, float] = {}
+        self._news = trio.Event()
+        self._asked = trio.Event()
+        self.problem = ""
+
+    def again(self) -> None:
+        """The configuration was read again: perhaps the machine is in a team now."""
+        self._asked.set()
+
+    @property
+    def objects(self) -> dict[Key, Object]:
+        """Returns the exports of other machines, as the registry has them."""
+        found = {}
+        for key, said in self._told.items():
+            try:
+                found[key] = self._object(key, said)
+            except Fault as fault:
+                log.info("%s of the machine %s is left: %s", said.name, said.machine, fault.message)
+        return found
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._show)
+            while True:
+                while not self._places.is_joined:
+                    self._asked = trio.Event()
+                    await self._asked.wait()
+                try:
+                    await self._linked()
+                except OSError as problem:
+                    self.problem = f"the link to the team cannot be started: {problem.strerror}"
+                    log.error("%s", self.problem)
+                self._live.clear()
+                if not self._places.is_joined:
+                    self._told.clear()
+                self._news.set()
+                await trio.sleep(RETRY_SECONDS)
+
+    def host(self, plugin: Plugin, identity: Identity) -> Host:
+        """A host for one call; EHOSTDOWN where there is none."""
+        machine = plugin.target.partition(" ")[0]
+        if self._link is None:
+            raise Fault("EHOSTDOWN", self.problem or "the link to the team is being started; try again")
+        if machine not in self._live:
+            raise Fault("EHOSTDOWN", f"the machine {machine} is away; see: ctx team status")
+        host = RemoteHost(self._link, (plugin, identity), self._pairs)
+        if host.is_stopped:
+            raise Fault("EHOSTDOWN", "the link to the team is stopped; see: ctx team status")
+        return host
+
+    async def _linked(self) -> None:
+        """One life of the link."""
+        child, (control, printed) = await self._starter.start(starts.TEAM)
+        link = self._link = LinkProcess(child, socket.socket(fileno=control), printed)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._print, printed)
+                nursery.start_soon(self._until_left, link)
+                while (said := await link.receive()) is not None:
+                    self._hear(said)
+                nursery.cancel_scope.cancel()
+        except msgspec.MsgspecError as error:
+            log.error("the link to the team has said what is no word of it: %s", error)
+        finally:
+            self._link = None
+            link.close()
+            os.close(printed)
+        self.problem = self.problem or "the link to the team has ended; it is started again"
+        log.warning("%s", self.problem)
+
+    async def _until_left(self, link: LinkProcess) -> None:
+        """End the link when the machine has left its team."""
+        while self._places.is_joined:
+            self._asked = trio.Event()
+            await self._asked.wait()
+        self.problem = "this machine has left its team"
+        link.control.shutdown(socket.SHUT_RDWR)
+
+    async def _print(self, printed: int) -> None:
+        """Write to the daemon's log what the link prints."""
+        while True:
+            await trio.lowlevel.wait_readable(printed)
+            said = os.read(printed, _PRINTED)
+            if not said:
+                return
+            for line in said.decode(errors="replace").splitlines():
+                log.info("team: %s", one_line(line))
+
+    def _hear(self, said: FromLink) -> None:
+        match said:
+            case RemoteObject(machine=machine, class_=class_, name=name):
+                try:
+                    key = (class_, messages.shown_name(class_, name, machine))
+                except Fault:
+                    return
+                if key in self._told or len(self._told) < messages.MAX_OBJECTS:
+                    self._told[key] = said
+                    self._since.setdefault(key, time.time())
+            case ObjectGone(machine=machine, class_=class_, name=name):
+                key = (class_, messages.shown_name(class_, name, machine))
+                self._told.pop(key, None)
+                self._since.pop(key, None)
+            case MachineState(machine=machine, is_live=is_live):
+                (self._live.add if is_live else self._live.discard)(machine)
+            case LinkState(problem=problem):
+                self.problem = problem
+        self._news.set()
+
+    async def _show(self) -> None:
+        """Have the daemon take changes over, those of a moment together."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(SETTLE_SECONDS)
+            self._news = trio.Event()
+            await self._changed()
+
+    def _object(self, key: Key, said: RemoteObject) -> Object:
+        class_, name = key
+        plugin = Plugin(
+            f"{ORIGIN}{said.machine}", "", hostcalls.TEAM, f"{said.machine} {said.class_} {said.name}"
+        )
+        origin = f"{ORIGIN}{said.machine}"
+        try:
+            schema = msgspec.json.decode(said.schema, type=dict)
+        except (msgspec.MsgspecError, RecursionError):
+            raise Fault("EPROTO", "its schema is no object of JSON") from None
+        limit = said.extra.get("limit", "")
+        facts = ModelFacts(
+            tuple(said.extra.get("cap", "").split()),
+            int(limit) if limit.isdigit() and len(limit) < 10 else None,
+        )
+        seconds = None if said.timeout is None else max(1, round(min(said.timeout, 1e6)))
+        told = Descriptor(
+            name,
+            said.description,
+            schema,
+            seconds,
+            replace(said.capabilities, effects=(*said.capabilities.effects, LEAVES)),
+            facts if class_ == "model" else None,
+            dry_run_flag=said.dry_run_flag,
+        )
+        made = catalog.object_of(plugin, origin, self._since[key], catalog.judged(told))
+        if made.plugin is None or said.machine in self._live:
+            return made
+        return replace(made, status=f"broken: the machine {said.machine} is away")

@@ -1,0 +1,39 @@
+"""A process that is one user of this machine, for calls from others: it connects to the mount, and no more.
+
+    python -I -S standin.py ROOT        standard input is a SOCK_SEQPACKET socket to the link
+
+A packet is the path of an object. The answer is its inode number and, as SCM_RIGHTS, a connection to
+`.run.sock`, or an errno. The daemon learns from the connection who calls, as of any caller.
+
+Rules: it is a program of its own and imports the standard library alone, as it starts for each user. It reads
+no byte of a call. It ends with the link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+
+ANSWER = struct.Struct("<iQ")
+MAX_PATH = 4096
+SOCKET = ".run.sock"
+
+
+def serve(link: socket.socket, root: str) -> None:
+    while path := link.recv(MAX_PATH):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            inode = os.stat(f"{root}/{path.decode()}").st_ino
+            connection.connect(f"{root}/{SOCKET}")
+            socket.send_fds(link, [ANSWER.pack(0, inode)], [connection.fileno()])
+        except OSError as problem:
+            link.send(ANSWER.pack(problem.errno or errno.EIO, 0))
+        finally:
+            connection.close()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=0), sys.argv[1])

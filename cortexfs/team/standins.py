@@ -1,0 +1,118 @@
+"""The users of this machine as whom calls from others are made: one process for each (standin.py).
+
+    async with standins.connected(user, path) as (inode, stream): ...
+
+Rules: a process is the user before it executes anything, with that user's groups and home directory. A link
+that is not root's can be its own user alone.
+This file must never know who called, or whether they may.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.linux import syscalls
+from cortexfs.team import standin
+
+_PROGRAM = Path(standin.__file__)
+_ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+ANSWER_SECONDS = 5.0
+
+
+class StandIn:
+    """One process, for one user."""
+
+    def __init__(self, user: pwd.struct_passwd, root: str) -> None:
+        self._turn = trio.Lock()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = _started(user, root, theirs)
+        ours.setblocking(False)
+        self._socket = ours
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def connect(self, path: str) -> tuple[int, socket.socket]:
+        """The inode of an object, and a connection of this user's to the mount."""
+        with trio.move_on_after(ANSWER_SECONDS):
+            async with self._turn:
+                try:
+                    self._socket.send(path.encode())
+                    await trio.lowlevel.wait_readable(self._socket)
+                    data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
+                except OSError as problem:
+                    raise Fault(
+                        "EHOSTDOWN", f"the stand-in of a user has ended: {problem.strerror}"
+                    ) from None
+                if len(data) != standin.ANSWER.size:
+                    raise Fault("EHOSTDOWN", "the stand-in of a user has ended")
+                error, inode = standin.ANSWER.unpack(data)
+                if error:
+                    raise Fault(code_of(error), f"{path} cannot be run here: {os.strerror(error)}")
+                stream = socket.socket(fileno=rights[0])
+                stream.setblocking(False)
+                return inode, stream
+        self.end()  # an answer that comes now would be another's
+        raise Fault("ETIMEDOUT", "the mount of that machine does not answer")
+
+    def end(self) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class StandIns:
+    """All of them, by the user's name."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._by_name: dict[str, StandIn] = {}
+
+    async def connect(self, name: str, path: str) -> tuple[int, socket.socket]:
+        found = self._by_name.get(name)
+        if found is None or not found.is_alive:
+            found = self._by_name[name] = StandIn(_known(name), self._root)
+        return await found.connect(path)
+
+    def end(self) -> None:
+        for each in self._by_name.values():
+            each.end()
+        self._by_name.clear()
+
+
+def _known(name: str) -> pwd.struct_passwd:
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise Fault("EACCES", f"there is no user {name} on that machine; its team.map names one") from None
+    if os.geteuid() not in (0, user.pw_uid):
+        raise Fault("EACCES", "that machine's daemon is a user's own and works for that user alone")
+    return user
+
+
+def _started(user: pwd.struct_passwd, root: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    home = user.pw_dir if os.path.isdir(user.pw_dir) else "/"
+    is_root = os.geteuid() == 0
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_PROGRAM), root],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            env={**_ENVIRON, "HOME": home, "USER": user.pw_name},
+            cwd=home,
+            user=user.pw_uid if is_root else None,
+            group=user.pw_gid if is_root else None,
+            extra_groups=os.getgrouplist(user.pw_name, user.pw_gid) if is_root else None,
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise Fault("EHOSTDOWN", f"no process of {user.pw_name}'s can be started there: {problem}") from None

@@ -1,0 +1,72 @@
+"""The subjects of a team, and which of them a machine may say and hear: the server holds it to that.
+
+    ctx.call.TO.FROM.CLASS.NAME     a call
+    ctx.run.TO.FROM.RUN             a piece of one, either way
+    ctx.dir.MACHINE.CLASS.NAME      what a machine exports; the stream DIRECTORY keeps the last of each
+    ctx.live.MACHINE                it is there, and so busy
+    ctx.join.TOKEN, ctx.joined.TOKEN    a machine that joins, and its answer
+
+Rules: FROM and MACHINE are tokens that a machine may say of itself alone. TO may be heard by that machine
+alone. A machine may not make streams or consumers: these send what they hold wherever they are told to.
+"""
+
+from __future__ import annotations
+
+from cortexfs.team.nats_wire import token
+
+DIRECTORY = "CTX_DIRECTORY"
+DIRECT = f"$JS.API.DIRECT.GET.{DIRECTORY}"
+ENTRIES = "ctx.dir.>"
+LIVES = "ctx.live.*"
+JOINS = "ctx.join.*"
+
+
+def call(to: str, from_: str, class_: str, name: str) -> str:
+    return f"ctx.call.{to}.{from_}.{class_}.{token(name)}"
+
+
+def calls(to: str) -> str:
+    return f"ctx.call.{to}.>"
+
+
+def run(to: str, from_: str, run_: str) -> str:
+    return f"ctx.run.{to}.{from_}.{run_}"
+
+
+def entry(machine: str, class_: str, name: str) -> str:
+    return f"ctx.dir.{machine}.{class_}.{token(name)}"
+
+
+def live(machine: str) -> str:
+    return f"ctx.live.{machine}"
+
+
+def inbox(machine: str) -> str:
+    return f"_INBOX.{machine}"
+
+
+def join(token_: str) -> str:
+    return f"ctx.join.{token_}"
+
+
+def joined(token_: str) -> str:
+    return f"ctx.joined.{token_}"
+
+
+def said_by(machine: str) -> list[str]:
+    return [
+        f"ctx.call.*.{machine}.*.*",
+        f"ctx.run.*.{machine}.*",
+        f"ctx.dir.{machine}.*.*",
+        live(machine),
+        DIRECT,
+    ]
+
+
+def heard_by(machine: str) -> list[str]:
+    return [calls(machine), f"ctx.run.{machine}.>", ENTRIES, LIVES, f"{inbox(machine)}.>"]
+
+
+# Beside its own, of the machine that began the team, which has the keys of all in any case.
+SAID_BY_FIRST = ["$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "ctx.joined.*"]
+HEARD_BY_FIRST = [JOINS]

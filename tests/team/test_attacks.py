@@ -1,0 +1,222 @@
+"""A machine of the team that is hostile: it has its own key, and says whatever it likes with it. The server
+refuses what is another machine's, and what the server itself can be made to say proves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from cortexfs.team import keys, subjects
+from cortexfs.team.joining import Invitation
+from cortexfs.team.messages import CallBegin
+from cortexfs.team.nats_client import Account, Client
+from cortexfs.team.nats_wire import Word
+from cortexfs.team.places import Member, TeamPlaces
+from tests.team.machines import Machine
+from tests.waiting import awaited
+
+TOOL = "text.word_count"
+ARGUMENT = b'{"text":"a b"}'
+
+
+class Hostile(Client):
+    """A client that notes what the server refuses."""
+
+    def __init__(self, *about: Any) -> None:
+        self.refused: list[str] = []
+        super().__init__(*about)
+
+    def _hear(self, said: Any) -> None:
+        if isinstance(said, Word) and said.name == "-ERR":
+            self.refused.append(said.text.decode())
+        else:
+            super()._hear(said)
+
+    async def is_refused(self, subject: str, data: bytes = b"x", reply: str = "") -> None:
+        """Say it, and be refused."""
+        self.publish(subject, data, reply)
+        await awaited(
+            lambda: self.refused, lambda seen: any(f'Publish to "{subject}"' in each for each in seen)
+        )
+
+    async def hears_nothing(self, subject: str) -> None:
+        self.subscribe(subject, lambda delivery: pytest.fail(f"heard {delivery}"))
+        wanted = f'Subscription to "{subject}"'
+        await awaited(lambda: self.refused, lambda seen: any(wanted in each for each in seen))
+
+
+def member_of(machine: Machine) -> Member:
+    return TeamPlaces(machine.ctx.state, machine.ctx.config).read_member()
+
+
+@contextlib.asynccontextmanager
+async def hostile(member: Member) -> AsyncIterator[Hostile]:
+    """The machine's key in other hands, beside its own link."""
+    account = Account(keys.Key.of_seed(member.seed), member.token, member.authority)
+    client = Hostile("hostile", member.servers, account, f"{subjects.inbox(member.machine)}.x")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        await awaited(lambda: client.is_connected)
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(scope="module")
+def exported(machines: dict[str, Machine]) -> str:
+    """A tool that the box serves to root of the laptop, and the text of its runs there."""
+    machines["box"].team("export", f"tool/{TOOL}", "--to", "root@laptop", "--as", "daemon")
+    machines["laptop"].sees(f"tool/{TOOL}+box")
+    return TOOL
+
+
+def runs(machine: Machine) -> int:
+    """The runs that its daemon has had."""
+    return int(machine.ctx.status["runs"].split(", ")[1].split(" ")[0])
+
+
+async def call(machine: Machine) -> None:
+    """A call that is allowed, after which all that was said before it has been heard."""
+    done = await trio.to_thread.run_sync(lambda: machine.ctx.call(f"{TOOL}+box", ARGUMENT))
+    assert done.status == 0, done
+
+
+def begin(run: str = "", user: str = "root") -> bytes:
+    made = CallBegin(run or secrets.token_hex(16), user, "", 0, [ARGUMENT], {})
+    return msgspec.msgpack.encode(made)
+
+
+async def test_a_machine_speaks_as_no_other(laptop: Machine) -> None:
+    async with hostile(member_of(laptop)) as client:
+        await client.is_refused(subjects.call("box", "third", "tool", TOOL))
+        await client.is_refused(subjects.run("box", "third", "0" * 32))
+        await client.is_refused(subjects.entry("box", "tool", TOOL))
+        await client.is_refused(subjects.live("box"))
+        await client.is_refused(subjects.joined("UX"))
+        await client.is_refused(subjects.join("UX"))
+
+
+async def test_a_machine_hears_nothing_for_others(laptop: Machine) -> None:
+    async with hostile(member_of(laptop)) as client:
+        others = (">", "ctx.>", "ctx.run.box.>", "ctx.run.*.laptop.*", "_INBOX.>", "$JS.>", "$SYS.>")
+        joins = (subjects.JOINS, "ctx.joined.*")
+        for subject in (*others, *joins, subjects.calls("box"), f"{subjects.inbox('box')}.*"):
+            await client.hears_nothing(subject)
+
+
+async def test_a_machine_makes_no_streams_and_no_consumers(laptop: Machine) -> None:
+    # a consumer would send what a stream holds to whatever subject it is told
+    directory = subjects.DIRECTORY
+    async with hostile(member_of(laptop)) as client:
+        streams = [f"STREAM.{verb}" for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "MSG.GET")]
+        for verb in ("CONSUMER.CREATE", *streams):
+            await client.is_refused(f"$JS.API.{verb}.{directory}", b"{}")
+        await client.is_refused(f"$JS.API.CONSUMER.CREATE.{directory}.x", b"{}")
+        await client.is_refused("$JS.API.STREAM.CREATE.mine", b"{}")
+        await client.is_refused("$SYS.REQ.SERVER.PING")
+
+
+async def test_what_the_server_is_made_to_say_is_no_call(
+    laptop: Machine, box: Machine, exported: str
+) -> None:
+    # the server answers on any subject that a client names: here on that of a call
+    member = member_of(laptop)
+    key = keys.Key.of_seed(member.seed)
+    before = runs(box)
+    forged = subjects.call("box", "box", "tool", TOOL)
+    own = subjects.entry("laptop", "tool", "bait")
+    async with hostile(member) as client:
+        for data in (begin(), keys.seal(key, forged, begin())):
+            client.publish(own, data, f"{subjects.inbox('laptop')}.x.a")
+            asked = msgspec.json.encode({"last_by_subj": own})
+            client.publish(subjects.DIRECT, asked, forged)
+            # and as what the box says of its own tool
+            client.publish(subjects.DIRECT, asked, subjects.entry("box", "tool", TOOL))
+        await call(laptop)
+        client.publish(own, b"")
+    assert runs(box) == before + 1
+
+
+async def test_a_call_runs_once_and_in_its_time(laptop: Machine, box: Machine, exported: str) -> None:
+    member = member_of(laptop)
+    key, before = keys.Key.of_seed(member.seed), runs(box)
+    subject = subjects.call("box", "laptop", "tool", TOOL)
+    once = keys.seal(key, subject, begin("ab" * 16))
+    late = keys.seal(key, subject, begin(), time.time() - 3600)
+    early = keys.seal(key, subject, begin(), time.time() + 3600)
+    elsewhere = keys.seal(key, subjects.call("box", "laptop", "tool", "shell.exec"), begin())
+    cut = once[:-1]
+    async with hostile(member) as client:
+        for data in (once, once, once, late, early, elsewhere, cut, b"", b"\0" * 200):
+            client.publish(subject, data)
+        await call(laptop)
+        await awaited(lambda: runs(box), lambda seen: seen == before + 2)
+
+
+async def test_a_machine_may_no_more_than_its_export(laptop: Machine, box: Machine, exported: str) -> None:
+    # the name of a user is the word of that machine, and what is exported decides
+    member = member_of(laptop)
+    key, before = keys.Key.of_seed(member.seed), runs(box)
+    async with hostile(member) as client:
+        of_others = [(TOOL, begin(user=user)) for user in ("nobody", "*", "root\0", "")]
+        of_runs = [(TOOL, begin(run)) for run in ("../../x", "A" * 32)]
+        unexported = [(name, begin()) for name in ("shell.exec", "../tool/shell.exec")]
+        for name, said in (*of_others, *of_runs, *unexported):
+            subject = subjects.call("box", "laptop", "tool", name)
+            client.publish(subject, keys.seal(key, subject, said))
+        await call(laptop)
+    assert runs(box) == before + 1
+
+
+async def test_garbage_ends_nothing(laptop: Machine, box: Machine, exported: str) -> None:
+    member = member_of(laptop)
+    key, before = keys.Key.of_seed(member.seed), box.link()
+    async with hostile(member) as client:
+        for size in (0, 1, 3, 4, 5, 71, 72, 73, 4096, 1 << 20):
+            data = secrets.token_bytes(size)
+            for subject in (
+                subjects.call("box", "laptop", "tool", TOOL),
+                subjects.run("box", "laptop", "0" * 32),
+                subjects.entry("laptop", "tool", "garbage"),
+                subjects.live("laptop"),
+            ):
+                client.publish(subject, data)
+                client.publish(subject, keys.seal(key, subject, data))
+        await call(laptop)
+    assert box.link() == before
+
+
+async def test_a_token_is_good_for_joining_alone(box: Machine) -> None:
+    invitation = Invitation.read((await trio.to_thread.run_sync(box.team, "init")).stdout)
+    account = Account(invitation.key, invitation.token, pin=invitation.pin)
+    client = Hostile("guest", invitation.servers, account, "")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        await awaited(lambda: client.is_connected)
+        await client.is_refused(subjects.call("box", "laptop", "tool", TOOL))
+        await client.is_refused(subjects.join("UX"))
+        await client.is_refused(subjects.DIRECT)
+        await client.hears_nothing(subjects.ENTRIES)
+        await client.hears_nothing(subjects.LIVES)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stranger_without_a_key_is_nobody(box: Machine) -> None:
+    member = member_of(box)
+    stranger = keys.Key.new(keys.USER)
+    for token in (member.token, ""):  # the token of a machine, which everybody can read, without its key
+        account = Account(stranger, token, member.authority)
+        await _is_nobody(Client("stranger", member.servers, account, "_INBOX.x"))
+
+
+async def _is_nobody(client: Client) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        await awaited(lambda: client.problem, lambda seen: "Authorization Violation" in seen)
+        nursery.cancel_scope.cancel()
