@@ -46,6 +46,7 @@ COMMANDS = {
     "policy": ("agent.policy", "say who may run what and why, look for what is wrong, undo policies"),
     "mcp": ("mcp.mcp", "serve the tools of a mount to MCP clients, and take in those of MCP servers"),
     "web": ("web.web", "open the tree in a browser: talk, approve, run"),
+    "state": ("state.state", "copy state and configuration into a file, and back"),
     "service": ("service.service", "have systemd keep the mount running"),
     "team": ("team.team", "join this machine with others, so that each sees what the others export"),
     "completion": ("shell.about", "print a completion script for bash, zsh or fish"),

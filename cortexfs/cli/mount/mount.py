@@ -15,7 +15,7 @@ import re
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cortexfs
@@ -54,9 +54,10 @@ def run(options: argparse.Namespace) -> int:
     return _start(root, where, options)
 
 
-def restart(options: argparse.Namespace) -> int:
-    """`ctx umount` and then `ctx mount`, and nothing between. State and configuration are those of the daemon
-    that runs, unless others are named, so that nobody restarts into another state by mistake."""
+def restart(options: argparse.Namespace, between: Callable[[], None] = lambda: None) -> int:
+    """`ctx umount` and then `ctx mount`, with something `between` or nothing. State and configuration are
+    those of the daemon that runs, unless others are named, so that nobody restarts into another state by
+    mistake."""
     root = options.point = mounts.root(options.point or options.root)
     found = mounts.mounted_at(root)
     if not found:
@@ -74,6 +75,7 @@ def restart(options: argparse.Namespace) -> int:
     status = umount.run(options)
     if status != EXIT_OK:
         return status
+    between()
     options.foreground, options.strict, options.ready_fd = False, False, None
     return run(options)
 

@@ -1,0 +1,175 @@
+"""A state and its configuration as one file: a compressed tar.
+
+    cortexfs-state.json    what is in it
+    state/...              all but secrets, what a daemon makes anew, and what it says of itself
+    config/...             config.toml, providers and the rest
+    cortexfs-end           without which it is no whole one
+
+Rules: a file is in it as it was at one moment, as a daemon replaces files and only ever adds to logs. Of a
+log that grows meanwhile all whole lines are in it. Whoever reads an archive believes no name of it. Nothing
+is written outside of the folder that is given, nor through a link, nor with a mode that others may write by.
+This file must never know what runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.state import no_links, state_version
+from cortexfs.state.directories import Places
+from cortexfs.version import VERSION
+
+HEAD, END = "cortexfs-state.json", "cortexfs-end"
+MAX_HEAD = 4096
+TOPS = {"state": "the state", "config": "the configuration"}
+SECRETS = "secrets"
+DRAFT = ".import-"  # how the name of an archive begins that is being read
+# What a daemon makes anew, or is about the one that runs.
+LEFT_OUT = ("lock", "descriptions", "daemon.log", "daemon.log.1", "trace.jsonl")
+LOG = ".jsonl"
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class ArchiveHead(msgspec.Struct, frozen=True):
+    format: Literal[1]
+    version: str
+    state_version: int
+    secrets: bool
+
+
+def write(file: BinaryIO, where: Places, *, secrets: bool) -> int:
+    """Write an archive; returns how many files are in it."""
+    head = ArchiveHead(1, VERSION, state_version.version(where.state), secrets)
+    count = 0
+    with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT) as packed:
+        said = msgspec.json.encode(head)
+        packed.addfile(_member(HEAD, stat.S_IFREG | 0o600, len(said)), io.BytesIO(said))
+        for top, base in (("state", where.state), ("config", where.config)):
+            for path in _found(base, secrets=secrets):
+                count += _add(packed, path, f"{top}/{path.relative_to(base)}")
+        packed.addfile(_member(END, stat.S_IFREG | 0o600, 0))
+    return count
+
+
+def _found(base: Path, *, secrets: bool) -> Iterator[Path]:
+    """Yields what is below, folders before what is in them."""
+    for above, folders, names in os.walk(base):
+        place = Path(above).relative_to(base)
+        folders[:] = [name for name in sorted(folders) if secrets or not is_secret(place / name)]
+        if not place.parts:
+            folders[:] = [name for name in folders if not stays(name)]
+            names = [name for name in names if not stays(name)]
+        yield from (Path(above, name) for name in sorted([*folders, *names]))
+
+
+def is_secret(place: Path) -> bool:
+    """Returns True for the folders of keys: the daemon's, and those of users' own providers."""
+    return place.parts == (SECRETS,) or (place.match(f"own/*/{SECRETS}") and len(place.parts) == 3)
+
+
+def stays(name: str) -> bool:
+    """Returns True for what is in the state and neither exported nor replaced."""
+    return name in LEFT_OUT or name.startswith((state_version.COPY, DRAFT))
+
+
+def _add(packed: tarfile.TarFile, path: Path, name: str) -> int:
+    """Add a file, folder or link that is still there; returns 1 for a file."""
+    with contextlib.suppress(FileNotFoundError):
+        seen = path.lstat()
+        if stat.S_ISLNK(seen.st_mode):
+            member = _member(name, seen.st_mode, 0, seen.st_mtime)
+            member.linkname = os.readlink(path)
+            packed.addfile(member)
+        elif stat.S_ISDIR(seen.st_mode):
+            packed.addfile(_member(name, seen.st_mode, 0, seen.st_mtime))
+        elif stat.S_ISREG(seen.st_mode):
+            with no_links.held(path, _FILE) as descriptor, open(descriptor, "rb", closefd=False) as data:
+                seen = os.fstat(descriptor)
+                if not stat.S_ISREG(seen.st_mode):
+                    return 0
+                size = _whole(descriptor, seen.st_size) if path.name.endswith(LOG) else seen.st_size
+                packed.addfile(_member(name, seen.st_mode, size, seen.st_mtime), data)
+        return stat.S_ISREG(seen.st_mode)
+    return 0
+
+
+def _whole(descriptor: int, size: int) -> int:
+    """The bytes of a log up to its last whole line."""
+    end = size
+    while end:
+        start = max(0, end - (1 << 16))
+        if (place := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
+            return start + place + 1
+        end = start
+    return 0
+
+
+def _member(name: str, mode: int, size: int, mtime: float = 0) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    kinds = {stat.S_IFLNK: tarfile.SYMTYPE, stat.S_IFDIR: tarfile.DIRTYPE}
+    member.type = kinds.get(stat.S_IFMT(mode), tarfile.REGTYPE)
+    member.mode, member.size, member.mtime = stat.S_IMODE(mode), size, mtime
+    return member
+
+
+def read(file: BinaryIO, into: Path) -> ArchiveHead:
+    """Write an archive into an empty folder. Raises EINVAL where it is none, or has what none has."""
+    try:
+        with tarfile.open(fileobj=file, mode="r:gz") as packed:
+            members = iter(packed)
+            head = _head(packed, next(members, None))
+            folders = {into / top for top in TOPS}
+            for folder in folders:
+                folder.mkdir(mode=0o700)
+            for member in members:
+                if member.name == END:
+                    return head
+                _extract(packed, member, into, folders)
+            raise EOFError("it has no end")
+    except (tarfile.TarError, EOFError, zlib.error, UnicodeDecodeError) as problem:
+        raise Fault("EINVAL", f"it is no whole archive of ctx state export: {problem}") from None
+
+
+def _head(packed: tarfile.TarFile, member: tarfile.TarInfo | None) -> ArchiveHead:
+    data = member and member.isreg() and member.size <= MAX_HEAD and packed.extractfile(member)
+    if not member or not data or member.name != HEAD:
+        raise Fault("EINVAL", "it is no archive of ctx state export")
+    try:
+        return msgspec.json.decode(data.read(), type=ArchiveHead)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Fault("EINVAL", f"it is an archive of another version: {problem}") from None
+
+
+def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, into: Path, folders: set[Path]) -> None:
+    """The folders are those that were made here: whatever else has a name is not written through."""
+    name = PurePosixPath(member.name)
+    path = into / name
+    if "\0" in member.name or name.is_absolute() or ".." in name.parts or path.parent not in folders:
+        raise Fault("EINVAL", f"it has {member.name!r}, which no archive of ctx state export has")
+    try:
+        if member.isdir():
+            path.mkdir(mode=member.mode & 0o755 | 0o700)
+            folders.add(path)
+        elif member.issym():
+            os.symlink(member.linkname, path)
+        elif member.isreg() and (data := packed.extractfile(member)):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(path, flags, member.mode & 0o755 | 0o600), "wb") as new:
+                while part := data.read(1 << 20):
+                    new.write(part)
+            os.utime(path, (member.mtime, member.mtime))
+        else:
+            raise Fault("EINVAL", f"{member.name!r} of it is neither file, folder nor link")
+    except FileExistsError:
+        raise Fault("EINVAL", f"it has {member.name!r} twice") from None

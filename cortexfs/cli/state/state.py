@@ -1,0 +1,140 @@
+"""`ctx state`: a copy of a daemon's state and configuration in one file, and back.
+
+Rules: nothing of a state is read but by its owner. What an import replaces is moved aside, and kept until the
+next import. Nothing is replaced before all of the archive was read and is known to fit. Secrets that are not
+in an archive stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from cortexfs.cli import mounts, output
+from cortexfs.cli.daemons import places_of
+from cortexfs.cli.mount import mount
+from cortexfs.cli.output import say
+from cortexfs.cli.parser import MOUNTED, Command, arg, flag
+from cortexfs.cli.state import archive
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
+from cortexfs.state import believed, directories, state_lock, state_version, whole_files
+from cortexfs.state.directories import Places
+
+ASIDE = "before-import"
+
+
+def export(options: argparse.Namespace) -> int:
+    where, path = places_of(options), Path(options.file)
+    if not where.state.is_dir():
+        raise Fault("ENOENT", f"there is no state at {where.state}; name one with --state")
+    believed.folder(where.state)
+    with os_faults(f"{path} cannot be written"), whole_files.draft(path) as new:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            count = archive.write(file, where, secrets=options.secrets)
+            file.flush()
+            os.fsync(file.fileno())
+        whole_files.move(new, path)
+    about = "with secrets: keep it as you keep these" if options.secrets else "without secrets"
+    say(f"wrote {path}: {count} files, {about}")
+    return EXIT_OK
+
+
+def import_(options: argparse.Namespace) -> int:
+    where = places_of(options)
+    directories.create(where)
+    believed.folder(where.state)
+    with open(options.file, "rb") as file, _read(file, where) as found:
+        if not options.yes and not output.sure(f"replace the state {where.state} and {where.config}?"):
+            return EXIT_FAILED
+        root = _mounted_with(options, where)
+        if root is None:
+            with state_lock.unserved(where.state) as is_ours:
+                if not is_ours:
+                    raise Fault("EBUSY", f"a daemon uses {where.state}; name its mount with --root")
+                _put(found, where)
+        else:
+            options.point, options.state, options.config = root, str(where.state), str(where.config)
+            if (status := mount.restart(options, between=lambda: _put(found, where))) != EXIT_OK:
+                return status
+    say(f"imported {options.file}; what was there is in {where.state / ASIDE} until the next import")
+    return EXIT_OK
+
+
+@contextlib.contextmanager
+def _read(file: BinaryIO, where: Places) -> Iterator[Path]:
+    """Yields the folder with an archive that fits, on the disk of the state."""
+    with os_faults(f"{where.state} cannot be written"):
+        folder = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
+    try:
+        head = archive.read(file, folder)
+        if head.state_version > len(state_version.STEPS):
+            why = f"it is of a newer CortexFS ({head.version}) than this one; install that one first"
+            raise Fault("EPROTO", why)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
+    """The mount whose daemon has this state."""
+    if state_lock.holder(where.state) is None:
+        return None
+    with state_lock.unserved(where.state) as is_ours:
+        if is_ours:
+            return None
+    return mounts.root(options.root)
+
+
+def _put(found: Path, where: Places) -> None:
+    """Have the new parts in the place of the old ones. A kill leaves all of both, in two folders."""
+    aside = where.state / ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    for top, base in (("state", where.state), ("config", where.config)):
+        old = aside / top
+        old.mkdir(mode=0o700, parents=True)
+        for name in sorted(os.listdir(base)):
+            if not archive.stays(name):
+                _move(base / name, old / name)
+        for name in sorted(os.listdir(found / top)):
+            _move(found / top / name, base / name)
+    for old in [aside / "state" / archive.SECRETS, *(aside / "state").glob(f"own/*/{archive.SECRETS}")]:
+        to = where.state / old.relative_to(aside / "state")
+        if old.is_dir() and to.parent.is_dir() and not to.exists():
+            shutil.copytree(old, to, symlinks=True)
+    os.sync()
+
+
+def _move(path: Path, to: Path) -> None:
+    """Also to another disk, where the configuration may be."""
+    shutil.move(path, to)
+
+
+_FILE = arg("file", "FILE", "the archive")
+COMMANDS = {
+    "state": Command(
+        verbs={
+            "export": Command(
+                export,
+                (
+                    _FILE,
+                    *MOUNTED,
+                    flag("--secrets", "with the keys of providers, logins at servers and sealed settings"),
+                ),
+                ("ctx state export backup.tar.gz", "ctx state export --secrets move.tar.gz"),
+                "write state and configuration into a file, while the daemon runs",
+            ),
+            "import": Command(
+                import_,
+                (_FILE, *MOUNTED, flag("--yes", "do not ask")),
+                ("ctx state import backup.tar.gz",),
+                "replace state and configuration by those of a file, and restart the daemon",
+            ),
+        },
+    ),
+}

@@ -1,0 +1,157 @@
+"""Archives of a state: what is in them, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import socket
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cortexfs.cli.state import archive
+from cortexfs.core.errors import Fault
+from cortexfs.state.directories import Places
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Places:
+    made = Places(tmp_path / "state", tmp_path / "config")
+    files = {
+        "state/version": "1\n",
+        "state/lock": "12\n",
+        "state/daemon.log": "said",
+        "state/descriptions/x": "cache",
+        "state/before-1/tree": "old",
+        "state/secrets/work": "sk-daemon\n",
+        "state/own/1000/secrets/mine": "sk-user\n",
+        "state/own/1000/providers/mine.toml": "",
+        "state/sessions/home/0/model/m.d/session/secrets/events.jsonl": '{"a":1}\n{"b":2}\n{"cut',
+        "config/config.toml": "[limits]\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (made.state / "tree/links/model").mkdir(parents=True)
+    (made.state / "tree/links/model/main").symlink_to("/ctx/model/p/m")
+    os.mkfifo(made.state / "tree/pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(made.state / "tree/sock"))
+    return made
+
+
+def packed(where: Places, *, secrets: bool = False) -> bytes:
+    file = io.BytesIO()
+    archive.write(file, where, secrets=secrets)
+    return file.getvalue()
+
+
+def names(data: bytes) -> set[str]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as read:
+        return {member.name for member in read if not member.isdir()}
+
+
+def test_an_archive_has_all_but_secrets_and_what_is_made_anew(where: Places) -> None:
+    assert names(packed(where)) == {
+        "cortexfs-state.json",
+        "cortexfs-end",
+        "state/version",
+        "state/own/1000/providers/mine.toml",
+        "state/sessions/home/0/model/m.d/session/secrets/events.jsonl",
+        "state/tree/links/model/main",
+        "config/config.toml",
+    }
+
+
+def test_secrets_are_in_it_where_they_were_asked_for(where: Places) -> None:
+    more = names(packed(where, secrets=True)) - names(packed(where))
+    assert more == {"state/secrets/work", "state/own/1000/secrets/mine"}
+    assert b"sk-" not in gzip.decompress(packed(where))
+
+
+def test_what_was_written_is_read_and_half_a_line_of_a_log_is_left_out(where: Places, tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    head = archive.read(io.BytesIO(packed(where)), into)
+    assert (head.state_version, head.secrets) == (1, False)
+    log = into / "state/sessions/home/0/model/m.d/session/secrets/events.jsonl"
+    assert log.read_text() == '{"a":1}\n{"b":2}\n'
+    assert os.readlink(into / "state/tree/links/model/main") == "/ctx/model/p/m"
+    assert (into / "config/config.toml").read_text() == "[limits]\n"
+
+
+def attack(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as made:
+        for member, data in members:
+            member.size = len(data)
+            made.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def member(name: str, type: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.mode = type, link, mode
+    return made
+
+
+HEAD = (member(archive.HEAD), b'{"format":1,"version":"0","state_version":1,"secrets":false}')
+END = (member(archive.END), b"")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (),
+        ((member("x"), b""),),
+        ((member(archive.HEAD), b"{}"),),
+        ((member(archive.HEAD), b'{"format":2,"version":"0","state_version":1,"secrets":false}'),),
+        ((member(archive.HEAD), b" " * 5000),),
+        (HEAD, (member("/etc/x"), b"")),
+        (HEAD, (member("../x"), b"")),
+        (HEAD, (member("state/../../x"), b"")),
+        (HEAD, (member("other/x"), b"")),
+        (HEAD, (member("state/none/x"), b"")),
+        (HEAD, (member("state/l", tarfile.SYMTYPE, "/tmp"), b""), (member("state/l/x"), b"")),
+        (HEAD, (member("state/l", tarfile.SYMTYPE, "/tmp/x"), b""), (member("state/l"), b"")),
+        (HEAD, (member("state/h", tarfile.LNKTYPE, "/etc/passwd"), b"")),
+        (HEAD, (member("state/d", tarfile.CHRTYPE), b"")),
+        (HEAD, (member("state/p", tarfile.FIFOTYPE), b"")),
+        (HEAD, (member("state/x"), b""), (member("state/x"), b"")),
+        (HEAD, (member("state"), b"")),
+        (HEAD, (member("state/x"), b"")),  # it has no end
+    ],
+)
+def test_what_no_export_writes_is_refused(
+    tmp_path: Path, members: tuple[tuple[tarfile.TarInfo, bytes], ...]
+) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    with pytest.raises(Fault) as told:
+        archive.read(io.BytesIO(attack(*members)), into)
+    assert told.value.code == "EINVAL"
+    assert {path.name for path in tmp_path.iterdir()} == {"into"}
+
+
+def test_no_mode_of_an_archive_lets_others_write(tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    archive.read(io.BytesIO(attack(HEAD, (member("state/x", mode=0o6777), b""), END)), into)
+    assert (into / "state/x").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\x1f\x8b", os.urandom(4096)])
+def test_garbage_is_no_archive(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(Fault, match="archive"):
+        archive.read(io.BytesIO(data), tmp_path)
+
+
+def test_half_an_archive_is_none(where: Places, tmp_path: Path) -> None:
+    whole = packed(where)
+    for place, end in enumerate(range(10, len(whole) - 100, 37)):
+        into = tmp_path / f"into{place}"
+        into.mkdir()
+        with pytest.raises(Fault):
+            archive.read(io.BytesIO(whole[:end]), into)
