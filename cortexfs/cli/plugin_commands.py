@@ -94,7 +94,6 @@ def help_lines(given: str | None) -> str:
 
 
 def parser_of(one: dict[str, Any]) -> parser.CommandParser:
-    """The parser of a command, as it was declared."""
     places = [f"<{arg['name']}>" if arg.get("required") else f"[<{arg['name']}>]" for arg in one["args"]]
     made = parser.CommandParser(
         prog=f"{parser.program()} {one['name']}",

@@ -12,7 +12,6 @@ This file must never know how a plugin is reached, nor whom a run is for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
@@ -160,8 +159,3 @@ def _fits(value: Any, word: str) -> bool:
     if word == "up or down":
         return value in ("up", "down")
     return word == "any" or jsontext.type_name(value) == word
-
-
-def handler_name(command: str) -> str:
-    """The export that answers `cortex <command>` where there is no default export."""
-    return re.sub(r"[-_.]+([a-zA-Z0-9])", lambda found: found[1].upper(), command)

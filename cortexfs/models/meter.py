@@ -12,8 +12,8 @@ This file must never know what a driver does, or where lines are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import trio
@@ -25,17 +25,13 @@ from cortexfs.core.models.usage import UsageLimit, UsageLine, admit, bounded
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import NoAnswer
+from cortexfs.state.usage_ledger import UsageLedger
 
 BYTES = 4  # of a text that are about a token
 
 
-class Ledger(Protocol):
-    async def of(self, uid: int) -> Iterable[UsageLine]: ...
-    async def add(self, uid: int, line: UsageLine) -> None: ...
-
-
 class Meter:
-    def __init__(self, ledger: Ledger, limits: Sequence[UsageLimit], prices: Prices) -> None:
+    def __init__(self, ledger: UsageLedger, limits: Sequence[UsageLimit], prices: Prices) -> None:
         self._ledger = ledger
         self._limits = limits
         self._prices = prices

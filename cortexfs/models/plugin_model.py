@@ -61,7 +61,6 @@ class PluginModels:
         self._seconds = default_seconds
 
     def driver(self, object_: Object) -> Driver | None:
-        """Returns the driver of a model that a plugin provides."""
         if (plugin := object_.plugin) is None:
             return None
 

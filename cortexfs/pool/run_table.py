@@ -83,8 +83,6 @@ class Clock:
 
 
 class Runs:
-    """The runs of this daemon."""
-
     def __init__(self, logs: Logs, per_user: int, messages_per_user: int | None = None) -> None:
         self._logs = logs
         # Of a call that is a process or a thread, and of a message, which is a task.

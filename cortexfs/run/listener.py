@@ -54,8 +54,6 @@ log = logging.getLogger("cortexfs")
 
 
 class ExecTerms(NamedTuple):
-    """The settings of exec."""
-
     tool_timeout: float
     output_bytes: int
     connections: int

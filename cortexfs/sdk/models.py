@@ -52,8 +52,6 @@ class ModelMedia(NamedTuple):
 
 
 class ModelMessage(NamedTuple):
-    """One message of the conversation."""
-
     role: str  # user, assistant or tool
     text: str = ""
     media: tuple[ModelMedia, ...] = ()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key
@@ -25,6 +25,9 @@ from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Edit, Temporary
 from cortexfs.state.control_store import Draft
 from cortexfs.state.run_logs import Logs
+
+if TYPE_CHECKING:
+    from cortexfs.tree.writes import TreeWrites
 
 Listing: TypeAlias = list[tuple[str, int]]
 
@@ -85,15 +88,8 @@ class TemporaryFile(OpenFile):
         self._temporary.truncate(size, self._clock())
 
 
-class Drafts(Protocol):
-    """The right to write to the disk for an open control: tree/writes.py."""
-
-    async def keep_draft(self, file: ControlFile) -> None: ...
-    async def drop_draft(self, file: ControlFile) -> None: ...
-
-
 class ControlFile(OpenFile):
-    def __init__(self, key: Key, control: Control, incarnation: int, edit: Edit, drafts: Drafts) -> None:
+    def __init__(self, key: Key, control: Control, incarnation: int, edit: Edit, drafts: TreeWrites) -> None:
         self.key = key
         self.control = control
         self.incarnation = incarnation

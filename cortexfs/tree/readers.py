@@ -60,8 +60,6 @@ class _Requests:
 
 
 class _Readers:
-    """A nursery."""
-
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
 

@@ -145,7 +145,6 @@ def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[
 
 
 def _asked(name: str, provider: Provider, key: str) -> list[ListedModel]:
-    """Returns the models that the provider lists."""
     with progress.shown(f"asking {name} for its models"):
         from cortexfs.models.exchange import listing_request
 

@@ -33,7 +33,6 @@ class OwnScript(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of the control."""
         return "\n".join((self.path, *([HELD + self.held] if self.held else []), self.header, ""))
 
 

@@ -45,8 +45,6 @@ WordsByParam: TypeAlias = dict[str, dict[str, tuple[str, ...]]]
 
 
 class ProgramTarget(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool that is a program."""
-
     name: str
     description: str
     input_schema: dict[str, Any]

@@ -121,8 +121,6 @@ class LintedAgent(msgspec.Struct, frozen=True):
 
 
 class LintInput(msgspec.Struct, frozen=True):
-    """All that is looked at."""
-
     root: str = ""  # where it is mounted
     settings: RiskSettings = DEFAULT
     settings_fault: str = ""

@@ -184,8 +184,6 @@ class Temporary:
 
 
 class Temporaries:
-    """All of them, by folder."""
-
     def __init__(self) -> None:
         self._folders: dict[int, dict[str, Temporary]] = {}
         self._in_homes: Counter[int] = Counter()

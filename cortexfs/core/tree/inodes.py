@@ -174,7 +174,6 @@ class Nodes:
         return None if inode is None else inode | FOLDER
 
     def folder_of_aliases(self, path: tuple[str, ...]) -> int:
-        """The folder of aliases at the end of `path`."""
         if len(path) == 1:
             return FOLDER_OF_CLASS[path[0]]
         return self.homes[int(path[1])] | places.HOME_SLOTS[path[2]]

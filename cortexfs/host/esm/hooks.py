@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,17 +34,11 @@ from cortexfs.core.manifestjson.fields import Argument, CommandField, Option
 from cortexfs.core.manifestjson.rules import of_commands
 from cortexfs.host.esm.child import EsmError
 
+if TYPE_CHECKING:
+    from cortexfs.host.esm.tools import EsmPlugin
+
 EXPORTS = {PRE: "middlewarePre", POST: "middlewarePost"}
 COMMAND_SECONDS = 600
-
-
-class HookedModule(Protocol):
-    def ask(
-        self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
-    ) -> Any: ...
-    def ready(self, directory: str, runtime: sdk.ToolRuntime | None) -> None: ...
-    def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None: ...
-    def uninstall(self) -> list[str]: ...
 
 
 class Hidden(sdk.Tool):
@@ -70,7 +64,7 @@ class Hidden(sdk.Tool):
 class CommandTool(Hidden):
     """A command of `cortex`, which is described as it was declared."""
 
-    def __init__(self, plugin: HookedModule, command: CommandField) -> None:
+    def __init__(self, plugin: EsmPlugin, command: CommandField) -> None:
         super().__init__(COMMAND + command.name, self._run, COMMAND_SECONDS)
         self.description = command.description
         every: tuple[Argument | Option, ...] = (*command.args, *command.options)
@@ -95,7 +89,7 @@ class CommandTool(Hidden):
 
 
 def hidden(
-    plugin: HookedModule, has: Collection[str], events: Collection[str], commands: Iterable[CommandField]
+    plugin: EsmPlugin, has: Collection[str], events: Collection[str], commands: Iterable[CommandField]
 ) -> Iterator[Hidden]:
     def uninstall(input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         said = plugin.uninstall()
@@ -112,7 +106,7 @@ def hidden(
 
 
 def _delivery(
-    plugin: HookedModule, events: Collection[str]
+    plugin: EsmPlugin, events: Collection[str]
 ) -> Callable[[dict[str, Any], sdk.ToolRuntime], None]:
     """abi.md 9.13, 9.42."""
 
@@ -123,7 +117,7 @@ def _delivery(
     return does
 
 
-def _middleware(plugin: HookedModule, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
+def _middleware(plugin: EsmPlugin, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
     def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
         request = {"do": "hook", "hook": export, "args": [input], "bare": True}
         directory = os.getcwd()

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.targets import EsmModule
 from cortexfs.host.esm import child
 
+if TYPE_CHECKING:
+    from cortexfs.host.esm.tools import EsmPlugin
+
 MODEL_SECONDS = 600
-
-
-class Asked(Protocol):
-    """The plugin that has the provider."""
-
-    declared: EsmModule
-
-    def ask(
-        self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
-    ) -> Any: ...
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -39,7 +31,7 @@ class _Answer(msgspec.Struct, frozen=True):
 class EsmModel(sdk.Model):
     timeout_secs = MODEL_SECONDS
 
-    def __init__(self, plugin: Asked, kind: str, model: str) -> None:
+    def __init__(self, plugin: EsmPlugin, kind: str, model: str) -> None:
         self._plugin = plugin
         self._kind = kind
         self._model = model

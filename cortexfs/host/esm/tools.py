@@ -62,7 +62,7 @@ class _Loaded(msgspec.Struct, frozen=True):
     commands: Any = ()
 
 
-_plugins: list[_Plugin] = []
+_plugins: list[EsmPlugin] = []
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
@@ -70,7 +70,7 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     declared = targets.declared(plugin, EsmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite")
-    made = _Plugin(plugin.name, declared)
+    made = EsmPlugin(plugin.name, declared)
     _plugins.append(made)
     found = made.described()
     has = permissions.effective(declared.capabilities, (), ())
@@ -81,7 +81,7 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     return [*tools, *models, *hidden]
 
 
-def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
+def _models(plugin: EsmPlugin) -> Iterable[sdk.Tool]:
     """abi.md 9.22."""
     for kind, model in plugin.declared.providers.items():
         if kind in plugin.providers:
@@ -90,7 +90,7 @@ def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
             print(f"{plugin.name}: its module exports no provider {kind}", file=sys.stderr)
 
 
-def _admitted(plugin: _Plugin, found: Iterable[Any], has: permissions.Effective) -> Iterable[sdk.Tool]:
+def _admitted(plugin: EsmPlugin, found: Iterable[Any], has: permissions.Effective) -> Iterable[sdk.Tool]:
     for tool in wrong_tool.sound(found, _Definition):
         if isinstance(tool, WrongTool):
             yield tool
@@ -104,7 +104,7 @@ def _admitted(plugin: _Plugin, found: Iterable[Any], has: permissions.Effective)
 
 
 class EsmTool(sdk.Tool):
-    def __init__(self, plugin: _Plugin, tool: _Definition, effects: tuple[hostcalls.Effect, ...]) -> None:
+    def __init__(self, plugin: EsmPlugin, tool: _Definition, effects: tuple[hostcalls.Effect, ...]) -> None:
         self._plugin = plugin
         self.name = tool.name
         self.description = tool.description
@@ -136,7 +136,7 @@ class EsmTool(sdk.Tool):
         return sdk.ToolResult.error(why)
 
 
-class _Plugin:
+class EsmPlugin:
     """One plugin in this host, and its processes by the directory of their callers."""
 
     def __init__(self, name: str, declared: EsmModule) -> None:

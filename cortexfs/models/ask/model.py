@@ -31,7 +31,6 @@ class ModelEntry(msgspec.Struct, frozen=True):
 
 
 def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEntry:
-    """The model that an object and its controls are."""
     text = {name: control(object_, name) for name in ("id", "limit", "default", "effort")}
     limit, default = text["limit"].strip(), parameters(text["default"])
     system = default.pop("system", "")  # no provider's parameter: where it stands is the format's affair

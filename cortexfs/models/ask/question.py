@@ -63,8 +63,6 @@ class PastCall(msgspec.Struct, frozen=True):
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
-    """One message of the conversation."""
-
     role: Literal["user", "assistant", "tool"]
     parts: tuple[Part, ...] = ()
     calls: tuple[PastCall, ...] = ()  # of an assistant

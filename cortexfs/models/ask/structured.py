@@ -21,8 +21,6 @@ BACKTRACKS = 100_000
 
 
 class Schema:
-    """The schema of an answer."""
-
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
             check_depth(schema, "schema", MAX_DEPTH)

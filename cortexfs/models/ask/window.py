@@ -22,8 +22,6 @@ MOST = 8 << 20  # bytes: what is read and sent for one turn, whatever the limit
 
 
 class PromptWindow:
-    """The window of one run."""
-
     def __init__(self, limit: int | None, output: int | None) -> None:
         self._limit = limit or UNKNOWN
         self._output = min(output or OUTPUT, self._limit // 2)

@@ -39,8 +39,6 @@ class _Head(msgspec.Struct):
 
 
 class HostConnection(HttpConnection):
-    """One exchange, in a host."""
-
     def __init__(self, users: AsUser, who: Identity, origin: str, seconds: float) -> None:
         self._users = users
         self._who = who

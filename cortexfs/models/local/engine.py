@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -32,6 +32,7 @@ from cortexfs.core.safe_text import one_line
 from cortexfs.models.exchange.clients import get
 from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.models.local.weights import Weights
+from cortexfs.pool.starter import Child
 
 # What is said of a broken connection is said while the child dies; the better sentence comes after.
 DYING = ("EREMOTEIO", "EHOSTDOWN", "EPROTO")
@@ -43,18 +44,8 @@ MAX_SAID = 4 << 10
 log = logging.getLogger("cortexfs")
 
 
-class EngineProcess(Protocol):
-    """A process that somebody else has started: starter.Child."""
-
-    pid: int
-    status: int | None
-    ended: trio.Event
-
-    def kill(self) -> None: ...
-
-
 # Starts a process; also the socket that is its standard input, and what it prints.
-Start: TypeAlias = Callable[[], Awaitable[tuple[EngineProcess, list[int]]]]
+Start: TypeAlias = Callable[[], Awaitable[tuple[Child, list[int]]]]
 
 
 class EngineTerms(NamedTuple):
@@ -167,7 +158,7 @@ class _Process:
         self._weights = weights
         self._terms = terms
         self._start = start
-        self._child: EngineProcess | None = None
+        self._child: Child | None = None
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         self._users: set[trio.CancelScope] = set()
         self._idle_since = trio.current_time()
@@ -212,9 +203,7 @@ class _Process:
         async with stream as channel, trio.lowlevel.FdStream(rights[1]) as output:
             await self._serve(child, channel, output)
 
-    async def _serve(
-        self, child: EngineProcess, channel: trio.SocketStream, output: trio.abc.ReceiveStream
-    ) -> None:
+    async def _serve(self, child: Child, channel: trio.SocketStream, output: trio.abc.ReceiveStream) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._overhear, output)
@@ -292,7 +281,7 @@ class _Process:
         if self._child:
             self._child.kill()
 
-    async def _end(self, child: EngineProcess) -> None:
+    async def _end(self, child: Child) -> None:
         if child.status is None:
             self._kill("EHOSTDOWN", "was ended, as the daemon ends")
             with trio.move_on_after(REAP_SECONDS) as clock:

@@ -183,7 +183,6 @@ def _offers(name: str, provider: Provider, listed: Mapping[str, ListedModel]) ->
 
 
 def object_of(offer: ProviderModel, provider: Provider, registered: float, has_key: bool) -> Object:
-    """The object of a model that a provider has."""
     declared, listed = offer.declared, offer.known
     limit = declared.limit or listed.limit
     extra = {

@@ -35,7 +35,6 @@ def about(name: str, provider: Provider, files: Providers, secrets: Secrets) -> 
 
 
 def model_rows(name: str, provider: Provider, files: Providers) -> list[dict[str, Any]]:
-    """The rows of `ctx provider models`."""
     return [
         {
             "model": offer.name,

@@ -33,7 +33,6 @@ def folders(base: Path) -> list[Path]:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of one directory."""
     package = _file(folder / PACKAGE_FILE)
     if (manifest := _file(folder / FILE)) is not None:
         return manifests.parse(manifest, package, str(folder))

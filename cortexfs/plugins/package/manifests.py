@@ -43,7 +43,6 @@ def parse(manifest: bytes, package: bytes | None = None, folder: str = "") -> Ma
 
 
 def metadata(package: bytes, folder: str = "") -> Package:
-    """A package.toml."""
     where = f"package metadata {folder}/{PACKAGE_FILE}" if folder else PACKAGE_FILE
     return decode_package(_table(package, where), where)
 

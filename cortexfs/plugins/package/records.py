@@ -48,7 +48,6 @@ def file(record: PluginRecord) -> File:
 
 
 def read(folder: Path) -> PluginRecord:
-    """The record of an installed plugin."""
     mend = f"install it with: ctx plugin install {folder}"
     try:
         believed.folder(folder.parent)

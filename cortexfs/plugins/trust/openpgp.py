@@ -40,7 +40,6 @@ _PREFIX = b"[GNUPG:] "
 
 
 def signature(text: str) -> bytes:
-    """The signature's bytes."""
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):

@@ -58,8 +58,6 @@ class SigningKey(msgspec.Struct, frozen=True):
 
 
 class SignatureVerdict(msgspec.Struct, frozen=True):
-    """The worth of a signature."""
-
     status: Literal["unsigned", "verified", "invalid"]
     why: str = ""
     publisher: str = ""
@@ -121,7 +119,6 @@ def sign(tree: PackageFiles, secret: bytes, publisher: str = "") -> Package:
 
 
 def signed(tree: PackageFiles, package: Package) -> PackageFiles:
-    """The tree with that package.toml."""
     files = {**tree.files, PACKAGE_FILE: File(encode_package(package))}
     manifest = msgspec.structs.replace(tree.manifest, package=package)
     return PackageFiles({name: files[name] for name in sorted(files, key=order)}, manifest, tree.ignored)
@@ -185,7 +182,6 @@ def _forms(tree: PackageFiles) -> list[str]:
 
 
 def payload(tree: PackageFiles, package: Package, form: str) -> bytes:
-    """The bytes that are signed."""
     lines = [form, *_facts(package)]
     for name in _listed(tree):
         file = tree.files[name]

@@ -87,7 +87,6 @@ def test_settings_events_hooks_and_exports_are_those_of_the_code() -> None:
     assert dict(table("event")) == events
     assert table("export") == [[name, capability or ""] for name, capability in hooks.EXPORTS.items()]
     assert dict(table("when")) == {when: ", ".join(hooks) for when, hooks in hooks.LIFECYCLE.items()}
-    assert hooks.handler_name("count-words") == "countWords"
     assert f"answers to {dependencies.HOST_VERSION}." in PAGE
 
 

@@ -82,12 +82,6 @@ def test_an_event_is_its_type_and_its_payload() -> None:
             hooks.event(type_, **payload)
 
 
-def test_the_handler_of_a_command_is_its_name_in_camel_case() -> None:
-    # abi.md 9.17
-    names = {"count-words": "countWords", "count": "count", "a_b-c2": "aBC2", "countWords": "countWords"}
-    assert {name: hooks.handler_name(name) for name in names} == names
-
-
 def test_params_are_a_schema_for_arguments() -> None:
     # abi.md 9.15; of the originals: "C does not validate args ... Do both."
     schema = fields.input_schema(manifest(**EVERYTHING).tools[0].params)

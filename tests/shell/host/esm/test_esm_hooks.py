@@ -102,6 +102,18 @@ async def test_commands(tmp_path: Path, place: Path, export: str) -> None:
             assert (await asked(":command say-hello", **wrong)).code == "EINVAL"
 
 
+async def test_the_handler_of_a_command_is_its_name_in_camel_case(tmp_path: Path, place: Path) -> None:
+    # abi.md 9.17
+    names = {"count-words": "countWords", "count": "count", "a_b-c2": "aBC2", "more.words": "moreWords"}
+    text = "\n".join(f"export function {export}() {{ console.log('{export}') }}" for export in names.values())
+    commands = tuple(CommandField(name, "Says its name", (), ()) for name in names)
+    plugin = esmodules.plugin(place / "p", text, capabilities=("cli:commands",), commands=commands)
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        said = {name: await asked.said(f":command {name}") for name in names}
+    assert said == {name: f"{export}\n" for name, export in names.items()}
+
+
 async def test_the_last_hooks(tmp_path: Path, place: Path) -> None:
     # Of the originals: "Remove onDeactivate->onUnload->onUninstall"
     write = "Deno.writeTextFileSync(ctx.pluginDir + '/ends', '{} ', {{append: true}})"
