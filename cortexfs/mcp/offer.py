@@ -90,6 +90,15 @@ class McpOffer:
         offered = self._by_name.get(name) or self._known.get(name)
         return offered.path if offered else None
 
+    @property
+    def is_bounded(self) -> bool:
+        """Returns True where it was said which tools are offered."""
+        return bool(self._patterns)
+
+    @property
+    def paths(self) -> list[str]:
+        return [one.path for one in self._known.values()]
+
     def __len__(self) -> int:
         return len(self._known)
 

@@ -21,7 +21,6 @@ from typing import Any
 import anyio
 from mcp import MCPError
 from mcp.server import ServerRequestContext
-from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp_types import (
@@ -38,7 +37,7 @@ from cortexfs.client.results import Failed
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcp_session import CALL, GREETING, HANDSHAKE, LIST, METHODS, NAME_KEY, OBJECT, QUESTIONS
 from cortexfs.mcp.offer import McpOffer
-from cortexfs.mcp.relay import Channel, McpRelay
+from cortexfs.mcp.relay import Channel, McpRelay, connection
 from cortexfs.version import VERSION
 
 Context = ServerRequestContext[Any, Any]
@@ -69,7 +68,7 @@ class Reexport(Server[Any]):
         if context.method == "initialize":
             asked = (context.params or {}).get("capabilities") or {}
             can = [each for each in QUESTIONS if asked.get(each) is not None]
-            relay = _connection(context).state["relay"] = McpRelay(self._object, [HANDSHAKE, *can])
+            relay = connection(context).state["relay"] = McpRelay(self._object, [HANDSHAKE, *can])
             self._hold(context, relay)
         told = await self._ask(context, GREETING, {})
         info = told.get("serverInfo") or (told.get("_meta") or {}).get(SERVER_INFO_META_KEY)
@@ -94,7 +93,7 @@ class Reexport(Server[Any]):
         assert self._tasks is not None
         scope = anyio.CancelScope()
         if relay is not self._alone:
-            _connection(context).exit_stack.callback(scope.cancel)
+            connection(context).exit_stack.callback(scope.cancel)
 
         async def listen() -> None:
             with scope, contextlib.suppress(Failed, MCPError):  # whoever asks next is told
@@ -103,7 +102,7 @@ class Reexport(Server[Any]):
         self._tasks.start_soon(listen)
 
     def _relay(self, context: Context) -> McpRelay:
-        relay: McpRelay = _connection(context).state.get("relay", self._alone)
+        relay: McpRelay = connection(context).state.get("relay", self._alone)
         if relay is self._alone and not self._is_held:
             self._is_held = True
             self._hold(context, relay)
@@ -154,11 +153,6 @@ class Reexport(Server[Any]):
             page = await self._list(replace(context, method=LIST, params=params), RequestParams())
             if not (cursor := page.get("nextCursor")):
                 break
-
-
-def _connection(context: Context) -> Connection:
-    """Whatever belongs to a client and ends with it is kept there; the context has no public way to it."""
-    return context.session._connection
 
 
 def _channel(context: Context) -> Channel:

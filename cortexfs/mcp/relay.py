@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 from mcp import MCPError
+from mcp.server import ServerRequestContext
+from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import INTERNAL_ERROR, RequestId, Result, methods
@@ -42,6 +44,11 @@ MAX_ANSWER = 48 << 20  # characters: a host takes answers of 32 MiB
 
 _answers = msgspec.json.Decoder(ServerAnswer)
 _messages = msgspec.json.Decoder(ServerMessage)
+
+
+def connection(context: ServerRequestContext[Any, Any]) -> Connection:
+    """Whatever belongs to a client and ends with it is kept there; the context has no public way to it."""
+    return context.session._connection
 
 
 class _AnyResult(Result):

@@ -12,8 +12,9 @@ This file must never know what a transport is, but for the one that needs no mor
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
 from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
@@ -33,6 +34,8 @@ from mcp_types import (
     ListToolsResult,
     NotificationParams,
     PaginatedRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
 )
 
 from cortexfs.client.results import Failed
@@ -41,12 +44,14 @@ from cortexfs.core.frames import AnyFrame
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.results import McpResult
 from cortexfs.mcp.running import run
+from cortexfs.mcp.shelf import McpShelf
 from cortexfs.version import VERSION
 
 LOOK_SECONDS = 2.0  # between looks at the mount: nothing tells a program what the daemon has changed
 PATIENCE = 5.0  # for one look; a mount that hangs must not keep a client waiting
 TELL_SECONDS = 1.0
 MAX_SESSIONS = 1000  # of those that are told of changes
+MAX_URIS = 100  # that one client listens for
 
 Context = ServerRequestContext[Any, Any]
 
@@ -60,8 +65,9 @@ class _Server(Server[Any]):
 class Serving:
     """One server for all its clients."""
 
-    def __init__(self, offer: McpOffer) -> None:
+    def __init__(self, offer: McpOffer, shelf: McpShelf) -> None:
         self._offer = offer
+        self._shelf = shelf
         self._looking = anyio.CapacityLimiter(1)  # so that a mount that hangs holds one thread
         self._bus = InMemorySubscriptionBus()
         self._sessions: list[ServerSession] = []
@@ -72,8 +78,10 @@ class Serving:
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=self._listened,
         )
+        self._listen = ListenHandler(self._bus)
+        shelf.add_to(self.server)
         self.server.add_notification_handler("notifications/initialized", NotificationParams, self._greeted)
 
     @asynccontextmanager
@@ -88,15 +96,35 @@ class Serving:
             await anyio.sleep(LOOK_SECONDS)
             if await self.renew():
                 await self._tell()
+            for who, uri in await self._shelf.changed():
+                if not isinstance(who, ServerSession):
+                    await self._bus.publish(ResourceUpdated(uri=uri))
+                elif not await self._told(partial(who.send_resource_updated, uri)):
+                    self._shelf.forget(who)
 
     async def _tell(self) -> None:
         """Tell the clients of a change; one that does not read is told no more."""
         await self._bus.publish(ToolsListChanged())
         for session in list(self._sessions):
-            with anyio.move_on_after(TELL_SECONDS) as clock:
-                await session.send_tool_list_changed()
-            if clock.cancelled_caught:
+            if not await self._told(session.send_tool_list_changed):
                 self._sessions.remove(session)
+
+    async def _told(self, tell: Callable[[], Awaitable[None]]) -> bool:
+        with anyio.move_on_after(TELL_SECONDS):
+            await tell()
+            return True
+        return False
+
+    async def _listened(
+        self, context: Context, params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        listener = object()
+        try:
+            for uri in (params.notifications.resource_subscriptions or [])[:MAX_URIS]:
+                await self._shelf.watch(listener, uri)
+            return await self._listen(context, params)
+        finally:
+            self._shelf.forget(listener)
 
     async def renew(self) -> bool:
         """Look at the mount; whether clients are to be told."""
@@ -136,7 +164,7 @@ class Serving:
             await run(path, msgspec.json.encode(params.arguments or {}), hear)
         except Failed as failed:
             result.fail(failed)
-        return result.whole()
+        return self._shelf.remember(path, result.whole())
 
 
 async def over_stdio(server: Server[Any]) -> None:

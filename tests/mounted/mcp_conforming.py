@@ -37,6 +37,7 @@ FIXED: dict[str, list[types.ContentBlock]] = {
     "test_audio_content": [types.AudioContent(data=SOUND, mime_type="audio/wav")],
     "test_embedded_resource": [embedded("test://embedded-resource", "text/plain", "An embedded resource.")],
     "test_multiple_content_types": [text("Multiple content types test:"), PICTURE, MIXED],
+    "test_link": [types.ResourceLink(uri="test://static-text", name="static")],
     "json_schema_2020_12_tool": [text("It is the schema that counts.")],
 }
 

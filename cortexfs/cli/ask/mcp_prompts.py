@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from cortexfs.cli import mounts
 from cortexfs.cli.ask.template import AskOptions
@@ -69,6 +70,10 @@ def load(name: str, given: str | None, values: Mapping[str, str]) -> AskOptions 
 
 def known(given: str | None) -> dict[str, str]:
     """Returns their descriptions by name; none where no mount answers at once."""
+    return {name: f"{one.description} {_usage(one)}".strip() for name, one in listed(given).items()}
+
+
+def listed(given: str | None) -> dict[str, ListedPrompt]:
     try:
         root = mounts.root(given)
         names = ask(lambda: "\n".join(os.listdir(f"{root}/tool")).encode(), SECONDS).decode().splitlines()
@@ -76,7 +81,7 @@ def known(given: str | None) -> dict[str, str]:
         return {}
     servers = sorted(name.removesuffix(_END) for name in names if name.endswith(_END))
     return {
-        f"{server}.{one.name}": f"{one.description} {_usage(one)}".strip()
+        f"{server}.{one.name}": replace(one, name=f"{server}.{one.name}")
         for server in servers
         for one in _listed(root, server, SECONDS)
     }

@@ -8,15 +8,17 @@ This file must never know what is asked.
 from __future__ import annotations
 
 from pathlib import Path
+from string import Template
 
 import msgspec
 
 from cortexfs.cli import mounts
-from cortexfs.cli.ask.template import AskOptions
+from cortexfs.cli.ask.template import INPUT, AskOptions
 from cortexfs.cli.bounded import ask
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import nearest
+from cortexfs.core.mcp_session import ListedPrompt
 
 FILE = ".texts"  # below the root, in no listing
 PROMPT = "prompt"
@@ -43,10 +45,19 @@ def load(name: str, given: str | None) -> AskOptions:
 
 def known(given: str | None) -> dict[str, str]:
     """Returns their descriptions by name; none where no mount answers at once."""
+    return {name: one.description for name, one in listed(given).items()}
+
+
+def listed(given: str | None) -> dict[str, ListedPrompt]:
     try:
-        return {one.name: one.description for one in _listed(mounts.root(given), SECONDS).values()}
+        found = _listed(mounts.root(given), SECONDS)
     except Fault:
         return {}
+    wanted = {name: {*Template(one.text).get_identifiers()} for name, one in found.items()}
+    return {
+        name: ListedPrompt(name, one.description, tuple(sorted(wanted[name])), tuple({INPUT} - wanted[name]))
+        for name, one in found.items()
+    }
 
 
 def _listed(point: str, seconds: float) -> dict[str, _Told]:

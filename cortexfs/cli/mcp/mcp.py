@@ -60,7 +60,15 @@ async def _serving(
         paths = partial(_of_server, root, options.server)
         server: Server[Any] = reexported(root, options.server, McpOffer(paths, options.allow))
     else:
-        serving = Serving(McpOffer(partial(objects.paths_of, root, "tool"), options.allow))
+        from cortexfs.mcp.shelf import McpShelf
+
+        offer = McpOffer(partial(objects.paths_of, root, "tool"), options.allow)
+        serving = Serving(offer, McpShelf(root, offer))
+        if not options.allow:
+            from cortexfs.cli.mcp.prompt_book import TemplateBook
+            from cortexfs.mcp.prompting import Prompting
+
+            Prompting(TemplateBook(root)).add_to(serving.server)
         await serving.renew()
         server = serving.server
     await (_over_http(server, where, given, root) if where else over_stdio(server))

@@ -1,0 +1,271 @@
+"""The files of a mount as resources of an MCP server: sessions of this user, and what objects tell.
+
+Main path: `McpShelf.add_to` has a server list, read and watch them. A link in a tool's result can be read by
+the clients of the server that gave it (`remember`): a file of this user's, or what an MCP server of the mount
+has by that name.
+
+Rules: everything is read as this user. Below the root that is a file of an object, whose folder ends in `.d`,
+and elsewhere what a result has named. Where the offer is bounded, so is this: to the tools that are offered.
+A file that does not answer keeps nobody waiting.
+This file must never know transports.
+"""
+
+from __future__ import annotations
+
+import base64
+import glob
+import mimetypes
+import os
+import stat
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import anyio
+import msgspec
+from anyio import to_thread
+from mcp import MCPError
+from mcp.server import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp_types import (
+    INVALID_PARAMS,
+    BlobResourceContents,
+    CallToolResult,
+    EmptyResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    Resource,
+    ResourceLink,
+    ResourceTemplate,
+    SubscribeRequestParams,
+    TextResourceContents,
+    UnsubscribeRequestParams,
+)
+
+from cortexfs.client.results import Failed
+from cortexfs.core import frames
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.mcp_session import OBJECT
+from cortexfs.mcp.offer import McpOffer
+from cortexfs.mcp.relay import connection
+from cortexfs.mcp.running import run
+
+NOT_FOUND = -32002  # of a resource, as the protocol has it
+MAX_LISTED = 1000  # sessions, the newest
+PAGE = 200
+MAX_FILE = 4 << 20  # bytes
+MAX_LINKS = 1000
+MAX_WATCHED = 1000
+READ_SECONDS = 5.0
+TYPES = {".md": "text/markdown", ".jsonl": "application/jsonl", "schema": "application/json"}
+SESSIONS = ("agent/*.d/session/*", "model/*.d/session/*", "model/*/*.d/session/*")
+
+Context = ServerRequestContext[Any, Any]
+Stamp = tuple[int, int] | None
+Watcher = object  # a session, or what stands for one request that listens
+
+
+class _Link(NamedTuple):
+    """A resource that a result has named, and the MCP server that knows it."""
+
+    server: str = ""  # the path of its object; empty of a file
+
+
+class McpShelf:
+    def __init__(self, root: str, offer: McpOffer) -> None:
+        self._root, self._real = root, os.path.realpath(root)
+        self._offer = offer
+        self._links: dict[str, _Link] = {}
+        self._watched: dict[tuple[Watcher, str], Stamp] = {}
+
+    def add_to(self, server: Server[Any]) -> None:
+        listing, uris = PaginatedRequestParams, SubscribeRequestParams
+        server.add_request_handler("resources/list", listing, self._list)
+        server.add_request_handler("resources/templates/list", listing, self._templates)
+        server.add_request_handler("resources/read", ReadResourceRequestParams, self._read)
+        server.add_request_handler("resources/subscribe", uris, self._subscribe)
+        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
+
+    def remember(self, tool: str, result: CallToolResult) -> CallToolResult:
+        """Have the links of a tool's result be read by whoever got them."""
+        server = f"{os.path.dirname(tool)}/{os.path.basename(tool).partition('.')[0]}.{OBJECT}"
+        for part in result.content:
+            if isinstance(part, ResourceLink) and not part.uri.startswith(("http://", "https://")):
+                is_file = part.uri.startswith("file://")
+                self._links.pop(part.uri, None)
+                self._links[part.uri] = _Link("" if is_file else server)
+        for uri in [*self._links][:-MAX_LINKS]:
+            del self._links[uri]
+        return result
+
+    async def changed(self) -> list[tuple[Watcher, str]]:
+        """Who is to be told of which resources, since the last look."""
+        watched = [*self._watched.items()]
+        now = await _in_thread(lambda: [_stamp(self._path(uri)) for (_, uri), _ in watched])
+        found = [key for (key, before), stamp in zip(watched, now or [], strict=False) if stamp != before]
+        for (key, _), stamp in zip(watched, now or [], strict=False):
+            if key in self._watched:
+                self._watched[key] = stamp
+        return found
+
+    async def watch(self, who: Watcher, uri: str) -> None:
+        if (path := self._path(uri)) is None:
+            raise MCPError(INVALID_PARAMS, f"{uri[:1000]} is no file of the mount, which alone are watched")
+        if len(self._watched) >= MAX_WATCHED:
+            raise MCPError(INVALID_PARAMS, f"{MAX_WATCHED} resources are watched already")
+        self._watched[who, uri] = await _in_thread(partial(_stamp, path))
+
+    def forget(self, who: Watcher) -> None:
+        self._watched = {key: stamp for key, stamp in self._watched.items() if key[0] is not who}
+
+    async def _list(self, _: Context, params: PaginatedRequestParams) -> ListResourcesResult:
+        begin = int(params.cursor) if params.cursor and params.cursor.isdecimal() else 0
+        paths = await _in_thread(self._paths) or []
+        more = str(begin + PAGE) if len(paths) > begin + PAGE else None
+        shown = [_resource(path, self._title(path)) for path in paths[begin : begin + PAGE]]
+        return ListResourcesResult(resources=shown, next_cursor=more)
+
+    def _paths(self) -> list[str]:
+        """Sessions of this user, the newest first, then the descriptions of tools."""
+        tools = [f"{path}.d/description" for path in self._offer.paths]
+        if self._offer.is_bounded:
+            return tools
+        home = f"{self._root}/home/{os.getuid()}"
+        found = [path for each in SESSIONS for path in glob.iglob(f"{glob.escape(home)}/{each}/latest.md")]
+        return sorted(found, key=lambda path: _stamp(path) or (0, 0), reverse=True)[:MAX_LISTED] + tools
+
+    def _title(self, path: str) -> str:
+        parts = path.removeprefix(f"{self._root}/").split("/")
+        if "session" in parts:
+            object_, _, session = "/".join(parts[2:]).partition(".d/session/")
+            return f"{object_}, session {session.partition('/')[0]}"
+        return f"{parts[-2].removesuffix('.d')}: {parts[-1]}"
+
+    async def _templates(self, _: Context, __: PaginatedRequestParams) -> ListResourceTemplatesResult:
+        root, home = Path(self._root).as_uri(), f"{Path(self._root).as_uri()}/home/{os.getuid()}"
+        made = [("a file beside a tool: description, schema, effects", f"{root}/tool/{{tool}}.d/{{file}}")]
+        if not self._offer.is_bounded:
+            made += [
+                ("a file beside an agent: system.md, tools, policy", f"{root}/agent/{{agent}}.d/{{file}}"),
+                (
+                    "a session with an agent: latest.md, messages.jsonl, events.jsonl",
+                    f"{home}/agent/{{agent}}.d/session/{{session}}/{{file}}",
+                ),
+                (
+                    "a session with a model: latest.md, messages.jsonl, events.jsonl",
+                    f"{home}/model/{{provider}}/{{model}}.d/session/{{session}}/{{file}}",
+                ),
+            ]
+        shown = [ResourceTemplate(name=name, uri_template=template) for name, template in made]
+        return ListResourceTemplatesResult(resource_templates=shown)
+
+    async def _read(self, _: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        uri = str(params.uri)
+        link = self._links.get(uri)
+        if link is not None and link.server:
+            return await _asked(link.server, uri)
+        path = self._path(uri) or (_path_of(uri) if link is not None else None)
+        data = await _in_thread(partial(_content, path)) if path else None
+        if data is None or path is None:
+            raise MCPError(NOT_FOUND, f"there is no resource {uri[:1000]} here")
+        return ReadResourceResult(contents=[_contents(uri, path, data)])
+
+    def _path(self, uri: str) -> str | None:
+        """The file of the mount that is meant, by its real name."""
+        if (path := _path_of(uri)) is None:
+            return None
+        path = os.path.normpath(path)
+        inside = os.path.relpath(path, self._real if path.startswith(f"{self._real}/") else self._root)
+        parts = inside.split("/")
+        if parts[0] == ".." or not any(part.endswith(".d") for part in parts[:-1]):
+            return None
+        if self._offer.is_bounded:
+            tool = parts[1].removesuffix(".d") if len(parts) == 3 and parts[0] == "tool" else ""
+            if not tool or self._offer.path(tool) is None:
+                return None
+        return f"{self._real}/{inside}"
+
+    async def _subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
+        session = context.session
+        if not any(who is session for who, _ in self._watched):
+            connection(context).exit_stack.callback(self.forget, session)
+        await self.watch(session, str(params.uri))
+        return EmptyResult()
+
+    async def _unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+        self._watched.pop((context.session, str(params.uri)), None)
+        return EmptyResult()
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """None where it takes too long."""
+    with anyio.move_on_after(READ_SECONDS):
+        return await to_thread.run_sync(work, abandon_on_cancel=True)
+    return None
+
+
+async def _asked(server: str, uri: str) -> ReadResourceResult:
+    """As the MCP server says it, in a run of its object."""
+    said: list[str] = []
+
+    async def hear(frame: AnyFrame) -> None:
+        if isinstance(frame, frames.Delta):
+            said.append(frame.text)
+
+    asked = {"method": "resources/read", "params": {"uri": uri}}
+    try:
+        await run(server, msgspec.json.encode(asked), hear)
+        return ReadResourceResult.model_validate_json("".join(said), by_name=False)
+    except (Failed, ValueError) as failed:
+        raise MCPError(NOT_FOUND, f"{uri[:1000]} cannot be read: {failed}"[:2000]) from None
+
+
+def _path_of(uri: str) -> str | None:
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    path = unquote(parts.path)
+    is_path = parts.scheme == "file" and not parts.netloc and path.startswith("/") and "\0" not in path
+    return path if is_path else None
+
+
+def _stamp(path: str | None) -> Stamp:
+    try:
+        seen = os.stat(path or "")
+        return seen.st_mtime_ns, seen.st_size
+    except OSError:
+        return None
+
+
+def _content(path: str) -> bytes | None:
+    """A pipe or a device must not keep us waiting."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
+            return file.read(MAX_FILE)
+    except OSError:
+        return None
+
+
+def _type(path: str) -> str:
+    name = os.path.basename(path)
+    known = TYPES.get(name) or TYPES.get(os.path.splitext(name)[1])
+    return known or mimetypes.guess_type(name)[0] or "text/plain"
+
+
+def _resource(path: str, title: str) -> Resource:
+    return Resource(uri=Path(path).as_uri(), name=title, mime_type=_type(path))
+
+
+def _contents(uri: str, path: str, data: bytes) -> TextResourceContents | BlobResourceContents:
+    try:
+        return TextResourceContents(uri=uri, mime_type=_type(path), text=data.decode())
+    except UnicodeDecodeError:
+        return BlobResourceContents(uri=uri, mime_type=_type(path), blob=base64.b64encode(data).decode())
