@@ -104,7 +104,7 @@ class McpShelf:
         return result
 
     async def changed(self) -> list[tuple[Watcher, str]]:
-        """Who is to be told of which resources, since the last look."""
+        """Returns those who are to be told of a resource that has changed since the last look."""
         watched = [*self._watched.items()]
         now = await _in_thread(lambda: [_stamp(self._path(uri)) for (_, uri), _ in watched])
         found = [key for (key, before), stamp in zip(watched, now or [], strict=False) if stamp != before]
