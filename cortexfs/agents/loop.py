@@ -374,12 +374,10 @@ class _Run:
         return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
 
     def _hint(self, call: frames.ToolCall, output: str, fault: Fault) -> str:
-        """Returns a note on what the default view may have to do with it; a table of its own was chosen."""
-        if self._setup.mounts:
-            return ""
+        """Returns a note on what is closed to the agent and may have to do with it."""
         texts = (msgspec.json.encode(call.input).decode(), fault.message, output)
         failed = place.FailedCall(fault.code, "\n".join(wording.bounded(text, LOOKED_AT) for text in texts))
-        return place.hint(self._identity.view or (), self._cwd, failed, self._setup.place)
+        return place.hint(self._identity, self._setup, self._cwd, failed, self._tools.now(call.name))
 
     async def _denied(self, call: frames.ToolCall, reason: str) -> PromptMessage:
         self._standing.count(denied=True)

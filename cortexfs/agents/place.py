@@ -3,7 +3,7 @@ hosts.
 
     told(view, cwd)                          for its model, before anything else
     environment(view, root, home)            for what its tools run
-    hint(view, cwd, call, agent)             of a call that failed: "" where no hidden file was in its way
+    hint(identity, setup, cwd, call, tool)   of a call that failed: "" where nothing closed was in its way
     acting(world, setup, powers, ...)        the person, without powers, who sees what the mount table shows
 
 Rules: a sentence names the path and what its user can do. Paths are taken from texts, as models and programs
@@ -27,6 +27,7 @@ from cortexfs.agents.setup import Setup
 from cortexfs.agents.view import SECRETS, View, allowed, caps, hides, opened, view, within
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
+from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import escaped
 from cortexfs.core.value_formats import HIDES, TAB
@@ -35,6 +36,8 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 REFUSED = ("EACCES", "EPERM", "EROFS")
 SAID = ("permission denied", "read-only file system")  # strerror(3), as programs print it
 _WORD = re.compile(r"[\w.~/$+@{}-]{2,256}", re.ASCII)
+HOMES = "/mcp@"  # in the paths of what MCP servers keep, which their hosts are shown
+_NETWORK = re.compile(r"getaddrinfo|EAI_AGAIN|network|resolv|connect|fetch|socket", re.IGNORECASE)
 _HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})(?=/|$)")
 
 
@@ -65,7 +68,32 @@ def environment(view: View, root: str, home: str) -> dict[str, str]:
     return own | {"HOME": home} if home and allowed(view, f"{home}/.gitconfig") else own
 
 
-def hint(view: View, cwd: str, call: FailedCall, agent: str) -> str:
+def hint(identity: Identity, setup: Setup, cwd: str, call: FailedCall, tool: Object | None) -> str:
+    """Returns the line that a call may have missed, in a sentence: of a path or of the network for an MCP
+    server, of a hidden file for any tool. A table of its own was chosen as it is."""
+    is_server = tool is not None and tool.plugin is not None and tool.plugin.kind == MCP_SERVER
+    missing = _missing(identity, setup, call) if is_server else ""
+    if missing or setup.mounts:
+        return missing
+    return _of_hidden(identity.view or (), cwd, call, setup.place)
+
+
+def _missing(identity: Identity, setup: Setup, call: FailedCall) -> str:
+    """A server is a program that nobody here knows: what it says of its failure is all that there is."""
+    view = identity.view or ()
+    closed = (word for word in _WORD.findall(call.texts) if word.startswith("/") and HOMES not in word)
+    path = next((word for word in closed if not allowed(view, word)), "") if call.was_refused else ""
+    if path:
+        line = TAB.join((path, path, "ro", "-"))
+        why = f"{path} is not shown to {setup.place}; where a task needs it, its user writes a mount table,"
+        return f"{why} {setup.place}.d/mount, that has, beside the rest: {line}"
+    if not identity.network and (call.code == "EHOSTDOWN" or _NETWORK.search(call.texts)):
+        why = f"{setup.place} has no network, which this server may want, to install itself, too"
+        return f"{why}; a line of {setup.file} gives it: allow {setup.label} network:default connect"
+    return ""
+
+
+def _of_hidden(view: View, cwd: str, call: FailedCall, agent: str) -> str:
     """Returns what to say of a call where a hidden file that its texts name, or the home directory itself,
     can have refused it."""
     if not call.was_refused:

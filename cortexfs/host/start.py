@@ -57,7 +57,8 @@ def start(
             plugin_state.prepare(spawn.plugin, spawn.identity, ground.kept)
             if leaving is not None and (spawn.identity.namespaces or any(spawn.identity.root)):
                 leaving()
-            confinement = view.Confinement(spawn.identity, spawn.plugin, ground)
+            plugin = plugin_state.of(spawn.plugin, spawn.identity)
+            confinement = view.Confinement(spawn.identity, plugin, ground)
             enclosed = hostcalls.is_enclosed(spawn.plugin, spawn.identity)
             enclose = confinement.enclose if enclosed else None
             become = view.without_powers(spawn)
@@ -84,7 +85,7 @@ def start(
         if spawn.identity.label != hostcalls.DESCRIBER and spawn.plugin.kind != hostcalls.EXCHANGE:
             identity.open_up()
         gc.enable()
-        serve(control, spawn.plugin)
+        serve(control, plugin)
     except BaseException:  # a fork must not unwind into its parent's loop; the log has it
         traceback.print_exc()
     finally:

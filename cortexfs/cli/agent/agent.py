@@ -22,6 +22,7 @@ from cortexfs.agents import defaults, records
 from cortexfs.agents.records import AgentRecord
 from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import own as agent_own
+from cortexfs.cli.agent import servers
 from cortexfs.cli.agent.listing import row, shown
 from cortexfs.cli.agent.own import CLASS, answering
 from cortexfs.cli.bounded import ask
@@ -91,6 +92,8 @@ def _record(
     if not options.anyway:
         _check_there(root, model, tools, own)
     texts = defaults.controls(name, model, tools, labels)
+    if root is not None and (line := servers.network_line(root, tools, defaults.type_of(name, labels))):
+        texts["policy"] += line
     texts |= {"approval": options.approval, "system.md": preset.system}
     if options.skill:
         texts["skills"] = defaults.lines(options.skill)
@@ -114,7 +117,11 @@ def _tools(given: list[str], root: str | None) -> list[str]:
             mend = "ctx mount, or name the tools"
             raise Fault("EHOSTDOWN", f"{word!r} cannot be expanded without a mount; {mend}")
         else:
-            found.update(dict.fromkeys(name_patterns.fitting(word, known)))
+            fitting = [one for one in known if servers.is_for_models(root, one)]
+            try:
+                found.update(dict.fromkeys(name_patterns.fitting(word, fitting)))
+            except Fault as fault:
+                raise Fault(fault.code, fault.message + servers.reason(root, word)) from None
     value_formats.tool_names(defaults.lines(found))
     return list(found)
 

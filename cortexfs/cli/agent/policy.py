@@ -13,7 +13,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from cortexfs.cli import mounts, objects, output
-from cortexfs.cli.agent import policy_facts
+from cortexfs.cli.agent import policy_facts, servers
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, exit_status, os_faults
 from cortexfs.core.policy import lint
@@ -40,6 +40,8 @@ def _explain(options: argparse.Namespace) -> int:
         dry_run=options.dry_run,
     )
     decision = decide(question)
+    beyond = servers.layers(root, caller, thing, options.config)
+    decision = decision._replace(steps=(*decision.steps, *beyond))
     _show(question, decision, options.json)
     return EXIT_OK if decision.allowed else exit_status("EACCES")
 

@@ -5,7 +5,9 @@ makes its user's directory there while it still has root's powers, so that no us
 
 Rules: a directory is its user's alone (0700), and lies beside the daemon's state: what the daemon names may
 be no other place of root's, and no link is followed to one. Whoever describes plugins keeps nothing, but for
-an MCP server, which may download itself first: there it is no other than any process of its user's.
+an MCP server, which may download itself first: there it is no other than any process of its user's. What an
+agent's server has downloaded is run for that agent alone: its user, or an agent that may more, would run what
+it has left there.
 This file must never know what is kept.
 """
 
@@ -13,9 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import sqlite3
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import DESCRIBER, Identity, Plugin
@@ -31,6 +36,18 @@ _BUSY_SECONDS = 2.0  # another host of the same user writes, for some ms
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
+def of(plugin: Plugin, identity: Identity) -> Plugin:
+    """Returns the plugin as a host of this identity is told of it: with another place for each agent where
+    what is kept is programs."""
+    if plugin.kind != MCP_SERVER or not plugin.keeps or identity.view is None:
+        return plugin
+    return replace(plugin, keeps=f"{plugin.keeps}/{_agents(identity)}")
+
+
+def _agents(identity: Identity) -> str:
+    return f"agent@{hashlib.sha256(identity.label.encode()).hexdigest()[:16]}"
+
+
 def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
     """Make the directory, before the host becomes its caller. `beside` is where all plugins keep theirs."""
     if not plugin.keeps or (identity.label == DESCRIBER and plugin.kind != MCP_SERVER):
@@ -39,7 +56,14 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
     try:
         if kept != beside or name in ("", ".", ".."):
             raise PermissionError(errno.EPERM, "that is no place for it")
-        with held(kept, _FOLDER) as above, held(name, _FOLDER, above) as place:
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(held(kept, _FOLDER))
+            place = stack.enter_context(held(name, _FOLDER, place))
+            if of(plugin, identity) != plugin:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(_agents(identity), 0o755, dir_fd=place)
+                place = stack.enter_context(held(_agents(identity), _FOLDER, place))
+                os.fchmod(place, 0o755)  # whatever the umask is
             with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
                 os.mkdir(str(identity.uid), 0o700, dir_fd=place)
             with held(str(identity.uid), _FOLDER, place) as own:

@@ -130,7 +130,7 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
         raise Fault("EPROTO", "the MCP server answered with a file that is no base64") from None
     with _filing:
         if not _folder or not os.path.isdir(_folder[0]):
-            _folder[:] = [tempfile.mkdtemp(prefix="ctx-mcp-")]
+            _folder[:] = [_made()]
         number, path = tempfile.mkstemp(_extension(mime), "", _folder[0])
         with open(number, "wb") as file:
             file.write(content)
@@ -139,6 +139,15 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
             with suppress(OSError):
                 os.unlink(_files.popleft())
     return sdk.Attachment(kind, mime, path, None, len(content))
+
+
+def _made() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="ctx-mcp-")
+    except FileNotFoundError:  # a view shows no folder for temporary files
+        line = "/tmp\t/tmp\trw\t-"
+        why = f"the answer has a file, and no folder for it is shown; the agent's mount table needs: {line}"
+        raise Fault("EACCES", why) from None
 
 
 def of_resource(said: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:

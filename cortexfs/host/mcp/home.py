@@ -17,6 +17,8 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
+import tempfile
 import time
 from collections.abc import Mapping
 from io import FileIO
@@ -29,6 +31,8 @@ from cortexfs.core.manifest.mcp_server import ERRORS
 LOCK = ".start"
 MAX_ERRORS = 256 << 10  # of one server; more is in the daemon's log alone
 TEMPORARY = "/tmp"
+# Who installs itself takes what is in its cache, and tries for no minutes.
+WITHOUT_NETWORK = {"npm_config_offline": "true", "UV_OFFLINE": "1"}
 LOCK_SECONDS = 1000.0  # that another server of this home may take to start
 _CUT, _GREETED = b"cut", b"greeted"  # what LOCK says while a first start goes on, and from its greeting on
 _PAUSE = 0.1
@@ -51,10 +55,10 @@ class ServerHome:
         own = {"XDG_CACHE_HOME": f"{self.path}/.cache", "npm_config_cache": f"{self.path}/.npm"}
         if not is_usable(user.get("HOME", "")):
             own["HOME"] = self.path
-        if not is_usable(TEMPORARY):
-            own["TMPDIR"] = f"{self.path}/tmp"
-            with contextlib.suppress(OSError):
-                os.makedirs(own["TMPDIR"], 0o700, exist_ok=True)
+        if not has_network():
+            own |= WITHOUT_NETWORK
+        if temporary := temporary_of(self.path):
+            own["TMPDIR"] = temporary
         return {**user, **own}
 
     async def claim(self) -> None:
@@ -119,6 +123,25 @@ class ServerHome:
             else:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
+
+
+def has_network() -> bool:
+    """Returns False where a view has closed it."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
+    except OSError:
+        return False
+    return True
+
+
+def temporary_of(home: str) -> str:
+    """The folder for temporary files, also of the host itself; empty where that is the usual one."""
+    if not home or is_usable(TEMPORARY):
+        return ""
+    with contextlib.suppress(OSError):
+        os.makedirs(f"{home}/tmp", 0o700, exist_ok=True)
+    tempfile.tempdir = f"{home}/tmp"
+    return f"{home}/tmp"
 
 
 def is_usable(folder: str) -> bool:

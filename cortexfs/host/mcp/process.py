@@ -8,6 +8,7 @@ This file must never know what is said.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from asyncio.subprocess import Process
@@ -56,12 +57,31 @@ async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], obj
             ours.close()
         if not isinstance(error, OSError):
             raise
-        where = error.filename or told.command[0]
-        raise Fault("EHOSTDOWN", f"it cannot be started: {where}: {error.strerror}") from None
+        raise Fault("EHOSTDOWN", f"it cannot be started: {_why(error, told)}") from None
     finally:
         for theirs in (hears, says, prints):
             theirs.close()
     return ServerProcess(process, stdin, stdout, Errors(errors, heard))
+
+
+def _why(error: OSError, told: McpTarget) -> str:
+    """The program is there, perhaps, and this process may not run it: a view closes no stat(2)."""
+    first = told.command[0]
+    folders = [""] if "/" in first else told.environment.get("PATH", "").split(":")
+    there = next((path for one in folders if os.path.isfile(path := os.path.join(one, first))), "")
+    if not there:
+        return f"{error.filename or first}: {error.strerror}"
+    if error.errno == errno.ENOENT:  # its interpreter is missing, or it is closed to who looks for it
+        return f"{there}: Permission denied" if not _opens(there) else f"{there}: its interpreter is missing"
+    return f"{there}: {error.strerror}"
+
+
+def _opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def is_open(folder: str) -> bool:

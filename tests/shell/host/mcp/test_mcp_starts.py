@@ -13,6 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
@@ -240,6 +241,27 @@ def test_the_variables_of_a_server(tmp_path: Path) -> None:
     for nowhere in ({"HOME": "/nonexistent"}, {"HOME": "."}, {}):
         assert own.variables(nowhere) == {"HOME": own.path, **caches}
     assert ServerHome("").variables({"HOME": "/nonexistent"}) == {"HOME": "/nonexistent"}
+
+
+def test_homes_of_agents_are_others(tmp_path: Path) -> None:
+    # docs/security.md: what an agent's server leaves in its home is run for that agent alone
+    kept = tmp_path / "kept"
+    (kept / "mcp@test").mkdir(parents=True)
+    me = Identity(os.getuid(), os.getgid(), ())
+    plugin = Plugin("mcp:test", "1", KIND, "{}", keeps=str(kept / "mcp@test"))
+    agents = [replace(me, label=label, view=()) for label in ("agent/a", "agent/b", "home/1/agent/a")]
+    places = set()
+    for identity in (me, *agents):
+        plugin_state.prepare(plugin, identity, str(kept))
+        own = plugin_state.of(plugin, identity)
+        ((path, _),) = plugin_state.view(own, identity)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+        assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) & 0o022 == 0
+        places.add(path)
+    assert len(places) == 4
+    assert not any(one.startswith(f"{other}/") for one in places for other in places)
+    other = replace(plugin, kind="esm")
+    assert plugin_state.of(other, agents[0]) == other  # of other plugins it is no program
 
 
 def test_a_home_is_its_users_alone(tmp_path: Path) -> None:

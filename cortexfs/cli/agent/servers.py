@@ -1,0 +1,110 @@
+"""MCP servers for an agent: the lines that their tools need beside their own, and whether these are there.
+
+Rules: the network is the whole agent's, and not a server's. So it is given where no other tool of the agent
+could use it, and elsewhere its line is said.
+This file must never know how an agent is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection, Iterator
+
+from cortexfs.agents.view import allowed, home_of, view
+from cortexfs.cli import mounts, objects, output
+from cortexfs.cli.daemons import places_at
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import OBJECT
+from cortexfs.core.policy import rules
+from cortexfs.core.policy.confirming import CallerKind
+from cortexfs.core.policy.decision import LayerAnswer, PolicyCaller, Thing
+from cortexfs.core.policy.risk import effects_of
+from cortexfs.core.policy.rules import Rule
+from cortexfs.plugins.mcp_servers import PATH, Servers
+
+SERVER = "mcp:"  # begins the name of a server's plugin
+_ORIGIN = f"plugin:{SERVER}"
+_REACHING = frozenset({"run_process", "network_request", "delegate_work"})
+
+
+def is_of_server(root: str, tool: str) -> bool:
+    with contextlib.suppress(Fault, OSError):
+        return objects.control(f"{root}/tool/{tool}", "origin").startswith(_ORIGIN)
+    return False
+
+
+def is_for_models(root: str, tool: str) -> bool:
+    """False of a server itself, which is for people and programs."""
+    return not tool.endswith(f".{OBJECT}") or not is_of_server(root, tool)
+
+
+def reason(root: str, pattern: str) -> str:
+    """Returns the end of a sentence that no tool fits, where that is for a server that is not there yet."""
+    server = pattern.partition(".")[0]
+    broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin")
+    why = broken.get(f"{SERVER}{server}", "")
+    return f"; the MCP server {server} has none now: {why}" if why else ""
+
+
+def network_line(root: str, tools: Collection[str], label: str) -> str:
+    """Returns the policy line by which servers have the network, if they are to have it."""
+    if not any(is_of_server(root, tool) for tool in tools):
+        return ""
+    line = Rule(label, "network", "default", "connect").text
+    others = [tool for tool in tools if not is_of_server(root, tool)]
+    if reaching := [tool for tool in others if _reaches(root, tool)]:
+        why = f"without a line in its policy: {line}"
+        output.say(f"its MCP servers have no network, as {reaching[0]} would have it too, {why}")
+        return ""
+    output.say(f"its MCP servers may use the network, to install themselves, too: {line}")
+    return f"{line}\n"
+
+
+def _reaches(root: str, tool: str) -> bool:
+    try:
+        effects = effects_of(objects.control(f"{root}/tool/{tool}", "effects"))
+    except (Fault, OSError):  # one that is to come
+        return True
+    return any(effect.kind in _REACHING for effect in effects)
+
+
+def layers(root: str, caller: PolicyCaller, thing: Thing, config: str | None) -> Iterator[LayerAnswer]:
+    """Returns what an agent's call meets behind policy: its server, the program of that, and the network."""
+    if caller.kind is not CallerKind.AGENT or thing.class_ != "tool" or not is_of_server(root, thing.name):
+        return
+    name = objects.control(f"{root}/tool/{thing.name}", "origin").split("@")[0].removeprefix(_ORIGIN).strip()
+    broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin").get(f"{SERVER}{name}", "")
+    yield LayerAnswer("MCP server", "broken" if broken else "pass", broken or f"{name} is loaded", "")
+    if program := _program(root, name, config):
+        yield _shown(root, caller, program)
+    rule = rules.find(caller.rules, caller.label, "network", "default", "connect")
+    line = Rule(caller.label, "network", "default", "connect").text
+    yield LayerAnswer(
+        "network",
+        "allow" if rule else "closed",
+        f"its policy says: {line}" if rule else f"a server that wants it needs the line: {line}",
+        rule.where if rule else caller.file,
+    )
+
+
+def _program(root: str, name: str, config: str | None) -> str:
+    """The path of a server's program; empty where it has none, or where that is not for this user to know."""
+    with contextlib.suppress(Fault, OSError):
+        where = places_at(root, directory=config)
+        server = Servers(where.config, where.state).read(name)
+        return shutil.which(server.command, path=server.env.get("PATH", os.environ.get("PATH", PATH))) or ""
+    return ""
+
+
+def _shown(root: str, caller: PolicyCaller, program: str) -> LayerAnswer:
+    home = home_of(os.path.expanduser("~"))
+    seen = view(caller.mounts, os.getcwd(), root=root, home=home, writable=False)
+    real = os.path.realpath(program)
+    closed = next((path for path in (program, real) if "x" not in allowed(seen, path)), "")
+    where = f"{caller.name}.d/mount"
+    if not closed:
+        return LayerAnswer("program", "pass", f"{program} is shown", where)
+    line = "\t".join((closed, closed, "ro", "-"))
+    return LayerAnswer("program", "closed", f"the mount table needs, beside the rest: {line}", where)
