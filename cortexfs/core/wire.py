@@ -123,8 +123,10 @@ def is_passed_on(name: bytes) -> bool:
 
 def passed_on(variables: Iterable[bytes]) -> dict[bytes, bytes]:
     """Returns those of a caller's variables (NAME=VALUE) that reach tools."""
-    pairs = [variable.partition(b"=") for variable in variables]
-    return {name: value for name, _, value in pairs if is_passed_on(name)}
+    found = dict([variable.partition(b"=")[::2] for variable in variables])
+    if found.keys() <= ENVIRONMENT:
+        return found
+    return {name: value for name, value in found.items() if is_passed_on(name)}
 
 
 def under(variables: Iterable[bytes]) -> str:

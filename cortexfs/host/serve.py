@@ -53,6 +53,7 @@ USUAL_UMASK = 0o022  # for who describes, and has none
 BUILTIN = "builtin"  # the plugin of the built-in tools, each child of which has a thread that waits for it
 _ROBBED = (errno.EBADF, errno.ENOTSOCK)
 _WNOTHREAD = 0x20000000  # waitpid(2): no children of other threads
+_CUT = int(socket.MSG_CTRUNC)  # as a flag of socket's, Python's own code would compare it
 _DRAINED = 4096
 
 
@@ -138,7 +139,7 @@ class _Host:
             os._exit(os.EX_OSERR)
         if not data:
             loaders.leave()
-        return list(rights), not flags & socket.MSG_CTRUNC
+        return list(rights), not flags & _CUT
 
     # -- one call
 
@@ -236,7 +237,7 @@ class _Host:
             value = jsontext.json_object(request.input)
         else:
             args, dry = dry_runs.parted(tool, validator.schema, request.args or ())
-            value = parse.tool_input(args, validator.schema, runtime.read_input)
+            value = parse.shaped_input(args, validator.shape, runtime.read_input)
         validator.check(value)
         if isinstance(request, hostcalls.ShownCallRequest):
             value = _changed(value, validator, runtime)

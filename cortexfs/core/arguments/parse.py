@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -58,12 +59,17 @@ class _Setting(msgspec.Struct, frozen=True):
 
 def tool_input(args: Sequence[bytes], schema: Mapping[str, Any], stdin: Reader) -> dict[str, Any]:
     """The input object, converted by the schema's types and not yet validated."""
+    return shaped_input(args, partial(shape_of, schema), stdin)
+
+
+def shaped_input(args: Sequence[bytes], found: Callable[[], Shape], stdin: Reader) -> dict[str, Any]:
+    """The same by the schema's shape, which is asked for only where words have to be given to properties."""
     room = _room(args)
     if not args:
         return _piped(_within(stdin(), room))
     if len(args) == 1 and args[0].startswith(b"{"):
         return json_object(args[0])
-    shape = shape_of(schema)
+    shape = found()
     settings = _Words(shape, [_text(arg, f"argument {n}") for n, arg in enumerate(args, 1)]).settings()
     return _values(shape, _grouped(shape, settings), lambda: _within(stdin(), room))
 

@@ -43,9 +43,12 @@ class Shape(msgspec.Struct, frozen=True):
     root: Schema
     properties: Mapping[str, Schema]
     required: tuple[str, ...]
+    kinds: dict[str, ValueKind] = msgspec.field(default_factory=dict)  # those that were asked for
 
     def kind(self, name: str) -> ValueKind:
-        return kind_of(self.properties[name], self.root)
+        if name not in self.kinds:
+            self.kinds[name] = kind_of(self.properties[name], self.root)
+        return self.kinds[name]
 
     def items(self, kind: ValueKind) -> ValueKind:
         return kind_of(kind.items, self.root)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import jsonschema_rs
 import msgspec
 
+from cortexfs.core.arguments.schema import Shape, shape_of
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import ROOT, check_depth, clipped, nearest, path_text, shown, type_name
 
@@ -35,11 +36,16 @@ Step: TypeAlias = str | int
 
 
 class Validator:
-    """One schema, compiled at the first check."""
+    """One schema, compiled at the first check, and its shape, found at the first call that needs it."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema = schema
         self._compiled: jsonschema_rs.Validator | None = None
+        self._shape: Shape | None = None
+
+    def shape(self) -> Shape:
+        self._shape = self._shape or shape_of(self.schema)
+        return self._shape
 
     def check(self, input: object) -> None:
         """Return, or raise EINVAL for the input, EPROTO for the schema."""
