@@ -39,8 +39,21 @@ class WebPlace(NamedTuple):
         return {**os.environ, "CTX_ROOT": self.root, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
 
-async def command(place: WebPlace, words: Sequence[str], input: str = "") -> Any:
-    """Returns the JSON that a command prints, or None; its own sentence is the Fault where it fails."""
+class Said(NamedTuple):
+    output: str
+    notes: str
+
+
+async def command(place: WebPlace, words: Sequence[str]) -> Any:
+    """Returns the JSON that a command prints; its own sentence is the Fault where it fails."""
+    try:
+        return msgspec.json.decode((await said(place, words)).output)
+    except msgspec.MsgspecError:
+        raise Fault("EPROTO", f"ctx {words[0]} printed no JSON") from None
+
+
+async def said(place: WebPlace, words: Sequence[str], input: str = "") -> Said:
+    """Returns what a command prints, and what it says of its work."""
     with trio.move_on_after(COMMAND_SECONDS):
         done = await trio.run_process(
             [*place.program, *words],
@@ -52,12 +65,9 @@ async def command(place: WebPlace, words: Sequence[str], input: str = "") -> Any
             cwd="/",
         )
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise Fault(_CODES.get(done.returncode, "EIO"), jsontext.clipped(said[-1]))
-        try:
-            return msgspec.json.decode(done.stdout) if done.stdout.strip() else None
-        except msgspec.MsgspecError:
-            raise Fault("EPROTO", f"{words[0]} printed no JSON") from None
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise Fault(_CODES.get(done.returncode, "EIO"), jsontext.clipped(lines[-1]))
+        return Said(done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
     raise Fault("ETIMEDOUT", f"ctx {words[0]} took longer than {COMMAND_SECONDS:.0f} s and was ended")
 
 

@@ -21,7 +21,7 @@ Node: TypeAlias = "str | list[Any]"
 
 MAX_TEXT = 256 << 10  # characters that are parsed, in some 0.3 s; more is shown as it is
 LINKS = ("http", "https", "mailto")
-LOWER = 2  # levels: above the headings of a message stand those of the page
+LOWER = 1  # level: above the headings of a message stands that of the page
 _parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 _SAME = frozenset(
     ("paragraph", "blockquote", "bullet_list", "list_item", "em", "strong", "s", "hr", "hardbreak",

@@ -22,7 +22,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.requests import Approve, Cancel, Decision, Resume, Send
-from cortexfs.web import children, files, markdown
+from cortexfs.web import children, controls, files, markdown, setup
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import Gate, Refusal
 from cortexfs.web.holding import Holders
@@ -35,6 +35,7 @@ DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_s
 LISTS = {
     "/api/objects": ("ls", "--json"),
     "/api/agents": ("agent", "list", "--json"),
+    "/api/providers": ("provider", "list", "--json"),
     "/api/plugins": ("plugin", "list", "--json"),
     "/api/status": ("status", "--json"),
 }
@@ -141,6 +142,32 @@ class Routes:
             {"done": done, "settled": await nodes(text[:done]), "live": await nodes(text[done:])}
         )
 
+    async def setup(self, asked: PageRequest) -> PageAnswer:
+        """A command that changes how the mount is set up; what it said."""
+        step = setup.STEPS[asked.path](asked)
+        done = await children.said(self._place, step.words, step.input)
+        return answer_of(done._asdict())
+
+    async def plugin(self, asked: PageRequest) -> PageAnswer:
+        """All that a plugin may do and can be told."""
+        name = asked.text("name")
+        ask = partial(children.command, self._place)
+        found = {"permissions": ("permissions", "--json"), "settings": ("config", "--fields")}
+        told: dict[str, object] = {}
+        for key, (verb, flag) in found.items():
+            try:
+                told[key] = await ask(("plugin", verb, flag, "--", name))
+            except Fault as fault:  # of another kind, which has none
+                told[key] = fault.message
+        return answer_of(told)
+
+    async def controls(self, asked: PageRequest) -> PageAnswer:
+        return answer_of(await controls.listed(self._place.root, object_named(asked)))
+
+    async def control(self, asked: PageRequest) -> PageAnswer:
+        await controls.write(self._place.root, object_named(asked), asked.text("name"), asked.text("text"))
+        return answer_of({})
+
     async def tool(self, asked: PageRequest) -> PageAnswer:
         """The facts about a tool by which it can be run: its description, schema and effects."""
         path = trio.Path(f"{self._place.root}/{object_named(asked)}.d")
@@ -178,6 +205,8 @@ _GET: dict[str, Route] = {
     "/api/events": Routes.events,
     "/api/inbox": Routes.inbox,
     "/api/tool": Routes.tool,
+    "/api/plugin": Routes.plugin,
+    "/api/controls": Routes.controls,
 }
 _POST: dict[str, Route] = {
     "/api/send": Routes.send,
@@ -187,4 +216,6 @@ _POST: dict[str, Route] = {
     "/api/markdown": Routes.markdown,
     "/api/run": Routes.run,
     "/api/ticket": Routes.ticket,
+    "/api/control": Routes.control,
+    **dict.fromkeys(setup.STEPS, Routes.setup),
 }

@@ -110,6 +110,8 @@ def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], sa
     if options.key is not None:
         if options.key in values:
             print(within(_text(values[options.key])))
+    elif options.fields:
+        output.emit([_field(one, key in chosen, values.get(key)) for key, one in known.items()])
     elif options.json:
         output.emit(values)
     else:
@@ -124,6 +126,11 @@ def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], sa
             for key, one in known.items()
         ]
         output.table(("key", "value", "from", "type", "what it is"), rows)
+
+
+def _field(one: Setting, is_set: bool, value: Any) -> dict[str, Any]:
+    """A setting, with all that a form for it needs."""
+    return {**msgspec.to_builtins(one), "default": one.shown(one.default), "value": value, "is_set": is_set}
 
 
 def _source(is_set: bool, is_there: bool, setting: Setting) -> str:

@@ -77,6 +77,7 @@ VERBS = {
             arg("key", "KEY", "one setting (default: all)", nargs="?"),
             arg("value", "VALUE", "what it is to be; - reads standard input", nargs="?"),
             flag("--unset", "go back to its default"),
+            flag("--fields", "print JSON that has the type, label and choices of each, too"),
             JSON,
         ),
         (

@@ -170,7 +170,7 @@ const HEARD = {
   },
   tool_result(run, frame) {
     const made = run.calls.get(frame.call);
-    const result = h("pre", { class: frame.is_error ? "error" : "result", tabindex: "0", "aria-label": "Result" },
+    const result = h("pre", { class: frame.is_error ? "error" : "result", tabindex: "0", role: "group", "aria-label": "Result" },
       frame.output || "(nothing)");
     if (made) {
       made.append(result);

@@ -16,7 +16,7 @@ export function counted(state) {
 
 export function diffed(lines) {
   const names = { "+": "added", "-": "removed", "@": "place", "!": "remark", " ": "same" };
-  return h("pre", { class: "diff", tabindex: "0", "aria-label": "Change" }, lines.map((line) => {
+  return h("pre", { class: "diff", tabindex: "0", role: "group", "aria-label": "Change" }, lines.map((line) => {
     const [side, text] = Array.isArray(line) ? line : [line.side, line.text];
     return h("span", { class: names[side] }, `${text}\n`);
   }));
@@ -30,11 +30,11 @@ export function about(name, input, diff) {
     parts.push(diffed(diff));
     rest = Object.fromEntries(Object.entries(input).filter(([key]) => !["content", "old", "new", "diff"].includes(key)));
   } else if (name === "shell.exec" && typeof input?.cmd === "string") {
-    parts.push(h("pre", { class: "command", tabindex: "0", "aria-label": "Command" }, input.cmd));
+    parts.push(h("pre", { class: "command", tabindex: "0", role: "group", "aria-label": "Command" }, input.cmd));
     rest = Object.fromEntries(Object.entries(input).filter(([key]) => key !== "cmd"));
   }
   if (rest && (typeof rest !== "object" || Object.keys(rest).length))
-    parts.unshift(h("pre", { tabindex: "0", "aria-label": "Input" }, written(rest)));
+    parts.unshift(h("pre", { tabindex: "0", role: "group", "aria-label": "Input" }, written(rest)));
   return parts;
 }
 

@@ -5,7 +5,7 @@ import { ago, button, h, show } from "./dom.js";
 
 export const addressed = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
-function table(caption, heads, rows, empty) {
+export function table(caption, heads, rows, empty) {
   if (!rows.length) return h("p", {}, empty);
   return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
     h("table", {}, h("caption", {}, caption),
@@ -15,30 +15,60 @@ function table(caption, heads, rows, empty) {
 
 const bare = (object) => object.split("/").slice(object.startsWith("home/") ? 3 : 1).join("/");
 
-async function ofClass(place, title, kind, signal) {
+async function ofClass(place, title, kind, words, { signal, say }) {
+  if (words[0]) return one(place, words[0], { signal, say });
   const found = await get("/api/objects", null, signal);
   const there = found.filter(({ object }) => object.replace(/^home\/\d+\//, "").startsWith(`${kind}/`));
-  show(place, h("h1", {}, title), table(title, ["Name", "Status", "From", "About"],
+  show(place, h("h1", {}, title), table(title, ["Name", "Set up", "Status", "From", "About"],
     there.map(({ object, status, origin, description }) => [
-      h("a", { href: addressed("talk", "private", object, "default") }, bare(object)), status, origin, description,
+      h("a", { href: addressed("talk", "private", object, "default") }, bare(object)),
+      h("a", { href: addressed(`${kind}s`, object), "aria-label": `Set up ${bare(object)}` }, "Set up"),
+      status, origin, description,
     ]), `There are no ${kind}s.`));
 }
 
-export const agents = (place, words, { signal }) => ofClass(place, "Agents", "agent", signal);
-export const models = (place, words, { signal }) => ofClass(place, "Models", "model", signal);
+/** The control files of an object, to read and to edit. */
+async function one(place, object, { signal, say }) {
+  const found = await get("/api/controls", { object }, signal);
+  show(place, h("h1", {}, bare(object)), found.map(({ name, text, writable }) => {
+    if (!writable) return [h("h2", {}, name), h("pre", { tabindex: "0", role: "group", "aria-label": name }, text)];
+    const box = h("textarea", { "aria-label": name, rows: "2", spellcheck: "false" });
+    box.value = text;
+    const fault = h("p", { class: "error", role: "alert" });
+    const save = async (event) => {
+      event.preventDefault();
+      fault.textContent = "";
+      const whole = box.value && !box.value.endsWith("\n") ? `${box.value}\n` : box.value;
+      await post("/api/control", { object, name, text: whole }).then(() => say(`saved ${name}`),
+        (problem) => { fault.textContent = problem.message; });
+    };
+    return [h("h2", {}, name), h("form", { onsubmit: save }, box,
+      h("button", { type: "submit", "aria-label": `Save ${name}` }, "Save"), fault)];
+  }));
+}
 
-export async function plugins(place, words, { signal }) {
-  const found = await get("/api/plugins", null, signal);
-  const chosen = found.find(({ name }) => name === words[0]);
-  if (chosen) {
-    const facts = Object.entries(chosen).filter(([, value]) => value !== null && value !== "");
-    show(place, h("h1", {}, chosen.name), h("dl", {}, facts.map(([name, value]) => [
-      h("dt", {}, name), h("dd", {}, typeof value === "string" ? value : JSON.stringify(value))])));
-    return;
-  }
-  show(place, h("h1", {}, "Plugins"), table("Plugins", ["Name", "Version", "Status"],
-    found.map((one) => [h("a", { href: addressed("plugins", one.name) }, one.name), one.version || "", one.status || ""]),
-    "There are no plugins."));
+export const agents = (place, words, context) => ofClass(place, "Agents", "agent", words, context);
+
+export async function models(place, words, context) {
+  await ofClass(place, "Models", "model", words, context);
+  if (!words[0]) place.append(...(await providers(context)));
+}
+
+/** Providers, and their keys, which are written and never shown. */
+async function providers({ signal, say }) {
+  const found = await get("/api/providers", null, signal);
+  const key = h("input", { id: "key", type: "password", autocomplete: "off", required: true });
+  const whose = h("select", { id: "whose" }, found.map(({ name }) => h("option", {}, name)));
+  const save = async (event) => {
+    event.preventDefault();
+    await post("/api/provider/secret", { name: whose.value, value: key.value })
+      .then(() => { key.value = ""; say(`the key of ${whose.value} is kept`); }, (problem) => say(problem.message));
+  };
+  return [h("h2", {}, "Providers"), table("Providers", ["Name", "Format", "Address", "Models", "Key"],
+    found.map((each) => [each.name, each.format, each.base_url, String(each.models), each.status]),
+    "There are no providers; see: ctx provider add."),
+  found.length ? h("form", { class: "narrow", onsubmit: save }, h("label", { for: "whose" }, "Provider"), whose,
+    h("label", { for: "key" }, "Key"), key, h("button", { type: "submit" }, "Keep")) : ""];
 }
 
 export async function sessions(place, words, { signal, say }) {
@@ -49,7 +79,7 @@ export async function sessions(place, words, { signal, say }) {
     row.closest("tr").remove();
     say(`removed the session ${one.session}`);
   };
-  show(place, h("h1", {}, "Sessions"), table("Sessions", ["Session", "Of", "State", "Used", "Messages", ""],
+  show(place, h("h1", {}, "Sessions"), table("Sessions", ["Session", "Of", "State", "Used", "Messages", "Away with it"],
     found.map((one) => {
       const away = button("Remove", () => remove(one, away).catch((problem) => say(problem.message)),
         { "aria-label": `Remove ${one.session} of ${one.object}` });

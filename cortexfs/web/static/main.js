@@ -3,7 +3,8 @@
 import { enter, follow, Refused } from "./api.js";
 import { h, show } from "./dom.js";
 import { approvals, counted } from "./approvals.js";
-import { agents, models, plugins, sessions, status } from "./lists.js";
+import { agents, models, sessions, status } from "./lists.js";
+import { plugins } from "./plugins.js";
 import { talk } from "./talk.js";
 import { tools } from "./tools.js";
 

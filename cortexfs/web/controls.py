@@ -1,0 +1,67 @@
+"""The control files of an object, read and written as a shell would do it, with the same refusals.
+
+This file must never know HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from cortexfs.core.errors import Fault, code_of, os_faults
+
+SECONDS = 10.0
+MOST = 256 << 10  # bytes of a control that are shown
+WRITES = 0o222
+UNSHOWN = ("log", "session")
+
+T = TypeVar("T")
+
+
+async def listed(root: str, object_: str) -> list[dict[str, Any]]:
+    """Returns the name and text of each control, and True for those that its user may write."""
+    return await _waited(partial(_listed, Path(f"{root}/{object_}.d")))
+
+
+async def write(root: str, object_: str, name: str, text: str) -> None:
+    """Put a text in the place of a control's; the mount's own refusal, where it takes none of it."""
+    if not name or "/" in name or name.startswith("."):
+        raise Fault("EINVAL", "name: expected that of a control")
+    await _waited(partial(_write, f"{root}/{object_}.d/{name}", text))
+
+
+async def _waited(do: partial[T]) -> T:
+    with trio.move_on_after(SECONDS):
+        return await trio.to_thread.run_sync(do, abandon_on_cancel=True)
+    raise Fault("ETIMEDOUT", "the mount does not answer; see: ctx status")
+
+
+def _listed(folder: Path) -> list[dict[str, Any]]:
+    found = []
+    with os_faults(f"{folder} cannot be read"):
+        for path in sorted(folder.iterdir()):
+            if path.name in UNSHOWN or not path.is_file():
+                continue
+            with open(path, "rb") as file:
+                text = file.read(MOST).decode(errors="replace")
+            found.append({"name": path.name, "text": text, "writable": bool(path.stat().st_mode & WRITES)})
+    return found
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
+        try:
+            data = text.encode()
+            while data:
+                data = data[os.write(descriptor, data) :]
+        finally:
+            os.close(descriptor)
+    except OSError as problem:
+        name = os.path.basename(path)
+        mend = "; the object's log says why" if code_of(problem.errno) == "EINVAL" else ""
+        raise Fault(code_of(problem.errno), f"{name}: {problem.strerror}{mend}") from None

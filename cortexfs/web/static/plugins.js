@@ -1,0 +1,117 @@
+// Plugins: reviewed before they are installed, what they may do, and what they are told.
+
+import { get, post } from "./api.js";
+import { button, h, show } from "./dom.js";
+import { addressed, table } from "./lists.js";
+
+export async function plugins(place, words, context) {
+  const found = await get("/api/plugins", null, context.signal);
+  const chosen = found.find(({ name }) => name === words[0]);
+  if (chosen) return one(place, chosen, context);
+  show(place, h("h1", {}, "Plugins"), table("Plugins", ["Name", "Version", "Enabled", "Status", "Publisher"],
+    found.map((each) => [h("a", { href: addressed("plugins", each.name) }, each.name), each.version || "",
+      each.enabled ? "yes" : "no", each.status || "", each.publisher || "unsigned"]), "There are no plugins."),
+  newcomer(context));
+}
+
+/** The form for a plugin that is not here yet: it is reviewed first, and installed as it was reviewed. */
+function newcomer({ say }) {
+  const source = h("input", { id: "source", required: true, spellcheck: "false" });
+  const told = h("div", {});
+  const review = async (event) => {
+    event.preventDefault();
+    const name = source.value.trim();
+    show(told, h("p", { class: "note" }, "It is looked at."));
+    try {
+      const { output, notes } = await post("/api/plugin/review", { name });
+      show(told, h("pre", { tabindex: "0", role: "region", "aria-label": "Review" }, `${output}${notes}`),
+        button("Install", () => install(name), { class: "go" }));
+    } catch (problem) {
+      show(told, h("p", { class: "error", role: "alert" }, problem.message));
+    }
+  };
+  const install = async (name) => {
+    try {
+      await post("/api/plugin/install", { name });
+      say("the plugin is installed");
+      dispatchEvent(new Event("hashchange"));
+    } catch (problem) {
+      show(told, h("p", { class: "error", role: "alert" }, problem.message));
+    }
+  };
+  return h("section", {}, h("h2", {}, "Install"), h("form", { class: "narrow", onsubmit: review },
+    h("label", { for: "source" }, "Directory or package on this machine"), source,
+    h("button", { type: "submit" }, "Review")), told);
+}
+
+async function one(place, chosen, { signal, say }) {
+  const told = await get("/api/plugin", { name: chosen.name }, signal);
+  const again = () => dispatchEvent(new Event("hashchange"));
+  const step = (path, value, done) => post(path, { name: chosen.name, ...value })
+    .then(() => { say(done); again(); }, (problem) => say(problem.message));
+  const facts = Object.entries(chosen).filter(([, value]) => value !== null && value !== "" && value?.length !== 0);
+  const verb = chosen.enabled ? "disable" : "enable";
+  show(place, h("h1", {}, chosen.name), h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name),
+    h("dd", {}, typeof value === "string" ? value : JSON.stringify(value))])),
+  permissions(told.permissions, step), settings(told.settings, chosen.name, say),
+  button(chosen.enabled ? "Disable" : "Enable", () => step(`/api/plugin/${verb}`, {}, `${verb}d ${chosen.name}`),
+    { class: "go" }));
+}
+
+function permissions(found, step) {
+  if (typeof found === "string" || !found.capabilities.length) return "";
+  return [h("h2", {}, "Permissions"), table("Permissions", ["Capability", "Effective", "Why", "Decide"],
+    found.capabilities.map(({ capability, effective, reason }) => [capability, effective ? "yes" : "no", reason,
+      h("div", { class: "row" }, ["grant", "deny", "default"].map((decision) => button(decision,
+        () => step("/api/plugin/permission", { capability, decision }, `${decision}: ${capability}`),
+        { "aria-label": `${decision} ${capability}` })))]), "")];
+}
+
+/** Forms for what a plugin can be told, each of which is saved by itself. */
+function settings(found, plugin, say) {
+  if (typeof found === "string" || !found.length) return "";
+  return [h("h2", {}, "Settings"), found.map((one, place) => setting(one, `setting-${place}`, plugin, say))];
+}
+
+/** One of them. A secret is written and never shown: an empty one stays as it is. */
+function setting(one, id, plugin, say) {
+  const value = one.value ?? one.default;
+  const label = one.label || one.key;
+  const [input, read] = entry(one, { id, "aria-describedby": `${id}-about` }, value);
+  const step = async (given, done) => {
+    try {
+      await post("/api/plugin/setting", { name: plugin, key: one.key, ...given });
+      const { settings: fresh } = await get("/api/plugin", { name: plugin });
+      form.replaceWith(setting(fresh.find(({ key }) => key === one.key), id, plugin, say));
+      say(done);
+    } catch (problem) {
+      say(problem.message);
+    }
+  };
+  const save = (event) => {
+    event.preventDefault();
+    const given = read();
+    if (given !== null) step({ value: given }, `set ${one.key} of ${plugin}`);
+  };
+  const form = h("form", { class: "narrow", onsubmit: save }, h("label", { for: id }, label), input,
+    h("small", { id: `${id}-about` }, one.about, one.is_set ? " (set)" : one.is_required ? " (needed)" : ""),
+    h("div", { class: "row" }, h("button", { type: "submit", "aria-label": `Save ${label}` }, "Save"),
+      one.is_set ? button("Unset", () => step({}, `unset ${one.key}`), { "aria-label": `Unset ${label}` }) : null));
+  return form;
+}
+
+function entry(one, about, value) {
+  if (one.type === "boolean") {
+    const box = h("input", { ...about, type: "checkbox", checked: value === true });
+    return [box, () => String(box.checked)];
+  }
+  if (one.type === "select") {
+    const list = h("select", about, one.choices.map((each) => h("option", { selected: each === value }, each)));
+    return [list, () => list.value];
+  }
+  const kind = { secret: "password", number: "number" }[one.type] || "text";
+  const shown = kind === "password" ? "" : typeof value === "string" ? value : JSON.stringify(value ?? "");
+  const line = h("input", { ...about, type: kind, step: "any", autocomplete: "off", value: shown === '""' ? "" : shown,
+    placeholder: kind === "password" && one.is_set ? "kept; write another one" : null });
+  return [line, () => (kind === "password" ? line.value || null : line.value)];
+}

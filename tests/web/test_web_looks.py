@@ -1,0 +1,112 @@
+"""The page for everybody: axe finds nothing on any view, and a keyboard alone does what a mouse does."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from tests.mounted.ctx_mount import Ctx
+from tests.mounted.mcp_clients import from_npm
+from tests.mounted.talking import said
+from tests.waiting import until
+from tests.web.acting import ECHO, SCRIPTED, answer, go, part, play, question, say
+from tests.web.browsing import Tab, WebProcess
+
+AXE = "axe-core@4.14.1"
+AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+VIEWS = (
+    "talk", "approvals", "tools", "tools/fs.read", "tools/fs.write", "agents", "models", "plugins",
+    "sessions", "status", "nothing", "agents/agent%2Fbase", "plugins/faulty",
+)  # fmt: skip
+MARKDOWN = """# A title
+
+Some *words* with `code`, and a [link](https://example.com).
+
+> a quotation
+
+1. one
+2. two
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+print("code")
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The checks of axe-core, pinned by what they are."""
+    script = (from_npm("axe", AXE) / "node_modules/axe-core/axe.min.js").read_bytes()
+    assert hashlib.sha256(script).hexdigest() == AXE_DIGEST
+    return script.decode()
+
+
+def violations(tab: Tab, axe: str) -> list[Any]:
+    """What axe complains of, with the elements."""
+    tab.evaluate(f"(() => {{ {axe} }})()")
+    found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(tab: Tab, page: WebProcess, ctx: Ctx, axe: str, scheme: str) -> None:
+    # abi.md 13.14
+    tab.emulate_media(color_scheme=scheme)
+    said(ctx, "a session to be listed", session="listed")
+    for view in VIEWS:
+        part(tab, page, view)
+        until(lambda: tab.locator("main").inner_text())
+        assert violations(tab, axe) == [], view
+    go(tab, page, ECHO, f"axe-{scheme}")
+    say(tab, MARKDOWN)
+    answer(tab).get_by_text("tokens in").wait_for()
+    assert violations(tab, axe) == []
+    go(tab, page, SCRIPTED, f"axe-{scheme}")
+    call = {"name": "fs.read", "input": {"path": "/x"}, "call": "c1"}
+    result = {"name": "fs.read", "call": "c1", "output": "no", "is_error": True}
+    change = {"path": str(ctx.work / "none"), "content": "a\nb\n"}
+    asked = {"name": "fs.write", "input": change, "effects": ["fs.write /"], "reason": "why"}
+    play(
+        tab,
+        {"delta": "so"},
+        {"tool_call": call},
+        {"tool_result": result},
+        {"progress": "far"},
+        {"approval": asked},
+    )
+    question(tab, "fs.write").wait_for()
+    answer(tab).locator("summary").first.click()
+    question(tab, "fs.write").locator("summary").click()
+    assert violations(tab, axe) == []
+    part(tab, page, "approvals")
+    question(tab, "fs.write").wait_for()
+    assert violations(tab, axe) == []
+    question(tab, "fs.write").get_by_role("button", name="Deny").click()
+    question(tab, "fs.write").wait_for(state="detached")
+
+
+def test_a_keyboard_is_enough(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.14
+    tab.get_by_role("heading", name="Talk").wait_for()
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.textContent") == "Go to the content"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "main"
+    go(tab, page, SCRIPTED, "keys")
+    until(lambda: tab.evaluate("document.activeElement.ariaLabel"), lambda seen: seen == "Message")
+    tab.keyboard.type('[{"approval": {"name": "by.keys"}}]')  # the box has the focus
+    tab.keyboard.press("Enter")
+    allow = question(tab, "by.keys").get_by_role("button", name="Allow", exact=True)
+    allow.wait_for()
+    for _ in range(30):
+        if allow.evaluate("each => each === document.activeElement"):
+            break
+        tab.keyboard.press("Shift+Tab")
+    tab.keyboard.press("Enter")
+    answer(tab).get_by_text("allow_once").wait_for()
