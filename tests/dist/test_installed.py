@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.cli.parser import COMMANDS
 from tests.places import PROJECT
 
 HERE = Path(__file__).parent / "scripts"
@@ -79,6 +80,7 @@ def test_the_source_package_has_what_git_has_and_nothing_else() -> None:
     [path] = DIST.glob("cortexfs-*.tar.gz")
     with tarfile.open(path) as package:
         held = {name.partition("/")[2] for name in package.getnames()}
+    held = {name for name in held if not name.startswith("man/")}
     assert held - {"PKG-INFO"} == set(known.stdout.split())
 
 
@@ -97,6 +99,18 @@ def test_lintian_finds_no_error_in_the_debian_package() -> None:
     words = ["lintian", "--allow-root", "--fail-on", "error", "--tag-display-limit", "0", str(path)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_there_is_a_man_page_for_each_command_and_man_warns_of_none() -> None:
+    pages = sorted((PROJECT / "build/dist/source/man").rglob("*.[157]"))
+    names = {page.name for page in pages}
+    assert {f"ctx-{name}.1" for name in COMMANDS} | {"ctx.1", "ctx.7", "cortexfs-config.5"} <= names
+    environ = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80"}
+    for page in pages:
+        words = ["man", "--warnings", "-l", str(page)]
+        done = subprocess.run(words, env=environ, cwd=page.parents[1], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), page
+        assert len(done.stdout.splitlines()) > 10, page
 
 
 def test_pypi_would_take_them() -> None:
