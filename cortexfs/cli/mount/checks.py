@@ -38,6 +38,7 @@ LOG_READ = 256 << 10  # bytes of the end of a daemon's log
 REFUSED = " stays as it is: "  # as the daemon writes of a control whose value is none
 LSM = "/sys/kernel/security/lsm"
 MTAB, MTAB_MEND = Path("/etc/mtab"), "ln -s ../proc/self/mounts /etc/mtab"
+_INSTALL_FUSE = ("apt-get", "install", "fuse3")
 SO_PEERPIDFD = 77  # <asm-generic/socket.h>, Linux 6.5
 NO_NAMESPACES = {
     "/proc/sys/user/max_user_namespaces": "0",
@@ -56,6 +57,8 @@ class Finding(NamedTuple):
     level: str
     why: str  # what was found
     mend: str = ""  # what to do about it
+    fix: tuple[str, ...] = ()  # the command that does it, where there is one
+    by_root: bool = False  # who has to run that
 
     @property
     def told(self) -> str:
@@ -69,12 +72,12 @@ def ok(why: str) -> Finding:
     return Finding(OK, why)
 
 
-def warn(why: str, mend: str) -> Finding:
-    return Finding(WARN, why, mend)
+def warn(why: str, mend: str, fix: tuple[str, ...] = (), *, by_root: bool = False) -> Finding:
+    return Finding(WARN, why, mend, fix, by_root)
 
 
-def fail(why: str, mend: str) -> Finding:
-    return Finding(FAIL, why, mend)
+def fail(why: str, mend: str, fix: tuple[str, ...] = (), *, by_root: bool = False) -> Finding:
+    return Finding(FAIL, why, mend, fix, by_root)
 
 
 def fuse_device(subject: Subject) -> Finding:
@@ -82,7 +85,10 @@ def fuse_device(subject: Subject) -> Finding:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
     except FileNotFoundError:
         return fail(
-            "/dev/fuse is missing", "load the module: modprobe fuse; in a container: --device /dev/fuse"
+            "/dev/fuse is missing",
+            "load the module: modprobe fuse; in a container: --device /dev/fuse",
+            ("modprobe", "fuse"),
+            by_root=True,
         )
     except OSError as problem:
         why, mend = f"/dev/fuse cannot be opened: {problem.strerror}", "let this user read and write it"
@@ -97,12 +103,14 @@ def fusermount(subject: Subject) -> Finding:
     if subject.uid == 0:
         return ok(found or "fusermount3 is missing, and root needs none")
     if not found:
-        return fail("fusermount3 is missing, and without it only root can mount", "install the package fuse3")
+        why, words = "fusermount3 is missing, and without it only root can mount", _INSTALL_FUSE
+        return fail(why, "install the package fuse3", words if shutil.which(words[0]) else (), by_root=True)
     status = os.stat(found)
     if not (status.st_mode & stat.S_ISUID and status.st_uid == 0):
         return fail(f"{found} is not setuid root", f"as root: chown root {found} && chmod u+s {found}")
     if not MTAB.exists():
-        return fail(f"{MTAB} is missing, and without it {found} unmounts nothing", f"as root: {MTAB_MEND}")
+        told = f"{MTAB} is missing, and without it {found} unmounts nothing"
+        return fail(told, f"as root: {MTAB_MEND}", tuple(MTAB_MEND.split()), by_root=True)
     try:
         pwd.getpwuid(subject.uid)
     except KeyError:
@@ -177,12 +185,10 @@ def system_runner(subject: Subject) -> Finding:
     spoken = shebang.protocol(shebang.SYSTEM)
     if spoken == PROTOCOL:
         return ok(f"{shebang.SYSTEM} speaks protocol {PROTOCOL}")
-    mend = f"install it: install -m 755 {shebang.program(shebang.NAME)} {shebang.SYSTEM}"
-    if not shebang.SYSTEM.exists():
-        return warn(f"{shebang.SYSTEM} is not installed, so the packaged runner is used", mend)
-    return warn(
-        f"{shebang.SYSTEM} speaks protocol {spoken}, not {PROTOCOL}, so the packaged runner is used", mend
-    )
+    words = ("install", "-m", "755", shebang.program(shebang.NAME), str(shebang.SYSTEM))
+    why = f"speaks protocol {spoken}, not {PROTOCOL}" if shebang.SYSTEM.exists() else "is not installed"
+    told = f"{shebang.SYSTEM} {why}, so the packaged runner is used"
+    return warn(told, f"install it: {' '.join(words)}", words, by_root=True)
 
 
 def packaged_runner(subject: Subject) -> Finding:
@@ -206,7 +212,8 @@ def readable_by_callers(subject: Subject) -> Finding:
     why = f"{closed} is closed to other users, and tools run as their callers"
     if subject.uid != 0:
         return ok(f"{closed} is closed to other users, whom this user's daemon does not serve")
-    return warn(why, f"open it (chmod o+rx {closed}), or install CortexFS where everyone may read")
+    mend = f"open it (chmod o+rx {closed}), or install CortexFS where everyone may read"
+    return warn(why, mend, ("chmod", "o+rx", closed))
 
 
 def _closed(path: str) -> str | None:
@@ -239,17 +246,22 @@ def state(subject: Subject) -> Finding:
     if status.st_uid != subject.uid:
         return fail(f"{path} belongs to uid {status.st_uid}", "name a directory of your own with --state")
     if status.st_mode & 0o077:
-        return fail(f"{path} is open to other users, and secrets lie in it", f"chmod 700 {path}")
+        return fail(f"{path} is open to other users, and secrets lie in it", *_closing(path))
     if not os.access(path, os.W_OK | os.X_OK):
-        return fail(f"{path} is not writable", f"chmod 700 {path}")
+        return fail(f"{path} is not writable", *_closing(path))
     return ok(str(path))
+
+
+def _closing(path: Path) -> tuple[str, tuple[str, ...]]:
+    return f"chmod 700 {path}", ("chmod", "700", str(path))
 
 
 def stale(subject: Subject) -> Finding:
     mine = [mount.point for mount in mounts.mounts() if subject.uid in (0, mount.owner)]
     dead = [point for point in dict.fromkeys(mine) if mounts.is_stale(point)]
     if dead:
-        return fail(f"{', '.join(dead)} lost its daemon", f"ctx umount {dead[0]}, or mount it again")
+        words = (shebang.program("ctx"), "umount", dead[0])
+        return fail(f"{', '.join(dead)} lost its daemon", f"ctx umount {dead[0]}, or mount it again", words)
     return ok("no mount has lost its daemon")
 
 
@@ -258,7 +270,8 @@ def answers(subject: Subject) -> Finding:
         mounts.status_text(subject.root or mounts.root(None))
     except Fault as fault:
         why, _, mend = fault.message.partition("; ")
-        return fail(why, mend)
+        is_free = subject.root and not mounts.mounted_at(subject.root)
+        return fail(why, mend, (shebang.program("ctx"), "mount", subject.root) if is_free else ())
     return ok(f"{subject.root} answers")
 
 
@@ -338,7 +351,8 @@ def plugin_copies(subject: Subject) -> Finding:
         return ok("plugins run as who may read them")
     closed = [str(above) for above in (copies, *copies.parents) if not above.stat().st_mode & 0o001]
     if closed:
-        return warn(f"others cannot pass through {closed[-1]} to plugins", f"chmod o+x {' '.join(closed)}")
+        words = ("chmod", "o+x", *closed)
+        return warn(f"others cannot pass through {closed[-1]} to plugins", " ".join(words), words)
     return ok(f"others can pass to {copies}")
 
 

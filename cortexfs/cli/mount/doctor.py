@@ -15,6 +15,9 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 import time
 import tomllib
@@ -24,8 +27,8 @@ from typing import Any
 
 from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.daemons import places_of
-from cortexfs.cli.mount.checks import CHECKS, FAIL, Check, Finding, Subject, fail
-from cortexfs.cli.parser import JSON, PLACES, Command, arg
+from cortexfs.cli.mount.checks import CHECKS, FAIL, OK, Check, Finding, Subject, fail
+from cortexfs.cli.parser import JSON, PLACES, Command, arg, flag
 from cortexfs.config import FILE
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, exit_status, os_faults
 from cortexfs.core.mountinfo import FSTYPE, TABLE
@@ -51,15 +54,39 @@ def run(options: argparse.Namespace) -> int:
         for name, check in CHECKS.items():
             now(f"checking: {name}")
             found[name] = _checked(check, subject)
+    if options.fix:
+        _fix(found, subject)
     if options.report:
         _write(options.report, _report(subject, found))
     elif options.json:
-        output.emit([{"check": name, **finding._asdict()} for name, finding in found.items()])
+        output.emit(
+            [
+                {"check": name, "level": one.level, "why": one.why, "mend": one.mend}
+                for name, one in found.items()
+            ]
+        )
     else:
         output.table(("check", "result", "why"), [(name, one.level, one.told) for name, one in found.items()])
     if found["mount answers"].level == FAIL:
         return exit_status("EHOSTDOWN")
     return EXIT_FAILED if any(finding.level == FAIL for finding in found.values()) else EXIT_OK
+
+
+def _fix(found: dict[str, Finding], subject: Subject) -> None:
+    """Run the commands that mend what was found, each when somebody says so, and look again."""
+    if not sys.stdin.isatty():
+        raise Fault("EINVAL", "--fix asks before each command, and nobody can be asked here")
+    for name, one in found.items():
+        if one.level == OK or not one.fix:
+            continue
+        output.say(f"{name}: {one.why}")
+        words = ("sudo", *one.fix) if one.by_root and subject.uid else one.fix
+        if not shutil.which(words[0]):
+            output.say(f"let root run: {shlex.join(one.fix)}")
+        elif output.sure(f"run: {shlex.join(words)}"):
+            subprocess.run(words, stdout=sys.stderr.fileno(), check=False)
+            found[name] = again = _checked(CHECKS[name], subject)
+            output.say(f"{name}: {again.level}: {again.told}")
 
 
 def _write(path: str, text: str) -> None:
@@ -153,12 +180,14 @@ COMMANDS = {
         (
             *PLACES,
             JSON,
+            flag("--fix", "run the command that mends each finding, after a question"),
             arg("--report", "FILE", "write all that a report of a fault needs; - prints it"),
         ),
         (
             "ctx doctor",
             "ctx doctor --json | jq '.[] | select(.level != \"ok\")'",
             "ctx doctor --report report.txt",
+            "ctx doctor --fix",
         ),
     ),
 }

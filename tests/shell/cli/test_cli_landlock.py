@@ -24,7 +24,7 @@ def test_doctor_says_that_agents_tools_do_not_run(number: int, monkeypatch: pyte
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(syscalls, "landlock_abi", refused)
-    level, why, mend = checks.landlock(SUBJECT)
+    level, why, mend, *_ = checks.landlock(SUBJECT)
     assert level == WARN
     assert "no tool of an agent runs" in why
     assert "lsm=" in mend
@@ -43,5 +43,5 @@ def test_doctor_says_which_calls_are_refused_where_there_are_no_mounts(
     (tmp_path / "limit").write_text("0\n")
     monkeypatch.setattr(checks, "NO_NAMESPACES", {str(tmp_path / "limit"): "0"})
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    level, why, mend = checks.view_mounts(SUBJECT)
+    level, why, mend, *_ = checks.view_mounts(SUBJECT)
     assert (level, "EPERM" in why, str(tmp_path) in mend) == (WARN, True, True)
