@@ -30,9 +30,23 @@ def local(python: Path) -> Iterator[Ctx]:
         yield ctx
 
 
+@pytest.fixture(scope="module")
+def quick(python: Path) -> Iterator[Ctx]:
+    """With one stream, and an engine that soon ends."""
+    with mounted(python, [], CONFIG.format(streams=1, idle=1)) as ctx:
+        yield ctx
+
+
+@pytest.fixture(scope="module")
+def plain(python: Path) -> Iterator[Ctx]:
+    """As it is where nobody says anything about it."""
+    with mounted(python) as ctx:
+        yield ctx
+
+
 @contextlib.contextmanager
-def own(python: Path, streams: int = 2, idle: float = 300) -> Iterator[Ctx]:
-    with mounted(python, [], CONFIG.format(streams=streams, idle=idle)) as ctx:
+def own(python: Path) -> Iterator[Ctx]:
+    with mounted(python, [], CONFIG.format(streams=2, idle=300)) as ctx:
         yield ctx
 
 
@@ -108,28 +122,26 @@ def test_what_there_is_to_see(local: Ctx) -> None:
     assert line["status"] == "ok"
 
 
-def test_the_first_words_to_an_agent(python: Path) -> None:
+def test_the_first_words_to_an_agent(plain: Ctx) -> None:
     # issue: "`agent/base` exists after set-up", and `make up` leaves it this model
-    with mounted(python) as ctx:
-        (ctx.root / "model" / f"{NAME}.d" / "default").write_text("temperature=0\nrepeat_penalty=1.1\n")
-        said = Answer(ctx.run([str(ctx.root / "agent" / "base"), "hi"], text=False))
+    (plain.root / "model" / f"{NAME}.d" / "default").write_text("temperature=0\nrepeat_penalty=1.1\n")
+    said = Answer(plain.run([str(plain.root / "agent" / "base"), "hi"], text=False))
     assert said.status == 0, said
     assert len(said.output.split()) > 1, said  # not a word of its instructions, as "your text" once
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes a network namespace at once")
-def test_a_machine_without_network(python: Path) -> None:
+def test_a_machine_without_network(plain: Ctx) -> None:
     # issue: "The embedded model on a machine without network: ... first answer streamed"
-    with mounted(python) as ctx:
-        ctx.umount()
-        mount = [str(python), "-I", "-m", "cortexfs.cli.main", "mount", str(ctx.root)]
-        alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        done = ctx.run([*alone, *mount])
-        assert done.returncode == 0, done.stderr
-        assert os.readlink(f"/proc/{ctx.pid}/ns/net") != os.readlink("/proc/self/ns/net")
-        answer = ask(ctx)
-        assert (answer.status, answer.stderr) == (0, "")
-        assert answer.types.count("delta") > 1
+    plain.umount()
+    mount = [str(plain.python), "-I", "-m", "cortexfs.cli.main", "mount", str(plain.root)]
+    alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    done = plain.run([*alone, *mount])
+    assert done.returncode == 0, done.stderr
+    assert os.readlink(f"/proc/{plain.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    answer = ask(plain)
+    assert (answer.status, answer.stderr) == (0, "")
+    assert answer.types.count("delta") > 1
 
 
 def test_two_streams_at_once(local: Ctx) -> None:
@@ -182,26 +194,24 @@ async def test_a_session_remembers(local: Ctx) -> None:
         assert counts[0] < counts[1] < counts[2]
 
 
-def test_cancelling_frees_the_engine(python: Path) -> None:
+def test_cancelling_frees_the_engine(quick: Ctx) -> None:
     # abi.md 4.31
-    with own(python, streams=1) as ctx:
-        with begin(ctx) as process:
-            process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=PATIENCE)
-            assert process.returncode == 130
-            assert json.loads(out.splitlines()[-1])["status"] == "cancelled"
-        # the one stream that there is would be busy for minutes
-        assert ask(ctx, prompt(tokens=2)).status == 0
+    with begin(quick) as process:
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+        assert json.loads(out.splitlines()[-1])["status"] == "cancelled"
+    # the one stream that there is would be busy for minutes, and an engine that is busy does not end
+    assert ask(quick, prompt(tokens=2)).status == 0
 
 
-def test_it_ends_when_idle_and_comes_back(python: Path) -> None:
+def test_it_ends_when_idle_and_comes_back(quick: Ctx) -> None:
     # issue: "memory released when idle"
-    with own(python, idle=1) as ctx:
-        assert ask(ctx).status == 0
-        pid = engine(ctx)
-        assert wait_gone(pid)
-        assert ask(ctx).status == 0
-        assert engine(ctx) != pid
+    assert ask(quick).status == 0
+    pid = engine(quick)
+    assert wait_gone(pid)
+    assert ask(quick).status == 0
+    assert engine(quick) != pid
 
 
 def test_killed_in_an_answer(local: Ctx) -> None:

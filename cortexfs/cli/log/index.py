@@ -116,7 +116,7 @@ class LogIndex:
         """Take in what the sessions say now, and let go of those that are gone."""
         known = self._db.execute("SELECT space, object FROM lists").fetchall()
         there = [(space, name) for space in SPACES for name in sessions.objects(self._root, space)]
-        for which in {*there, *known}:
+        for which in sorted({*there, *known}):  # private ones first, as anybody may have said much in others
             self._update_object(*which)
         if self._is_soiled and self.has_fts:  # else deleted words stay in it until they are merged away
             self._db.execute("INSERT INTO texts (texts) VALUES ('optimize')")

@@ -38,8 +38,8 @@ def serve(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     try:
         import cortexfs.mcp.offer  # noqa: F401
-    except ModuleNotFoundError as missing:
-        why = f"MCP needs the package {missing.name}, which is not installed; install cortexfs[mcp]"
+    except ModuleNotFoundError:
+        why = "MCP needs the extra mcp, which is not installed: pip install 'cortexfs[mcp]'"
         raise Fault("EHOSTDOWN", why) from None
     os.environ["CTX_ROOT"] = root
     import anyio

@@ -84,8 +84,8 @@ def greeted(plugin: hostcalls.Plugin, tell: Callable[[str], object]) -> Keeper:
     keeper = _keeper(plugin)
     try:
         keeper.link(tell)
-    except ModuleNotFoundError as missing:
-        why = f"MCP servers need the package {missing.name}; install cortexfs[mcp]"
+    except ModuleNotFoundError:
+        why = "MCP servers need the extra mcp, which is not installed: pip install 'cortexfs[mcp]'"
         raise Fault("EHOSTDOWN", why) from None
     return keeper
 

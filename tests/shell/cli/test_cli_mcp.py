@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,15 @@ def test_a_file_of_another_client_is_taken_over_whole_or_not_at_all(tmp_path: Pa
     assert secrets() == {"mcp.a.Authorization": "Bearer abc\n"}
     (told,) = servers().load({}).plugins
     assert json.loads(told.target)["headers"] == {"Authorization": "Bearer abc"}
+
+
+def test_a_missing_package_is_named_by_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # issue 14: "Missing packages are named by the extra, never by an inner module"
+    monkeypatch.setattr("cortexfs.cli.mounts.answering", lambda _: "/ctx")
+    monkeypatch.setitem(sys.modules, "cortexfs.mcp.offer", None)
+    assert run("serve") == 69
+    said = capsys.readouterr().err
+    assert "cortexfs[mcp]" in said
+    assert "offer" not in said
