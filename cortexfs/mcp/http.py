@@ -15,13 +15,18 @@ from typing import Any
 
 import uvicorn
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.mcp.events import EventSessions
 
 PATH = "/mcp"
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 GRACE_SECONDS = 1  # for answers under way when it is told to end; streams have no end of their own
 MAX_SESSIONS = 100  # clients at a time, each with a session in memory
 
@@ -64,14 +69,14 @@ async def over_http(
     """Serve until a signal ends it."""
     host = listening.getsockname()[0]
     # Names that a browser could be lured with are no names of this server (DNS rebinding).
-    is_loopback = ipaddress.ip_address(host).is_loopback
-    security = None if is_loopback else TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    app = server.streamable_http_app(
-        streamable_http_path=PATH,
-        host=host,
-        transport_security=security,
-        max_sessions=MAX_SESSIONS,
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=ipaddress.ip_address(host).is_loopback,
+        allowed_hosts=[f"{name}:*" for name in LOOPBACK],
+        allowed_origins=[f"http://{name}:*" for name in LOOPBACK],
     )
+    sessions = EventSessions(server, security_settings=security, max_sessions=MAX_SESSIONS)
+    route = Route(PATH, endpoint=StreamableHTTPASGIApp(sessions))
+    app = Starlette(routes=[route], lifespan=lambda _: sessions.run())
     config = uvicorn.Config(
         Bearer(app, token), log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
     )

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from mcp.server.streamable_http import EventMessage
+from mcp_types import JSONRPCNotification
 
+from cortexfs.mcp import events as mcpevents
 from tests.mounted.ctx_mount import mounted
 from tests.mounted.mcp_clients import Served, served
 from tests.waiting import PATIENCE
@@ -71,3 +75,59 @@ def test_a_call_that_is_cancelled_is_answered(here: Served) -> None:
         with begun(here, cancelled, **session) as answer:
             assert answer.status == 202
         assert b'"message":"Request cancelled"' in run.read()
+
+
+def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The ids and messages of a stream; an empty one says where it stands."""
+    number = ""
+    while line := answer.readline():
+        key, _, value = line.decode().rstrip("\r\n").partition(": ")
+        if key == "id":
+            number = value
+        elif key == "data":
+            yield number, json.loads(value) if value else {}
+
+
+def test_a_stream_that_broke_off_is_resumed(here: Served, tmp_path: Path) -> None:
+    # issue: "resumable streams"
+    session, other = greeted(here), greeted(here)
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    call = {"name": "shell_exec", "arguments": {"cmd": f"cat {fifo}"}}
+    with begun(here, {"id": 7, "method": "tools/call", "params": call}, **session) as run:
+        last, first = next(events(run))
+        assert (bool(last), first) == (True, {})
+    fifo.write_text("went on\n")  # with nobody connected
+    with begun(here, None, **session, **{"Last-Event-ID": last}) as again:
+        assert again.status == 200
+        said = next(message for _, message in events(again) if message)
+        assert (said["id"], "went on" in json.dumps(said["result"])) == (7, True)
+    with begun(here, {"id": 7, "method": "ping"}, **other) as pong:
+        assert [message for _, message in events(pong) if message] == [
+            {"jsonrpc": "2.0", "id": 7, "result": {}}
+        ]
+
+
+async def test_what_is_kept_is_bounded_and_everybodys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcpevents, "MAX_EVENTS", 3)
+    memory = mcpevents.EventMemory()
+    mine, his = mcpevents.EventShelf(memory), mcpevents.EventShelf(memory)
+    said: list[str] = []
+
+    async def hear(event: EventMessage) -> None:
+        assert isinstance(event.message, JSONRPCNotification)
+        said.append(event.message.method)
+
+    def note(method: str) -> JSONRPCNotification:
+        return JSONRPCNotification(jsonrpc="2.0", method=method)
+
+    first = await mine.store_event("1", None)
+    await his.store_event("1", note("his"))
+    await mine.store_event("1", note("mine"))
+    assert await mine.replay_events_after(first, hear) == "1"
+    assert await his.replay_events_after(first, hear) is None
+    assert said == ["mine"]
+    await mine.store_event("2", note("other"))
+    assert await mine.replay_events_after(first, hear) is None  # forgotten
+    for wrong in ("", "x", "-1", "9" * 5000):
+        assert await mine.replay_events_after(wrong, hear) is None
