@@ -1,4 +1,4 @@
-"""What a client on HTTP can be told again, when its stream broke off.
+"""Messages that a client on HTTP can be told again, when its stream broke off.
 
 Each session has an `EventShelf`; all of them share one `EventMemory`, which forgets the oldest first.
 
@@ -52,7 +52,7 @@ class EventShelf(EventStore):
         return str(self._memory.add(self, stream_id, message))
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Says what came after it on its stream; None where that event is not known any more."""
+        """Passes on the later ones of its stream; None where that event is not known any more."""
         mine = [event for event in self._memory.events if event.session is self]
         stream = next((event.stream for event in mine if str(event.number) == last_event_id), None)
         for event in mine if stream is not None else ():
