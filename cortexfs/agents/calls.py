@@ -122,6 +122,7 @@ class CallNames:
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
+        self._nested: dict[str, int] = {}
 
     def named(self, made: Iterable[ToolCall]) -> list[ToolCall]:
         named = []
@@ -130,6 +131,11 @@ class CallNames:
                 raise Fault("EMSGSIZE", f"the model made a call with an input over {MAX_INPUT >> 10} KiB")
             named.append(replace(one, call=self._id(one.call), name=one.name[:MAX_NAME]))
         return named
+
+    def below(self, call: str) -> str:
+        """Returns the name of a call that a program makes which this one has started."""
+        number = self._nested[call] = self._nested.get(call, 0) + 1
+        return self._id(f"{call[: MAX_NAME - 8]}.{number}")
 
     def _id(self, given: str) -> str:
         found = given if _ID.fullmatch(given) else f"call{len(self._seen) + 1}"
@@ -158,11 +164,13 @@ class Standing:
     def count(self, *, denied: bool) -> None:
         self._memory[DENIED] = self._denials().after(denied)
 
-    def check(self) -> None:
-        """Raises EACCES where calls are denied again and again: the run has to wait for its user."""
+    def check(self, *, is_nested: bool = False) -> None:
+        """Raises EACCES where calls are denied again and again: the run has to wait for its user, as soon as
+        the call has ended that is going on."""
         denials = self._denials()
         if denials.pause:
-            self._memory[DENIED] = Denials(0, denials.ever)
+            if not is_nested:
+                self._memory[DENIED] = Denials(0, denials.ever)
             why = f"{denials.in_a_row} calls in a row were denied"
             raise Fault("EACCES", f"{why}, so the agent stops; say what it should do instead, or allow more")
         if denials.escalate:

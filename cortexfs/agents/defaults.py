@@ -17,6 +17,7 @@ BASE = "base"
 BASE_DESCRIPTION = "Answers about the files in your working directory; it can read them, and change nothing."
 MODEL = "main"
 BASE_TOOLS = ("fs.read", "fs.list", "fs.stat", "fs.glob", "fs.search", "text.word_count")
+SHELL = "shell.exec"
 STEPS = 64  # the original's limit, which scripts know as CTX_AGENT_STEPS
 
 SYSTEM = """\
@@ -32,7 +33,14 @@ did, and what is still open.
 """
 
 _CODE = """\
-You work on the files in a person's working directory, through the tools that you are given.
+You work on the files in a person's working directory, through a shell: shell.exec.
+
+Every other tool is a program that you run there. `ctx find WORDS` finds those that fit a task, `ctx ls tool
+--allowed` lists all that you may run, and `$CTX_ROOT/tool/NAME --help` says what one takes: `--key value`, or
+JSON as its one argument, or on standard input. With CTX_OUTPUT=text, which is set, they print plain text.
+You are shown what your command prints and nothing else, so have it do the work: pipe one tool into grep,
+sort, jq or another tool, loop over many inputs, and print what answers the question. What you need again put
+into files in $TMPDIR, a scratch folder that stays with this session.
 
 Look before you change: read what the task is about, and how its neighbours are written. Make the smallest
 change that does what was asked, in the style of what is there, and check it: run its tests, or what shows
@@ -52,13 +60,15 @@ class AgentPreset(NamedTuple):
     """An agent for one kind of work. What its tools may open fits them: the working directory is read-only to
     one whose tools change nothing, and what changes something is asked about."""
 
-    tools: tuple[str, ...]
+    tools: tuple[str, ...]  # that its model is offered, unless others are named
     system: str
+    shell: tuple[str, ...] = ()  # that it may run in its shell, which it is offered whatever else is named
+    env: str = ""
 
 
 PRESETS = {
     "read": AgentPreset(BASE_TOOLS, SYSTEM),
-    "code": AgentPreset((*BASE_TOOLS, "fs.write", "fs.replace", "shell.exec"), _CODE),
+    "code": AgentPreset((SHELL,), _CODE, (*BASE_TOOLS, "fs.write", "fs.replace"), "CTX_OUTPUT=text\n"),
     "chat": AgentPreset((), _CHAT),
 }
 
@@ -102,13 +112,16 @@ def lines(items: Iterable[str]) -> str:
     return "".join(f"{item}\n" for item in items)
 
 
-def controls(name: str, model: str, tools: Collection[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """Returns the controls that an agent with this model and these tools starts with."""
+def controls(
+    name: str, model: str, tools: Collection[str], taken: Collection[str] = (), shell: Collection[str] = ()
+) -> dict[str, str]:
+    """Returns the controls that an agent with this model and these tools starts with; those of its `shell` it
+    may run, and is not offered."""
     type_ = type_of(name, taken)
     return {
         "label": label(type_),
         "model": f"{model}\n",
         "system.md": SYSTEM,
         "tools": lines(tools),
-        "policy": policy(type_, model, tools),
+        "policy": policy(type_, model, dict.fromkeys((*tools, *shell))),
     }

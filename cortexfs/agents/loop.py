@@ -23,7 +23,7 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from cortexfs.agents import calls, place
+from cortexfs.agents import calls, nested, place
 from cortexfs.agents.budget import RunBudget, limited
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
 from cortexfs.agents.ports import AgentPorts
@@ -88,8 +88,8 @@ class _Run:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot work: {object_.status}")
         self._setup = setup_of(world, world.find(*object_.key) or object_)
         who = turn.who
-        nested = who.identity.label
-        label = f"{nested} {object_.path}" if nested else object_.path
+        above = who.identity.label
+        label = f"{above} {object_.path}" if above else object_.path
         self._powers = Powers(world, label, who.identity.uid, self._setup)
         self._model = world.model(self._setup.model, self._setup.home)
         self._check_model()
@@ -114,6 +114,10 @@ class _Run:
         self._standing = calls.Standing(turn.session_memory, self._setup.made)
         self._trials = calls.AgentDryRuns()
         self._names = calls.CallNames()
+        session = (self._setup.place, *who.folder, who.session or who.run)
+        self._below = nested.NestedPorts(
+            self._decide, self._approved, self._standing, self._names.below, turn.say, session
+        )
 
     # What it is made of.
 
@@ -303,9 +307,16 @@ class _Run:
             return await self._told(call, wording.failed("EPERM", calls.FIRST), True)
         return None
 
-    async def _decide(self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall) -> Decision:
+    async def _decide(
+        self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall, depth: int = 0
+    ) -> Decision:
         decision = self._powers.decide(
-            tool, self._identity, wanted.input, can_ask=True, dry_run=wanted.dry, tried_dry=wanted.tried
+            tool,
+            replace(self._identity, depth=max(self._identity.depth, depth)),
+            wanted.input,
+            can_ask=True,
+            dry_run=wanted.dry,
+            tried_dry=wanted.tried,
         )
         said = {
             "call": call.call,
@@ -340,22 +351,12 @@ class _Run:
         args, input_ = wanted.arguments
         who = self._turn.who
         invocation = hostcalls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
-        own = place.environment(self._identity.view or (), self._world.root, self._home)
-        if self._setup.path:
-            own["CTX_PATH"] = ":".join(self._setup.path)
-        environment = own | self._setup.env
         questions = calls.CallQuestions(self._turn, call, self._asking)
-        asked_ = hostcalls.CallRequest(
-            run=call.call,
-            invocation=invocation,
-            args=args,
-            input=input_,
-            umask=UMASK,
-            environment={key.encode(): value.encode() for key, value in environment.items()},
-            directory=self._cwd,
-        )
         identity = replace(self._identity, delegates=delegates(tool))
-        return await self._world.call(tool, identity, asked_, self._turn.say, questions.ask)
+        async with nested.host(self._world, tool, call.call, identity, self._below) as identity:
+            environment = place.environment(self._setup, identity, self._world.root, self._home)
+            asked_ = hostcalls.CallRequest(call.call, invocation, args, input_, UMASK, environment, self._cwd)
+            return await self._world.call(tool, identity, asked_, self._turn.say, questions.ask)
 
     async def _told_outcome(
         self, call: frames.ToolCall, outcome: CallOutcome, window: AgentWindow

@@ -2,7 +2,7 @@
 hosts.
 
     told(view, cwd)                          for its model, before anything else
-    environment(view, root, home)            for what its tools run
+    environment(setup, identity, root, home) for what its tools run
     hint(identity, setup, cwd, call, tool)   of a call that failed: "" where nothing closed was in its way
     acting(world, setup, powers, ...)        the person, without powers, who sees what the mount table shows
 
@@ -61,11 +61,17 @@ def told(world: AgentPorts, setup: Setup, view: View, cwd: str) -> str:
     return "\n\n".join(filter(None, (where, _skills(world, setup))))
 
 
-def environment(view: View, root: str, home: str) -> dict[str, str]:
-    """Returns the variables that every tool of an agent's gets."""
+def environment(setup: Setup, identity: Identity, root: str, home: str) -> dict[bytes, bytes]:
+    """Returns the variables that a tool of an agent's gets."""
     own = {"CTX_ROOT": root, "PATH": f"{PATH}:{root}/bin", "LANG": "C.UTF-8"}
     # Not for programs that would look for their settings there and be refused: git ends then.
-    return own | {"HOME": home} if home and allowed(view, f"{home}/.gitconfig") else own
+    if home and allowed(identity.view or (), f"{home}/.gitconfig"):
+        own["HOME"] = home
+    if setup.path:
+        own["CTX_PATH"] = ":".join(setup.path)
+    if identity.scratch:
+        own["TMPDIR"] = identity.scratch
+    return {key.encode(): value.encode() for key, value in (own | setup.env).items()}
 
 
 def hint(identity: Identity, setup: Setup, cwd: str, call: FailedCall, tool: Object | None) -> str:

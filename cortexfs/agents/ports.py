@@ -6,7 +6,7 @@ This file must never know how any of it is done.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files
@@ -17,6 +17,9 @@ from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.policy.risk import RiskSettings
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Who
+
+if TYPE_CHECKING:  # which is about hooked calls, too
+    from cortexfs.agents.nested import Nested
 
 
 class HookedOutput(Protocol):
@@ -33,15 +36,31 @@ class HookedOutput(Protocol):
 class HookedCall(Protocol):
     """A call about which plugins are asked, and of which they are told."""
 
+    @property
+    def changed_by(self) -> str:
+        """The plugin that has changed the input; empty for none."""
+
+    @property
+    def holds(self) -> bool:
+        """Returns True if its output is for plugins first."""
+
+    def hold(self, size: int) -> None:
+        """So many bytes more are held for it; EAGAIN where they are too many of this user's."""
+
+    def let_go(self) -> None: ...
+
+    def too_large(self) -> None:
+        """Its output is more than plugins are shown: a Fault, unless it may pass without."""
+
     async def before(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
         """Returns the tool's input, and the notes about it; raises a Fault where the tool is not to run."""
 
     def begin(self, input_: dict[str, Any]) -> None:
         """It runs now, with this."""
 
-    async def after(self, output: str, fault: Fault | None, missing: int) -> HookedOutput: ...
+    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput: ...
 
-    def end(self, output: str, fault: Fault | None) -> None:
+    def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
         """It has ended so, without anybody's being asked."""
 
 
@@ -87,6 +106,16 @@ class AgentPorts(Protocol):
     @property
     def begun(self) -> Begun:
         """The runs that are going on."""
+
+    @property
+    def nested(self) -> Nested:
+        """The calls of agents that may have nested ones now."""
+
+    async def ended(self, token: str) -> object:
+        """End the host of such a call."""
+
+    def scratch(self, uid: int, name: str) -> str:
+        """Returns the path of a scratch folder of this user."""
 
     @property
     def settings(self) -> RiskSettings:

@@ -76,6 +76,11 @@ def called(name: str, given: Any, sight: Surroundings) -> ShownCall:
     return ShownCall([Show("call", line(name, _rest(name, given, body), BRIEF)), *shows], rest)
 
 
+def below(shows: list[Show]) -> list[Show]:
+    """Returns a call as it stands below the one whose program makes it."""
+    return [Show(kind, f"  {text}") for kind, text in shows]
+
+
 def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | None) -> ShownCall:
     """The question, in a line that counts what it leaves out, below what it is about. Where that is shown
     already, `unseen` is what was cut there."""

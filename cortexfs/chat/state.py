@@ -276,7 +276,7 @@ class Talk:
         if self._is_past:  # the files have changed since
             return [Show("end"), Show("call", calls.line(frame.name, frame.input, calls.BRIEF))]
         shows, self._cut = calls.called(frame.name, frame.input, self._sight)
-        return [Show("end"), *shows]
+        return [Show("end"), *(calls.below(shows) if frame.parent else shows)]
 
     def _resulted(self, run: _Run, frame: frames.ToolResult) -> list[Deed]:
         self.doing = ""

@@ -35,20 +35,6 @@ class ObjectRow(NamedTuple):
     description: str
 
 
-class AllowedRow(NamedTuple):
-    """Fields without tabs, line ends or control characters."""
-
-    object: str
-    status: str
-    origin: str
-    sentence: str  # the first of its description
-    rest: str
-
-    @property
-    def description(self) -> str:
-        return f"{self.sentence} {self.rest}".rstrip()
-
-
 def tiers(root: str) -> list[str]:
     """The directories that hold classes: the system's and the user's own."""
     return [root, f"{root}/home/{os.getuid()}"]
@@ -171,8 +157,8 @@ def _told(root: str) -> dict[str, ObjectRow]:
 
 
 def allowed(root: str) -> str:
-    """Returns a line of five fields (AllowedRow) for each tool that this process may run, which the daemon
-    knows alone: it is that of whoever runs this, or of an agent."""
+    """Returns a line of five fields (core/finding.py) for each tool that this process may run. Only the
+    daemon knows: it may be a person's, or an agent's."""
     words = [f"{root}/{RUNNER}", f"{root}/{ALLOWED}"]
     read, write = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, write, 1)]

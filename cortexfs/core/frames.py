@@ -54,6 +54,7 @@ class ToolCall(Frame, frozen=True, tag="tool_call", kw_only=True):
     call: str
     name: str
     input: Any
+    parent: str | None = None  # the call whose program makes it
 
 
 class ToolResult(Frame, frozen=True, tag="tool_result", kw_only=True):

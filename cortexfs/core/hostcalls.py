@@ -198,6 +198,10 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     delegates: bool = False  # whether it is a tool that starts agents, about which was decided as such
     unheard: bool = False  # whether it is inside of a plugin with hooks: nobody is told of what it calls
     variables: str = ""  # a hash of the environment, where that decides (of_call)
+    call: str = ""  # the one call of an agent for which it is a host, whose programs make nested calls
+    # Of what a script of a client runs: patterns of the tools that it may run, none for all. None: of others.
+    script: tuple[str, ...] | None = None
+    scratch: str = ""  # a folder that is made for it, and open to it (host/call/plugin_state.py)
 
     @property
     def is_elsewhere(self) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cortexfs.agents import place
+from cortexfs.agents.nested import Nested
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.view import may_write, opened
@@ -73,7 +74,15 @@ class AgentWorld:
             (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
         self.begun = Begun()
+        self.nested = Nested()
+        self._kept = kept_of(config.state)
         self._policy = PolicyFile(config.directory / FILE)
+
+    def scratch(self, uid: int, name: str) -> str:
+        return f"{self._kept}/scratch/{uid}/{name}"
+
+    async def ended(self, token: str) -> None:
+        await self._daemon.pool.ended(lambda identity: identity.call == token)
 
     async def home(self, uid: int) -> str:
         return await starts.home(self._daemon.starter, uid)

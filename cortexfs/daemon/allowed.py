@@ -17,6 +17,7 @@ from cortexfs.agents.ports import AgentPorts
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import metadata
+from cortexfs.daemon.confined import allowed_to
 
 IN_A_ROW = 50  # decisions of some 50 us each, while others wait
 
@@ -31,6 +32,9 @@ class AllowedTools:
         registry = self._registry()
         if identity.label:
             return await self._of_agent(registry, identity)
+        if identity.script:
+            tools = (*_tools(registry, None), *_tools(registry, identity.uid))
+            return await _lines(allowed_to(identity, tools))
         if self._told is None or self._told[0] is not registry:
             self._told = registry, await _lines(_tools(registry, None))
         return self._told[1] + await _lines(_tools(registry, identity.uid))

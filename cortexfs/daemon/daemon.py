@@ -42,6 +42,7 @@ from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
 from cortexfs.daemon.agent_ports import AgentWorld
 from cortexfs.daemon.allowed import AllowedTools
+from cortexfs.daemon.confined import Scripts
 from cortexfs.daemon.reload import Reload
 from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.daemon.team import Team
@@ -311,6 +312,8 @@ class Daemon:
                         world.under,
                         fs.own.renew,
                         AllowedTools(world, lambda: fs.tree.registry).told,
+                        world.nested.of,
+                        Scripts(world, world.find),
                     )
                     settings = terms.of_exec(self.config, self._connections)
                     exec_ = Exec(

@@ -55,6 +55,7 @@ def start(
             counted = group is not None and group.counts
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
             plugin_state.prepare(spawn.plugin, spawn.identity, ground.kept)
+            plugin_state.prepare_scratch(spawn.identity, ground.kept)
             if leaving is not None and (spawn.identity.namespaces or any(spawn.identity.root)):
                 leaving()
             plugin = plugin_state.of(spawn.plugin, spawn.identity)

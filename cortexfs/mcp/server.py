@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import anyio
@@ -41,6 +42,7 @@ from mcp_types import (
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
+from cortexfs.mcp.code import TOOLS, CodeTools
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.results import McpResult
 from cortexfs.mcp.running import run
@@ -65,9 +67,11 @@ class _Server(Server[Any]):
 class Serving:
     """One server for all its clients."""
 
-    def __init__(self, offer: McpOffer, shelf: McpShelf) -> None:
+    def __init__(self, offer: McpOffer, shelf: McpShelf, code: CodeTools | None = None) -> None:
+        """With `code`, its tools are served in place of those that are offered."""
         self._offer = offer
         self._shelf = shelf
+        self._code = code
         self._looking = anyio.CapacityLimiter(1)  # so that a mount that hangs holds one thread
         self._bus = InMemorySubscriptionBus()
         self._sessions: list[ServerSession] = []
@@ -137,6 +141,8 @@ class Serving:
         self._sessions = [*self._sessions, context.session][-MAX_SESSIONS:]
 
     async def _list_tools(self, _: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        if self._code:
+            return ListToolsResult(tools=[*TOOLS])
         cursor = params.cursor if params else None
         if cursor is None:
             await self.renew()
@@ -144,6 +150,13 @@ class Serving:
         return ListToolsResult(tools=tools, next_cursor=following)
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+        if self._code:
+            said = count(1)
+            return await self._code.call(
+                params.name,
+                params.arguments or {},
+                lambda message: context.session.report_progress(next(said), message=message),
+            )
         path = self._offer.path(params.name)
         if path is None:
             await self.renew()

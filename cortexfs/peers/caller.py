@@ -343,4 +343,7 @@ def _inherited(identity: Identity, host: KnownHost) -> Identity:
         network=own.network,
         delegates=own.delegates,
         unheard=own.unheard or bool(host.plugin.hooks),
+        call=own.call,
+        script=own.script,
+        scratch=own.scratch,
     )

@@ -13,22 +13,22 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import trio
 
 from cortexfs.core import hostcalls, wire
-from cortexfs.core.arguments import usage
+from cortexfs.core.arguments import dryrun, usage
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
-from cortexfs.core.tree.places import ALLOWED, COMMANDS, OWN
-from cortexfs.hooks.middleware import Middleware
+from cortexfs.core.tree.places import ALLOWED, COMMANDS, CONFINED, OWN
+from cortexfs.hooks.middleware import Middleware, MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.own_providers import MANAGED
@@ -42,7 +42,7 @@ from cortexfs.pool.callers import Look
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import ObjectRun, Runs
 from cortexfs.run import shebang
-from cortexfs.run.hooked_tool_run import HookedRelay
+from cortexfs.run.hooked_tool_run import AskedRun, HookedRelay, NestedRuns
 from cortexfs.run.model_run import ModelRun
 from cortexfs.run.output import JsonlVoice, TextVoice, Voice, printed
 from cortexfs.run.runner import farewell
@@ -61,6 +61,15 @@ class ExecTerms(NamedTuple):
     serve_sandboxed: Callable[[int], bool]
 
 
+class ScriptCalls(Protocol):
+    """The scripts of clients, and what they run (daemon/confined.py)."""
+
+    async def begin(
+        self, caller: Caller, patterns: Sequence[bytes], environment: dict[bytes, bytes]
+    ) -> tuple[Object, Caller, dict[bytes, bytes]]: ...
+    def inside(self, object_: Object, caller: Caller) -> Caller: ...
+
+
 class ExecTree(NamedTuple):
     """The tree, as exec asks it."""
 
@@ -74,6 +83,8 @@ class ExecTree(NamedTuple):
     under: Callable[[Object, Identity, str], Awaitable[Identity]]
     renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script is another one
     allowed: Callable[[Identity], Awaitable[bytes]]  # lines about the tools that this caller may run
+    nested: Callable[[str], NestedRuns | None]  # the agent's call that goes on in a host, by its identity's
+    scripts: ScriptCalls
 
 
 class _Call(NamedTuple):
@@ -87,6 +98,14 @@ class _Call(NamedTuple):
     arguments: list[bytes]
     umask: int
     environment: dict[bytes, bytes]
+
+    def alone(self) -> _Call:
+        """The same, for a host that serves other calls as well. The built-in tools, which are made of the
+        same code as the one that the caller is in, see its scratch folder."""
+        identity, plugin = self.caller.identity, self.object_.plugin
+        scratch = identity.scratch if plugin is not None and plugin.name == "builtin" else ""
+        identity = msgspec.structs.replace(identity, call="", scratch=scratch)
+        return self._replace(caller=self.caller._replace(identity=identity))
 
 
 class Exec:
@@ -155,6 +174,14 @@ class Exec:
             elif greeting.inode == ALLOWED:
                 await self._told(stream, look)
                 return
+            elif greeting.inode == CONFINED:
+                await in_task()
+                with await look.caller() as caller:
+                    voice = _voice(None, greeting.flags, environ)
+                    shell, caller, environ = await self._tree.scripts.begin(caller, arguments, environ)
+                    call = _Call(shell, caller, guest, stream, voice, [], greeting.umask, environ)
+                    await self._run(call, is_script=True)
+                return
             voice = _voice(object_, greeting.flags, environ)
             if object_ is None:
                 raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
@@ -181,13 +208,21 @@ class Exec:
             lines = await self._tree.allowed(caller.identity)
         await send(stream, printed(wire.STDOUT, lines) + farewell(None))
 
-    async def _run(self, call: _Call) -> None:
+    async def _run(self, call: _Call, is_script: bool = False) -> None:
         depth = self._settings.depth
         if call.caller.identity.depth > depth:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
-        self._admit(call, call.arguments)
-        if call.object_.class_ in ("tool", CLASS):
-            await self._tool(call)
+        is_tool, identity = call.object_.class_ == "tool", call.caller.identity
+        nested = self._tree.nested(identity.call) if is_tool and identity.call else None
+        call = call.alone() if identity.call else call
+        if identity.script is not None and not is_script:
+            call = call._replace(caller=self._tree.scripts.inside(call.object_, call.caller))
+        if nested is None:
+            self._admit(call, call.arguments)
+        else:
+            refuse_agents(identity.label, call.environment)
+        if is_tool or call.object_.class_ == CLASS:
+            await self._tool(call, nested)
         else:
             await self._spoken(call)
 
@@ -197,13 +232,18 @@ class Exec:
             refuse_agents(identity.label, call.environment)
             self._tree.admit(call.object_, identity, arguments)
 
-    async def _tool(self, call: _Call) -> None:
+    async def _tool(self, call: _Call, nested: NestedRuns | None) -> None:
         object_, caller = call.object_, call.caller
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
-        run = self._open(call)
-        hooked = self._relay(call, run) if self._middleware.hooks.of_tools else None
-        relay = hooked or Relay(call.stream, call.voice, run, self._settings.output_bytes)
+        one = nested.begin(object_, _is_dry(call), caller.identity.depth - 1) if nested else None
+        run = self._open(call, "agent" if one else "exec")
+        hooked = self._hooked(call, run) if self._middleware.hooks.of_tools else None
+        if one:
+            one.hooked = hooked
+            identity = msgspec.structs.replace(caller.identity, delegates=one.delegates, call=one.token)
+            caller = caller._replace(identity=identity)
+        relay = self._relay(call, run, one or hooked, is_decided=one is not None)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
         asked = hostcalls.CallRequest(run.id, invocation, call.arguments, None, call.umask, call.environment)
@@ -214,27 +254,37 @@ class Exec:
                 await self._pool.people.met(caller.identity)
             work = relay.work(self._pool, object_.plugin, asked, caller, timeout)
             await relay.until_the_end(work)
+            if one:
+                await one.told()
             if relay.news and object_.home is not None and not caller.identity.label:
                 await in_task()
                 await self._tree.renew(object_, relay.news)
         finally:
             relay.close()
+            if one:
+                one.close()
             if let_go:
                 let_go()
             self._runs.close(run, relay.fault)
 
-    def _relay(self, call: _Call, run: ObjectRun) -> Relay | None:
-        """One that asks plugins about this run, if any is to be asked. A command is no tool."""
+    def _hooked(self, call: _Call, run: ObjectRun) -> MiddlewareCall | None:
+        """A call about which plugins are to be asked. A command is no tool."""
         if call.object_.class_ != "tool":
             return None
         caller = call.caller
         site = Site(caller.identity, "", run.id, "", caller.cwd, call.stream, call.umask)
-        if (hooked := self._middleware.of(site, call.object_.name)) is None:
-            return None
+        return self._middleware.of(site, call.object_.name)
+
+    def _relay(self, call: _Call, run: ObjectRun, hooked: AskedRun | None, is_decided: bool) -> Relay:
         most = self._settings.output_bytes
-        return HookedRelay(
-            call.stream, call.voice, run, most, hooked, lambda changed: self._admit(call, [changed])
-        )
+        if hooked is None:
+            return Relay(call.stream, call.voice, run, most)
+
+        def admit(changed: bytes) -> None:
+            if not is_decided:
+                self._admit(call, [changed])
+
+        return HookedRelay(call.stream, call.voice, run, most, hooked, admit)
 
     async def _spoken(self, call: _Call) -> None:
         """A model or an agent answers."""
@@ -250,8 +300,8 @@ class Exec:
             let_go()
             self._runs.close(run, answer.fault)
 
-    def _open(self, call: _Call) -> ObjectRun:
-        run = self._runs.open(*call.object_.key, call.caller.identity.uid, "exec")
+    def _open(self, call: _Call, source: str = "exec") -> ObjectRun:
+        run = self._runs.open(*call.object_.key, call.caller.identity.uid, source)
         call.voice.run = run.id
         return run
 
@@ -322,6 +372,10 @@ class _Hello:
         assert self._greeting
         arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
         return self._greeting, arguments, wire.passed_on(environment), wire.under(environment)
+
+
+def _is_dry(call: _Call) -> bool:
+    return call.object_.dry_run_flag and dryrun.is_among(call.arguments)
 
 
 def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:

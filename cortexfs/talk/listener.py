@@ -197,9 +197,10 @@ class Sockets:
         """Returns the caller. What runs under a label is kept out of its user's sessions (abi.md 7.3)."""
         with Look(self._pool.looker, stream, self._sandboxed) as look:
             caller = await look.caller()
-        if caller.identity.label:
+        if caller.identity.label or caller.identity.script is not None:
             with caller:
-                raise Fault("EACCES", f"{caller.identity.label} may not hold conversations")
+                who = caller.identity.label or "a script of a client"
+                raise Fault("EACCES", f"{who} may not hold conversations")
         return caller
 
     async def _enter(self, identity: hostcalls.Identity, stream: socket.socket, path: str) -> None:

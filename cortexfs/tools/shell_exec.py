@@ -34,16 +34,14 @@ _LIMITS = {resource.RLIMIT_DATA: "-d", resource.RLIMIT_AS: "-v"}
     effects=[ToolEffect(ToolEffectKind.RUN_PROCESS)],
     description="""\
 Run a command line with /bin/sh -c and return what it prints, standard output and standard error \
-together in the order of writing, as it comes. Exit status 0 is success; any other is an error that says \
-"exit status N" or "killed by signal N". Bytes that are not UTF-8 are replaced; 2>/dev/null drops the \
-errors of a command, 2>&1 is not needed.
-Each call is a new shell: directory and variables do not carry over, so join steps with && or use cwd. \
+together in the order of writing. Exit status 0 is success; any other is an error that says \
+"exit status N" or "killed by signal N". Bytes that are not UTF-8 are replaced; 2>&1 is not needed.
+Each call is a new shell: directory and variables do not carry over; join steps with && or use cwd. \
 There is no terminal, and standard input is empty unless stdin is given: do not start editors, pagers or \
-prompts. The whole call ends when the shell ends: background processes are killed, and so is everything \
-when timeout_secs are over (ETIMEDOUT) or the call is cancelled (SIGTERM, and SIGKILL shortly after).
-Use it to build, test and run programs, and for what no other tool does. Prefer fs.read, fs.list, \
-fs.glob, fs.search, fs.write and fs.replace for files: their output is bounded and their changes are \
-atomic.""",
+prompts. Background processes are killed when the shell ends, and so is everything when timeout_secs are \
+over (ETIMEDOUT) or the call is cancelled (SIGTERM, then SIGKILL).
+Use it to build, test and run programs, and for what no other tool does. Prefer fs. tools for files, \
+if you have any: their output is bounded, their changes atomic.""",
 )
 def exec_(
     runtime: ToolRuntime,

@@ -18,7 +18,7 @@ from pyfuse3 import EntryAttributes
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Registry
 from cortexfs.core.tree import controls, metadata, places
-from cortexfs.core.tree.places import ALLOWED, COMMANDS, HOME, OBJECTS, OWN, STATUS, TEXTS, Attributes, Keep
+from cortexfs.core.tree.places import HOME, OBJECTS, STATUS, UNLISTED, Attributes, Keep
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.state.run_logs import Logs
@@ -44,8 +44,7 @@ class Entries:
         self._missing = kernel.missing()
         self._logs = logs
         self._render = status
-        empty = dict.fromkeys((COMMANDS, TEXTS, OWN, ALLOWED), bytes)
-        self._unlisted = {**empty, **unlisted, OBJECTS: self._objects}
+        self._unlisted = {**dict.fromkeys(UNLISTED.values(), bytes), **unlisted, OBJECTS: self._objects}
         self._clock = clock
         self._rendered: tuple[int, bytes] | None = None
         self._told: tuple[Registry, bytes] | None = None

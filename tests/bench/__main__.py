@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.bench import (
     ask,
+    code,
     engine,
     esm,
     flood,
@@ -312,6 +313,16 @@ def mcp_servers(python: Path) -> Iterator[Row]:
     yield fact("that server's own time for it", mcp.alone(mcp.OFFICIAL).call, "ms")
 
 
+def code_mode(python: Path) -> Iterator[Row]:
+    with mounted(python) as ctx:
+        said = code.figures(ctx)
+    what = f"bytes of the definitions of serve --code, over those of {said.tools} tools"
+    yield below(what, 100 * said.shell_definitions / said.definitions, "%", 5)
+    log = said.tasks[0]
+    share = 100 * log.shell.results / log.one_by_one.results
+    yield below("bytes of results of a task over 1,200 lines, with what is looked up for it", share, "%", 2)
+
+
 def table(rows: list[Row]) -> str:
     lines = ["| what | figure | goal | |", "|---|---|---|---|"]
     mark = {True: "met", False: "**short**", None: ""}
@@ -339,6 +350,7 @@ OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "wasm": webassembly,
     "esm": javascript,
     "mcp": mcp_servers,
+    "code": code_mode,
     "local_model": local_model,
     "scale": scale,
     "crowds": crowds,

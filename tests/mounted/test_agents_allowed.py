@@ -275,7 +275,7 @@ def test_what_it_sees_from_inside(ctx: Ctx, coder: str, what: str, cmd: str, out
     with working(ctx, coder, script(call("shell.exec", cmd=cmd), say("x")), session="inside") as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
-        (told,) = results(client.until("done", status="ok"))
+        told = results(client.until("done", status="ok"))[-1]
     assert told["output"] == output, told
 
 
@@ -314,11 +314,12 @@ def test_no_table_shows_the_daemons_own_files(ctx: Ctx, coder: str, cmd: str, ou
 def test_a_nested_call_of_a_tool_it_may_not_use(ctx: Ctx) -> None:
     # abi.md 4.38
     with agent(ctx, "shelly", "shell.exec") as path:
-        cmd = f"{ctx.root}/tool/fs.list . ; echo $?"
+        cmd = f"{ctx.root}/tool/fs.list; echo $?"
         with working(ctx, path, script(call("shell.exec", cmd=cmd), say("x")), session="nested") as client:
             asked = client.until("approval")[-1]
             client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
-            (told,) = results(client.until("done", status="ok"))
+            denied, told = results(client.until("done", status="ok"))
+    assert denied["is_error"]
     assert told["output"].endswith("13\n"), told
     assert "agent/shelly may not execute tool:fs.list" in told["output"]
 

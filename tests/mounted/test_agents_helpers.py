@@ -35,8 +35,12 @@ def told(ctx: Ctx, path: str, tool: str, /, **input_: object) -> str:
     with working(ctx, path, script(call(tool, **input_), say("x"))) as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
-        (one,) = results(client.until("done", status="ok"))
-    return str(one["output"])
+        frames = [asked]
+        while frames[-1]["type"] != "done":
+            frames.append(client.frame())
+            if frames[-1]["type"] == "approval":  # about what the shell runs
+                client.ask("approve", run=asked["run"], call=frames[-1]["call"], decision="deny")
+    return str(results(frames)[-1]["output"])
 
 
 def test_agent_run_is_asked_about_and_starts_it(ctx: Ctx, boss: str) -> None:
@@ -47,7 +51,7 @@ def test_agent_run_is_asked_about_and_starts_it(ctx: Ctx, boss: str) -> None:
 def test_a_shell_that_was_allowed_is_no_leave_to_start_one(ctx: Ctx, boss: str, by_hand: str) -> None:
     words = by_hand.format(root=ctx.root, helper="mate")
     output = told(ctx, boss, "shell.exec", cmd=f"{words} 2>&1; true")
-    assert "must be confirmed, and nobody is there" in output
+    assert "must be confirmed, and nobody is there" in output or "the user did not allow it" in output
     assert "hello" not in output
 
 
@@ -58,7 +62,7 @@ def test_where_nothing_is_asked_about_a_shell_starts_one_too(ctx: Ctx, boss: str
     settings.write_text('mode = "open"\n')
     try:
         with working(ctx, boss, script(call("shell.exec", cmd=f"{words} 2>&1"), say("x"))) as client:
-            (one,) = results(client.until("done", status="ok"))
+            *_, one = results(client.until("done", status="ok"))
     finally:
         settings.unlink()
     assert '"status":"ok"' in one["output"]

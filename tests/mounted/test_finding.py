@@ -70,7 +70,7 @@ def test_an_agent_finds_what_it_may_run_and_nothing_else(ctx: Ctx) -> None:
         assert "List the entries of one directory" in said
         said = shell(ctx, path, words(ctx, "find", "read", "file") + "; command -v ctx")
         assert "tool/fs.list" in said
-        assert "fs.read" not in said.replace("Prefer fs.read", "")
+        assert "fs.read" not in said
         assert said.endswith(f"{ctx.root}/bin/ctx\n")
         denied = shell(ctx, path, "CTX_OUTPUT=text $CTX_ROOT/tool/fs.read --path README.md; echo $?")
         assert denied.endswith("13\n")

@@ -9,28 +9,16 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bench import code
 from tests.mounted.ctx_mount import Ctx, mounted
-from tests.mounted.mcp_clients import PUBLISHED, from_npm
+from tests.mounted.mcp_published_servers import OF_NPM, OF_PYPI, add, npm_packages, page
 
-NPM = "@modelcontextprotocol/server-"
-VERSION = "2026.8.31"
-OF_NPM = {
-    "everything": "everything",
-    "files": "filesystem",
-    "memory": "memory",
-    "thinking": "sequential-thinking",
-}
-OF_PYPI = ("git", "time", "fetch")
 WITH_A_TASK = {"everything.simulate-research-query"}  # its calls are tasks
 
 # Tools in an order that works, each with its input and a part of what it says; WORK is a folder of the test.
@@ -121,32 +109,10 @@ CALLS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.fixture(scope="module")
 def place(python: Path) -> Iterator[Ctx]:
-    packages = from_npm("published", *(f"{NPM}{name}@{VERSION}" for name in OF_NPM.values()))
+    npm_packages()
     with mounted(python) as ctx:
-        git = ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.com"]
-        repository = ctx.work / "repo"
-        subprocess.run(["git", "init", "-q", "-b", "main", repository], check=True)
-        (repository / "file").write_text("one\n")
-        (ctx.work / "sound.wav").write_bytes(b"RIFF$\0\0\0WAVE")
-        subprocess.run([*git, "-C", repository, "add", "."], check=True)
-        subprocess.run([*git, "-C", repository, "commit", "-qm", "first"], check=True)
-        (repository / "file").write_text("one\ntwo\n")
-        for key, value in (("user.name", "ann"), ("user.email", "ann@example.com")):
-            subprocess.run(["git", "-C", repository, "config", key, value], check=True)
-        for name, of in OF_NPM.items():
-            words = [str(ctx.work)] if of == "filesystem" else []
-            kept = [f"--env=MEMORY_FILE_PATH={ctx.work}/memory.json"] if of == "memory" else []
-            program = str(packages / f"node_modules/{NPM}{of}/dist/index.js")
-            ctx.ctx("mcp", "add", name, *kept, "--", "node", program, *words)
-        for name in OF_PYPI:
-            words = ["--allow-private-ips"] if name == "fetch" else []
-            ctx.ctx("mcp", "add", name, "--", str(PUBLISHED / f"bin/mcp-server-{name}"), *words)
+        add(ctx)
         yield ctx
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 def media(place: Ctx, name: str, **input: object) -> list[dict[str, Any]]:
@@ -166,13 +132,8 @@ def leftovers() -> Iterator[set[Path]]:
 
 @pytest.fixture(scope="module")
 def web(place: Ctx) -> Iterator[str]:
-    """The address of a page."""
-    (place.work / "page.html").write_text("<html><body><h1>Hello, stranger</h1></body></html>")
-    handler = partial(QuietHandler, directory=str(place.work))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with page(place) as address:
+        yield address
 
 
 def test_every_tool_answers(place: Ctx, web: str, leftovers: set[Path]) -> None:
@@ -199,3 +160,14 @@ def test_what_a_tool_links_to_can_be_read(place: Ctx, leftovers: set[Path]) -> N
     (file,) = media(place, "everything.read_resource", uri=link["url"])
     leftovers.add(Path(file["url"]))
     assert gzip.decompress(Path(file["url"]).read_bytes()) == b"hi"
+
+
+def test_a_shell_costs_a_twentieth_of_the_definitions(place: Ctx, web: str) -> None:
+    # issue 16: "<= 5 % of the definitions, and a task over 1,000 lines of results passes <= 2 % of them";
+    # docs/code-mode.md has this table
+    code.prepare(place)
+    figures = code.measured(place, web)
+    assert figures.tools > 50
+    assert figures.shell_definitions <= 0.05 * figures.definitions, code.table(figures)
+    log = figures.tasks[0]
+    assert log.shell.results <= 0.02 * log.one_by_one.results, code.table(figures)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import trio
 
 from cortexfs.agents.loop import Agents
+from cortexfs.agents.nested import Nested
 from cortexfs.agents.ports import AgentSkill
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files, FormerContext, Summary
@@ -96,6 +97,7 @@ class Played:
         **extra: str,
     ) -> None:
         self.begun = Begun()
+        self.nested = Nested()
         self.agent = AGENT
         self.ran = 0
         self.grown = 0
@@ -104,6 +106,12 @@ class Played:
 
     async def home(self, uid: int) -> str:
         return "/home/alice"
+
+    async def ended(self, token: str) -> None:
+        pass
+
+    def scratch(self, uid: int, name: str) -> str:
+        return f"/kept/scratch/{uid}/{name}"
 
     async def hold(self, identity: hostcalls.Identity) -> None:
         pass

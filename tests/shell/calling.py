@@ -20,7 +20,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
 from cortexfs.models.drivers import Drivers
 from cortexfs.peers import safe_sockets
-from cortexfs.peers.caller import nobody
+from cortexfs.peers.caller import Caller, nobody
 from cortexfs.peers.guests import Arrivals
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool import pool as hosts
@@ -115,7 +115,8 @@ class World:
         drivers = Drivers(lambda key: None, control)
         chosen, root = drivers.chosen, "/the/root"
         found, admit = self.object_of, lambda *_: None
-        tree = ExecTree(root, found, no_command, chosen, admit, unchanged, not_renewed, none_allowed)
+        ports = (admit, unchanged, not_renewed, none_allowed, lambda token: None, NoScripts())
+        tree = ExecTree(root, found, no_command, chosen, *ports)
         self.arrivals = Arrivals()
         self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)
         self.listener = listener
@@ -167,6 +168,14 @@ class World:
         """Until nobody is connected: those who came before this call were accepted before it."""
         await self.call(0)
         await awaited(lambda: self.exec._guests._total == 0)
+
+
+class NoScripts:
+    async def begin(self, *asked: object) -> Any:
+        raise AssertionError("nobody here has a script")
+
+    def inside(self, object_: Object, caller: Caller) -> Caller:
+        return caller
 
 
 async def none_allowed(identity: hostcalls.Identity) -> bytes:

@@ -89,12 +89,22 @@ def _record(
     value_formats.model_name(f"{model}\n")
     preset = defaults.PRESETS[options.preset]
     tools = preset.tools if options.tools is None else _tools(options.tools, root)
+    shell = [*preset.shell, *_tools(options.allow, root)]
+    if preset.shell:
+        tools = [*dict.fromkeys((defaults.SHELL, *tools))]
+    elif shell and defaults.SHELL not in tools:
+        raise Fault(
+            "EINVAL", f"--allow is for tools that it runs in a shell; give it --tools {defaults.SHELL}"
+        )
     if not options.anyway:
-        _check_there(root, model, tools, own)
-    texts = defaults.controls(name, model, tools, labels)
-    if root is not None and (line := servers.network_line(root, tools, defaults.type_of(name, labels))):
+        _check_there(root, model, (*tools, *shell), own)
+    texts = defaults.controls(name, model, tools, labels, shell)
+    label = defaults.type_of(name, labels)
+    if root is not None and (line := servers.network_line(root, [*tools, *shell], label)):
         texts["policy"] += line
     texts |= {"approval": options.approval, "system.md": preset.system}
+    if preset.env:
+        texts["env"] = f"{defaults.CONTROLS['env']}\n{preset.env}"
     if options.skill:
         texts["skills"] = defaults.lines(options.skill)
         value_formats.skill_names(texts["skills"])

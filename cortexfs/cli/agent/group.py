@@ -9,6 +9,7 @@ from cortexfs.agents import defaults
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 
 _TOOLS = "a tool, several with commas between, or a pattern (default: those of the preset)"
+_ALLOW = "the same, for tools that it may run in its shell and is not offered one by one"
 _PRESET = "its tools and prompt: to read files, to work on them, or to talk (default: read)"
 _APPROVAL = "whether every call is asked about"
 VERBS = {
@@ -21,6 +22,7 @@ VERBS = {
             arg("--preset", None, _PRESET, choices=(*defaults.PRESETS,), default="read"),
             arg("--model", "MODEL", "provider/model, or an alias (default: main)", default=defaults.MODEL),
             arg("--tools", "TOOL", _TOOLS, action="append"),
+            arg("--allow", "TOOL", _ALLOW, action="append", default=[]),
             arg("--skill", "SKILL", "PLUGIN/SKILL, which it may read", action="append", default=[]),
             arg("--system", "FILE", "what it is told to be; - reads it"),
             arg("--description", "TEXT", "a sentence for listings", default=""),
@@ -30,6 +32,7 @@ VERBS = {
         ),
         (
             "ctx agent new coder --preset code --model openai/gpt-4o",
+            "ctx agent new coder --preset code --allow 'github.*'",
             "ctx agent new clerk --tools 'fs.*,text.word_count'",
             "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
             "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",

@@ -30,6 +30,8 @@ MAX_TOKEN = 4096
 def serve(options: argparse.Namespace) -> int:
     if options.token_file and not options.http:
         raise Fault("EINVAL", "--token-file is for --http; on standard input and output nobody else can ask")
+    if options.code and options.server:
+        raise Fault("EINVAL", "--server serves a server as it is, and --code three tools for all; choose one")
     where = address(options.http) if options.http else None
     given = _given(options.token_file) if options.http else None
     if where and not given and where[0] not in LOOPBACK:
@@ -51,6 +53,7 @@ def serve(options: argparse.Namespace) -> int:
 async def _serving(
     root: str, options: argparse.Namespace, where: tuple[str, int] | None, given: str | None
 ) -> None:
+    from cortexfs.mcp.code import CodeTools
     from cortexfs.mcp.offer import McpOffer
     from cortexfs.mcp.server import Serving, over_stdio
 
@@ -63,7 +66,8 @@ async def _serving(
         from cortexfs.mcp.shelf import McpShelf
 
         offer = McpOffer(partial(objects.paths_of, root, "tool"), options.allow)
-        serving = Serving(offer, McpShelf(root, offer))
+        code = CodeTools(root, options.allow) if options.code else None
+        serving = Serving(offer, McpShelf(root, offer), code)
         if not options.allow:
             from cortexfs.cli.mcp.prompt_book import TemplateBook
             from cortexfs.mcp.prompting import Prompting
@@ -133,12 +137,16 @@ VERBS = {
             ROOT,
             arg("--allow", "GLOB", "offer tools of these names only", action="append", default=[]),
             arg("--server", "SERVER", "serve this added MCP server alone, as it is"),
+            flag(
+                "--code", "offer three tools for all: to find tools, describe them, and run scripts with them"
+            ),
             arg("--http", "[HOST:]PORT", _HTTP),
             arg("--token-file", "FILE", _TOKEN_FILE),
         ),
         (
             "ctx mcp serve                                    # what a client is to start, see docs/mcp.md",
             "ctx mcp serve --allow 'fs.*' --allow text.*      # these tools and no others",
+            "ctx mcp serve --code                             # find, describe and run, for all tools",
             "ctx mcp serve --http 8808                        # on 127.0.0.1, with a token that it prints",
             "ctx mcp serve --http 8808 --token-file ~/.mcp-token",
         ),

@@ -3,34 +3,22 @@
     ctx find read a file
     ctx find issues --json | jq -r '.[0].schema'
 
-Rules: tools that the caller may not run are not found. A word counts more in a name than in a description,
-and whole more than as a part; a tool with more of the words comes first. A mount may have ten thousand tools:
-text is searched as a whole, and only the lines that promise most are taken apart.
+Rules: tools that the caller may not run are not found. core/finding.py has the order.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Sequence
 from typing import Any
 
 from cortexfs.cli import mounts, objects, output
-from cortexfs.cli.objects import AllowedRow
 from cortexfs.cli.parser import JSON, Command, arg
 from cortexfs.core.errors import EXIT_OK, Fault
-
-BEST = 10  # of a mount with very many; who wants others says other words
-LOOKED_AT = 300  # lines that are taken apart
-MAX_WORDS = 32
-_WORD = re.compile(r"[^\W_]+")
-# Points for a word: it is one of the name's, one begins with it, it is in the name; so in the description.
-IN_NAME, BEGINS_NAME, PART_OF_NAME, IN_TEXT, BEGINS_TEXT = 12, 8, 6, 3, 2
+from cortexfs.core.finding import AllowedRow, best, words_of
 
 
 def find(options: argparse.Namespace) -> int:
-    said = dict.fromkeys(map(_stem, _WORD.findall(" ".join(options.words).lower())))
-    words = ([word for word in said if len(word) > 2] or list(said))[:MAX_WORDS]
+    words = words_of(" ".join(options.words))
     if not words:
         raise Fault("EINVAL", "say what a tool is to do in a word or more, such as: ctx find read file")
     root = mounts.answering(options.root)
@@ -43,54 +31,6 @@ def find(options: argparse.Namespace) -> int:
         asked = " ".join(words)
         output.say(f"you may run no tool with a word like these: {asked}; see: ctx ls tool --allowed")
     return EXIT_OK
-
-
-def best(text: str, words: Sequence[str]) -> list[AllowedRow]:
-    """The rows of the tools that have to do with these words, best first."""
-    small = text.lower()
-    if len(small) != len(text):  # as some letters are two then
-        small = text.encode().lower().decode()
-    hits = _hits(small, words)
-    promising = sorted(hits, key=lambda start: (-hits[start], start))[:LOOKED_AT]
-    found = []
-    for start in promising:
-        row = AllowedRow(*text[start : text.index("\n", start)].split("\t"))
-        points = [_points(word, row) for word in words]
-        found.append((-sum(map(bool, points)), -sum(points), row))
-    return [row for number, _, row in sorted(found) if number][:BEST]
-
-
-def _hits(small: str, words: Sequence[str]) -> dict[int, int]:
-    """Where the lines with a word begin, and how much they promise: words, and then those in names."""
-    found: dict[int, int] = {}
-    for word in words:
-        at = small.find(word)
-        while at >= 0:
-            start, name_end = small.rfind("\n", 0, at) + 1, small.find("\t", at)
-            in_name = small.find("\t", start) == name_end
-            found[start] = found.get(start, 0) + MAX_WORDS + in_name
-            at = small.find(word, small.find("\n", at))
-    return found
-
-
-def _points(word: str, row: AllowedRow) -> int:
-    name = objects.bare(row.object).lower()
-    parts = _WORD.findall(name)
-    if word in parts:
-        return IN_NAME
-    if any(part.startswith(word) for part in parts):
-        return BEGINS_NAME
-    if word in name:
-        return PART_OF_NAME
-    said = _WORD.findall(row.description.lower())
-    if word in said:
-        return IN_TEXT
-    return BEGINS_TEXT if any(one.startswith(word) for one in said) else 0
-
-
-def _stem(word: str) -> str:
-    """A word of the question without the ending of its plural, as others begin with that as well."""
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
 def _whole(root: str, row: AllowedRow) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from cortexfs.cli import mounts, objects, output
 from cortexfs.cli.parser import JSON, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.finding import AllowedRow
 from cortexfs.core.safe_text import within
 
 # As wide as the status words and `plugin:NAME@VERSION` usually are: rows are printed as they come.
@@ -42,7 +43,7 @@ def _allowed(root: str, options: argparse.Namespace) -> int:
         raise Fault("EINVAL", "--allowed is about tools; say: ctx ls tool --allowed")
     rows = [line.split("\t") for line in objects.allowed(root).splitlines()]
     if options.json:
-        named = [objects.AllowedRow(*row) for row in rows]
+        named = [AllowedRow(*row) for row in rows]
         output.emit([objects.ObjectRow(*row[:3], row.description)._asdict() for row in named])
     elif sys.stdout.isatty():
         output.table(("object", "description"), [(row[0], row[3]) for row in rows])

@@ -28,7 +28,7 @@ VEILED = SLOT  # the log, to everybody but its owner: how long it is and when it
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
 ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
-COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED = range(11, 16)  # in no listing
+COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED = range(11, 17)  # in no listing
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
@@ -51,9 +51,11 @@ FIXED = {
     OBJECTS: (ROOT, ".objects", stat.S_IFREG | 0o444),
     OWN: (ROOT, ".own", stat.S_IFREG | 0o444),  # what users say about providers of theirs goes to it
     TEXTS: (ROOT, ".texts", stat.S_IFREG | 0o444),
+    CONFINED: (ROOT, ".confined", stat.S_IFREG | 0o444),  # run, it is a shell for scripts of clients
     ALLOWED: (ROOT, ".allowed", stat.S_IFREG | 0o444),  # run, it tells the tools that its caller may run
 }
-UNLISTED = {FIXED[inode][1]: inode for inode in (COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED)}  # in the root
+_HIDDEN = (COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED)
+UNLISTED = {FIXED[inode][1]: inode for inode in _HIDDEN}  # in the root
 CLASS_FOLDERS = {MODEL: "model", AGENT: "agent", TOOL: "tool"}
 HOME_SLOTS = {"model": 1, "agent": 2, "tool": 3}
 HOME_CLASSES = {at: class_ for class_, at in HOME_SLOTS.items()}
@@ -70,7 +72,7 @@ class Keep(IntEnum):
 
 
 # Of what is always there, and not kept for good.
-ASKED = {**dict.fromkeys((STATUS, COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED), Keep.ENTRY), HOME: Keep.FOLDER}
+ASKED = {**dict.fromkeys((STATUS, *_HIDDEN), Keep.ENTRY), HOME: Keep.FOLDER}
 
 
 class Attributes(NamedTuple):

@@ -18,6 +18,7 @@ import errno
 import hashlib
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -32,6 +33,9 @@ MAX_KEY = 1 << 10
 MAX_VALUE = 64 << 10
 MAX_KEYS = 10_000
 MAX_TOTAL = 16 << 20
+SCRATCH = "scratch"  # the folder of scratch folders; no plugin is called so (core/names.py)
+SCRATCH_SECONDS = 7 * 86400  # since one was used last
+MAX_SWEPT = 1000
 _BUSY_SECONDS = 2.0  # another host of the same user writes, for some ms
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -73,6 +77,56 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
         where = f"{plugin.keeps}/{identity.uid}"
         told = f"{plugin.name} has no place for what it keeps: {where}: {error.strerror}"
         raise Fault("EACCES", told) from error
+
+
+def prepare_scratch(identity: Identity, beside: str) -> None:
+    """Make the scratch folder of an agent's session, at the same time, and remove those of its user that
+    nobody has used for long. The path of one is SCRATCH/UID/NAME below `beside`."""
+    if not identity.scratch:
+        return
+    above, name = os.path.split(identity.scratch)
+    try:
+        if above != f"{beside}/{SCRATCH}/{identity.uid}" or name in ("", ".", ".."):
+            raise PermissionError(errno.EPERM, "that is no place for it")
+        with contextlib.suppress(FileExistsError):  # a user's daemon has no other use for it
+            os.mkdir(beside, 0o711)
+        with held(beside, _FOLDER) as kept:
+            _made(SCRATCH, 0o711, kept)
+            with held(SCRATCH, _FOLDER, kept) as place:
+                _made(str(identity.uid), 0o711, place)
+                with held(str(identity.uid), _FOLDER, place) as own:
+                    _made(name, 0o700, own, identity)
+                    _sweep(own, name)
+    except OSError as error:
+        told = f"an agent has no scratch folder: {identity.scratch}: {error.strerror}"
+        raise Fault("EACCES", told) from error
+
+
+def _made(name: str, mode: int, above: int, whose: Identity | None = None) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=above)
+        os.chmod(name, mode, dir_fd=above)  # whatever the umask is
+    if whose is not None:
+        with held(name, _FOLDER, above) as made:
+            if os.geteuid() == 0:
+                os.fchown(made, whose.uid, whose.gid)
+            os.utime(made)
+
+
+def _sweep(above: int, used: str) -> None:
+    """Only root, or the user, can make anything in this folder; what is in those below it, no link of which
+    is followed (shutil.rmtree), may be anything."""
+    import shutil  # hosts begin without it
+
+    ended = time.time() - SCRATCH_SECONDS
+    for name in os.listdir(above)[:MAX_SWEPT]:
+        if name != used and os.stat(name, dir_fd=above, follow_symlinks=False).st_mtime < ended:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=above)
+
+
+def scratch_view(identity: Identity) -> tuple[tuple[str, str], ...]:
+    """Returns the paths that a confined host with a scratch folder may open besides."""
+    return ((os.path.realpath(identity.scratch), "rwx"),) if identity.scratch else ()
 
 
 def database(path: str, table: str) -> sqlite3.Connection:

@@ -92,7 +92,8 @@ class Confinement:
         if identity.view is not None:
             own: View = ((plugin.path, "rx"),) if plugin.path else ()
             shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
-            self._shown = (*shown, *kept)  # which caps close, as it is beside the daemon's own files
+            # Which caps close, as they are beside the daemon's own files.
+            self._shown = (*shown, *kept, *plugin_state.scratch_view(identity))
             views.append(self._shown)
         if not self._ground.sealed:  # the filter refuses the calls instead
             return

@@ -10,6 +10,7 @@ import trio
 
 from cortexfs.agents import place
 from cortexfs.agents.loop import Agents
+from cortexfs.agents.permissions import setup_of
 from cortexfs.agents.view import allowed, caps, view
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Observer, ToolCall, ToolResult
@@ -151,13 +152,16 @@ def test_in_a_home_directory_its_model_knows_what_is_closed(cwd: str, told: bool
 
 def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:
     # docs/agents.md: "`HOME` of its tools says it, where `.gitconfig` is shown"; git ends where it is refused
-    def home(table: str) -> str | None:
-        shown = view(table, "/srv", root="/ctx", home="/home/alice", writable=False)
-        return place.environment(shown, "/ctx", "/home/alice").get("HOME")
+    setup = setup_of(Played(Model(), unused), AGENT)
 
-    assert home("") == home("/home\t/home\tro\t-\n") == "/home/alice"
+    def home(table: str, home: str = "/home/alice") -> bytes | None:
+        shown = view(table, "/srv", root="/ctx", home="/home/alice", writable=False)
+        identity = Identity(1000, 1000, (), view=shown)
+        return place.environment(setup, identity, "/ctx", home).get(b"HOME")
+
+    assert home("") == home("/home\t/home\tro\t-\n") == b"/home/alice"
     assert home(TABLE) is None
-    assert "HOME" not in place.environment((), "/ctx", "")
+    assert home("", "") is None
 
 
 def test_what_is_closed_to_an_agent_is_closed_to_whom_it_starts() -> None:

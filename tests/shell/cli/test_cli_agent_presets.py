@@ -42,8 +42,17 @@ def test_a_preset_has_tools_and_a_prompt_for_its_work(root: Path, state: Path) -
         assert new(name, "--preset", name) == 0
     tools = {name: set(made(state, name).extra["tools"].split()) for name in ("read", "code", "chat")}
     assert (tools["read"], tools["chat"]) == (set(defaults.BASE_TOOLS), set())
-    assert tools["code"] - tools["read"] == {"fs.write", "fs.replace", "shell.exec"}
+    # issue 16: "its model is offered shell.exec alone (and what is named besides)"; abi.md 7.7
+    assert tools["code"] == {"shell.exec"}
+    allowed = {line.split()[2] for line in made(state, "code").extra["policy"].splitlines()}
+    wanted = (*defaults.BASE_TOOLS, "fs.write", "fs.replace", "shell.exec")
+    assert allowed == {"model:main", *(f"tool:{name}" for name in wanted)}
+    assert made(state, "code").extra["env"] == "CTX_AGENT_STEPS=64\nCTX_OUTPUT=text\n"
     assert len({made(state, name).extra["system.md"] for name in tools}) == 3
     assert {made(state, name).extra["approval"] for name in tools} == {"auto"}
     assert new("own", "--preset", "code", "--tools", "fs.read") == 0
-    assert made(state, "own").extra["tools"] == "fs.read\n"
+    assert made(state, "own").extra["tools"] == "shell.exec\nfs.read\n"
+    assert new("allowed", "--preset", "code", "--allow", "text.word_count") == 0
+    assert made(state, "allowed").extra["tools"] == "shell.exec\n"
+    assert "allow allowed_t tool:text.word_count execute" in made(state, "allowed").extra["policy"]
+    assert new("shut", "--allow", "fs.read") == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cortexfs.cli.shell.find import BEST, LOOKED_AT, best
+from cortexfs.core.finding import BEST, LOOKED_AT, best
 
 
 def line(name: str, sentence: str = "", rest: str = "") -> str:

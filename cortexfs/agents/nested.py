@@ -1,0 +1,280 @@
+"""The calls of tools that programs make which an agent's call has started: its nested calls.
+
+    async with host(world, tool, call, identity, ports) as identity: ...    while the agent's call goes on
+    calls = world.nested.of(token)                      whose, by the host that a caller is in; None: nobody's
+    one = calls.begin(tool, dry, depth)                 a hook of its run (run/hooked_tool_run.py)
+
+Rules: a nested call is decided as one that the model makes, with the input that its tool gets: by plugins,
+policy and people, who are asked in the agent's session. It is said there, below the call that made it; of its
+input and output as much as a reader needs. None of it is told to the model. A host has such a call alone, so
+that the kernel tells whose a nested call is. Of what a call has left behind when it ends, nothing is heard.
+This file must never know sockets, runners, or how a host is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from cortexfs.agents.calls import MAX_INPUT, MeantCall, Standing
+from cortexfs.agents.permissions import delegates
+from cortexfs.agents.ports import AgentPorts, HookedCall, HookedOutput
+from cortexfs.agents.toolbox import meant
+from cortexfs.agents.window import wording
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Frame, Observer, ToolCall, ToolResult
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.policy.decision import Decision
+from cortexfs.core.registry import Object
+
+MAX_CALLS = 1000  # of one call: each is some lines of its session's log
+MAX_TOLD = 4 << 10  # bytes of an input or output in that log
+RUNS_PROGRAMS = "run_process"
+USER = "its user"
+
+
+class NestedPorts(NamedTuple):
+    """The run of an agent, as its nested calls need it."""
+
+    # Decides, and says so; with how deep the caller is nested below the agent.
+    decide: Callable[[ToolCall, Object, MeantCall, int], Awaitable[Decision]]
+    approved: Callable[[ToolCall, Object, Decision], Awaitable[Any]]  # the input, or None
+    standing: Standing
+    named: Callable[[str], str]  # a new name of a call, below one
+    say: Callable[..., Awaitable[None]]
+    session: tuple[str, ...]  # words that name it
+
+
+def runs_programs(tool: Object) -> bool:
+    """Returns True if it is a built-in tool that does. Of a plugin's, hosts have a state to keep."""
+    kinds = {effect.kind for effect in tool.capabilities.effects}
+    return tool.origin == "builtin" and RUNS_PROGRAMS in kinds
+
+
+@asynccontextmanager
+async def host(
+    world: AgentPorts, tool: Object, call: str, identity: Identity, ports: NestedPorts
+) -> AsyncIterator[Identity]:
+    """The identity of the host for a call of an agent's. One that runs programs is alone in it, has the
+    scratch folder of the session, and may have nested calls for as long as it goes on."""
+    if not runs_programs(tool):
+        yield identity
+        return
+    folder = hashlib.sha256("\0".join(ports.session).encode()).hexdigest()[:32]
+    calls = NestedCalls(world, call, ports)
+    try:
+        yield replace(identity, call=calls.token, scratch=world.scratch(identity.uid, folder))
+    finally:
+        calls.close()
+        await calls.end()
+
+
+class Nested:
+    """The calls that may have nested ones now, by the token of their host."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, NestedCalls] = {}
+        self._number = 0
+
+    def of(self, token: str) -> NestedCalls | None:
+        return self._open.get(token)
+
+    def add(self, calls: NestedCalls) -> str:
+        self._number += 1
+        token = str(self._number)
+        self._open[token] = calls
+        return token
+
+    def remove(self, token: str) -> None:
+        self._open.pop(token, None)
+
+
+class NestedCalls:
+    """Those of one call."""
+
+    def __init__(self, world: AgentPorts, call: str, ports: NestedPorts) -> None:
+        self.world = world
+        self.token = world.nested.add(self)
+        self.call = call
+        self.ports = ports
+        self._made: list[NestedCall] = []
+        self._number = 0
+        self._saying = trio.Lock()
+        self._is_over = False
+
+    def begin(self, tool: Object, dry: bool, depth: int) -> NestedCall:
+        """Raises a Fault where no more may be made."""
+        if self._number >= MAX_CALLS:
+            raise Fault("EMFILE", f"one call of an agent runs at most {MAX_CALLS} tools; make another call")
+        self.ports.standing.check(is_nested=True)
+        self._number += 1
+        one = NestedCall(self, tool, dry, depth)
+        self._made.append(one)
+        return one
+
+    async def say(self, *said: Frame) -> None:
+        async with self._saying:
+            if not self._is_over:
+                await self.ports.say(*said)
+
+    async def tell(self, one: NestedCall) -> None:
+        """Say how it ended."""
+        if one in self._made:
+            self._made.remove(one)
+            if one.is_said:
+                await self.say(one.result())
+
+    def close(self) -> None:
+        """No more are made."""
+        self._is_over = True
+        self.world.nested.remove(self.token)
+
+    async def end(self) -> None:
+        """Say of those that go on that they have ended, and end the host."""
+        left = [one.result() for one in self._made if one.is_said]
+        async with self._saying:
+            await self.ports.say(*left)
+        await self.world.ended(self.token)
+
+
+class NestedCall:
+    """One of them, from its input to its end. `hooked` are the plugins that are asked about it as well."""
+
+    def __init__(self, calls: NestedCalls, tool: Object, dry: bool, depth: int) -> None:
+        self._calls = calls
+        self._tool = tool
+        self.hooked: HookedCall | None = None
+        self._about = dry, depth
+        self._name = calls.ports.named(calls.call)
+        self._below = NestedCalls(calls.world, self._name, calls.ports) if runs_programs(tool) else None
+        self._ending: tuple[str, Fault | None] = ("", Fault("ECANCELED", "the call that made it has ended"))
+        self._changed_by = ""
+        self.delegates = delegates(tool)
+        self.is_said = False
+        self.is_begun = False
+
+    @property
+    def changed_by(self) -> str:
+        return self._changed_by or (self.hooked.changed_by if self.hooked else "")
+
+    @property
+    def holds(self) -> bool:
+        return self.hooked is not None and self.hooked.holds
+
+    @property
+    def listens(self) -> bool:
+        return True
+
+    def hold(self, size: int) -> None:
+        if self.hooked:
+            self.hooked.hold(size)
+
+    def let_go(self) -> None:
+        if self.hooked:
+            self.hooked.let_go()
+
+    def too_large(self) -> None:
+        if self.hooked:
+            self.hooked.too_large()
+
+    async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
+        """Returns the input with which it runs; raises a Fault where it does not."""
+        if input_ is None or len(msgspec.json.encode(input_)) > MAX_INPUT:
+            raise Fault("EMSGSIZE", f"an agent's call has an input of at most {MAX_INPUT >> 10} KiB")
+        self.is_said = True
+        await self._calls.say(replace(self._call(_told(input_)), parent=self._calls.call))
+        try:
+            return await self._allowed(input_)
+        except Fault as refused:
+            self._ending = "", refused
+            await self._calls.tell(self)
+            raise
+
+    async def _allowed(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
+        ports, tool = self._calls.ports, self._tool
+        input_, notes = await self._asked(input_)
+        decision = await self._decided(input_)
+        if decision.confirm and not ports.standing.always(tool):
+            verdict = await ports.approved(self._call(input_), tool, decision)
+            if verdict is None:
+                raise self._denied("the user did not allow it")
+            now = self._calls.world.find(*tool.key)
+            if now is None or meant(now) != meant(tool):
+                raise self._denied("the tool has changed since its user was asked, or is gone")
+            if verdict is not input_:
+                input_, more = await self._asked(verdict)
+                notes, self._changed_by = [*notes, *more], USER
+            await self._decided(input_)
+        ports.standing.count(denied=False)
+        return input_, notes
+
+    async def _asked(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
+        return await self.hooked.before(input_) if self.hooked else (input_, [])
+
+    async def _decided(self, input_: dict[str, Any]) -> Decision:
+        dry, depth = self._about
+        wanted = MeantCall(input_, dry=dry, tried=True)  # a dry run that has to come first the host asks for
+        decision = await self._calls.ports.decide(self._call(input_), self._tool, wanted, depth)
+        if not decision.allowed:
+            raise self._denied(f"{decision.reason} ({decision.rule})")
+        return decision
+
+    def _denied(self, reason: str) -> Fault:
+        self._calls.ports.standing.count(denied=True)
+        return Fault("EACCES", reason)
+
+    def begin(self, input_: dict[str, Any]) -> None:
+        self.is_begun = True
+        if self.hooked:
+            self.hooked.begin(input_)
+
+    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput:
+        assert self.hooked
+        said = await self.hooked.after(output, fault, missing)
+        self._ending = said.output, said.refused or fault
+        return said
+
+    def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
+        if self.hooked:
+            self.hooked.end(output, fault)
+        self._ending = output, fault
+
+    def result(self) -> ToolResult:
+        output, fault = self._ending
+        shown = wording.bounded(output, MAX_TOLD)
+        if fault is not None:
+            words = wording.denied if fault.code == "EACCES" and not self.is_begun else None
+            said = words(fault.message) if words else wording.failed(fault.code, fault.message)
+            shown = f"{said}\n{shown}".rstrip()
+        return ToolResult(call=self._name, name=self._tool.name, output=shown, is_error=fault is not None)
+
+    @property
+    def token(self) -> str:
+        """That of the host that it has alone; empty where it has none."""
+        return self._below.token if self._below else ""
+
+    async def told(self) -> None:
+        """Say how it ended."""
+        if self._below:
+            self._below.close()
+            await self._below.end()
+        await self._calls.tell(self)
+
+    def close(self) -> None:
+        if self._below:
+            self._below.close()
+
+    def _call(self, input_: Any) -> ToolCall:
+        return ToolCall(call=self._name, name=self._tool.name, input=input_)
+
+
+def _told(input_: dict[str, Any]) -> Any:
+    """Returns the input as the log has it."""
+    text = msgspec.json.encode(input_).decode()
+    return input_ if len(text) <= MAX_TOLD else wording.bounded(text, MAX_TOLD)

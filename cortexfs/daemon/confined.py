@@ -1,0 +1,96 @@
+"""The scripts that `ctx mcp serve --code` runs for a client: shell.exec, as less than the person who asks.
+
+    shell, caller, environment = await scripts.begin(caller, patterns, environment)      of a connection
+    caller = scripts.inside(object_, caller)           of what such a script runs; EACCES where it may not
+
+Rules: a script sees what an agent without a mount table sees, the working directory to be read; it writes
+into a scratch folder of its user's alone, and has no network. So it is with the built-in tools that it runs,
+and with models and agents. A tool of a plugin is its user's own, as with plain `serve`: somebody has added
+it to do one thing, and --allow can leave it out. For what runs under a label already, or is confined, nothing
+is added: its tools stay as confined as it is.
+This file must never know sockets or clients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from msgspec.structs import replace
+
+from cortexfs.agents.place import PATH
+from cortexfs.agents.ports import AgentPorts
+from cortexfs.agents.view import caps, home_of, view, within
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.names import CLASSES
+from cortexfs.core.registry import Object
+from cortexfs.peers.caller import Caller
+
+SHELL = "shell.exec"
+FOLDER = "scripts"  # the scratch folder of a user's scripts
+MAX_PATTERNS = 100
+
+
+class Scripts:
+    def __init__(self, world: AgentPorts, find: Callable[[str, str], Object | None]) -> None:
+        self._world = world
+        self._find = find
+
+    async def begin(
+        self, caller: Caller, patterns: Sequence[bytes], environment: dict[bytes, bytes]
+    ) -> tuple[Object, Caller, dict[bytes, bytes]]:
+        """The shell, and as whom and with what it is to run; with patterns it runs no tools but those."""
+        shell = self._find("tool", SHELL)
+        if shell is None:
+            raise Fault("EHOSTDOWN", f"there is no tool {SHELL}, so no script can run")
+        own = caller.identity
+        if own.is_elsewhere:
+            raise Fault("EACCES", "scripts do not run for callers in containers; call it from outside")
+        if len(patterns) > MAX_PATTERNS:
+            raise Fault("E2BIG", f"a script has at most {MAX_PATTERNS} patterns of tools")
+        allowed = tuple(os.fsdecode(pattern) for pattern in patterns)
+        cwd = "/" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
+        home = home_of(await self._world.home(own.uid))
+        shown = view("", cwd, root=self._world.root, home=home, writable=False)
+        is_first = not own.label and own.view is None and own.script is None
+        identity = replace(
+            own,
+            capabilities=0,
+            view=shown if own.view is None else within(shown, own.view),
+            caps=tuple(dict.fromkeys((*own.caps, *self._world.caps, *caps("", home)))),
+            network=False,
+            script=allowed if is_first else own.script,
+            scratch=own.scratch or self._world.scratch(own.uid, FOLDER),
+        )
+        more = {b"TMPDIR": identity.scratch, b"CTX_ROOT": self._world.root, b"CTX_OUTPUT": "text"}
+        path = f"{PATH}:{self._world.root}/bin"
+        variables = {b"PATH": path, **more}
+        said = environment | {name: os.fsencode(value) for name, value in variables.items()}
+        return shell, caller._replace(identity=identity), said
+
+    def inside(self, object_: Object, caller: Caller) -> Caller:
+        patterns, identity = caller.identity.script, caller.identity
+        if patterns is None:
+            return caller
+        if object_.class_ not in CLASSES:
+            raise Fault("EACCES", "commands are for people; a script has tools")
+        if object_.class_ == "agent" and patterns:
+            raise Fault("EACCES", f"an agent has tools of its own, and this script may run {patterns} alone")
+        if object_.class_ == "tool" and not is_allowed(object_.name, patterns):
+            raise Fault("EACCES", f"{object_.name} is none of the tools that this script may run: {patterns}")
+        if identity.label or object_.class_ != "tool" or object_.origin == "builtin":
+            return caller
+        free = replace(identity, view=None, caps=(), network=True, script=None, scratch="")
+        return caller._replace(identity=free)
+
+
+def is_allowed(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def allowed_to(identity: Identity, tools: Sequence[Object]) -> list[Object]:
+    """Returns those of these tools that a script may run; all of them to who runs in none."""
+    patterns = identity.script or ()
+    return [tool for tool in tools if is_allowed(tool.name, patterns)]

@@ -1,0 +1,145 @@
+"""The three tools of `ctx mcp serve --code`, in place of all that a mount has: find, describe and run.
+
+    code = CodeTools(root, patterns)
+    code.tools                                  their definitions
+    result = await code.call(name, arguments, progress)
+
+Rules: a client is told of a tool when it asks for it, and of a result what its script prints. The daemon says
+which tools there are for whoever serves, runs scripts confined (daemon/confined.py), and holds them to the
+same patterns: nothing here is a limit. A name that a client says is looked up, and is never made a path.
+This file must never know transports or sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from textwrap import shorten
+from typing import Any
+
+import msgspec
+from mcp import MCPError
+from mcp_types import INVALID_PARAMS, CallToolResult, Tool, ToolAnnotations
+
+from cortexfs.client.results import Failed
+from cortexfs.core import finding, frames
+from cortexfs.core.finding import AllowedRow
+from cortexfs.core.frames import AnyFrame
+from cortexfs.mcp.results import McpResult
+from cortexfs.mcp.running import printed, run
+
+RUNNER = "bin/cortexfs-object-runner"  # below the root, as the two that it runs
+ALLOWED, CONFINED = ".allowed", ".confined"
+FOUND = 6  # tools for some words: a model reads all of them
+BRIEF = 100  # characters of a sentence, where a model chooses among tools
+STATUSES = "\nexit status: "  # of any tool, in its --help
+MAX_DESCRIBED = 20  # at a time: each is a call
+
+_TEXT = {"type": "string"}
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+TOOLS = (
+    Tool(
+        name="find",
+        description="Find tools by words that say what they do. Prints the best names, with a sentence.",
+        input_schema={"type": "object", "properties": {"words": _TEXT}, "required": ["words"]},
+        annotations=_READS,
+    ),
+    Tool(
+        name="describe",
+        description="Print the arguments and effects of tools, by their names.",
+        input_schema={
+            "type": "object",
+            "properties": {"names": {"type": "array", "items": _TEXT, "maxItems": MAX_DESCRIBED}},
+            "required": ["names"],
+        },
+        annotations=_READS,
+    ),
+    Tool(
+        name="run",
+        description=(
+            "Run a script with /bin/sh. Each tool is a program: $CTX_ROOT/tool/NAME --key value, or with JSON"
+            " as its one argument or on standard input; it prints text. Pipe and loop, and print only what"
+            " you need: you see what the script prints. Files for later go in $TMPDIR; there is no network."
+        ),
+        input_schema={
+            "type": "object",
+            "properties": {"script": _TEXT, "timeout_secs": {"type": "number"}},
+            "required": ["script"],
+        },
+        annotations=ToolAnnotations(read_only_hint=False, open_world_hint=True),
+    ),
+)
+
+
+class CodeTools:
+    def __init__(self, root: str, patterns: Sequence[str] = ()) -> None:
+        self._root = root
+        self._patterns = patterns
+
+    async def call(
+        self, name: str, given: Mapping[str, Any], progress: Callable[[str], Awaitable[None]]
+    ) -> CallToolResult:
+        result = McpResult()
+        try:
+            match name, given:
+                case "find", {"words": str(words)}:
+                    result.add(frames.Delta(text=await self._found(words)))
+                case "describe", {"names": [*names]}:
+                    result.add(frames.Delta(text=await self._described(names[:MAX_DESCRIBED])))
+                case "run", {"script": str(script), **more}:
+                    await self._run({"cmd": script, **more}, result, progress)
+                case _:
+                    wanted = next((tool for tool in TOOLS if tool.name == name), None)
+                    if wanted is None:
+                        raise MCPError(
+                            INVALID_PARAMS, f"there is no tool {name!r}: there are find, describe, run"
+                        )
+                    why = f"{name} takes {msgspec.json.encode(wanted.input_schema).decode()}"
+                    raise Failed("EINVAL", why)
+        except Failed as failed:
+            result.fail(failed)
+        return result.whole()
+
+    async def _rows(self) -> str:
+        """The lines about the tools that may be run, of the names that are offered."""
+        text = await printed([f"{self._root}/{RUNNER}", f"{self._root}/{ALLOWED}"])
+        if not self._patterns:
+            return text
+        lines = text.splitlines(keepends=True)
+        return "".join(line for line in lines if self._is_offered(AllowedRow(*line.split("\t")).name))
+
+    def _is_offered(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    async def _found(self, words: str) -> str:
+        found = finding.best(await self._rows(), finding.words_of(words))[:FOUND]
+        lines = [f"{self._said(row)}: {shorten(row.sentence, BRIEF, placeholder='...')}" for row in found]
+        return "\n".join(lines) or "No tool has to do with these words; try others."
+
+    def _said(self, row: AllowedRow) -> str:
+        """The name; of one in a home, where it is."""
+        return row.name if row.object == f"tool/{row.name}" else f"$CTX_ROOT/{row.object}"
+
+    async def _described(self, names: Sequence[Any]) -> str:
+        rows = {row.name: row for row in finding.rows(await self._rows())}
+        told = []
+        for said in dict.fromkeys(map(str, names)):
+            if (row := rows.get(said.rpartition("/")[2])) is None:
+                told.append(f"There is no tool {said[:100]!r}; find has words for it.")
+            else:
+                said_of_it = await printed([f"{self._root}/{row.object}", "--help"])
+                told.append(said_of_it.partition(STATUSES)[0])
+        return "\n".join(told)
+
+    async def _run(
+        self, input_: Mapping[str, Any], result: McpResult, progress: Callable[[str], Awaitable[None]]
+    ) -> None:
+        async def hear(frame: AnyFrame) -> None:
+            if isinstance(frame, frames.Progress):
+                await progress(frame.message)
+            else:
+                result.add(frame)
+
+        words = [f"{self._root}/{CONFINED}", *self._patterns]
+        given = {key: input_[key] for key in ("cmd", "timeout_secs") if key in input_}
+        await run(f"{self._root}/{RUNNER}", msgspec.json.encode(given), hear, arguments=words)
