@@ -74,6 +74,17 @@ def test_an_import_keeps_the_secrets_that_an_archive_has_not(fresh: Ctx, tmp_pat
     assert (fresh.state / "secrets/work").read_text() == f"{KEY}\n"
 
 
+def test_an_import_follows_no_link_that_a_daemon_has_left(fresh: Ctx, tmp_path: Path) -> None:
+    filled(fresh)
+    fresh.ctx("state", "export", str(tmp_path / "archive"))
+    (tmp_path / "elsewhere").mkdir()
+    (fresh.state / "before-import").symlink_to(tmp_path / "elsewhere")
+    fresh.ctx("state", "import", str(tmp_path / "archive"), "--yes")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert (fresh.state / "before-import/state/agents").is_dir()
+    assert not (fresh.state / "before-import").is_symlink()
+
+
 def test_a_daemon_that_is_talked_with_is_exported_whole(fresh: Ctx, tmp_path: Path) -> None:
     def talk() -> None:
         for number in range(SAID):

@@ -56,24 +56,25 @@ def write(file: BinaryIO, where: Places, *, secrets: bool) -> int:
         said = msgspec.json.encode(head)
         packed.addfile(_member(HEAD, stat.S_IFREG | 0o600, len(said)), io.BytesIO(said))
         for top, base in (("state", where.state), ("config", where.config)):
-            for path in _found(base, secrets=secrets):
-                count += _add(packed, path, f"{top}/{path.relative_to(base)}")
+            for place, folder, name in _found(base, secrets=secrets):
+                count += _add(packed, folder, name, str(PurePosixPath(top, place, name)))
         packed.addfile(_member(END, stat.S_IFREG | 0o600, 0))
     return count
 
 
-def _found(base: Path, *, secrets: bool) -> Iterator[Path]:
-    """Yields what is below, folders before what is in them."""
-    for above, folders, names in os.walk(base):
-        place = Path(above).relative_to(base)
+def _found(base: Path, *, secrets: bool) -> Iterator[tuple[PurePosixPath, int, str]]:
+    """Yields what is below, folders before what is in them: where, a descriptor of that folder, and a name.
+    By descriptors, as a daemon that was taken over could put a link in the place of a folder."""
+    for above, folders, names, descriptor in os.fwalk(base):
+        place = PurePosixPath(os.path.relpath(above, base))
         folders[:] = [name for name in sorted(folders) if secrets or not is_secret(place / name)]
         if not place.parts:
             folders[:] = [name for name in folders if not stays(name)]
             names = [name for name in names if not stays(name)]
-        yield from (Path(above, name) for name in sorted([*folders, *names]))
+        yield from ((place, descriptor, name) for name in sorted([*folders, *names]))
 
 
-def is_secret(place: Path) -> bool:
+def is_secret(place: PurePosixPath) -> bool:
     """Returns True for the folders of keys: the daemon's, and those of users' own providers."""
     return place.parts == (SECRETS,) or (place.match(f"own/*/{SECRETS}") and len(place.parts) == 3)
 
@@ -83,24 +84,27 @@ def stays(name: str) -> bool:
     return name in LEFT_OUT or name.startswith((state_version.COPY, DRAFT))
 
 
-def _add(packed: tarfile.TarFile, path: Path, name: str) -> int:
+def _add(packed: tarfile.TarFile, folder: int, name: str, told: str) -> int:
     """Add a file, folder or link that is still there; returns 1 for a file."""
     with contextlib.suppress(FileNotFoundError):
-        seen = path.lstat()
+        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(seen.st_mode):
-            member = _member(name, seen.st_mode, 0, seen.st_mtime)
-            member.linkname = os.readlink(path)
+            member = _member(told, seen.st_mode, 0, seen.st_mtime)
+            member.linkname = os.readlink(name, dir_fd=folder)
             packed.addfile(member)
         elif stat.S_ISDIR(seen.st_mode):
-            packed.addfile(_member(name, seen.st_mode, 0, seen.st_mtime))
+            packed.addfile(_member(told, seen.st_mode, 0, seen.st_mtime))
         elif stat.S_ISREG(seen.st_mode):
-            with no_links.held(path, _FILE) as descriptor, open(descriptor, "rb", closefd=False) as data:
+            with (
+                no_links.held(name, _FILE, folder) as descriptor,
+                open(descriptor, "rb", closefd=False) as data,
+            ):
                 seen = os.fstat(descriptor)
                 if not stat.S_ISREG(seen.st_mode):
                     return 0
-                size = _whole(descriptor, seen.st_size) if path.name.endswith(LOG) else seen.st_size
-                packed.addfile(_member(name, seen.st_mode, size, seen.st_mtime), data)
-        return stat.S_ISREG(seen.st_mode)
+                size = _whole(descriptor, seen.st_size) if name.endswith(LOG) else seen.st_size
+                packed.addfile(_member(told, seen.st_mode, size, seen.st_mtime), data)
+        return int(stat.S_ISREG(seen.st_mode))
     return 0
 
 

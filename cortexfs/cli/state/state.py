@@ -93,11 +93,10 @@ def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
 
 def _put(found: Path, where: Places) -> None:
     """Have the new parts in the place of the old ones. A kill leaves all of both, in two folders."""
-    aside = where.state / ASIDE
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
     for top, base in (("state", where.state), ("config", where.config)):
         old = aside / top
-        old.mkdir(mode=0o700, parents=True)
+        old.mkdir(mode=0o700)
         for name in sorted(os.listdir(base)):
             if not archive.stays(name):
                 _move(base / name, old / name)
@@ -105,8 +104,13 @@ def _put(found: Path, where: Places) -> None:
             _move(found / top / name, base / name)
     for old in [aside / "state" / archive.SECRETS, *(aside / "state").glob(f"own/*/{archive.SECRETS}")]:
         to = where.state / old.relative_to(aside / "state")
-        if old.is_dir() and to.parent.is_dir() and not to.exists():
+        if old.is_dir() and not old.is_symlink() and to.parent.is_dir() and not to.exists():
             shutil.copytree(old, to, symlinks=True)
+    kept = where.state / ASIDE
+    if kept.is_symlink():  # which nobody has reason to put there
+        kept.unlink()
+    shutil.rmtree(kept, ignore_errors=True)
+    aside.rename(kept)
     os.sync()
 
 

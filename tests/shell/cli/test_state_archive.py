@@ -65,6 +65,17 @@ def test_an_archive_has_all_but_secrets_and_what_is_made_anew(where: Places) -> 
     }
 
 
+def test_a_link_in_the_place_of_a_folder_is_a_link_and_not_what_it_leads_to(
+    where: Places, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/private").write_text("private")
+    (where.state / "agents").symlink_to(tmp_path / "elsewhere")
+    found = names(packed(where))
+    assert "state/agents" in found
+    assert not [name for name in found if "private" in name]
+
+
 def test_secrets_are_in_it_where_they_were_asked_for(where: Places) -> None:
     more = names(packed(where, secrets=True)) - names(packed(where))
     assert more == {"state/secrets/work", "state/own/1000/secrets/mine"}
