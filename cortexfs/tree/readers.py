@@ -45,18 +45,19 @@ class _Turn:
             self._others.unpark()
 
 
-class _Requests:
+class KernelRequests:
     def __init__(self) -> None:
         self._look = select.poll()
         self._left = 0
 
     async def have_come(self, channel: int) -> None:
-        if self._left and self._look.poll(0):
-            self._left -= 1
-            return
+        """Returns when there is one. It is looked for at the last moment: whoever is killed takes the request
+        along, and to read where there is none would hold up the loop until the next."""
         self._look.register(channel, select.POLLIN)  # it is the same each time
-        await trio.lowlevel.wait_readable(channel)
-        self._left = AT_ONCE
+        while not (self._left and self._look.poll(0)):
+            await trio.lowlevel.wait_readable(channel)
+            self._left = AT_ONCE
+        self._left -= 1
 
 
 class _Readers:
@@ -98,7 +99,7 @@ _turn = _Turn()
 async def serve() -> None:
     """Answer the kernel until the mount has ended."""
     low = types.SimpleNamespace(**vars(trio.lowlevel))
-    low.wait_readable = _Requests().have_come
+    low.wait_readable = KernelRequests().have_come
     changed = types.SimpleNamespace(**vars(trio))
     changed.Lock, changed.open_nursery, changed.lowlevel = (lambda: _turn), _open_nursery, low
     vars(pyfuse3)["trio"] = changed
