@@ -71,6 +71,7 @@ from cortexfs.plugins.command_file import Commands
 from cortexfs.plugins.description_cache import Descriptions
 from cortexfs.plugins.enabled import Offers
 from cortexfs.plugins.texts import PluginTexts
+from cortexfs.pool.host import Host
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.pool.starter import Starter
@@ -164,7 +165,7 @@ class Daemon:
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.middleware = Middleware(self.pool, config.plugins.hook_failure)
         turns = Turns(self.middleware.hooks, self.middleware.events)
-        self.pool.started = self.middleware.events.started
+        self.pool.started = self._host_started
         self.catalog = Catalog(self.pool, Descriptions(config.state), further)
         self.offers = Offers(
             config, further, lambda folder: trio.from_thread.run(daemonstarts.signature, starter, folder)
@@ -275,6 +276,10 @@ class Daemon:
             self.logs.flush()
             daemonstarts.end(self.pool, self.root)
         return EXIT_OK
+
+    def _host_started(self, host: Host) -> None:
+        self.middleware.events.started(host)
+        self.watch.began(host)
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:

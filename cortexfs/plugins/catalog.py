@@ -26,7 +26,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
-from cortexfs.core.manifest.mcp_server import STARTING
+from cortexfs.core.manifest.mcp_server import PREFIX, STARTING
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.safe_text import one_line
 from cortexfs.models import debug
@@ -46,6 +46,7 @@ AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few
 MAX_TOOLS = 10_000
 MAX_DESCRIPTION = 16 << 10
 MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
+MAX_BESIDES = 100  # tools that a server has in one user's host alone
 MAX_WHY = 1000
 MAX_TOLD = 200  # of it, in an origin
 
@@ -67,6 +68,9 @@ class Catalog:
         # Of those that are followed: at each reload, all would wait for one that does not answer.
         self._failed: dict[hostcalls.Plugin, str] = {}
         self._serving: dict[str, hostcalls.Plugin] = {}
+        # By plugin, what describes it and what else its hosts of some users have.
+        self._marks: dict[hostcalls.Plugin, str] = {}
+        self._besides: dict[tuple[hostcalls.Plugin, int], tuple[Object, ...]] = {}
         self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
         self.commands: dict[str, Object] = {}  # of `cortex`, by name; no registry has them
@@ -109,6 +113,9 @@ class Catalog:
                     break
                 self.broken.setdefault(name, why)
         self._serving = serving
+        self._besides = {key: own for key, own in self._besides.items() if key[0] in serving.values()}
+        for own in self._besides.values():
+            objects |= {one.key: one for one in own if ("tool", one.name) not in objects}
         self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
         self._failed = {plugin: why for plugin, why in self._failed.items() if plugin in asked}
         if self._kept is not None:
@@ -215,10 +222,28 @@ class Catalog:
             raise Fault("EPROTO", f"its process {host.describe_end()}")
         known = self._known.get(plugin)
         self._failed.pop(plugin, None)
+        self._marks[plugin] = said.mark
         is_new = known is None or known[1] != said.descriptors
         if is_new:
             self._known[plugin] = (time.time(), said.descriptors)
         return said.mark, is_new
+
+    async def besides(self, host: Host, unlike: str) -> str:
+        """Wait until a server has other tools in a user's host than in this answer, and keep those that it
+        has for no one else. Returns the mark of the answer, and an empty one when the host has ended."""
+        plugin, uid = host.plugin, host.identity.uid
+        said = None
+        with contextlib.suppress(OSError, Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            said = await _asked(host, unlike or self._marks.get(plugin, ""))
+        known = {told.name for told in self._known.get(plugin, (0.0, []))[1]}
+        begin, origin = f"{plugin.name.removeprefix(PREFIX)}.", f"plugin:{plugin.name}@{plugin.version}"
+        told = said.descriptors if said else []
+        own = [one for one in told if one.name not in known and one.name.startswith(begin) and not one.fault]
+        made = (object_of(plugin, origin, time.time(), one) for one in own[:MAX_BESIDES])
+        self._besides[plugin, uid] = tuple(replace(one, home=uid) for one in made)
+        if not own:
+            del self._besides[plugin, uid]
+        return said.mark if said else ""
 
     def note(self, plugin: hostcalls.Plugin, why: str) -> None:
         """Why one that is followed still cannot be asked."""

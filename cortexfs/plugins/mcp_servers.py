@@ -22,7 +22,7 @@ from cortexfs.core import hostcalls, tomltext
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_login import McpLogin
-from cortexfs.core.manifest.mcp_server import KIND, McpServer, McpTarget
+from cortexfs.core.manifest.mcp_server import KIND, PREFIX, McpServer, McpTarget
 from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.state import believed, whole_files
@@ -32,7 +32,6 @@ from cortexfs.version import VERSION
 FOLDER = "mcp"
 SUFFIX = ".toml"
 LOGIN = "login"  # the end of the name of a secret
-PREFIX = "mcp:"  # of the plugin's name; no installed plugin can be called so
 MAX_FILE = 1 << 20
 PATH = "/usr/local/bin:/usr/bin:/bin"
 

@@ -1,7 +1,11 @@
 """The new tools of MCP servers, heard of while these are served.
 
 Main path: `Watch.run` keeps one call open to a host of each server, which is answered when the server lists
-other tools, and then has the daemon look again.
+other tools, and then has the daemon look again. A server that runs as somebody else for a user who calls it
+may have more tools there, since a call of that user's: these are heard of by `began`.
+
+Rules: the daemon looks again once in PAUSE_SECONDS for all that users' servers do, as users may make these do
+anything. Nobody's host is kept alive by being asked.
 
 This file must never know the protocol, or where servers are configured.
 """
@@ -15,8 +19,11 @@ import trio
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import KIND
-from cortexfs.plugins.catalog import Catalog
+from cortexfs.plugins.catalog import Catalog, describer
+from cortexfs.pool.host import Host
 
+PAUSE_SECONDS = 1.0
+LOOK_SECONDS = 0.5  # whether a host's first call is over, with whose umask its server is started
 RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by how often in a row a server could not be asked
 
 
@@ -29,11 +36,33 @@ class Watch:
         self._scopes: dict[hostcalls.Plugin, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         self._again = trio.Event()
+        self._besides = trio.Event()  # users have other tools
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as self._nursery:
             task_status.started()
-            await trio.sleep_forever()
+            while True:
+                await self._besides.wait()
+                self._besides = trio.Event()
+                await self._changed()
+                await trio.sleep(PAUSE_SECONDS)
+
+    def began(self, host: Host) -> None:
+        """A host has started."""
+        who = host.identity
+        is_own = not who.label and who.view is None and not who.is_elsewhere and who != describer()
+        if host.plugin.kind == KIND and is_own and self._nursery is not None:
+            self._nursery.start_soon(self._follow_besides, host)
+
+    async def _follow_besides(self, host: Host) -> None:
+        while host.calls and not host.exited.is_set():  # noqa: ASYNC110
+            await trio.sleep(LOOK_SECONDS)
+        mark = await self._catalog.besides(host, "")
+        while mark:
+            self._besides.set()
+            await trio.sleep(PAUSE_SECONDS)
+            mark = await self._catalog.besides(host, mark)
+        self._besides.set()
 
     def reconcile(self, plugins: Iterable[hostcalls.Plugin]) -> None:
         """Watch these, and no others."""

@@ -25,6 +25,7 @@ from cortexfs.agents import records
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import own_script
+from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
 from cortexfs.core.registry import OWN, Key, Object, Registry, own_key, plain, uid_of
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.places import Home
@@ -119,7 +120,7 @@ class OwnObjects:
         of_all = {key: one for key, one in registry.objects.items() if one.home is None}
         shown: dict[Key, Object] = {}
         for key, one in registry.objects.items():
-            if one.home is not None and one.class_ == "model":
+            if one.home is not None and (one.class_ == "model" or _is_given(one)):
                 self._tree.home(one.home, one.home, self._clock())
                 shown[key] = one
         shown |= {key: registry.objects.get(key, one) for key, one in self._own.items()}
@@ -216,6 +217,11 @@ class OwnObjects:
 
 def _class(folder: int) -> str:
     return places.HOME_CLASSES[places.slot(folder)]
+
+
+def _is_given(one: Object) -> bool:
+    """Returns True of a tool that an MCP server has for one user."""
+    return one.class_ == "tool" and one.plugin is not None and one.plugin.kind == MCP_SERVER
 
 
 def _beside(one: Object, of_all: Mapping[Key, Object]) -> Object:

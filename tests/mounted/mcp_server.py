@@ -125,6 +125,8 @@ def call(request: dict[str, Any]) -> dict[str, Any] | None:
         case "grow":
             grow()
             return text("grown")
+        case "grown":
+            return text("is there")
         case "vanish":
             TOOLS[:] = [one for one in TOOLS if one["name"] != "vanish"]
             send(method="notifications/tools/list_changed")

@@ -16,6 +16,7 @@ from cortexfs.agents.view import allowed, home_of, view
 from cortexfs.cli import mounts, objects, output
 from cortexfs.cli.daemons import places_at
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import PREFIX
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.core.policy import rules
 from cortexfs.core.policy.confirming import CallerKind
@@ -24,8 +25,7 @@ from cortexfs.core.policy.risk import effects_of
 from cortexfs.core.policy.rules import Rule
 from cortexfs.plugins.mcp_servers import PATH, Servers
 
-SERVER = "mcp:"  # begins the name of a server's plugin
-_ORIGIN = f"plugin:{SERVER}"
+_ORIGIN = f"plugin:{PREFIX}"
 _REACHING = frozenset({"run_process", "network_request", "delegate_work"})
 
 
@@ -44,7 +44,7 @@ def reason(root: str, pattern: str) -> str:
     """Returns the end of a sentence that no tool fits, where that is for a server that is not there yet."""
     server = pattern.partition(".")[0]
     broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin")
-    why = broken.get(f"{SERVER}{server}", "")
+    why = broken.get(f"{PREFIX}{server}", "")
     return f"; the MCP server {server} has none now: {why}" if why else ""
 
 
@@ -75,7 +75,7 @@ def layers(root: str, caller: PolicyCaller, thing: Thing, config: str | None) ->
     if caller.kind is not CallerKind.AGENT or thing.class_ != "tool" or not is_of_server(root, thing.name):
         return
     name = objects.control(f"{root}/tool/{thing.name}", "origin").split("@")[0].removeprefix(_ORIGIN).strip()
-    broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin").get(f"{SERVER}{name}", "")
+    broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin").get(f"{PREFIX}{name}", "")
     yield LayerAnswer("MCP server", "broken" if broken else "pass", broken or f"{name} is loaded", "")
     if program := _program(root, name, config):
         yield _shown(root, caller, program)

@@ -19,10 +19,10 @@ from cortexfs.cli.mcp.starts import Starts, last_lines
 from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
-from cortexfs.core.manifest.mcp_server import STARTING, McpServer
+from cortexfs.core.manifest.mcp_server import PREFIX, STARTING, McpServer
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.models.providers.secrets import MAX_KEY
-from cortexfs.plugins.mcp_servers import PREFIX, Servers
+from cortexfs.plugins.mcp_servers import Servers
 from cortexfs.state import directories
 
 HEADS = ("name", "transport", "enabled", "status", "server", "tools")

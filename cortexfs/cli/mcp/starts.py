@@ -15,8 +15,8 @@ from pathlib import Path
 
 from cortexfs.cli import mounts, output
 from cortexfs.core.hostcalls import NOBODY
-from cortexfs.core.manifest.mcp_server import ERRORS, STARTING
-from cortexfs.plugins.mcp_servers import PREFIX, home_of
+from cortexfs.core.manifest.mcp_server import ERRORS, PREFIX, STARTING
+from cortexfs.plugins.mcp_servers import home_of
 from cortexfs.state.directories import kept_of
 
 MAX_SHOWN = 64 << 10  # at once

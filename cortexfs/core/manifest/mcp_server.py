@@ -18,6 +18,7 @@ from cortexfs.core import names, networks
 from cortexfs.core.errors import Fault
 
 KIND = "mcp-server"  # hostcalls.Plugin.kind; "mcp" is manifest.json's
+PREFIX = "mcp:"  # of a server's plugin; no installed plugin can be called so
 STARTING = "it is still being started"  # the beginning of why a server has no tools yet
 ERRORS = ".errors"  # in the home of a server: what it has printed since it was started last
 MAX_NAME = 32  # of the server: its tools' names have 64 characters, this among them
