@@ -77,12 +77,12 @@ class Incoming:
                 (messages.REFUSED, _pack(("EAGAIN", "that machine has too many calls of yours; try again")))
             )
             return
-        self._nursery.start_soon(self._serve, line, begin, class_, untoken(name))
+        end = self.lines.begin(from_, begin.run, line)  # at once, as it may be cancelled in the next message
+        self._nursery.start_soon(self._serve, line, begin, f"{class_}/{untoken(name)}", end)
 
-    async def _serve(self, line: CallLine, begin: CallBegin, class_: str, name: str) -> None:
-        end = self.lines.begin(line.peer, begin.run, line)
+    async def _serve(self, line: CallLine, begin: CallBegin, path: str, end: Callable[[], None]) -> None:
         try:
-            await self._answer(line, begin, f"{class_}/{name}")
+            await self._answer(line, begin, path)
         except Fault as fault:
             try:
                 line.say((messages.REFUSED, _pack((fault.code, fault.message))))
@@ -97,6 +97,8 @@ class Incoming:
         served = self._mapping.served(path, Stranger(begin.user, line.peer, begin.label))
         inode, stream = await self._standins.connect(served.user, path)
         with stream:
+            if line.left:
+                raise Fault("ECANCELED", "the call was given up before it began")
             line.say((messages.BEGUN, b""))
             agent = served.agents if begin.label else ""
             await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
@@ -149,5 +151,4 @@ async def _to_mount(stream: socket.socket, line: CallLine) -> None:
             if kind == wire.STDIN:
                 await send(stream, wire.message(wire.STDIN, payload))
             elif kind == messages.CANCEL:
-                line.leave()
                 stream.shutdown(socket.SHUT_WR)

@@ -43,7 +43,8 @@ class CallLine:
         self._room = trio.Event()  # and for whoever waits to say something
         self._credit = WINDOW
         self._taken = 0
-        self._left = False
+        self.left = False  # the other side has cancelled it
+        self._is_unanswered = False
         self._fault: Fault | None = None
 
     # -- said
@@ -56,21 +57,16 @@ class CallLine:
     async def say_output(self, kind: int, data: bytes) -> None:
         """Say a stream's bytes within the credit."""
         for at in range(0, len(data), PIECE):
-            while self._credit <= 0 and not self._left:
+            while self._credit <= 0 and not self.left:
                 self._check()
                 self._room = trio.Event()
                 await self._room.wait()
-            if self._left:
+            if self.left:
                 return
             part = data[at : at + PIECE]
             self._credit -= len(part)
             self.say((kind, part))
             await self._client.room()
-
-    def leave(self) -> None:
-        """Nobody reads there any more: what is still said of a stream is dropped."""
-        self._left = True
-        self._room.set()
 
     def took(self, size: int) -> None:
         """Give credit for what has been passed on."""
@@ -84,6 +80,7 @@ class CallLine:
     def hear(self, delivery: Delivery) -> None:
         """A piece of the call, from the connection."""
         if delivery.status == "503":
+            self._is_unanswered = True
             self.break_off(Fault("EHOSTDOWN", f"nobody answers for {self.peer} now"))
             return
         try:
@@ -104,6 +101,9 @@ class CallLine:
                 continue
             self._queued += len(payload)
             self._queue.append((kind, payload))
+            if kind == messages.CANCEL:
+                self.left = True  # what is still said of a stream is dropped
+                self._room.set()
         if not self._splitter.clean or self._queued > MAX_QUEUE or len(self._queue) > MAX_QUEUE >> 6:
             raise Fault("EPROTO", f"{self.peer} sends more than it was given room for")
         self._news.set()
@@ -122,6 +122,11 @@ class CallLine:
             await self._news.wait()
         found, self._queue, self._queued = self._queue, [], 0
         return found
+
+    @property
+    def is_unheard(self) -> bool:
+        """Returns True while the other side has said nothing in this call."""
+        return self._heard == 0 and self._is_unanswered
 
     def put_back(self, said: list[tuple[int, bytes]]) -> None:
         """Have `next` return these first."""

@@ -38,6 +38,7 @@ from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.outgoing import Outgoing
 from cortexfs.team.places import Export, TeamPlaces, written
+from cortexfs.team.pools import Pools
 from cortexfs.team.presence import GONE_SECONDS, Presence
 from cortexfs.team.server import TeamServer
 from cortexfs.team.standins import StandIns
@@ -109,7 +110,9 @@ class TeamLink:
         self.standins = StandIns(root)
         self.directory = Directory(member.account, me, self._object_changed)
         self.presence = Presence(client, me, self._machine_changed)
-        self.outgoing = Outgoing(client, me, key, self.presence.is_live)
+        self.pools = Pools(self.presence, me, self.daemon.tell)
+        self.outgoing = Outgoing(client, me, key, self.pools.choose)
+        self.pools.going = self.outgoing.lines.of
         self.incoming = Incoming(client, me, self.mapping, self.standins, nursery, self.directory.key_of)
         self.presence.calls = lambda: len(self.incoming.lines)
         self.exporting = Exporting(root, me, self.mapping, client, key)
@@ -147,8 +150,10 @@ class TeamLink:
     def _object_changed(self, said: messages.RemoteObject | messages.ObjectGone) -> None:
         if said.machine != self.member.machine:
             self.daemon.tell(said)
+        self.pools.changed(said)
 
     def _machine_changed(self, machine: str, is_live: bool) -> None:
+        self.pools.machine_changed()
         if machine == self.member.machine:
             return
         self.daemon.tell(MachineState(machine, is_live))

@@ -11,10 +11,12 @@ This file must never know how the other machine runs it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import pwd
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 import trio
@@ -22,131 +24,161 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.lines import LineSplitter
-from cortexfs.peers.streams import receive, send
 from cortexfs.team import keys, messages, subjects
+from cortexfs.team.host_side import HostSide, arguments_of
 from cortexfs.team.line import CallLine, CallLines
-from cortexfs.team.messages import CallBegin, CallOpening
+from cortexfs.team.messages import CallBegin, CallOpening, RemoteObject
 from cortexfs.team.nats_client import Client
 
 BEGIN_SECONDS = 2.0
-MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)
 # Of the caller's environment, what says how to answer; paths, homes and names are the other machine's own.
 TRAVELS = frozenset(b"LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR".split())
 
 _pack = msgspec.msgpack.Encoder().encode
-_requests: msgspec.msgpack.Decoder[hostcalls.Request] = msgspec.msgpack.Decoder(hostcalls.Request)
+
+# The machines for a call, the best first; one, unless any will do. Raises EHOSTDOWN where none is there.
+Choose: TypeAlias = Callable[[str, str, str], Sequence[RemoteObject]]
+
+log = logging.getLogger("cortexfs")
 
 
 class Outgoing:
-    def __init__(self, client: Client, machine: str, key: keys.Key, is_live: Callable[[str], bool]) -> None:
+    def __init__(self, client: Client, machine: str, key: keys.Key, choose: Choose) -> None:
         self._client = client
         self._machine = machine
         self._key = key
-        self._is_live = is_live
+        self._choose = choose
         self.lines = CallLines()
 
     async def call(self, opening: CallOpening, stream: socket.socket) -> None:
         """The whole call, until the daemon is told of its end."""
+        side = HostSide(stream)
         try:
             try:
-                await self._call(opening, stream)
+                await self._call(opening, side)
             except Fault as fault:
-                await send(stream, wire.message(wire.FAULT, _pack((fault.code, fault.message))))
-                await send(stream, wire.message(wire.DONE))
+                await side.say(wire.message(wire.FAULT, _pack((fault.code, fault.message))))
+                await side.say(wire.message(wire.DONE))
+            except (
+                msgspec.MsgspecError,
+                KeyError,
+                TypeError,
+            ) as error:
+                log.error("a call was not understood: %r", error)
         except OSError:  # the daemon has given it up
             return
         finally:
             stream.close()
 
-    async def _call(self, opening: CallOpening, stream: socket.socket) -> None:
-        request = await self._request(stream)
+    async def _call(self, opening: CallOpening, side: HostSide) -> None:
+        request = await side.request()
         if request is None:
             return
-        machine, run = opening.machine, secrets.token_hex(16)
-        if not self._is_live(machine):
-            raise Fault("EHOSTDOWN", f"the machine {machine} is away; see: ctx team status")
+        targets = self._choose(opening.machine, opening.class_, opening.name)
+        arguments = await arguments_of(side, request, opening.class_, targets[0].schema)
+        for number, target in enumerate(targets, 1):
+            try:
+                await self._on(target.machine, opening, side, request, arguments)
+                return
+            except _NotTakenError as not_taken:
+                if number == len(targets):
+                    raise not_taken.fault from None
+
+    async def _on(
+        self,
+        machine: str,
+        opening: CallOpening,
+        side: HostSide,
+        request: hostcalls.CallRequest,
+        arguments: list[bytes],
+    ) -> None:
+        """The call on this machine; _NotTakenError where it has certainly not begun there."""
+        run = secrets.token_hex(16)
         line = CallLine(self._client, subjects.run(machine, self._machine, run), machine)
         end = self.lines.begin(machine, run, line)
         try:
-            self._begin(opening, request, run)
+            self._begin(machine, opening, request, run, arguments)
             await self._begun(line, machine)
-            conversion = _Conversion(opening.class_)
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._from_daemon, stream, line, nursery.cancel_scope)
-                    await self._to_daemon(stream, line, conversion)
+                    nursery.start_soon(self._from_daemon, side, line, nursery.cancel_scope)
+                    await self._to_daemon(side, line, _Conversion(opening.class_))
                     nursery.cancel_scope.cancel()
             except* (Fault, OSError) as problems:
                 raise problems.exceptions[0] from None
         finally:
             end()
 
-    async def _request(self, stream: socket.socket) -> hostcalls.CallRequest | None:
-        """The call's request; None where the daemon has given it up."""
-        splitter = wire.Splitter(MAX_REQUEST)
-        while data := await receive(stream):
-            for kind, payload in splitter.feed(data):
-                request = _requests.decode(payload) if kind == wire.REQUEST else None
-                if isinstance(request, hostcalls.CallRequest):
-                    return request
-                raise Fault("EPROTO", "an object of another machine is asked for what only a host here has")
-        return None
-
-    def _begin(self, opening: CallOpening, request: hostcalls.CallRequest, run: str) -> None:
-        arguments = [request.input or b"{}"] if request.args is None else request.args
+    def _begin(
+        self,
+        machine: str,
+        opening: CallOpening,
+        request: hostcalls.CallRequest,
+        run: str,
+        arguments: list[bytes],
+    ) -> None:
         environment = {
             name: value
             for name, value in request.environment.items()
             if name in TRAVELS or name.startswith(b"LC_")
         }
         begin = CallBegin(run, _name(opening.uid), opening.label, opening.depth, arguments, environment)
-        subject = subjects.call(opening.machine, self._machine, opening.class_, opening.name)
-        answers = subjects.run(self._machine, opening.machine, run)
+        subject = subjects.call(machine, self._machine, opening.class_, opening.name)
+        answers = subjects.run(self._machine, machine, run)
         self._client.publish(subject, keys.seal(self._key, subject, _pack(begin)), answers)
 
     async def _begun(self, line: CallLine, machine: str) -> None:
         with trio.move_on_after(BEGIN_SECONDS):
-            first, *rest = await line.next()
+            try:
+                first, *rest = await line.next()
+            except Fault as fault:
+                raise _NotTakenError(fault) if line.is_unheard else fault from None
             if first[0] == messages.REFUSED:
-                raise _refused(first[1])
+                raise _NotTakenError(_refused(first[1]))
             if first[0] != messages.BEGUN:
                 raise Fault("EPROTO", f"{machine} answers a call before it has taken it")
             line.put_back(rest)
             return
+        self._cancel(line)
         raise Fault("EHOSTDOWN", f"the machine {machine} has not answered within {BEGIN_SECONDS:g} s")
 
-    async def _from_daemon(self, stream: socket.socket, line: CallLine, scope: trio.CancelScope) -> None:
+    def _cancel(self, line: CallLine) -> None:
+        with contextlib.suppress(Fault):  # the connection is away, which ends it there, too
+            line.say((messages.CANCEL, b""))
+
+    async def _from_daemon(self, side: HostSide, line: CallLine, scope: trio.CancelScope) -> None:
         """Standard input, until the daemon half-closes, which cancels the call."""
-        splitter = wire.Splitter()
-        try:
-            while data := await receive(stream):
-                for kind, payload in splitter.feed(data):
-                    if kind == wire.STDIN:
-                        line.say((wire.STDIN, payload))
+        with contextlib.suppress(OSError, Fault):
+            while (heard := await side.next()) is not None:
+                if heard[0] == wire.STDIN:
+                    line.say(heard)
                 await self._client.room()
                 await trio.lowlevel.checkpoint()
-        except OSError:
-            pass
-        except Fault:  # the connection is away, which the other direction hears
-            return
-        with contextlib.suppress(Fault):
-            line.say((messages.CANCEL, b""))
+        self._cancel(line)
         scope.cancel()
 
-    async def _to_daemon(self, stream: socket.socket, line: CallLine, conversion: _Conversion) -> None:
+    async def _to_daemon(self, side: HostSide, line: CallLine, conversion: _Conversion) -> None:
         while True:
             for kind, payload in await line.next():
                 if kind == wire.STDOUT:
-                    await send(stream, conversion.said(payload))
+                    await side.say(conversion.said(payload))
                     line.took(len(payload))
                 elif kind == wire.WANT and len(payload) == wire.U32.size:
-                    await send(stream, wire.message(wire.WANT, payload))
+                    await side.say(wire.message(wire.WANT, payload))
                 elif kind == messages.REFUSED:
                     raise _refused(payload)
                 elif kind == wire.EXIT:
-                    await send(stream, conversion.end(payload))
+                    await side.say(conversion.end(payload))
                     return
             await trio.lowlevel.checkpoint()
+
+
+class _NotTakenError(Exception):
+    """The other machine has not begun the call, and will not."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 class _Conversion:

@@ -1,0 +1,134 @@
+"""The link's end of a call that the daemon has opened: the words of a host, heard and said.
+
+    side = HostSide(stream)
+    request = await side.request()                      None where the daemon has given it up
+    arguments = await arguments_of(side, request, ...)  for the runner of the other machine
+    await side.say(data)
+
+Rules: where the daemon wants to see an input before the tool runs, it sees it, and what it makes of that is
+what travels. An input is put together here as a host does, and checked by the machine that runs it.
+This file must never know of machines.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.arguments import dryrun, parse
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import json_object
+from cortexfs.peers.streams import receive, send
+
+MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)
+
+_requests: msgspec.msgpack.Decoder[hostcalls.Request] = msgspec.msgpack.Decoder(hostcalls.Request)
+_answers = msgspec.msgpack.Decoder(tuple[str, bytes])
+
+
+class HostSide:
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        self._splitter = wire.Splitter(MAX_REQUEST)
+        self._waiting: deque[tuple[int, bytes]] = deque()
+
+    async def next(self) -> tuple[int, bytes] | None:
+        """The daemon's next message; None when it has given the call up."""
+        while not self._waiting:
+            data = await receive(self._stream)
+            if not data:
+                return None
+            self._waiting += self._splitter.feed(data)
+        return self._waiting.popleft()
+
+    async def say(self, data: bytes) -> None:
+        await send(self._stream, data)
+
+    async def request(self) -> hostcalls.CallRequest | None:
+        heard = await self.next()
+        if heard is None:
+            return None
+        request = _requests.decode(heard[1]) if heard[0] == wire.REQUEST else None
+        if isinstance(request, hostcalls.CallRequest):
+            return request
+        raise Fault("EPROTO", "an object of another machine is asked for what only a host here has")
+
+    async def input(self) -> bytes:
+        """All of standard input."""
+        await self.say(wire.message(wire.WANT, wire.U32.pack(parse.MAX_INPUT + 1)))
+        data = bytearray()
+        while (heard := await self.next()) is not None:
+            if heard[0] == wire.STDIN:
+                data += heard[1]
+                if not heard[1] or len(data) > parse.MAX_INPUT:
+                    return bytes(data)
+        raise ConnectionResetError
+
+    async def shown(self, value: dict[str, Any]) -> bytes:
+        """Show an input to the daemon; returns it as it is to be then."""
+        data = msgspec.json.encode(value)
+        for at in range(0, len(data), wire.MAX_TEXT):
+            await self.say(wire.message(wire.INPUT, data[at : at + wire.MAX_TEXT]))
+        await self.say(wire.message(wire.INPUT))
+        heard = await self.next()
+        if heard is None:
+            raise ConnectionResetError
+        if heard[0] != wire.INPUT:
+            raise Fault("EPROTO", "the daemon does not say what becomes of an input")
+        return _answers.decode(heard[1])[1] if heard[1] else data
+
+
+class _InputWantedError(Exception):
+    """Standard input is a part of the input."""
+
+
+async def arguments_of(
+    side: HostSide, request: hostcalls.CallRequest, class_: str, schema: bytes
+) -> list[bytes]:
+    """The words for the runner on the other machine."""
+    if class_ == "model":
+        return [_prompt(request.input or b"{}")]
+    if not isinstance(request, hostcalls.ShownCallRequest):
+        return [request.input or b"{}"] if request.args is None else request.args
+    known = msgspec.json.decode(schema)
+    words, dry = request.args, False
+    if words is None:
+        return [await side.shown(json_object(request.input or b"{}"))]
+    if dryrun.is_among(words) and not dryrun.is_taken(known):
+        words, dry = dryrun.without(words), True
+    try:
+        value = parse.tool_input(words, known, _not_yet)
+    except _InputWantedError:
+        said = await side.input()
+        value = parse.tool_input(words, known, lambda: said)
+    return [await side.shown(value), *([dryrun.OPTION] if dry else [])]
+
+
+def _not_yet() -> bytes:
+    raise _InputWantedError
+
+
+def _prompt(data: bytes) -> bytes:
+    """Returns the question to a model of a plugin (models/plugin_model.py) as the prompt of a runner."""
+    asked = json_object(data)
+    parameters = asked.pop("parameters", None) or {}
+    asked["messages"] = [_message(each) for each in asked["messages"]]
+    empty = [name for name, value in asked.items() if value in (None, "", [])]
+    return msgspec.json.encode(parameters | {name: asked[name] for name in asked if name not in empty})
+
+
+def _message(said: dict[str, Any]) -> dict[str, Any]:
+    content = [{"type": "text", "text": said["text"]}] if said["text"] else []
+    for media in said["media"]:
+        source = ("url",) if media.get("url") else ("media_type", "data")
+        content.append({"type": media["kind"], **{name: media[name] for name in (*source, "name")}})
+    found: dict[str, Any] = {"role": said["role"], "content": content}
+    if said["calls"]:
+        found["tool_calls"] = said["calls"]
+    if said["role"] == "tool":
+        found |= {"call": said["call"], "is_error": said["is_error"]}
+    return found

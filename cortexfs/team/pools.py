@@ -1,0 +1,80 @@
+"""The machines that a call may go to: the one that it names, or any that exports the object.
+
+`NAME+any` is there where at least one other machine exports NAME. A call of it goes to the machine that is
+least busy, by its own word and by the calls of ours that it has; and to the next where that has not begun it.
+
+Rules: a pool has the effects of all its machines together. A call that may have begun goes to no other. This
+machine is in no pool of its own: what is here is called by its own name.
+This file must never know how a call is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from cortexfs.core.errors import Fault
+from cortexfs.team.messages import ANY, FromLink, MachineState, ObjectGone, RemoteObject
+from cortexfs.team.presence import Presence
+
+
+class Pools:
+    def __init__(self, presence: Presence, machine: str, tell: Callable[[FromLink], None]) -> None:
+        self._presence = presence
+        self._machine = machine
+        self._tell = tell
+        self._members: dict[tuple[str, str], dict[str, RemoteObject]] = {}
+        self._is_live = False
+        self.going: Callable[[str], int] = lambda machine: 0  # calls of ours there
+
+    def choose(self, machine: str, class_: str, name: str) -> Sequence[RemoteObject]:
+        """The machines for a call, the best first; EHOSTDOWN where none is there."""
+        members = self._members.get((class_, name), {})
+        if machine == ANY:
+            found = [one for one in members.values() if self._presence.is_live(one.machine)]
+            if not found:
+                why = f"no machine that exports {class_}/{name} is there"
+                raise Fault("EHOSTDOWN", f"{why}; see: ctx team status")
+            return sorted(found, key=lambda one: (self._load(one.machine), one.machine))
+        if not self._presence.is_live(machine):
+            raise Fault("EHOSTDOWN", f"the machine {machine} is away; see: ctx team status")
+        if machine not in members:
+            raise Fault("ENOENT", f"the machine {machine} exports {class_}/{name} no more")
+        return [members[machine]]
+
+    def _load(self, machine: str) -> int:
+        return max(self._presence.busy.get(machine, 0), self.going(machine))
+
+    def changed(self, said: RemoteObject | ObjectGone) -> None:
+        """A machine says something else of an object, or nothing any more."""
+        if said.machine == self._machine:
+            return
+        key = (said.class_, said.name)
+        members = self._members.setdefault(key, {})
+        if isinstance(said, RemoteObject):
+            members[said.machine] = said
+        else:
+            members.pop(said.machine, None)
+        if not members:
+            del self._members[key]
+        self._tell(_pooled(members) if members else ObjectGone(ANY, *key))
+
+    def machine_changed(self) -> None:
+        """A pool is there as soon as one other machine is."""
+        is_live = any(machine != self._machine for machine in self._presence.live)
+        if is_live != self._is_live:
+            self._is_live = is_live
+            self._tell(MachineState(ANY, is_live))
+
+
+def _pooled(members: Mapping[str, RemoteObject]) -> RemoteObject:
+    """The pool, as an object of a machine of that name."""
+    every = [members[machine] for machine in sorted(members)]
+    effects = dict.fromkeys(effect for one in every for effect in one.capabilities.effects)
+    return replace(
+        every[0],
+        machine=ANY,
+        capabilities=replace(every[0].capabilities, effects=tuple(effects)),
+        dry_run_flag=all(one.dry_run_flag for one in every),
+    )
