@@ -301,3 +301,16 @@ def test_a_log_is_bounded(python: Path) -> None:
             sizes.append(log.stat().st_size)
         assert max(sizes) < 2 * 4096
         assert sorted(sizes) != sizes  # it began anew
+
+
+def test_a_refused_value_is_explained_by_doctor_and_the_log(ctx: Ctx) -> None:
+    # issue 14: "a refused control names its reason in `ctx doctor` and daemon.log"
+    effort = controls(ctx, "model") / "effort"
+    with pytest.raises(OSError, match="Invalid argument"):
+        effort.write_text("enormous\n")
+    (line,) = [line for line in (ctx.state / "daemon.log").read_text().splitlines() if "enormous" in line]
+    why = line.partition("stays as it is: ")[2]
+    assert why.startswith("line 1: 'enormous' is not one of auto, ")
+    found = json.loads(ctx.ctx("doctor", "--json", check=False).stdout)
+    (refused,) = [row for row in found if row["check"] == "refused controls"]
+    assert why in refused["why"]

@@ -64,6 +64,8 @@ def test_one_argument_may_be_a_json_object(ctx: Ctx) -> None:
     assert call(ctx, input=messages.encode()).output == "last"
     assert call(ctx, '{"task":"do"}').output == "do"
     assert call(ctx, '{"other":"do"}').output == '{"other":"do"}'
+    # issue 14: "A JSON object with `input` and a `-` takes standard input into it"
+    assert call(ctx, '{"input":"Look:"}', "-", input=b"this\n").output == "Look:\n\nthis"
 
 
 def test_standard_input_is_the_prompt(ctx: Ctx) -> None:

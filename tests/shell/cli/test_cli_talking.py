@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.cli import parser
 from cortexfs.cli.shell import complete
 from cortexfs.cli.talk.session import age, size
 from cortexfs.core.safe_text import counted
@@ -345,3 +346,8 @@ def test_sizes(count: int, said: str) -> None:
 )
 def test_ages(seconds: float, said: str) -> None:
     assert age(seconds) == said
+
+
+def test_the_chat_alone_is_with_the_main_model() -> None:
+    # issue 14: "`ctx chat` alone means model/main"
+    assert parser.of_command("chat").parse_args([]).object == "model/main"

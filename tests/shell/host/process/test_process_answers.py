@@ -58,6 +58,8 @@ def test_no_answer(said: str, why: str) -> None:
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
         decided(T, ProcessEnd(0, said.encode(), b""))
     assert why in str(caught.value)
+    # issue 14: "A process tool that prints no JSON is told what to print"
+    assert str(caught.value).endswith('what it has to print is one line of JSON, as {"output": "done"}')
     assert caught.value.code == "EPROTO"
 
 
