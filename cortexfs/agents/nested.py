@@ -106,7 +106,7 @@ class NestedCalls:
         self._made: list[NestedCall] = []
         self._number = 0
         self._saying = trio.Lock()
-        self._is_over = False
+        self.is_over = False
 
     def begin(self, tool: Object, dry: bool, depth: int) -> NestedCall:
         """Raises a Fault where no more may be made."""
@@ -120,7 +120,7 @@ class NestedCalls:
 
     async def say(self, *said: Frame) -> None:
         async with self._saying:
-            if not self._is_over:
+            if not self.is_over:
                 await self.ports.say(*said)
 
     async def tell(self, one: NestedCall) -> None:
@@ -131,8 +131,10 @@ class NestedCalls:
                 await self.say(one.result())
 
     def close(self) -> None:
-        """No more are made."""
-        self._is_over = True
+        """No more are made, and those that wait to be decided about are not."""
+        self.is_over = True
+        for one in self._made:
+            one.cancel()
         self.world.nested.remove(self.token)
 
     async def end(self) -> None:
@@ -155,6 +157,7 @@ class NestedCall:
         self._below = NestedCalls(calls.world, self._name, calls.ports) if runs_programs(tool) else None
         self._ending: tuple[str, Fault | None] = ("", Fault("ECANCELED", "the call that made it has ended"))
         self._changed_by = ""
+        self._deciding = trio.CancelScope()
         self.delegates = delegates(tool)
         self.is_said = False
         self.is_begun = False
@@ -190,7 +193,9 @@ class NestedCall:
         self.is_said = True
         await self._calls.say(replace(self._call(_told(input_)), parent=self._calls.call))
         try:
-            return await self._allowed(input_)
+            with self._deciding:
+                return await self._allowed(input_)
+            raise Fault("ECANCELED", "the call that made it has ended")
         except Fault as refused:
             self._ending = "", refused
             await self._calls.tell(self)
@@ -219,6 +224,8 @@ class NestedCall:
 
     async def _decided(self, input_: dict[str, Any]) -> Decision:
         dry, depth = self._about
+        if self._calls.is_over:
+            raise Fault("ECANCELED", "the call that made it has ended")
         wanted = MeantCall(input_, dry=dry, tried=True)  # a dry run that has to come first the host asks for
         decision = await self._calls.ports.decide(self._call(input_), self._tool, wanted, depth)
         if not decision.allowed:
@@ -267,8 +274,13 @@ class NestedCall:
         await self._calls.tell(self)
 
     def close(self) -> None:
+        """It is over, however that came."""
         if self._below:
             self._below.close()
+
+    def cancel(self) -> None:
+        self.close()
+        self._deciding.cancel()
 
     def _call(self, input_: Any) -> ToolCall:
         return ToolCall(call=self._name, name=self._tool.name, input=input_)

@@ -30,7 +30,7 @@ from cortexfs.peers.caller import Caller
 
 SHELL = "shell.exec"
 FOLDER = "scripts"  # the scratch folder of a user's scripts
-MAX_PATTERNS = 100
+MAX_PATTERNS, MAX_PATTERN = 100, 200  # they are in the identity of its hosts
 
 
 class Scripts:
@@ -48,9 +48,10 @@ class Scripts:
         own = caller.identity
         if own.is_elsewhere:
             raise Fault("EACCES", "scripts do not run for callers in containers; call it from outside")
-        if len(patterns) > MAX_PATTERNS:
-            raise Fault("E2BIG", f"a script has at most {MAX_PATTERNS} patterns of tools")
-        allowed = tuple(os.fsdecode(pattern) for pattern in patterns)
+        if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in patterns):
+            most = f"{MAX_PATTERNS} patterns of tools, of {MAX_PATTERN} bytes each"
+            raise Fault("E2BIG", f"a script has at most {most}")
+        allowed = tuple(pattern.decode(errors="replace") for pattern in patterns)  # names are ASCII
         cwd = "/" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
         home = home_of(await self._world.home(own.uid))
         shown = view("", cwd, root=self._world.root, home=home, writable=False)

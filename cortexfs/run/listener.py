@@ -216,6 +216,7 @@ class Exec:
         nested = self._tree.nested(identity.call) if is_tool and identity.call else None
         call = call.alone() if identity.call else call
         if identity.script is not None and not is_script:
+            refuse_agents("a script", call.environment)
             call = call._replace(caller=self._tree.scripts.inside(call.object_, call.caller))
         if nested is None:
             self._admit(call, call.arguments)

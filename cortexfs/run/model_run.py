@@ -46,6 +46,7 @@ class ModelRun(RunnerSide):
         self._who = who
         self._output_bytes = output_bytes
         self._scope = trio.CancelScope()
+        self._saying = trio.Lock()
         self._told = False  # in deltas, since the last message
 
     async def work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
@@ -108,7 +109,14 @@ class ModelRun(RunnerSide):
             voiced = self._voice.say
             parts.append(await trio.to_thread.run_sync(voiced, own) if large else voiced(own))
         self._out += b"".join(parts)
-        await self._try_flush()
+        try:
+            self._saying.acquire_nowait()  # without a turn of the loop
+        except trio.WouldBlock:  # one task waits at a time; an agent's calls say what they do side by side
+            await self._saying.acquire()
+        try:
+            await self._try_flush()
+        finally:
+            self._saying.release()
         if self._left:
             self._scope.cancel()
         await trio.lowlevel.checkpoint()

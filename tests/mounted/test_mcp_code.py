@@ -35,7 +35,7 @@ def text(result: Any) -> str:
     return "".join(part.text for part in result.content if isinstance(part, TextContent))
 
 
-def script(ctx: Ctx, cmd: str, *patterns: str, uid: int | None = None, **env: str) -> Answer:
+def script(ctx: Ctx, cmd: str, *patterns: str | bytes, uid: int | None = None, **env: str) -> Answer:
     """What `run` does with a script."""
     words = [str(ctx.root / "bin/cortexfs-object-runner"), str(ctx.root / ".confined"), *patterns]
     return Answer(ctx.run(words, input=json.dumps({"cmd": cmd}).encode(), text=False, uid=uid, env=env))
@@ -168,6 +168,12 @@ def test_nor_by_a_built_in_tool_or_another_shell(ctx: Ctx, uid: int | None) -> N
     ):
         answer = script(ctx, f"{attempt}; true", uid=uid)
         assert "secret" not in answer.output.replace("/secret", ""), (attempt, answer)
+    assert not (ctx.root / f"home/{uid or 0}/agent/mine").exists()
+    assert script(ctx, "echo on", b"\xff*", uid=uid).output == "on\n"
+    assert script(ctx, "echo on", b"x" * 300, uid=uid).code == "E2BIG"
+    assert script(ctx, "echo on", *[b"text.*"] * 101, uid=uid).code == "E2BIG"
+    in_session = f"CTX_MCP_SESSION=x {tool}/greet 2>&1; true"
+    assert "no session with an MCP server" in script(ctx, in_session, uid=uid).output
     assert not (ctx.work / "made").exists()
     assert not (ctx.base / "made").exists()
 

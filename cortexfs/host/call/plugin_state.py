@@ -121,7 +121,8 @@ def _sweep(above: int, used: str) -> None:
     ended = time.time() - SCRATCH_SECONDS
     for name in os.listdir(above)[:MAX_SWEPT]:
         if name != used and os.stat(name, dir_fd=above, follow_symlinks=False).st_mtime < ended:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=above)
+            with contextlib.suppress(RecursionError):  # of folders in folders that somebody has made for it
+                shutil.rmtree(name, ignore_errors=True, dir_fd=above)
 
 
 def scratch_view(identity: Identity) -> tuple[tuple[str, str], ...]:
