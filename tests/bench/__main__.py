@@ -220,6 +220,9 @@ def scale(python: Path) -> Iterator[Row]:
             rows = 0 if words == "plugin list" else count
             took = listings.command(ctx, ours, *words.split(), rows=rows).whole
             yield below(f"ctx {words}, with {count:,} tools", took, "s", 1)
+        for words, rows in (("find 77", 8), ("find many", 8), ("ls tool --allowed", count)):
+            took = min(listings.command(ctx, ours, *words.split(), rows=rows).whole for _ in range(5))
+            yield below(f"ctx {words}, with {count:,} tools", took * 1e3, "ms", 60)
 
 
 def crowds(python: Path) -> Iterator[Row]:
