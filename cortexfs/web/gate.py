@@ -5,6 +5,7 @@
     gate.ticket()              for a link that works once
     gate.enter(ticket)         the token of this process for it
     gate.knows(headers)        True for who shows the token
+    gate.proof(nonce)          by which a tab knows this process before it shows the token
 
 Rules: a cookie would go to every port of this machine, so there is none. Whoever was lured to a name that
 leads here shows another Host, and another site shows another Origin. Nothing here is said to the log.
@@ -84,6 +85,10 @@ class Gate:
             )
         self._tickets.remove(found[0])
         return self._token
+
+    def proof(self, nonce: str) -> str:
+        """Returns what only this process can say to a nonce: whoever has its port after it cannot."""
+        return hmac.digest(self._token.encode(), nonce.encode(), "sha256").hex()
 
     def judge(self, headers: Mapping[str, str]) -> None:
         """Raises a Refusal unless this was asked of our host, and by our own page where a page asked."""

@@ -33,6 +33,7 @@ MAX_STRANGERS_BODY = 1 << 10  # a ticket
 MAX_FIELDS = 20
 MAX_CONNECTIONS = 200
 HEAD_SECONDS = 20.0  # for a request; a connection without one is closed then
+KNOWN_SECONDS = 300.0  # the same for who has shown the token
 WRITE_SECONDS = 30.0  # for a piece of an answer to be taken
 READ_BYTES = 1 << 16
 JSON = "application/json"
@@ -134,9 +135,10 @@ class _Guest:
 
     async def go_on(self) -> None:
         """PageAnswer one request after the other, as long as both sides want to."""
+        is_known = False
         while True:
             try:
-                with trio.fail_after(HEAD_SECONDS):
+                with trio.fail_after(KNOWN_SECONDS if is_known else HEAD_SECONDS):
                     asked = await self._asked()
             except h11.RemoteProtocolError as problem:
                 fault = Refusal(problem.error_status_hint, "EINVAL", "this is no request that can be read")
@@ -145,6 +147,7 @@ class _Guest:
                 return await self._say(refused(fault), is_last=True)
             if asked is None:
                 return
+            is_known = asked.is_known
             await self._reply(asked)
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 return

@@ -3,8 +3,8 @@
     answer = await Routes(gate, place, link, nursery).answer(asked)
 
 Rules: the files hold nothing of anybody's, and are there for everybody. All else is for who shows the token,
-except the exchange of a ticket for it. Nothing below /api changes anything by GET. What a command does is
-done by that command (children.py), in words of this table: nobody's text becomes an option.
+except the exchange of a ticket for it, and the proof of who we are. Nothing below /api changes anything by
+GET. What a command does is done by that command (children.py): nobody's text becomes an option.
 This file must never know sockets or HTML.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import trio
@@ -21,14 +21,14 @@ from cortexfs.client.sorting import new_id
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.talk.requests import Approve, Cancel, Decision, Resume, Send
+from cortexfs.core.talk.requests import Approve, Cancel, Decision, Resume, Scope, Send
 from cortexfs.web import children, controls, files, markdown, setup
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import Gate, Refusal
 from cortexfs.web.holding import Holders
 from cortexfs.web.http import Emit, Events, PageAnswer, PageRequest, answer_of
 from cortexfs.web.lines import ask, opened
-from cortexfs.web.telling import SessionAddress, Telling, event, nodes, object_named, past
+from cortexfs.web.telling import SCOPES, SessionAddress, Telling, event, nodes, object_named, past
 
 DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_session", "deny")}
 # What only shows something, and the command that prints it.
@@ -59,6 +59,8 @@ class Routes:
             raise Refusal(404, "ENOENT", "there is nothing of that name")
         if asked.path == "/api/enter" and asked.method == "POST":
             return answer_of({"token": self._gate.enter(asked.text("ticket"))})
+        if asked.path == "/api/prove" and asked.method == "POST":
+            return answer_of({"proof": self._gate.proof(asked.text("nonce"))})
         if not asked.is_known:
             raise Refusal(401, "EACCES", "open the link that ctx web has printed")
         table = {"GET": _GET, "POST": _POST}.get(asked.method, {})
@@ -70,12 +72,26 @@ class Routes:
 
     async def sessions(self, asked: PageRequest) -> PageAnswer:
         """The sessions, newest first; those in which something goes on are held from now on."""
-        found = await children.command(self._place, ("session", "list", "--json"))
+        found: list[dict[str, Any]] = []
+        faults: list[Fault] = []
+
+        async def listed(scope: Scope) -> None:
+            words = ("session", "list", "--json", "--scope", scope)
+            try:
+                found.extend(await children.command(self._place, words))
+            except Fault as fault:
+                faults.append(fault)
+
+        async with trio.open_nursery() as nursery:
+            for scope in SCOPES.values():
+                nursery.start_soon(listed, scope)
+        if faults:
+            raise faults[0]
         for row in found:
             if row["state"] == "active":
-                address = SessionAddress(row["object"], "private", row["session"])
+                address = SessionAddress(row["object"], SCOPES[row["space"]], row["session"])
                 self._nursery.start_soon(self._holders.find, address)
-        return answer_of(found)
+        return answer_of(sorted(found, key=lambda row: str(row["updated"]), reverse=True))
 
     async def search(self, asked: PageRequest) -> PageAnswer:
         words = ("log", "-n", "100", "-q", asked.text("q"), "--json")
@@ -131,7 +147,7 @@ class Routes:
     async def remove(self, asked: PageRequest) -> PageAnswer:
         address = SessionAddress.of(asked)
         words = ("session", "rm", "--yes", "--scope", address.scope, "--", address.object, address.session)
-        await children.command(self._place, words)
+        await children.said(self._place, words)
         return answer_of({})
 
     async def markdown(self, asked: PageRequest) -> PageAnswer:

@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -285,3 +286,38 @@ def test_another_site_gets_nothing_by_a_browser(tab: Tab, page: WebProcess, ctx:
         )
         assert seen[0] == "{}"
         assert set(seen[1:]) == {"failed"}
+
+
+def test_whoever_has_the_port_afterwards_gets_nothing(ctx: Ctx, browser: Any) -> None:
+    # abi.md 13.18: another user waits for the end of a page, and takes its port
+    heard: list[bytes] = []
+    with web(ctx) as page, person(browser, page.link) as tab:
+        tab.get_by_role("link", name="Talk", exact=True).wait_for()
+        tab.goto(f"{page.url}#/talk/private/model%2Fdebug%2Fecho/squatted")
+        tab.get_by_role("textbox", name="Message").fill("for my eyes only")
+        token = tab.evaluate("localStorage['cortexfs.token']")
+        page.process.terminate()
+        page.process.wait()
+        with socket.create_server(("127.0.0.1", page.port)) as squatter, ThreadPoolExecutor() as beside:
+            end = beside.submit(squat, squatter, heard)
+            tab.get_by_role("button", name="Send").click()
+            tab.get_by_text("Run ctx web, and open the link").wait_for()
+            squatter.shutdown(socket.SHUT_RDWR)
+            end.result()
+    assert any(b"/api/prove" in each for each in heard)
+    assert not [each for each in heard if token.encode() in each or b"eyes" in each]
+
+
+def squat(listening: socket.socket, heard: list[bytes]) -> None:
+    """Answers everything, until it is told to end."""
+    body = b'{"proof": "0", "token": "x", "state": "begun"}'
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    while True:
+        try:
+            end, _ = listening.accept()
+        except OSError:
+            return
+        with end:
+            heard.append(end.recv(1 << 16))
+            end.sendall(head % len(body) + body)
+            heard.append(end.recv(1 << 16))

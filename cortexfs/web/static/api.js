@@ -31,13 +31,42 @@ async function refusal(answer) {
   return new Refused(said.code, said.message, answer.status);
 }
 
+let is_proven = false;
+const losses = new BroadcastChannel("losses");
+losses.onmessage = () => { is_proven = false; };
+
+/** A connection is lost, and so all tabs look anew who has the port. */
+function lost() {
+  is_proven = false;
+  losses.postMessage("");
+}
+
+/** Whoever has the port after our process has ended is not shown the token, nor what was not sent yet. */
+async function proven() {
+  if (is_proven) return;
+  const bytes = (text) => new TextEncoder().encode(text);
+  const hex = (buffer) => [...new Uint8Array(buffer)].map((each) => each.toString(16).padStart(2, "0")).join("");
+  const nonce = crypto.randomUUID();
+  const key = await crypto.subtle.importKey("raw", bytes(localStorage.getItem(TOKEN) || "none"),
+    { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
+  const { proof } = await (await fetch("/api/prove", posted({ nonce }))).json();
+  if (proof !== hex(await crypto.subtle.sign("HMAC", key, bytes(nonce)))) {
+    localStorage.removeItem(TOKEN);
+    dispatchEvent(new Event("shut"));
+    throw new Refused("EACCES", "this is not the ctx web that this page is of", 401);
+  }
+  is_proven = true;
+}
+
 async function asked(path, options = {}) {
   const headers = { ...options.headers, Authorization: `Bearer ${localStorage.getItem(TOKEN)}` };
   let answer;
   try {
+    await proven();
     answer = await fetch(path, { ...options, headers, credentials: "omit" });
   } catch (problem) {
-    if (problem.name === "AbortError") throw problem;
+    if (problem.name === "AbortError" || problem instanceof Refused) throw problem;
+    lost();
     throw new Refused("EHOSTDOWN", "ctx web does not answer; is it still running?", 0);
   }
   if (answer.status === 401) {
@@ -79,15 +108,17 @@ export async function run(path, value, hear, signal) {
 
 /** Follows a stream for as long as `signal` lets it, connecting again where it is lost. */
 export async function follow(path, words, hear, signal, state = () => {}) {
-  for (let lost = 0; !signal.aborted; lost++) {
+  for (let times = 0; !signal.aborted; times++) {
     try {
       const answer = await asked(address(path, words()), { signal });
       state(true);
-      await read(answer, (found) => { lost = 0; hear(found); });
+      await read(answer, (found) => { times = 0; hear(found); });
     } catch (problem) {
       if (signal.aborted || problem.status === 401) return;
     }
+    if (signal.aborted) return;
+    lost();
     state(false);
-    await new Promise((go) => setTimeout(go, 1000 * PAUSES[Math.min(lost, PAUSES.length - 1)]));
+    await new Promise((go) => setTimeout(go, 1000 * PAUSES[Math.min(times, PAUSES.length - 1)]));
   }
 }
