@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 import msgspec
-from anyio import to_thread
+from anyio import AsyncFile, to_thread
 from mcp import MCPError
 from mcp.server import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
@@ -43,6 +43,7 @@ from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from cortexfs.mcp.code import TOOLS, CodeTools
+from cortexfs.mcp.greeting import Greeted, GreetedInput, GreetedOutput
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.results import McpResult
 from cortexfs.mcp.running import run
@@ -180,7 +181,10 @@ class Serving:
         return self._shelf.remember(path, result.whole())
 
 
-async def over_stdio(server: Server[Any]) -> None:
+async def over_stdio(server: Server[Any], greeted: Greeted | None = None) -> None:
     """Serve the client on standard input and output until it leaves."""
-    async with stdio_server() as (read, write):
+    streams: list[Any] = []
+    if greeted is not None:
+        streams = [AsyncFile(GreetedInput(greeted)), AsyncFile(GreetedOutput(greeted))]  # type: ignore[arg-type]
+    async with stdio_server(*streams) as (read, write):
         await server.run(read, write, server.create_initialization_options())

@@ -10,6 +10,7 @@ import argparse
 import os
 import stat
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cortexfs.cli import mounts, objects
@@ -19,6 +20,8 @@ from cortexfs.core.errors import EXIT_OK, Fault
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
+
+    from cortexfs.mcp.greeting import Greeted
 
 TOKEN = "CTX_MCP_TOKEN"
 HOST = "127.0.0.1"
@@ -38,6 +41,11 @@ def serve(options: argparse.Namespace) -> int:
         why = f"{where[0]} is not this machine alone; give a token, in {TOKEN} or with --token-file"
         raise Fault("EINVAL", why)
     root = mounts.answering(options.root)
+    greeted = None
+    if not (where or options.server or options.code) and find_spec("mcp"):
+        from cortexfs.mcp import greeting
+
+        greeted = greeting.early(has_prompts=not options.allow)
     try:
         import cortexfs.mcp.offer  # noqa: F401
     except ModuleNotFoundError:
@@ -46,12 +54,16 @@ def serve(options: argparse.Namespace) -> int:
     os.environ["CTX_ROOT"] = root
     import anyio
 
-    anyio.run(_serving, root, options, where, given)
+    anyio.run(_serving, root, options, where, given, greeted)
     return EXIT_OK
 
 
 async def _serving(
-    root: str, options: argparse.Namespace, where: tuple[str, int] | None, given: str | None
+    root: str,
+    options: argparse.Namespace,
+    where: tuple[str, int] | None,
+    given: str | None,
+    greeted: Greeted | None,
 ) -> None:
     from cortexfs.mcp.code import CodeTools
     from cortexfs.mcp.offer import McpOffer
@@ -75,7 +87,7 @@ async def _serving(
             Prompting(TemplateBook(root)).add_to(serving.server)
         await serving.renew()
         server = serving.server
-    await (_over_http(server, where, given, root) if where else over_stdio(server))
+    await (_over_http(server, where, given, root) if where else over_stdio(server, greeted))
 
 
 def _of_server(root: str, name: str) -> list[str]:
