@@ -8,6 +8,7 @@ This file must never know who asks, or how a name became an address.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
@@ -40,6 +41,7 @@ NOT_PUBLIC_6 = tuple(
     map(IPv6Network, ("::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "3fff::/20"))
 )
 _NAT64 = IPv6Network("64:ff9b::/96")
+_HOSTS = 256  # that are remembered: a connection asks three times
 
 
 def granted(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -62,6 +64,17 @@ def meant(address: Address) -> Address:
     return address
 
 
+@lru_cache(_HOSTS)
+def is_address(host: str) -> bool:
+    """Returns True if it is no name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(_HOSTS)
 def is_loopback(host: str | None) -> bool:
     """Returns True if a host is this machine itself, which no proxy leads to."""
     try:

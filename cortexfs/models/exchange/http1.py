@@ -20,7 +20,6 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from ipaddress import ip_address
 from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import SplitResult
@@ -28,6 +27,7 @@ from urllib.parse import SplitResult
 import h11
 import trio
 
+from cortexfs.core import networks
 from cortexfs.models.exchange.endpoint import Lost
 from cortexfs.net import proxies, web
 
@@ -212,9 +212,7 @@ async def _over(plain: trio.SocketStream, to: ServerAddress) -> HttpConnection:
 
 
 async def _plain(host: str, port: int) -> trio.SocketStream:
-    try:
-        ip_address(host)
-    except ValueError:
+    if not networks.is_address(host):
         return await trio.open_tcp_stream(host, port)
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     connection = trio.socket.from_stdlib_socket(made)
