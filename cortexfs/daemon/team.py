@@ -30,11 +30,6 @@ class Team:
     def is_joined(self) -> bool:
         return (self._daemon.config.state / "team" / "member.json").exists()
 
-    @property
-    def problem(self) -> str | None:
-        """The reason why nothing is heard of other machines; None where there is no team."""
-        return None if self._remote is None else self._remote.problem
-
     def again(self) -> None:
         """The configuration was read again."""
         self._asked.set()

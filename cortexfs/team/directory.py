@@ -60,6 +60,7 @@ class Directory:
     async def load(self, client: Client) -> None:
         """Read all that the stream holds: first who there is, then what they say."""
         first, held = 1, list[Delivery]()
+        before = {*self.objects}
         while True:
             asked = {"seq": first, "batch": _BATCH, "next_by_subj": subjects.ENTRIES}
             data = msgspec.json.encode(asked)
@@ -77,6 +78,23 @@ class Directory:
                 self.hear(one)
             except Fault as fault:
                 log.info("%s in the directory of the team is left: %s", one.subject, fault.message)
+
+        for subject in before - {one.subject for one in held}:  # of a machine that was removed meanwhile
+            self._drop(subject)
+
+    def hear_removal(self, delivery: Delivery) -> None:
+        """A machine is no member any more."""
+        public = keys.public_raw(keys.ACCOUNT, self._account)
+        machine = keys.opened(public, delivery.subject, delivery.data, fresh=True).decode("ascii", "replace")
+        if delivery.subject != subjects.removal(machine):
+            raise Fault("EPROTO", "it is about another machine")
+        self._machines.pop(machine, None)
+        for subject in [subject for subject, one in self.objects.items() if one.machine == machine]:
+            self._drop(subject)
+
+    def _drop(self, subject: str) -> None:
+        if gone := self.objects.pop(subject, None):
+            self._changed(ObjectGone(gone.machine, gone.class_, gone.name))
 
     def hear(self, delivery: Delivery) -> None:
         """One entry."""
@@ -99,8 +117,7 @@ class Directory:
             raise Fault("EAGAIN", f"there are {MAX_OBJECTS} objects already")
         self._stamps[subject] = stamp
         if not data:
-            if gone := self.objects.pop(subject, None):
-                self._changed(ObjectGone(gone.machine, gone.class_, gone.name))
+            self._drop(subject)
             return
         said = _checked(data, machine, class_, name)
         if self.objects.get(subject) != said:

@@ -28,7 +28,7 @@ from cortexfs.state import whole_files
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import Member, TeamPlaces, written
+from cortexfs.team.places import MachineRecord, Member, TeamPlaces, written
 
 PREFIX = "ctx1-"
 LIFE_SECONDS = 3600
@@ -189,7 +189,7 @@ class Issuer:
             raise Fault("EACCES", "the token was used before; ctx team init prints another")
         account = keys.Key.of_seed(self._places.read_secrets().account)
         token = machine_token(account, wish.machine, wish.public)
-        written(self._places.machines / wish.machine, {"public": wish.public, "joined": int(time.time())})
+        written(self._places.machines / wish.machine, MachineRecord(wish.public, int(time.time())))
         log.info("the machine %s has joined the team", wish.machine)
         member = self._member
         return _Reply(team=member.team, servers=member.servers, token=token, authority=member.authority)

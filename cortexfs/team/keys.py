@@ -16,6 +16,8 @@ import base64
 import binascii
 import hashlib
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -154,14 +156,18 @@ def operator_claims(key: Key, system: str) -> Claims:
     return _claims(key.public, key.public, "cortexfs", nats, int(time.time()), 0)
 
 
-def account_claims(operator: str, account: str, name: str, *, stores: bool) -> Claims:
-    limits: dict[str, Any] = dict.fromkeys(
-        ("subs", "data", "payload", "imports", "exports", "conn", "leaf"), NO_LIMIT
-    )
+def account_claims(
+    operator: str, account: str, name: str, *, stores: bool, removed: Mapping[str, int] = MappingProxyType({})
+) -> Claims:
+    """`removed` has the public keys of machines that are no members any more, and since when."""
+    unbounded = ("subs", "data", "payload", "imports", "exports", "conn", "leaf")
+    limits: dict[str, Any] = dict.fromkeys(unbounded, NO_LIMIT)
     limits["wildcards"] = True
     if stores:
         limits |= dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), NO_LIMIT)
     nats = {"type": "account", "version": 2, "limits": limits, "default_permissions": {"pub": {}, "sub": {}}}
+    if removed:
+        nats["revocations"] = dict(removed)
     return _claims(operator, account, name, nats, int(time.time()), 0)
 
 

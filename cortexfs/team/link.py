@@ -120,6 +120,7 @@ class TeamLink:
         self._status: object = None
         client.on_connect = self._connected
         client.subscribe(subjects.ENTRIES, self.directory.hear)
+        client.subscribe(subjects.REMOVALS, self.directory.hear_removal)
         client.subscribe(subjects.LIVES, self.presence.hear)
         client.subscribe(subjects.calls(me), self.incoming.hear)
         client.subscribe(f"ctx.run.{me}.>", self._piece)
@@ -130,7 +131,9 @@ class TeamLink:
         """Until the daemon is gone."""
         try:
             if self.places.server.exists():
-                self.nursery.start_soon(TeamServer(self.places).run)
+                server = TeamServer(self.places)
+                self.nursery.start_soon(server.run)
+                self.nursery.start_soon(self._follow, server)
             self.nursery.start_soon(self.client.run)
             self.nursery.start_soon(self.presence.run)
             self.nursery.start_soon(self.daemon.send)
@@ -175,6 +178,7 @@ class TeamLink:
             try:
                 if self._is_first:
                     await self._make_stream()
+                    await self._tell_of_removed()
                 await self.directory.load(self.client)
                 self.presence.beat()
                 self.daemon.tell(LinkState(""))
@@ -196,6 +200,28 @@ class TeamLink:
         error = msgspec.json.decode(answer[0].data).get("error")
         if error and error.get("err_code") != 10058:  # it is there, with other settings
             raise Fault("EHOSTDOWN", f"the server says {error.get('description')}")
+
+    async def _follow(self, server: TeamServer) -> None:
+        """Have the server read its configuration again when that is another one."""
+        path = self.places.server / "nats.conf"
+        seen = path.stat().st_mtime_ns
+        while True:
+            await trio.sleep(RETRY_SECONDS)
+            if (now := path.stat().st_mtime_ns) != seen:
+                seen = now
+                server.restart()
+
+    async def _tell_of_removed(self) -> None:
+        """The server refuses them; what they exported goes from the stream, and from the others' trees."""
+        account = keys.Key.of_seed(self.places.read_secrets().account)
+        for machine, record in self.places.read_machines().items():
+            if record.removed:
+                purged = msgspec.json.encode({"filter": f"ctx.dir.{machine}.>"})
+                await self.client.request(
+                    f"$JS.API.STREAM.PURGE.{subjects.DIRECTORY}", purged, STREAM_SECONDS
+                )
+                subject = subjects.removal(machine)
+                self.client.publish(subject, keys.seal(account, subject, machine.encode()))
 
     async def _watch(self) -> None:
         """Keep status.json true; tell of a connection that is away."""

@@ -59,6 +59,14 @@ class Export(msgspec.Struct, frozen=True):
     agents: str = ""  # the agent here whose policy decides about calls by agents there
 
 
+class MachineRecord(msgspec.Struct, frozen=True):
+    """A machine, as the one that began the team knows it."""
+
+    public: str
+    joined: int
+    removed: int = 0  # since when it is no member any more
+
+
 class TeamPlaces:
     def __init__(self, state: Path, config: Path) -> None:
         self.folder = state / FOLDER
@@ -90,6 +98,17 @@ class TeamPlaces:
         if said is None:
             raise Fault("EACCES", "the keys of the team are on the machine where it was begun; do it there")
         return _decoded(said, TeamSecrets, self.secrets)
+
+    def read_machines(self) -> dict[str, MachineRecord]:
+        found = {}
+        for path in sorted(self.machines.glob("*")) if self.machines.exists() else ():
+            if (said := believed.whole(path, _MAX_FILE, "the file of a machine")) is not None:
+                found[path.name] = _decoded(said, MachineRecord, path)
+        return found
+
+    def removed(self) -> dict[str, int]:
+        """The public keys of machines that are no members any more, and since when."""
+        return {one.public: one.removed for one in self.read_machines().values() if one.removed}
 
     def read_exports(self) -> list[Export]:
         said = believed.whole(self.exports, _MAX_FILE, "the list of what this machine exports")

@@ -68,7 +68,7 @@ def configure(
     operator = keys.Key.of_seed(secrets.operator)
     claims = [
         keys.operator_claims(operator, system.public),
-        keys.account_claims(operator.public, account.public, team, stores=True),
+        keys.account_claims(operator.public, account.public, team, stores=True, removed=places.removed()),
         keys.account_claims(operator.public, system.public, "system", stores=False),
     ]
     texts = [each.signed(operator) for each in claims]
@@ -103,6 +103,14 @@ def configure(
     write(folder / "program", tools.encode())
 
 
+def listening(places: TeamPlaces) -> str:
+    """HOST:PORT, as the server's configuration has it."""
+    found = re.search('^listen: "(.*)"$', (places.server / "nats.conf").read_text(), re.MULTILINE)
+    if found is None:
+        raise Fault("EINVAL", f"{places.server}/nats.conf is damaged: it does not say where to listen")
+    return found[1]
+
+
 def write(path: Path, data: bytes) -> None:
     """A file for its owner alone."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
@@ -131,6 +139,12 @@ class TeamServer:
     def __init__(self, places: TeamPlaces) -> None:
         self._places = places
         self.pid = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def restart(self) -> None:
+        """Have it read its configuration again."""
+        if self._process is not None:
+            self._process.terminate()
 
     async def run(self) -> None:
         """Have it run, for ever."""
@@ -143,12 +157,14 @@ class TeamServer:
 
     async def _once(self) -> None:
         folder = self._places.server
-        process = _started(folder)
+        process = self._process = _started(folder)
         self.pid = process.pid
         pidfd = os.pidfd_open(process.pid)
         try:
             await trio.lowlevel.wait_readable(pidfd)
-            log.error("the server of the team has ended with status %d; it is started again", process.wait())
+            status = process.wait()
+            level = logging.ERROR if status not in (0, 1) else logging.INFO  # 1: it was asked to
+            log.log(level, "the server of the team has ended with status %d; it is started again", status)
         finally:
             self.pid = 0
             if process.poll() is None:

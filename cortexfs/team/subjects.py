@@ -4,6 +4,7 @@
     ctx.run.TO.FROM.RUN             a piece of one, either way
     ctx.dir.MACHINE.CLASS.NAME      what a machine exports; the stream DIRECTORY keeps the last of each
     ctx.live.MACHINE                it is there, and so busy
+    ctx.gone.MACHINE                it is no member any more, as the team's key has signed
     ctx.join.TOKEN, ctx.joined.TOKEN    a machine that joins, and its answer
 
 Rules: FROM and MACHINE are tokens that a machine may say of itself alone. TO may be heard by that machine
@@ -19,6 +20,7 @@ DIRECT = f"$JS.API.DIRECT.GET.{DIRECTORY}"
 ENTRIES = "ctx.dir.>"
 LIVES = "ctx.live.*"
 JOINS = "ctx.join.*"
+REMOVALS = "ctx.gone.*"
 
 
 def call(to: str, from_: str, class_: str, name: str) -> str:
@@ -39,6 +41,10 @@ def entry(machine: str, class_: str, name: str) -> str:
 
 def live(machine: str) -> str:
     return f"ctx.live.{machine}"
+
+
+def removal(machine: str) -> str:
+    return f"ctx.gone.{machine}"
 
 
 def inbox(machine: str) -> str:
@@ -64,9 +70,10 @@ def said_by(machine: str) -> list[str]:
 
 
 def heard_by(machine: str) -> list[str]:
-    return [calls(machine), f"ctx.run.{machine}.>", ENTRIES, LIVES, f"{inbox(machine)}.>"]
+    return [calls(machine), f"ctx.run.{machine}.>", ENTRIES, LIVES, REMOVALS, f"{inbox(machine)}.>"]
 
 
 # Beside its own, of the machine that began the team, which has the keys of all in any case.
 SAID_BY_FIRST = ["$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "ctx.joined.*"]
+SAID_BY_FIRST += [REMOVALS, f"$JS.API.STREAM.PURGE.{DIRECTORY}"]
 HEARD_BY_FIRST = [JOINS]

@@ -98,6 +98,7 @@ async def test_a_machine_speaks_as_no_other(laptop: Machine) -> None:
         await client.is_refused(subjects.run("box", "third", "0" * 32))
         await client.is_refused(subjects.entry("box", "tool", TOOL))
         await client.is_refused(subjects.live("box"))
+        await client.is_refused(subjects.removal("box"))
         await client.is_refused(subjects.joined("UX"))
         await client.is_refused(subjects.join("UX"))
 
@@ -138,6 +139,9 @@ async def test_what_the_server_is_made_to_say_is_no_call(
             client.publish(subjects.DIRECT, asked, forged)
             # and as what the box says of its own tool
             client.publish(subjects.DIRECT, asked, subjects.entry("box", "tool", TOOL))
+            # and as the team's word that the box is no member any more
+            client.publish(own, keys.seal(key, subjects.removal("box"), b"box"))
+            client.publish(subjects.DIRECT, asked, subjects.removal("box"))
         await call(laptop)
         client.publish(own, b"")
     assert runs(box) == before + 1

@@ -166,3 +166,20 @@ def test_a_server_that_is_too_old_is_refused(python: Path) -> None:
         assert refused.returncode == 69
         assert "is v2.9.10, and version 2.15 or later is needed" in refused.stderr
         assert not box.folder.exists()
+
+
+def test_a_machine_that_is_removed_is_nobody(python: Path) -> None:
+    # abi.md 14.11
+    with team(python, "laptop", "third", "box") as machines:
+        laptop, third, box = (machines[name] for name in ("laptop", "third", "box"))
+        third.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--as", "daemon")
+        laptop.sees(f"tool/{COUNT}+third")
+        assert "begun" in laptop.team("leave", "--machine", "third", check=False).stderr
+        assert "there are laptop, third" in box.team("leave", "--machine", "fourth", check=False).stderr
+        box.team("leave", "--machine", "third")
+        laptop.sees_no(f"tool/{COUNT}+third")
+        until(lambda: third.status["problem"], lambda why: "Authorization Violation" in why)
+        until(lambda: laptop.status["problem"], lambda why: why == "")
+        box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--as", "daemon")
+        laptop.sees(f"tool/{COUNT}+box")
+        assert laptop.ctx.call(f"{COUNT}+box", '{"text":"a"}').status == 0

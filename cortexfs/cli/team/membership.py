@@ -14,6 +14,7 @@ import time
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from cortexfs.cli import output, reload
 from cortexfs.cli.daemons import places_of
@@ -23,7 +24,7 @@ from cortexfs.state import directories
 from cortexfs.team import certificates, joining, keys, messages, server
 from cortexfs.team.certificates import Pem
 from cortexfs.team.joining import Invitation
-from cortexfs.team.places import Export, Member, TeamPlaces, TeamSecrets, written
+from cortexfs.team.places import Export, MachineRecord, Member, TeamPlaces, TeamSecrets, written
 
 _LISTEN = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}")
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]{1,253}|[0-9a-fA-F:]{2,45}")
@@ -73,7 +74,7 @@ def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
     written(places.secrets, kept)
     key = keys.Key.new(keys.USER)
     token = joining.machine_token(account, machine, key.public, is_first=True)
-    written(places.machines / machine, {"public": key.public, "joined": int(time.time())})
+    written(places.machines / machine, MachineRecord(key.public, int(time.time())))
     invitation = _invitation(places, servers, account, certificate)
     authority = ca.certificate.decode()
     places.write_member(Member(options.team, machine, servers, account.public, key.seed, token, authority))
@@ -114,6 +115,8 @@ def leave(options: argparse.Namespace) -> int:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     member = places.read_member()
+    if options.machine:
+        return _removed(places, member, options.machine)
     if places.secrets.exists() and not options.end:
         why = "its server and keys are here, and no machine of it could go on"
         raise Fault(
@@ -126,6 +129,20 @@ def leave(options: argparse.Namespace) -> int:
     said = reload.told(options.root)
     shutil.rmtree(places.folder)
     output.say(f"{member.machine} is in no team any more; {said}")
+    return EXIT_OK
+
+
+def _removed(places: TeamPlaces, member: Member, machine: str) -> int:
+    """Have another machine be no member any more."""
+    kept, records = places.read_secrets(), places.read_machines()
+    record = records.get(machine)
+    if record is None or machine == member.machine:
+        known = ", ".join(name for name, one in records.items() if name != member.machine and not one.removed)
+        raise Fault("ENOENT", f"there is no other machine {machine} in the team; there are {known or 'none'}")
+    written(places.machines / machine, replace(record, removed=int(time.time())))
+    listen = server.listening(places)
+    server.configure(places, member.team, member.machine, listen, kept, server.program())
+    output.say(f"{machine} is in the team {member.team} no more; the server begins anew, and refuses it")
     return EXIT_OK
 
 

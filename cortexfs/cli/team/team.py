@@ -78,8 +78,12 @@ COMMANDS = {
             ),
             "leave": Command(
                 "team.membership.leave",
-                (flag("--end", "end the team, where it was begun here"), *MOUNTED),
-                ("ctx team leave",),
+                (
+                    flag("--end", "end the team, where it was begun here"),
+                    arg("--machine", "NAME", "remove that machine instead, where the team was begun"),
+                    *MOUNTED,
+                ),
+                ("ctx team leave", "ctx team leave --machine laptop"),
                 "be in no team any more",
             ),
         },
