@@ -29,6 +29,7 @@ _FILE_NAME = re.compile(r"(^|[_.-])(path|file|filename|dir|directory|folder|path
 _METAVARS = {"integer": "N", "number": "NUMBER", "array": "ITEM", "object": "JSON", "null": "null"}
 _SAMPLES: dict[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "object": {}, "null": None}
 _TALKS = ("model", "agent")
+_OUTPUT = "output: text on a terminal, else frames, a line of JSON each; CTX_OUTPUT=text or jsonl chooses"
 _EXIT = (
     "exit status: 0 done, 1 the call failed, 2 bad arguments or input, 13 not permitted, "
     "69 what it needs is not running, 70 internal error, 130 interrupted"
@@ -56,7 +57,7 @@ def help_text(
     """Returns the text of --help, for every class."""
     head = _wrapped(f"{name} - {_plain(description)}".removesuffix(" - "))
     body = _talk(name) if class_ in _TALKS else _tool(name, shape_of(schema), effects, dry_run)
-    return _lines(head, "", *body, "", _wrapped(_EXIT))
+    return _lines(head, "", *body, "", _wrapped(_OUTPUT), _wrapped(_EXIT))
 
 
 def complete(schema: Schema, words: Sequence[str]) -> list[str]:

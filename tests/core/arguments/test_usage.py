@@ -74,6 +74,8 @@ def test_help_names_everything_that_the_schema_declares() -> None:
     ):
         assert line in text.splitlines()
     assert "exit status: 0 done" in text
+    # issue 14: "Frames in a pipe are the ABI; README's first screen and `--help` say so"
+    assert "output: text on a terminal, else frames, a line of JSON each; CTX_OUTPUT=text" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
