@@ -67,7 +67,7 @@ def seen(ctx: Ctx, path: str) -> dict[str, Any]:
 
 
 def test_the_server_of_an_agent_has_a_home_for_that_agent_alone(served: Ctx, server: str) -> None:
-    # docs/security.md: its user would run what it leaves in a home that both have
+    # abi.md 8.48: its user would run what it leaves in a home that both have
     users = json.loads(served.call("test.whoami").output)["environ"]["XDG_CACHE_HOME"]
     with agent(served, "one", "test.whoami") as one, agent(served, "two", "test.whoami") as two:
         homes = [seen(served, path)["environ"] for path in (one, two)]
@@ -89,7 +89,7 @@ def test_files_of_answers_have_a_place(served: Ctx, server: str) -> None:
 
 
 def test_a_program_that_is_not_shown(served: Ctx) -> None:
-    # issue 16: "errors name the missing line"
+    # abi.md 8.48
     folder = served.base / "elsewhere"
     folder.mkdir()
     program = folder / "server"

@@ -32,7 +32,7 @@ def own(ctx: Ctx, uid: int) -> list[str]:
 
 
 def test_tools_that_a_server_adds_for_a_caller_are_that_callers(served: Ctx) -> None:
-    # issue 16: "Tools that a server adds in its caller's session appear for that caller, on root's mount too"
+    # abi.md 8.49
     assert served.call("test.grow", uid=USER).output == "grown"
     assert served.call("test.echo", "--text", "x", uid=OTHER).output == "x"
     until(lambda: own(served, USER), lambda seen: "test.grown" in seen)

@@ -87,7 +87,7 @@ def test_progress_media_and_soft_errors(served: Ctx) -> None:
     assert [frame["message"] for frame in said.frames if frame["type"] == "progress"] == ["half way (1/2)"]
     made = served.call("test.picture")
     assert made.output == "made\ninside"
-    # issue 16: "The order of media and text is kept"
+    # abi.md 8.47
     assert made.types == ["start", "delta", "media", "delta", "media", "media", "done"]
     media = [frame["attachment"] for frame in made.frames if frame["type"] == "media"]
     assert [one["mime_type"] for one in media] == ["image/png", "application/zip", "image/png"]
@@ -116,7 +116,7 @@ def test_a_server_is_its_caller(served: Ctx) -> None:
 
 
 def test_a_server_has_its_callers_umask(served: Ctx) -> None:
-    # issue 16: "Servers run with their caller's umask"
+    # abi.md 8.46
     def seen(umask: str) -> str:
         words = ["sh", "-c", f'umask {umask}; exec "$0"', served.tool("test.whoami")]
         frames = [json.loads(line) for line in served.run(words).stdout.splitlines()]

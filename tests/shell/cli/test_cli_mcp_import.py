@@ -24,7 +24,7 @@ def given(tmp_path: Path, value: Any) -> str:
 def test_what_is_filled_in_is_a_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # issue 16: "`${env:X}` and `${input:X}` (asked once, kept as secrets)"
+    # abi.md 8.45; issue 16: "`${env:X}` and `${input:X}` (asked once, kept as secrets)"
     monkeypatch.setenv("HERE", "of-the-environment")
     type_in(monkeypatch, "typed-once\n")
     table = {
