@@ -73,10 +73,10 @@ def test_a_program_of_its_gains_nothing_either(ctx: Ctx) -> None:
         with working(ctx, path, task, session="s") as client:
             run = Waiting(client, client.until("approval")[-1])
             write(ctx, path, "policy", f"{policy}allow nests_t tool:text.word_count execute\n")
-            (before,) = results(run.go_on(status="ok"))
+            *_, before = results(run.go_on(status="ok"))
             client.send(task, session="s")
             run = Waiting(client, client.until("approval")[-1])
-            (after,) = results(run.go_on(status="ok"))
+            *_, after = results(run.go_on(status="ok"))
     assert "so it was when this run began" in before["output"]
     assert '"status":"ok"' in after["output"]
 
