@@ -276,7 +276,7 @@ def test_nothing_outside_of_its_view_changes(party: Party) -> None:
     task = script(*(call("shell.exec", cmd=words) for words in commands), say("x"))
     with working(ctx, coder, task, scope="temp") as client:
         frames = approved(client)
-    assert len(results(frames)) == len(commands)
+    assert len([one for one in results(frames) if one["name"] == "shell.exec"]) == len(commands)
     assert len(decisions(frames)) >= len(commands)
     after = seen(out), seen(config), os.stat(sys.executable), oct(state.stat().st_mode)
     assert after[0] == before[0]
