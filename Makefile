@@ -127,7 +127,7 @@ build/published build/langchain: build/%: tests/%.lock | .venv/.pins
 
 # The order of the files: lanes take the longest first.
 lanes: .venv/.local test-packages build/web
-	@$(TESTS) --measure
+	@$(TESTS) --measure --ignore=$(DIST_TESTS)
 
 # The inner rings: values, and real processes and sockets, without a mount.
 fast: .venv/.local test-packages
@@ -171,7 +171,7 @@ mutation: .venv/.built build/mutation
 	@$(BIN)/python -m tests.mutation
 
 soak: .venv/.local test-packages mutation build/web build/team
-	@CTX_SOAK=600 $(BIN)/python -m pytest -q
+	@CTX_SOAK=600 $(BIN)/python -m pytest -q --ignore=$(DIST_TESTS)
 
 lock: .venv/.pins
 	@python3 -m venv .venv/lock && .venv/lock/bin/pip install -qq pip-tools
