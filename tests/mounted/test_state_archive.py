@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.waiting import until
 
 KEY = "sk-nobody-else-has-this"
@@ -83,6 +83,36 @@ def test_an_import_follows_no_link_that_a_daemon_has_left(fresh: Ctx, tmp_path: 
     assert not list((tmp_path / "elsewhere").iterdir())
     assert (fresh.state / "before-import/state/agents").is_dir()
     assert not (fresh.state / "before-import").is_symlink()
+
+
+def test_an_import_ends_no_daemon_of_another_state(fresh: Ctx, ctx: Ctx, tmp_path: Path) -> None:
+    fresh.ctx("state", "export", str(tmp_path / "archive"))
+    pids = fresh.pid, ctx.pid
+    words = ("--root", str(ctx.root), "--state", str(fresh.state), "--config", str(fresh.config))
+    refused = fresh.ctx("state", "import", str(tmp_path / "archive"), "--yes", *words, check=False)
+    assert (refused.returncode, "name its mount with --root" in refused.stderr) == (1, True)
+    assert (fresh.pid, ctx.pid) == pids
+
+
+def test_without_a_daemon_an_import_only_replaces_the_files(fresh: Ctx, tmp_path: Path) -> None:
+    filled(fresh)
+    fresh.ctx("state", "export", str(tmp_path / "archive"))
+    fresh.umount()
+    (fresh.state / "agents/keeper.json").unlink()
+    fresh.ctx("state", "import", str(tmp_path / "archive"), "--yes")
+    assert (fresh.state / "agents/keeper.json").exists()
+    assert not os.path.ismount(fresh.root)
+    fresh.mount()
+    assert "over the export" in told(fresh, "kept")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_nobody_else_exports_a_state(fresh: Ctx, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    words = [str(fresh.python), "-I", "-m", "cortexfs.cli.main", "state", "export", str(tmp_path / "archive")]
+    done = fresh.run([*words, "--state", str(fresh.state), "--config", str(fresh.config)], uid=NOBODY)
+    assert done.returncode == 13
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_daemon_that_is_talked_with_is_exported_whole(fresh: Ctx, tmp_path: Path) -> None:

@@ -65,13 +65,19 @@ def write(file: BinaryIO, where: Places, *, secrets: bool) -> int:
 def _found(base: Path, *, secrets: bool) -> Iterator[tuple[PurePosixPath, int, str]]:
     """Yields what is below, folders before what is in them: where, a descriptor of that folder, and a name.
     By descriptors, as a daemon that was taken over could put a link in the place of a folder."""
-    for above, folders, names, descriptor in os.fwalk(base):
+    for above, folders, names, descriptor in os.fwalk(base, onerror=_told):
         place = PurePosixPath(os.path.relpath(above, base))
         folders[:] = [name for name in sorted(folders) if secrets or not is_secret(place / name)]
         if not place.parts:
             folders[:] = [name for name in folders if not stays(name)]
             names = [name for name in names if not stays(name)]
         yield from ((place, descriptor, name) for name in sorted([*folders, *names]))
+
+
+def _told(problem: OSError) -> None:
+    """A folder that cannot be read is no empty one. It may have gone meanwhile."""
+    if not isinstance(problem, FileNotFoundError):
+        raise problem
 
 
 def is_secret(place: PurePosixPath) -> bool:

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cortexfs.cli import mounts, output
-from cortexfs.cli.daemons import places_of
+from cortexfs.cli import daemons, mounts, output
 from cortexfs.cli.mount import mount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import MOUNTED, Command, arg, flag
@@ -30,7 +29,7 @@ ASIDE = "before-import"
 
 
 def export(options: argparse.Namespace) -> int:
-    where, path = places_of(options), Path(options.file)
+    where, path = daemons.places_of(options), Path(options.file)
     if not where.state.is_dir():
         raise Fault("ENOENT", f"there is no state at {where.state}; name one with --state")
     believed.folder(where.state)
@@ -46,7 +45,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def import_(options: argparse.Namespace) -> int:
-    where = places_of(options)
+    where = daemons.places_of(options)
     directories.create(where)
     believed.folder(where.state)
     with open(options.file, "rb") as file, _read(file, where) as found:
@@ -82,13 +81,20 @@ def _read(file: BinaryIO, where: Places) -> Iterator[Path]:
 
 
 def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
-    """The mount whose daemon has this state."""
-    if state_lock.holder(where.state) is None:
-        return None
+    """The mount whose daemon has this state; none where no daemon has it."""
     with state_lock.unserved(where.state) as is_ours:
         if is_ours:
             return None
-    return mounts.root(options.root)
+    root = mounts.root(options.root)
+    found = mounts.mounted_at(root)
+    daemon = daemons.of(found) if found else None
+    if daemon:
+        daemon.process.close()
+    if daemon is None or Path(daemon.state) != where.state:
+        raise Fault(
+            "EBUSY", f"a daemon uses {where.state}, and not that of {root}; name its mount with --root"
+        )
+    return root
 
 
 def _put(found: Path, where: Places) -> None:
