@@ -172,10 +172,10 @@ class Attempts:
             for event in events:
                 frames += reader.read(event)
         finally:  # what was said before an event that is wrong was said
+            self._said = self._said or bool(frames)
+            if self._said and patience.deadline != math.inf:  # nobody waits now
+                patience.deadline = math.inf
             if frames:
-                self._said = True
-                if patience.deadline != math.inf:
-                    patience.deadline = math.inf
                 await self._turn.say(*frames)
 
     def _allow(self, patience: trio.CancelScope) -> None:
