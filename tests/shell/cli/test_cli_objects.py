@@ -173,7 +173,7 @@ def test_run_says_why_it_cannot(first_line: str, mode: int, status: int, sentenc
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("ctx st", ["status"]),
+        ("ctx stat", ["status", "state"]),
         ("/usr/bin/ctx um", ["umount"]),
         ("cortex --v", ["--version"]),
         ("ctx status --", ["--help", "--root", "--json"]),
@@ -251,7 +251,7 @@ tab() {  # completes the words as readline hands them over
     _ctx_complete
     printf '%s\n' "${COMPREPLY[*]}"
 }
-tab ctx sta
+tab ctx statu
 tab ctx run fs
 tab "$CTX_ROOT/tool/fs.read" --li
 tab ctx run fs.read --path = do
@@ -268,7 +268,7 @@ echo rea''dy
 
 FISH = r"""
 ctx completion fish | source
-complete -C 'ctx sta'
+complete -C 'ctx statu'
 complete -C 'ctx run fs'
 complete -C "$CTX_ROOT/tool/fs.read --li"
 complete -C 'ctx run fs.read --path do'
@@ -332,7 +332,7 @@ def test_zsh_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
         os.write(leader, ZSH.encode())
         await_text(leader, "\nready")
         for start, end in (
-            ("ctx sta", "ctx status"),
+            ("ctx statu", "ctx status"),
             ("cortex wav", "cortex wave-hand"),
             ("ctx wave-hand --spe", "ctx wave-hand --speed"),
             (f"{root}/tool/fs.read --li", f"{root}/tool/fs.read --limit"),
