@@ -135,7 +135,10 @@ class Servers:
             timeout=server.timeout_secs,
             client=VERSION,
         )
-        keeps = keeping(self._state, home_of(name)) if server.command else ""
+        keeps = ""
+        if server.command:
+            with contextlib.suppress(Fault):  # beside some states nothing can be made: it has no home there
+                keeps = keeping(self._state, home_of(name))
         return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode(), keeps=keeps)
 
     # -- logins

@@ -208,3 +208,13 @@ def test_a_missing_package_is_named_by_its_extra(
     said = capsys.readouterr().err
     assert "cortexfs[mcp]" in said
     assert "offer" not in said
+
+
+def test_a_server_needs_no_home() -> None:
+    # beside some states nothing can be made
+    assert run("add", "time", "--", "true") == 0
+    state = Path(os.environ["CTX_STATE"])
+    state.with_name(f"{state.name}-kept").write_text("in the way")
+    found = servers().load({})
+    assert [(one.name, one.keeps) for one in found.plugins] == [("mcp:time", "")]
+    assert found.faults == {}
