@@ -31,6 +31,7 @@ from cortexfs.team.nats_wire import Delivery, untoken
 from cortexfs.team.standins import StandIns
 
 UMASK = 0o022
+PROMPT_SECONDS = 0.05  # within which an answer goes along with the word that the call was taken
 MAX_CALLS = 256  # at a time
 MAX_OF_ONE = 64  # of one machine
 _KEPT = 65536  # names of runs
@@ -99,7 +100,6 @@ class Incoming:
         with stream:
             if line.left:
                 raise Fault("ECANCELED", "the call was given up before it began")
-            line.say((messages.BEGUN, b""))
             agent = served.agents if begin.label else ""
             await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
             try:
@@ -130,16 +130,27 @@ def _greeting(inode: int, begin: CallBegin, under: str) -> bytes:
 
 
 async def _from_mount(stream: socket.socket, line: CallLine) -> None:
-    """Pass on the daemon's words to its runner, as far as another machine has to hear them."""
-    splitter = wire.Splitter()
+    """Pass on the daemon's words to its runner, as far as another machine has to hear them. What came
+    together goes together, and a prompt answer goes with the word that the call was taken."""
+    splitter, batch = wire.Splitter(), [(messages.BEGUN, b"")]
+    with trio.move_on_after(PROMPT_SECONDS) as clock:
+        await trio.lowlevel.wait_readable(stream)
+    if clock.cancelled_caught:
+        line.say(*batch)
+        batch = []
     while data := await receive(stream):
         for kind, payload in splitter.feed(data):
-            if kind == wire.STDOUT:
+            if kind == wire.STDOUT and not line.has_room(payload):
+                line.say(*batch)
+                batch = []
                 await line.say_output(kind, payload)
-            elif kind in (wire.WANT, wire.EXIT):
-                line.say((kind, payload))
+            elif kind in (wire.STDOUT, wire.WANT, wire.EXIT):
+                batch.append((kind, payload))
             if kind == wire.EXIT:
+                line.say(*batch)
                 return
+        line.say(*batch)
+        batch = []
         await trio.lowlevel.checkpoint()
     raise Fault("EHOSTDOWN", "the daemon of that machine has ended during the call")
 

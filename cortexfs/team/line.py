@@ -49,7 +49,16 @@ class CallLine:
 
     # -- said
 
+    def has_room(self, data: bytes) -> bool:
+        """Returns True where these bytes of a stream may be said at once, which are counted then."""
+        if self.left or self._credit <= 0 or len(data) > PIECE:
+            return False
+        self._credit -= len(data)
+        return True
+
     def say(self, *said: tuple[int, bytes]) -> None:
+        if not said:
+            return
         data = NUMBER.pack(self._said & 0xFFFFFFFF) + b"".join(wire.message(*each) for each in said)
         self._client.publish(self._subject, data)
         self._said += 1

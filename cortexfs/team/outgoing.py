@@ -159,17 +159,24 @@ class Outgoing:
 
     async def _to_daemon(self, side: HostSide, line: CallLine, conversion: _Conversion) -> None:
         while True:
+            out, taken, ended = bytearray(), 0, False
             for kind, payload in await line.next():
                 if kind == wire.STDOUT:
-                    await side.say(conversion.said(payload))
-                    line.took(len(payload))
+                    out += conversion.said(payload)
+                    taken += len(payload)
                 elif kind == wire.WANT and len(payload) == wire.U32.size:
-                    await side.say(wire.message(wire.WANT, payload))
+                    out += wire.message(wire.WANT, payload)
                 elif kind == messages.REFUSED:
+                    await side.say(bytes(out))
                     raise _refused(payload)
                 elif kind == wire.EXIT:
-                    await side.say(conversion.end(payload))
-                    return
+                    out += conversion.end(payload)
+                    ended = True
+                    break
+            await side.say(bytes(out))
+            if ended:
+                return
+            line.took(taken)
             await trio.lowlevel.checkpoint()
 
 

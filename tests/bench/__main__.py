@@ -33,30 +33,15 @@ from tests.bench import (
     search,
     streams,
     talking,
+    team,
     wasm,
 )
+from tests.bench.rows import Row, above, below, fact
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
 MARK = "<!-- make bench writes below this line -->\n"
 PAIRS = 300
-
-
-class Row:
-    def __init__(self, what: str, figure: float, unit: str, goal: str, met: bool | None) -> None:
-        self.what, self.figure, self.unit, self.goal, self.met = what, figure, unit, goal, met
-
-
-def below(what: str, figure: float, unit: str, limit: float) -> Row:
-    return Row(what, figure, unit, f"<= {limit:g}", figure <= limit)
-
-
-def above(what: str, figure: float, unit: str, limit: float) -> Row:
-    return Row(what, figure, unit, f">= {limit:g}", figure >= limit)
-
-
-def fact(what: str, figure: float, unit: str) -> Row:
-    return Row(what, figure, unit, "", None)
 
 
 def calls(ctx: Ctx) -> Iterator[Row]:
@@ -326,6 +311,15 @@ def code_mode(python: Path) -> Iterator[Row]:
     yield below("bytes of results of a task over 1,200 lines, with what is looked up for it", share, "%", 2)
 
 
+def teams(python: Path) -> Iterator[Row]:
+    found = team.figures(python)
+    yield below("fs.read of 1 KiB on another machine of a team, over the same here", found.over, "ms", 1.5)
+    yield fact("the same, spawn to exit, with both machines on this one", found.took, "ms")
+    yield above(f"calls of it from {team.CALLERS} callers", found.rate, "/s", 500)
+    yield above("fs.read of 100 MB there as JSONL", found.stream, "MB/s", 50)
+    yield below("fs.read of 1 KiB here with a team joined, over one without", found.joined, "x", 1.03)
+
+
 def table(rows: list[Row]) -> str:
     lines = ["| what | figure | goal | |", "|---|---|---|---|"]
     mark = {True: "met", False: "**short**", None: ""}
@@ -354,6 +348,7 @@ OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "esm": javascript,
     "mcp": mcp_servers,
     "code": code_mode,
+    "team": teams,
     "local_model": local_model,
     "scale": scale,
     "crowds": crowds,
