@@ -19,6 +19,11 @@ from tests.bench import code
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.mcp_published_servers import OF_NPM, OF_PYPI, add, npm_packages, page
 
+# They ask their client, and a run from a shell has nobody who could answer.
+WITH_A_QUESTION = {
+    "everything.trigger-elicitation-request": "{}",
+    "everything.trigger-url-elicitation": '{"url": "https://example.org/"}',
+}
 WITH_A_TASK = {"everything.simulate-research-query"}  # its calls are tasks
 
 # Tools in an order that works, each with its input and a part of what it says; WORK is a folder of the test.
@@ -151,7 +156,10 @@ def test_every_tool_answers(place: Ctx, web: str, leftovers: set[Path]) -> None:
     assert {path.suffix for path in leftovers} == {".png", ".wav"}
     tools = {name for name in os.listdir(place.root / "tool") if name.split(".")[0] in (*OF_NPM, *OF_PYPI)}
     tools = {name for name in tools if not name.endswith((".d", ".mcp", ".read_resource", ".sock"))}
-    assert tools - {name for name, *_ in CALLS} <= WITH_A_TASK
+    assert tools - {name for name, *_ in CALLS} - WITH_A_QUESTION.keys() <= WITH_A_TASK
+    for name, asked in WITH_A_QUESTION.items():
+        said = place.call(name, asked)
+        assert "nobody can be asked in this run" in f"{said.message} {said.output}", name
 
 
 def test_what_a_tool_links_to_can_be_read(place: Ctx, leftovers: set[Path]) -> None:
