@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str,
 
 
 def _installed(state: Path, enabled: list[str], live: LivePlugins | None) -> list[dict[str, Any]]:
-    if not (state / directories.PLUGINS).exists():
+    if not os.path.exists(state / directories.PLUGINS):  # nor where it may not be looked at
         return []
     from cortexfs.plugins.package import directory  # whose packages are half of what this command imports
 
