@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -68,11 +69,15 @@ def test_a_token_that_was_changed_or_is_late_is_none(machines: dict[str, Machine
         assert "not the one that the token is for" in pinned.stderr
 
 
-def test_secrets_are_their_owner_s_alone(machines: dict[str, Machine]) -> None:
+def test_secrets_are_their_owner_s_alone(machines: dict[str, Machine], tmp_path: Path) -> None:
     for each in machines.values():
         for path in (each.folder, *each.folder.rglob("*")):
             assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
     assert not list(machines["laptop"].folder.glob("server"))  # the team's keys are where it was begun
+    box = machines["box"]
+    box.ctx.ctx("state", "export", str(tmp_path / "kept.tar.gz"))
+    with tarfile.open(tmp_path / "kept.tar.gz") as kept:
+        assert not [name for name in kept.getnames() if "team" in name]  # a machine is no copy of another
 
 
 def test_a_machine_that_goes_is_away_and_comes_back(python: Path) -> None:

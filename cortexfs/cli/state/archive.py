@@ -34,6 +34,7 @@ HEAD, END = "cortexfs-state.json", "cortexfs-end"
 MAX_HEAD = 4096
 TOPS = {"state": "the state", "config": "the configuration"}
 SECRETS = "secrets"
+TEAM = "team"
 DRAFT = ".import-"  # how the name of an archive begins that is being read
 # What a daemon makes anew, or is about the one that runs.
 LEFT_OUT = ("lock", "descriptions", "daemon.log", "daemon.log.1", "trace.jsonl")
@@ -81,8 +82,9 @@ def _told(problem: OSError) -> None:
 
 
 def is_secret(place: PurePosixPath) -> bool:
-    """Returns True for the folders of keys: the daemon's, and those of users' own providers."""
-    return place.parts == (SECRETS,) or (place.match(f"own/*/{SECRETS}") and len(place.parts) == 3)
+    """Returns True for the folders of keys: the daemon's, the machine's part in a team, and those of users'
+    own providers."""
+    return place.parts in ((SECRETS,), (TEAM,)) or (place.match(f"own/*/{SECRETS}") and len(place.parts) == 3)
 
 
 def stays(name: str) -> bool:
