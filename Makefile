@@ -158,7 +158,7 @@ build/llm: tests/bench/llm.lock | .venv/.pins
 		|| echo "without llm, which is not to be had here: its row is left out"
 	@touch $@
 
-bench: .venv/.local test-packages build/peers build/llm build/team
+bench: .venv/.local test-packages build/peers build/llm build/team build/web
 	@$(BIN)/python -m tests.bench
 
 # A program that changes the code, to see whether tests notice.

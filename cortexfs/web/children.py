@@ -33,6 +33,7 @@ class WebPlace(NamedTuple):
 
     root: str
     program: Sequence[str]
+    objects: Callable[[], list[dict[str, str]]]  # what `ctx ls --json` prints, which every view needs
 
     @property
     def environ(self) -> dict[str, str]:

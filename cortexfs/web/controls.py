@@ -8,36 +8,26 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-
-import trio
+from typing import Any
 
 from cortexfs.core.errors import Fault, code_of, os_faults
+from cortexfs.web.telling import waited
 
-SECONDS = 10.0
 MOST = 256 << 10  # bytes of a control that are shown
 WRITES = 0o222
 UNSHOWN = ("log", "session")
 
-T = TypeVar("T")
-
 
 async def listed(root: str, object_: str) -> list[dict[str, Any]]:
     """Returns the name and text of each control, and True for those that its user may write."""
-    return await _waited(partial(_listed, Path(f"{root}/{object_}.d")))
+    return await waited(partial(_listed, Path(f"{root}/{object_}.d")))
 
 
 async def write(root: str, object_: str, name: str, text: str) -> None:
     """Put a text in the place of a control's; the mount's own refusal, where it takes none of it."""
     if not name or "/" in name or name.startswith("."):
         raise Fault("EINVAL", "name: expected that of a control")
-    await _waited(partial(_write, f"{root}/{object_}.d/{name}", text))
-
-
-async def _waited(do: partial[T]) -> T:
-    with trio.move_on_after(SECONDS):
-        return await trio.to_thread.run_sync(do, abandon_on_cancel=True)
-    raise Fault("ETIMEDOUT", "the mount does not answer; see: ctx status")
+    await waited(partial(_write, f"{root}/{object_}.d/{name}", text))
 
 
 def _listed(folder: Path) -> list[dict[str, Any]]:

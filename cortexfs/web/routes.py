@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import trio
@@ -21,19 +21,28 @@ from cortexfs.client.sorting import new_id
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.talk.requests import Approve, Cancel, Decision, Resume, Scope, Send
+from cortexfs.core.talk.requests import Approve, Cancel, Decision, Resume, Send
 from cortexfs.web import children, controls, files, markdown, setup
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import Gate, Refusal
 from cortexfs.web.holding import Holders
 from cortexfs.web.http import Emit, Events, PageAnswer, PageRequest, answer_of
 from cortexfs.web.lines import ask, opened
-from cortexfs.web.telling import SCOPES, SessionAddress, Telling, event, nodes, object_named, past
+from cortexfs.web.telling import (
+    SCOPES,
+    SessionAddress,
+    Telling,
+    event,
+    nodes,
+    object_named,
+    past,
+    stored,
+    waited,
+)
 
 DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_session", "deny")}
 # What only shows something, and the command that prints it.
 LISTS = {
-    "/api/objects": ("ls", "--json"),
     "/api/agents": ("agent", "list", "--json"),
     "/api/providers": ("provider", "list", "--json"),
     "/api/plugins": ("plugin", "list", "--json"),
@@ -72,26 +81,15 @@ class Routes:
 
     async def sessions(self, asked: PageRequest) -> PageAnswer:
         """The sessions, newest first; those in which something goes on are held from now on."""
-        found: list[dict[str, Any]] = []
-        faults: list[Fault] = []
-
-        async def listed(scope: Scope) -> None:
-            words = ("session", "list", "--json", "--scope", scope)
-            try:
-                found.extend(await children.command(self._place, words))
-            except Fault as fault:
-                faults.append(fault)
-
-        async with trio.open_nursery() as nursery:
-            for scope in SCOPES.values():
-                nursery.start_soon(listed, scope)
-        if faults:
-            raise faults[0]
+        found = await waited(partial(stored, self._place.root))
         for row in found:
             if row["state"] == "active":
                 address = SessionAddress(row["object"], SCOPES[row["space"]], row["session"])
                 self._nursery.start_soon(self._holders.find, address)
-        return answer_of(sorted(found, key=lambda row: str(row["updated"]), reverse=True))
+        return answer_of(found)
+
+    async def objects(self, asked: PageRequest) -> PageAnswer:
+        return answer_of(await waited(self._place.objects))
 
     async def search(self, asked: PageRequest) -> PageAnswer:
         words = ("log", "-n", "100", "-q", asked.text("q"), "--json")
@@ -215,6 +213,7 @@ class Routes:
 
 
 _GET: dict[str, Route] = {
+    "/api/objects": Routes.objects,
     "/api/sessions": Routes.sessions,
     "/api/search": Routes.search,
     "/api/past": Routes.past,

@@ -10,9 +10,12 @@ This file must never know who reads.
 
 from __future__ import annotations
 
+import heapq
 import os
 import stat
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -28,10 +31,15 @@ from cortexfs.web.http import PageRequest
 
 SLOW = 8 << 10  # characters of a message that is parsed beside the loop
 DIFF_SECONDS = 5.0
+MOUNT_SECONDS = 10.0
+MOST_SESSIONS = 500  # that are listed, the newest
 CHANGES = ("fs.write", "fs.replace")
 SCOPES: dict[str, Scope] = {"private": "private", "shared": "shared"}
 # What is told of a run that is over: its pieces are in its messages.
 _PIECES = frames.Delta | frames.ReasoningDelta | frames.Progress
+
+
+T = TypeVar("T")
 
 
 class SessionAddress(NamedTuple):
@@ -113,3 +121,22 @@ async def past(telling: Telling) -> dict[str, Any]:
     told = [frame for frame in shown if frame.run not in over or not isinstance(frame, _PIECES)]
     events = [msgspec.to_builtins(frame) | (await telling.more(frame, True) or {}) for frame in told]
     return {"events": events, "last": found[-1].id if found else None, "more": is_cut}
+
+
+def stored(root: str) -> list[dict[str, Any]]:
+    """The newest sessions of every object, private and shared."""
+    every = [
+        one
+        for space in SCOPES
+        for object_ in sessions.objects(root, space)
+        for one in islice(sessions.each(root, object_, space), MOST_SESSIONS)
+    ]
+    newest = heapq.nlargest(MOST_SESSIONS, every, key=lambda one: one.updated)
+    return [one._asdict() | {"path": str(one.path), "updated": one.updated * 1000} for one in newest]
+
+
+async def waited(look: Callable[[], T]) -> T:
+    """Returns the finding of a look at the mount, which is not waited for longer than a person would."""
+    with trio.move_on_after(MOUNT_SECONDS):
+        return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+    raise Fault("ETIMEDOUT", "the mount does not answer; see: ctx status")

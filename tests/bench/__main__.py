@@ -35,6 +35,7 @@ from tests.bench import (
     talking,
     team,
     wasm,
+    web,
 )
 from tests.bench.rows import Row, above, below, fact
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
@@ -337,7 +338,8 @@ def machine() -> str:
 
 # Each on one mount, and each that makes its own.
 SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
-    part.__name__: part for part in (calls, stream, metadata, talk, proxied, asking, crowded, life)
+    part.__name__: part
+    for part in (calls, stream, metadata, talk, proxied, asking, web.paging, crowded, life)
 }
 OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "flood": flooded,

@@ -14,8 +14,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from functools import partial
 
-from cortexfs.cli import mounts, output
+from cortexfs.cli import mounts, objects, output
 from cortexfs.cli.parser import Command, arg, flag
 from cortexfs.core.errors import Fault
 from cortexfs.state import directories
@@ -35,7 +36,9 @@ def run(options: argparse.Namespace) -> int:
 
     page = Page(options.bind, options.port, options.cert, options.key)
     page.check()
-    place = WebPlace(mounts.answering(options.root), (sys.executable, "-P", "-m", "cortexfs.cli.main"))
+    root = mounts.answering(options.root)
+    program = (sys.executable, "-P", "-m", "cortexfs.cli.main")
+    place = WebPlace(root, program, partial(_objects, root))
     with contextlib.ExitStack() as ending:
 
         def announce(link: str) -> None:
@@ -48,6 +51,10 @@ def run(options: argparse.Namespace) -> int:
 
         number = trio.run(serve, page, place, announce)
     return SIGNALLED + number
+
+
+def _objects(root: str) -> list[dict[str, str]]:
+    return [row._asdict() for row in objects.rows(root, objects.paths(root))]
 
 
 @contextlib.contextmanager
