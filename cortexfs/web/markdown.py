@@ -4,7 +4,7 @@
     settled(text)     how much of a text that is still being written can no longer change
 
 Rules: HTML is text, a picture is a link, and a link leads to another site and shows where. What is here is
-all that the page builds. Work is bounded: a text that is too long stays plain.
+all that the page builds. Work is bounded: a text that is too long, or nested too deeply, stays plain.
 This file must never know where the text comes from.
 """
 
@@ -33,7 +33,10 @@ def tree(text: str) -> list[Node]:
     """Returns the nodes of a message."""
     if len(text) > MAX_TEXT:
         return [["pre", {}, text]]
-    return _all(SyntaxTreeNode(_parser.parse(text)))
+    try:
+        return _all(SyntaxTreeNode(_parser.parse(text)))
+    except RecursionError:  # emphasis within emphasis, hundreds of times
+        return [["pre", {}, text]]
 
 
 def settled(text: str) -> int:

@@ -110,6 +110,9 @@ def test_a_body_is_json_and_small(page: WebProcess, token: dict[str, str]) -> No
     assert asked(page, "POST", "/api/markdown", [1], token)[0] == 400
     deep = json.loads("[" * 90 + "]" * 90)
     assert asked(page, "POST", "/api/markdown", {"text": deep}, token)[0] == 400
+    nested = "*a " * 2000 + "a* " * 2000
+    assert asked(page, "POST", "/api/markdown", {"text": nested}, token)[1]["live"] == [["pre", {}, nested]]
+    assert asked(page, "GET", "/api/search?q=--root%3Dx", None, token)[:2] == (200, [])
 
 
 def test_what_a_browser_is_told_of_every_answer(page: WebProcess, token: dict[str, str]) -> None:

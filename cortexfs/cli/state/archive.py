@@ -14,6 +14,7 @@ This file must never know what runs.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import stat
@@ -32,6 +33,7 @@ from cortexfs.version import VERSION
 
 HEAD, END = "cortexfs-state.json", "cortexfs-end"
 MAX_HEAD = 4096
+MAX_READ = 1 << 20  # bytes at once
 TOPS = {"state": "the state", "config": "the configuration"}
 SECRETS = "secrets"
 TEAM = "team"
@@ -40,6 +42,8 @@ DRAFT = ".import-"  # how the name of an archive begins that is being read
 LEFT_OUT = ("lock", "descriptions", "daemon.log", "daemon.log.1", "trace.jsonl")
 LOG = ".jsonl"
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# What tarfile raises for what is no archive, and the system for a time or a name that none has.
+_NONE = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError, OverflowError)
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
@@ -65,8 +69,9 @@ def write(file: BinaryIO, where: Places, *, secrets: bool) -> int:
 
 def _found(base: Path, *, secrets: bool) -> Iterator[tuple[PurePosixPath, int, str]]:
     """Yields what is below, folders before what is in them: where, a descriptor of that folder, and a name.
-    By descriptors, as a daemon that was taken over could put a link in the place of a folder."""
-    for above, folders, names, descriptor in os.fwalk(base, onerror=_told):
+    By descriptors, as a daemon that was taken over could put a link in the place of a folder. The base itself
+    may be a link of its owner's."""
+    for above, folders, names, descriptor in os.fwalk(f"{base}/.", onerror=_told):
         place = PurePosixPath(os.path.relpath(above, base))
         folders[:] = [name for name in sorted(folders) if secrets or not is_secret(place / name)]
         if not place.parts:
@@ -135,21 +140,30 @@ def _member(name: str, mode: int, size: int, mtime: float = 0) -> tarfile.TarInf
     return member
 
 
+class _Unpacked(gzip.GzipFile):
+    """What a member is called may say that it is of any length, and would be read at once."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= MAX_READ:
+            raise EOFError("a name of it is too long")
+        return super().read(size)
+
+
 def read(file: BinaryIO, into: Path) -> ArchiveHead:
     """Write an archive into an empty folder. Raises EINVAL where it is none, or has what none has."""
     try:
-        with tarfile.open(fileobj=file, mode="r:gz") as packed:
-            members = iter(packed)
-            head = _head(packed, next(members, None))
+        with _Unpacked(fileobj=file) as data, tarfile.open(fileobj=data, mode="r:") as packed:
+            head = _head(packed, packed.next())
             folders = {into / top for top in TOPS}
             for folder in folders:
                 folder.mkdir(mode=0o700)
-            for member in members:
+            while member := packed.next():
                 if member.name == END:
                     return head
                 _extract(packed, member, into, folders)
+                packed.members.clear()  # which would be all of them in the end
             raise EOFError("it has no end")
-    except (tarfile.TarError, EOFError, zlib.error, UnicodeDecodeError) as problem:
+    except _NONE as problem:
         raise Fault("EINVAL", f"it is no whole archive of ctx state export: {problem}") from None
 
 
@@ -167,7 +181,8 @@ def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, into: Path, folde
     """The folders are those that were made here: whatever else has a name is not written through."""
     name = PurePosixPath(member.name)
     path = into / name
-    if "\0" in member.name or name.is_absolute() or ".." in name.parts or path.parent not in folders:
+    leaves = "\0" in member.name or name.is_absolute() or ".." in name.parts
+    if leaves or path.parent not in folders or (len(name.parts) == 2 and stays(name.name)):
         raise Fault("EINVAL", f"it has {member.name!r}, which no archive of ctx state export has")
     try:
         if member.isdir():
@@ -175,7 +190,7 @@ def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, into: Path, folde
             folders.add(path)
         elif member.issym():
             os.symlink(member.linkname, path)
-        elif member.isreg() and (data := packed.extractfile(member)):
+        elif member.isreg() and not member.issparse() and (data := packed.extractfile(member)):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(path, flags, member.mode & 0o755 | 0o600), "wb") as new:
                 while part := data.read(1 << 20):

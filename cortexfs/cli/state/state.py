@@ -108,8 +108,9 @@ def _put(found: Path, where: Places) -> None:
                 _move(base / name, old / name)
         for name in sorted(os.listdir(found / top)):
             _move(found / top / name, base / name)
-    for old in [aside / "state" / archive.SECRETS, *(aside / "state").glob(f"own/*/{archive.SECRETS}")]:
-        to = where.state / old.relative_to(aside / "state")
+    was = aside / "state"
+    for old in [was / archive.SECRETS, was / archive.TEAM, *was.glob(f"own/*/{archive.SECRETS}")]:
+        to = where.state / old.relative_to(was)
         if old.is_dir() and not old.is_symlink() and to.parent.is_dir() and not to.exists():
             shutil.copytree(old, to, symlinks=True)
     kept = where.state / ASIDE

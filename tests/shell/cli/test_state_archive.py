@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.cli.main import main
 from cortexfs.cli.state import archive
 from cortexfs.core.errors import Fault
 from cortexfs.state.directories import Places
@@ -76,6 +77,20 @@ def test_a_link_in_the_place_of_a_folder_is_a_link_and_not_what_it_leads_to(
     assert not [name for name in found if "private" in name]
 
 
+def test_state_and_configuration_may_be_links_themselves(where: Places, tmp_path: Path) -> None:
+    linked = Places(tmp_path / "linked", tmp_path / "dotfiles")
+    linked.state.symlink_to(where.state)
+    linked.config.symlink_to(where.config)
+    assert names(packed(linked)) == names(packed(where))
+
+
+def test_a_long_file_is_read_whole(where: Places, tmp_path: Path) -> None:
+    (where.state / "long").write_bytes(long := os.urandom(archive.MAX_READ * 2 + 3))
+    (tmp_path / "into").mkdir()
+    archive.read(io.BytesIO(packed(where)), tmp_path / "into")
+    assert (tmp_path / "into/state/long").read_bytes() == long
+
+
 def test_secrets_are_in_it_where_they_were_asked_for(where: Places) -> None:
     more = names(packed(where, secrets=True)) - names(packed(where))
     assert more == {"state/secrets/work", "state/own/1000/secrets/mine"}
@@ -93,6 +108,20 @@ def test_what_was_written_is_read_and_half_a_line_of_a_log_is_left_out(where: Pl
     assert (into / "config/config.toml").read_text() == "[limits]\n"
 
 
+# abi.md 8.42
+def test_a_machine_stays_in_its_team_over_imports(where: Places, tmp_path: Path) -> None:
+    (where.state / "team/server").mkdir(parents=True)
+    (where.state / "team/member.json").write_text("{}")
+    where.state.chmod(0o700)
+    path = str(tmp_path / "archive")
+    words = ("--state", str(where.state), "--config", str(where.config))
+    assert main(["state", "export", path, *words]) == 0
+    for _ in range(2):
+        assert main(["state", "import", path, "--yes", *words]) == 0
+    assert (where.state / "team/member.json").read_text() == "{}"
+    assert (where.state / "secrets/work").read_text() == "sk-daemon\n"
+
+
 def attack(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as made:
@@ -105,6 +134,12 @@ def attack(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 def member(name: str, type: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)
     made.type, made.linkname, made.mode = type, link, mode
+    return made
+
+
+def more(name: str, type: bytes = tarfile.REGTYPE, **said: str) -> tarfile.TarInfo:
+    made = member(name, type)
+    made.pax_headers = said
     return made
 
 
@@ -132,6 +167,13 @@ END = (member(archive.END), b"")
         (HEAD, (member("state/p", tarfile.FIFOTYPE), b"")),
         (HEAD, (member("state/x"), b""), (member("state/x"), b"")),
         (HEAD, (member("state"), b"")),
+        (HEAD, (member("state/lock"), b""), END),
+        (HEAD, (member("state/before-import"), b""), END),
+        (HEAD, (more("state/x", mtime="nan"), b""), END),
+        (HEAD, (more("state/x", mtime="1e300"), b""), END),
+        (HEAD, (more("state/x", **{"GNU.sparse.map": "0,1", "GNU.sparse.size": "9999999999"}), b"x"), END),
+        (HEAD, (more("state/l", tarfile.SYMTYPE, linkpath="a\0b"), b""), END),
+        (HEAD, (more("state/x", comment="x" * (archive.MAX_READ + 1)), b""), END),
         (HEAD, (member("state/x"), b"")),  # it has no end
     ],
 )
