@@ -239,6 +239,27 @@ def test_the_browser_is_led_by_a_file_of_its_user(ctx: Ctx, tmp_path: Path) -> N
     assert not seen.exists()
 
 
+def test_the_journal_has_no_link(ctx: Ctx, tmp_path: Path) -> None:
+    # abi.md 13.19: its readers, who may be others, would be let in
+    ours, theirs = os.pipe()
+    seen = os.fstat(theirs)
+    environ = {"JOURNAL_STREAM": f"{seen.st_dev}:{seen.st_ino}", "XDG_CACHE_HOME": str(tmp_path)}
+    words = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "web", "--no-browser"]
+    with subprocess.Popen(words, env=ctx.environ | environ, cwd=ctx.work, stdout=theirs) as process:
+        os.close(theirs)
+        with open(ours) as journal:
+            try:
+                said = journal.readline()
+                [way] = (tmp_path / "cortexfs").iterdir()
+                assert said == f"the link is in {way}, for its user alone\n"
+                assert way.stat().st_mode & 0o777 == 0o600
+                assert "#ticket=" in way.read_text()
+            finally:
+                process.terminate()
+            assert not journal.read()
+    assert not way.exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs other users")
 def test_each_user_has_a_page_of_his_own(ctx: Ctx, browser: Any) -> None:
     # abi.md 13.3: what a page shows and does is its user's

@@ -161,7 +161,7 @@ def read(file: BinaryIO, into: Path) -> ArchiveHead:
                 if member.name == END:
                     return head
                 _extract(packed, member, into, folders)
-                packed.members.clear()  # which would be all of them in the end
+                packed.members.clear()  # type: ignore[attr-defined]  # or it keeps all of them
             raise EOFError("it has no end")
     except _NONE as problem:
         raise Fault("EINVAL", f"it is no whole archive of ctx state export: {problem}") from None

@@ -1,7 +1,7 @@
 """`ctx web`: the tree in a browser, served by a process of its user's.
 
-Rules: arguments are public, and the link lets in whoever comes first. So a browser is given a file of the
-user's alone, which leads to the link, and which goes when the page ends.
+Rules: arguments are public, others read the journal, and the link lets in whoever comes first. So a browser
+and the journal are given a file of the user's alone, which leads to the link, and goes when the page ends.
 """
 
 from __future__ import annotations
@@ -42,12 +42,22 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as ending:
 
         def announce(link: str) -> None:
-            print(link, flush=True)
-            if not options.no_browser and any(map(os.environ.get, SCREENS)):
-                try:
-                    ending.enter_context(_opened(link))
-                except Fault as fault:
-                    output.say(fault.message)  # the link is printed, and works
+            is_logged = _goes_to_journal()
+            if not is_logged:
+                print(link, flush=True)
+            opens = not options.no_browser and any(map(os.environ.get, SCREENS))
+            if not (opens or is_logged):
+                return
+            try:
+                way = ending.enter_context(_way(link))
+            except Fault as fault:
+                return output.say(fault.message)  # a link that was printed works
+            if is_logged:
+                print(f"the link is in {way}, for its user alone", flush=True)
+            if opens:
+                import webbrowser  # only those who open one pay for it
+
+                threading.Thread(target=webbrowser.open, args=(f"file://{way}",), daemon=True).start()
 
         number = trio.run(serve, page, place, announce)
     return SIGNALLED + number
@@ -57,24 +67,27 @@ def _objects(root: str) -> list[dict[str, str]]:
     return [row._asdict() for row in objects.rows(root, objects.paths(root))]
 
 
-@contextlib.contextmanager
-def _opened(link: str) -> Iterator[None]:
-    """A browser that was led to the link, by a file that only its user can read."""
-    import webbrowser  # only those who open one pay for it
+def _goes_to_journal() -> bool:
+    """Returns True where systemd keeps what is printed (systemd.exec(5), JOURNAL_STREAM)."""
+    seen = os.fstat(sys.stdout.fileno())
+    return os.environ.get("JOURNAL_STREAM") == f"{seen.st_dev}:{seen.st_ino}"
 
+
+@contextlib.contextmanager
+def _way(link: str) -> Iterator[str]:
+    """The path of a file that leads to the link, and that only its user can read."""
     folder = directories.cache(os.environ, os.getuid())
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, path = tempfile.mkstemp(prefix="web-", suffix=".html", dir=folder)  # of mode 0600
     except OSError as problem:
         raise Fault(
-            "EIO", f"no browser was opened, as {folder} cannot be written: {problem.strerror}"
+            "EIO", f"no file leads to the link, as {folder} cannot be written: {problem.strerror}"
         ) from None
     try:
         with open(descriptor, "w") as file:
             file.write(_WAY.format(link=html.escape(link)))
-        threading.Thread(target=webbrowser.open, args=(f"file://{path}",), daemon=True).start()
-        yield
+        yield path
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)

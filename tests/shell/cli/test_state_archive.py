@@ -137,8 +137,8 @@ def member(name: str, type: bytes = tarfile.REGTYPE, link: str = "", mode: int =
     return made
 
 
-def more(name: str, type: bytes = tarfile.REGTYPE, **said: str) -> tarfile.TarInfo:
-    made = member(name, type)
+def more(said: dict[str, str], type: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
+    made = member("state/x", type)
     made.pax_headers = said
     return made
 
@@ -169,11 +169,11 @@ END = (member(archive.END), b"")
         (HEAD, (member("state"), b"")),
         (HEAD, (member("state/lock"), b""), END),
         (HEAD, (member("state/before-import"), b""), END),
-        (HEAD, (more("state/x", mtime="nan"), b""), END),
-        (HEAD, (more("state/x", mtime="1e300"), b""), END),
-        (HEAD, (more("state/x", **{"GNU.sparse.map": "0,1", "GNU.sparse.size": "9999999999"}), b"x"), END),
-        (HEAD, (more("state/l", tarfile.SYMTYPE, linkpath="a\0b"), b""), END),
-        (HEAD, (more("state/x", comment="x" * (archive.MAX_READ + 1)), b""), END),
+        (HEAD, (more({"mtime": "nan"}), b""), END),
+        (HEAD, (more({"mtime": "1e300"}), b""), END),
+        (HEAD, (more({"GNU.sparse.map": "0,1", "GNU.sparse.size": "9999999999"}), b"x"), END),
+        (HEAD, (more({"linkpath": "a\0b"}, tarfile.SYMTYPE), b""), END),
+        (HEAD, (more({"comment": "x" * (archive.MAX_READ + 1)}), b""), END),
         (HEAD, (member("state/x"), b"")),  # it has no end
     ],
 )
