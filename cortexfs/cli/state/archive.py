@@ -141,7 +141,7 @@ def _member(name: str, mode: int, size: int, mtime: float = 0) -> tarfile.TarInf
 
 
 class _Unpacked(gzip.GzipFile):
-    """What a member is called may say that it is of any length, and would be read at once."""
+    """An unpacked archive: a name in it may say that it is of any length, and would be read at once."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= MAX_READ:
