@@ -137,12 +137,16 @@ class NestedCalls:
             one.cancel()
         self.world.nested.remove(self.token)
 
-    async def end(self) -> None:
-        """Say of those that go on that they have ended, and end the host."""
-        left = [one.result() for one in self._made if one.is_said]
-        async with self._saying:
-            await self.ports.say(*left)
-        await self.world.ended(self.token)
+    async def end(self, is_heard: bool = True) -> None:
+        """Say of those that go on that they have ended, and end the host, also of a run that is cancelled."""
+        left = [one.result() for one in self._made if one.is_said and is_heard]
+        try:
+            async with self._saying:
+                if left:
+                    await self.ports.say(*left)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.world.ended(self.token)
 
 
 class NestedCall:
@@ -270,7 +274,7 @@ class NestedCall:
         """Say how it ended."""
         if self._below:
             self._below.close()
-            await self._below.end()
+            await self._below.end(is_heard=not self._calls.is_over)
         await self._calls.tell(self)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ This file must never know how they are sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import trio
 
@@ -17,7 +18,7 @@ from cortexfs.agents.ports import AgentPorts
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import metadata
-from cortexfs.daemon.confined import allowed_to
+from cortexfs.daemon.confined import is_allowed
 
 IN_A_ROW = 50  # decisions of some 50 us each, while others wait
 
@@ -32,9 +33,9 @@ class AllowedTools:
         registry = self._registry()
         if identity.label:
             return await self._of_agent(registry, identity)
-        if identity.script:
+        if identity.script is not None:
             tools = (*_tools(registry, None), *_tools(registry, identity.uid))
-            return await _lines(allowed_to(identity, tools))
+            return await _lines(tools, partial(is_allowed, identity))
         if self._told is None or self._told[0] is not registry:
             self._told = registry, await _lines(_tools(registry, None))
         return self._told[1] + await _lines(_tools(registry, identity.uid))
@@ -47,10 +48,11 @@ class AllowedTools:
         return await _lines(powers.runnable(every, identity))
 
 
-async def _lines(tools: Iterable[Object]) -> bytes:
+async def _lines(tools: Iterable[Object], is_told: Callable[[Object], bool] = lambda tool: True) -> bytes:
     lines = []
     for number, tool in enumerate(tools, 1):
-        lines.append(metadata.row(tool))
+        if is_told(tool):
+            lines.append(metadata.row(tool))
         if not number % IN_A_ROW:
             await trio.lowlevel.checkpoint()
     return "".join(lines).encode()

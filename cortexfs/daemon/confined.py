@@ -6,8 +6,9 @@
 Rules: a script sees what an agent without a mount table sees, the working directory to be read; it writes
 into a scratch folder of its user's alone, and has no network. So it is with the built-in tools that it runs,
 and with models and agents. A tool of a plugin is its user's own, as with plain `serve`: somebody has added
-it to do one thing, and --allow can leave it out. For what runs under a label already, or is confined, nothing
-is added: its tools stay as confined as it is.
+it to do one thing, and --allow can leave it out. Another machine would confine nothing: of what it has, a
+script may ask models alone. For what runs under a label already, or is confined, nothing is added: its tools
+stay as confined as it is.
 This file must never know sockets or clients.
 """
 
@@ -23,7 +24,7 @@ from cortexfs.agents.place import PATH
 from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.view import caps, home_of, view, within
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Identity
+from cortexfs.core.hostcalls import TEAM, Identity
 from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
 from cortexfs.peers.caller import Caller
@@ -79,7 +80,9 @@ class Scripts:
             raise Fault("EACCES", "commands are for people; a script has tools")
         if object_.class_ == "agent" and patterns:
             raise Fault("EACCES", f"an agent has tools of its own, and this script may run {patterns} alone")
-        if object_.class_ == "tool" and not is_allowed(object_.name, patterns):
+        if not identity.label and object_.class_ != "model" and is_elsewhere(object_):
+            raise Fault("EACCES", f"{object_.name} runs on another machine, where no script is confined")
+        if object_.class_ == "tool" and not is_named(object_.name, patterns):
             raise Fault("EACCES", f"{object_.name} is none of the tools that this script may run: {patterns}")
         if identity.label or object_.class_ != "tool" or object_.origin == "builtin":
             return caller
@@ -87,11 +90,14 @@ class Scripts:
         return caller._replace(identity=free)
 
 
-def is_allowed(name: str, patterns: Sequence[str]) -> bool:
+def is_named(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def allowed_to(identity: Identity, tools: Sequence[Object]) -> list[Object]:
-    """Returns those of these tools that a script may run; all of them to who runs in none."""
-    patterns = identity.script or ()
-    return [tool for tool in tools if is_allowed(tool.name, patterns)]
+def is_elsewhere(object_: Object) -> bool:
+    return object_.plugin is not None and object_.plugin.kind == TEAM
+
+
+def is_allowed(identity: Identity, tool: Object) -> bool:
+    """Returns True if a script may run it."""
+    return not is_elsewhere(tool) and is_named(tool.name, identity.script or ())

@@ -213,7 +213,10 @@ class Exec:
         if call.caller.identity.depth > depth:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
         is_tool, identity = call.object_.class_ == "tool", call.caller.identity
-        nested = self._tree.nested(identity.call) if is_tool and identity.call else None
+        nested = self._tree.nested(identity.call) if identity.call else None
+        if identity.call and nested is None:  # it was left behind, and nothing is heard of it
+            raise Fault("ECANCELED", "the agent's call that has started this program has ended")
+        nested = nested if is_tool else None
         call = call.alone() if identity.call else call
         if identity.script is not None and not is_script:
             refuse_agents("a script", call.environment)

@@ -84,6 +84,7 @@ class PendingApproval:
         self.uid = uid  # who alone decides
         self.verdict: Verdict | None = None
         self.settled = trio.Event()
+        self.is_said = False  # before, its session does not know it, and nothing can be decided
 
     def settle(self, verdict: Verdict) -> None:
         self.verdict = self.verdict or verdict
@@ -172,12 +173,14 @@ class LiveSession:
     def deny_unheard(self, why: str = LEFT) -> None:
         """Settle what nobody can decide: whoever followed has left, or says no more."""
         for asked, question in self.questions.items():
-            if not any(each.may_decide(key, asked.run, question.uid) for each, key in self.followers.items()):
+            heard = (each.may_decide(key, asked.run, question.uid) for each, key in self.followers.items())
+            if question.is_said and not any(heard):
                 self._deny(asked, why)
 
     async def verdict(self, key: QuestionKey, seconds: float) -> Verdict:
         """Returns the decision about a question that was said."""
         question = self.questions[key]
+        question.is_said = True
         self.deny_unheard(UNHEARD)
         with trio.move_on_after(seconds):
             await question.settled.wait()

@@ -201,6 +201,20 @@ def test_the_host_of_a_shell_ends_with_its_call(ctx: Ctx) -> None:
     until(lambda: os.path.exists(f"/proc/{host}"), lambda there: not there)
 
 
+def test_so_does_that_of_a_shell_whose_run_is_cancelled(ctx: Ctx) -> None:
+    marker = ctx.work / "host"
+    with agent(ctx, "stopped", *TOOLS) as path:
+        left = "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $PPID >host.new; mv host.new host"
+        with working(ctx, path, script(call("shell.exec", cmd=f"{left}; sleep 1000"))) as client:
+            asked = client.until("approval")[-1]
+            answer(client, asked, "allow_once")
+            until(marker.exists)
+            client.ask("cancel", id=asked["run"])
+            client.until("done", status="cancelled")
+        host = int(marker.read_text())
+        until(lambda: os.path.exists(f"/proc/{host}"), lambda there: not there)
+
+
 def test_hostile_inputs_and_outputs_are_bounded_in_the_session(ctx: Ctx) -> None:
     command = (
         "head -c 100000 /dev/zero | tr '\\0' x | $CTX_ROOT/tool/text.word_count - >/dev/null;"

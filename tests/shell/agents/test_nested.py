@@ -31,6 +31,18 @@ async def unused(*asked: object) -> Any:
     raise AssertionError
 
 
+class EndingHosts(Played):
+    """A world that keeps the tokens of hosts that are to end."""
+
+    def __init__(self) -> None:
+        super().__init__(unused, unused)
+        self.over: list[str] = []
+
+    async def ended(self, token: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.over.append(token)
+
+
 class Agent:
     """An agent's run that allows what it decides, after `wait`."""
 
@@ -38,7 +50,7 @@ class Agent:
         self.said: list[Frame] = []
         self.number = 0
         self._wait = wait
-        self.world = Played(unused, unused)
+        self.world = EndingHosts()
         ports = NestedPorts(self.decide, unused, Standing({}, 0), self.named, self.say, ("s",))
         self.calls = NestedCalls(self.world, "c", ports)
 
@@ -84,6 +96,29 @@ async def test_what_goes_on_at_the_end_has_ended_and_is_heard_no_more() -> None:
     await going.told()
     assert agent.said == [*calls, *results]
     assert agent.world.nested.of(agent.calls.token) is None
+
+
+async def test_a_host_ends_also_where_the_run_is_cancelled() -> None:
+    agent = Agent()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await agent.calls.end()
+    assert scope.cancelled_caught
+    assert agent.world.over == [agent.calls.token]
+
+
+async def test_a_shell_that_outlives_the_run_says_nothing_and_leaves_no_host() -> None:
+    agent = Agent()
+    inner = agent.calls.begin(SHELL, False, 0)
+    known = agent.world.nested.of(inner.token)
+    assert known is not None
+    await known.begin(TOOL, False, 0).before({})
+    agent.calls.close()
+    await agent.calls.end()
+    said = [*agent.said]
+    await inner.told()
+    assert agent.said == said
+    assert agent.world.over == [agent.calls.token, inner.token]
 
 
 async def test_who_waits_to_be_decided_about_is_let_go() -> None:

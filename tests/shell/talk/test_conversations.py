@@ -13,11 +13,12 @@ import pytest
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Delta
+from cortexfs.core.frames import Approval, Delta
 from cortexfs.core.registry import Key
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.sessions import checkpoint
 from cortexfs.sessions.file_log import FileLog
+from cortexfs.sessions.log import Log
 from cortexfs.sessions.store import SessionLimits
 from cortexfs.talk.conversations import IDLE, IDLE_RUNS
 from tests.settled import settled
@@ -348,3 +349,27 @@ async def test_what_was_written_is_there_for_the_next_daemon(
             assert (live.log.kept[0] == live.log.size) == (step == 1)
             assert len(live.session.runs) == 1
     assert told[0] == told[1] == told[2]
+
+
+async def test_who_leaves_before_a_question_is_said_ends_in_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the log has no room yet, so that the session does not know the question that is to be settled
+    crowded, room, verdicts = trio.Event(), trio.Event(), []
+
+    async def wait(_: Log) -> None:
+        crowded.set()
+        await room.wait()
+
+    async def asks(turn: Turn) -> None:
+        monkeypatch.setattr(Log, "room", wait)
+        verdicts.append(await turn.ask(Approval(call="c", name="t", input={}, effects=[], reason="")))
+
+    async with conversing(tmp_path, drivers=lambda key: asks) as world:
+        with world.connected() as client:
+            await client.send("x")
+            await crowded.wait()
+        await world.deserted()
+        room.set()
+        await world.idle()
+    assert [verdict.decision for verdict in verdicts] == ["deny"]

@@ -1,0 +1,51 @@
+"""Scripts of clients, without a mount: what they may run of other machines, and what they are told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import NATIVE, TEAM, Identity, Plugin
+from cortexfs.core.registry import Object, Registry
+from cortexfs.daemon.allowed import AllowedTools
+from cortexfs.daemon.confined import Scripts
+from cortexfs.peers.caller import Caller
+from tests.shell.agent_runs import MODEL, TOOL
+
+OWN = Identity(1000, 1000, (), script=())
+THERE = Plugin("machine:box", "", TEAM, "box tool shell.exec")
+SHELL = replace(TOOL, name="shell.exec+box", origin="machine:box", plugin=THERE)
+HERE = replace(TOOL, plugin=Plugin("builtin", "", NATIVE, "x"))
+
+
+def inside(object_: Object, identity: Identity = OWN) -> Any:
+    scripts: Any = Scripts.__new__(Scripts)
+    return scripts.inside(object_, Caller(0, identity, None))
+
+
+@pytest.mark.parametrize("object_", [SHELL, replace(SHELL, class_="agent", name="coder+box")])
+def test_what_would_run_unconfined_on_another_machine_is_refused(object_: Object) -> None:
+    # abi.md 7.10: "Of another machine it may ask models alone"
+    with pytest.raises(Fault) as refused:
+        inside(object_)
+    assert refused.value.code == "EACCES"
+    assert "another machine" in refused.value.message
+
+
+def test_a_model_of_another_machine_and_what_an_agents_policy_decides_about_are_not() -> None:
+    for object_, identity in ((replace(MODEL, plugin=THERE), OWN), (SHELL, replace(OWN, label="agent/a"))):
+        assert inside(object_, identity).identity == identity
+
+
+async def test_it_is_told_of_what_it_may_run() -> None:
+    registry = Registry({one.key: one for one in (HERE, SHELL)})
+    world: Any = None
+    told = AllowedTools(world, lambda: registry).told
+    names = [line.split("\t")[0] for line in (await told(OWN)).decode().splitlines()]
+    assert len(names) == 1
+    assert SHELL.name not in names[0]
+    assert await told(replace(OWN, script=("text.*",))) == b""
+    assert len((await told(replace(OWN, script=None))).splitlines()) == 2
