@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
@@ -136,13 +135,13 @@ class Directory:
 def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
     try:
         said = _objects.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except messages.GARBAGE as error:
         raise Fault("EPROTO", f"it is none: {error}") from None
     if (said.machine, said.class_, token(said.name)) != (
         machine,
         class_,
         name,
-    ) or class_ not in names.CLASSES:
+    ) or class_ not in messages.CLASSES:
         raise Fault("EPROTO", "it is about something else")
     messages.shown_name(class_, said.name, machine)
     return said

@@ -114,13 +114,13 @@ class Incoming:
 def _decoded(data: bytes) -> CallBegin:
     try:
         return _begins.decode(data)
-    except msgspec.MsgspecError as error:
+    except messages.GARBAGE as error:
         raise Fault("EPROTO", f"the call is none: {error}") from None
 
 
 def _greeting(inode: int, begin: CallBegin, under: str) -> bytes:
     """The greeting of a runner: what is no terminal, and says lines of JSON. `under` takes powers away."""
-    variables = [b"%b=%b" % pair for pair in begin.environment.items()]
+    variables = [b"%b=%b" % pair for pair in messages.travelling(begin.environment).items()]
     strings = [*begin.arguments, *variables, b"CTX_OUTPUT=jsonl", b"%b=%b" % (wire.UNDER, under.encode())]
     if any(b"\0" in each for each in strings):
         raise Fault("EINVAL", "an argument or variable holds a NUL")

@@ -123,7 +123,7 @@ class TeamLink:
         client.subscribe(subjects.REMOVALS, self.directory.hear_removal)
         client.subscribe(subjects.LIVES, self.presence.hear)
         client.subscribe(subjects.calls(me), self.incoming.hear)
-        client.subscribe(f"ctx.run.{me}.>", self._piece)
+        client.subscribe(subjects.runs(me), self._piece)
         if self._is_first:
             client.subscribe(subjects.JOINS, Issuer(places, client, member).hear)
 

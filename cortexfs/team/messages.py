@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -33,6 +34,10 @@ MAX_PACKET = 160 << 10  # of the channel between the daemon and its link
 MAX_ENTRY = 128 << 10  # of what a machine says of an object
 MAX_OBJECTS = 4096  # of all other machines
 ANY = "any"
+CLASSES = ("tool", "model")  # of objects that can be exported
+# Of the caller's environment, what says how to answer; paths, homes and names are the other machine's own.
+TRAVELS = frozenset(b"LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR".split())
+GARBAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding a stranger's word raises
 
 _MACHINE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,29}[a-z0-9])?", re.ASCII)
 
@@ -93,6 +98,11 @@ class CallBegin(msgspec.Struct, frozen=True, array_like=True):
     depth: int
     arguments: list[bytes]
     environment: dict[bytes, bytes]
+
+
+def travelling(variables: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Returns those of a caller's variables that reach a tool on another machine, whoever has sent them."""
+    return {name: value for name, value in variables.items() if name in TRAVELS or name.startswith(b"LC_")}
 
 
 def check_machine(name: str) -> str:

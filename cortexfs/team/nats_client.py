@@ -286,6 +286,8 @@ class Client:
                     found[1](said)
                 except Fault as fault:
                     log.info("a message of the team on %s was left: %s", said.subject, fault.message)
+                except Exception as bug:  # about one message of a stranger, which ends no link
+                    log.error("a message of the team on %s is not understood: %r", said.subject, bug)
         elif said.name == "PING":
             self._send(b"PONG\r\n")
         elif said.name == "-ERR":

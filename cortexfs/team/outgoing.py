@@ -31,8 +31,6 @@ from cortexfs.team.messages import CallBegin, CallOpening, RemoteObject
 from cortexfs.team.nats_client import Client
 
 BEGIN_SECONDS = 2.0
-# Of the caller's environment, what says how to answer; paths, homes and names are the other machine's own.
-TRAVELS = frozenset(b"LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR".split())
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -59,12 +57,10 @@ class Outgoing:
             except Fault as fault:
                 await side.say(wire.message(wire.FAULT, _pack((fault.code, fault.message))))
                 await side.say(wire.message(wire.DONE))
-            except (
-                msgspec.MsgspecError,
-                KeyError,
-                TypeError,
-            ) as error:
-                log.error("a call was not understood: %r", error)
+            except OSError:
+                raise
+            except Exception as error:  # of one call, by a stranger's schema or words; the others go on
+                log.error("a call of %s+%s was not understood: %r", opening.name, opening.machine, error)
         except OSError:  # the daemon has given it up
             return
         finally:
@@ -117,11 +113,7 @@ class Outgoing:
         run: str,
         arguments: list[bytes],
     ) -> None:
-        environment = {
-            name: value
-            for name, value in request.environment.items()
-            if name in TRAVELS or name.startswith(b"LC_")
-        }
+        environment = messages.travelling(request.environment)
         begin = CallBegin(run, _name(opening.uid), opening.label, opening.depth, arguments, environment)
         subject = subjects.call(machine, self._machine, opening.class_, opening.name)
         answers = subjects.run(self._machine, machine, run)
@@ -204,7 +196,7 @@ class _Conversion:
                 continue
             try:
                 frame = frames.decode(line)
-            except (msgspec.MsgspecError, RecursionError):  # a kind of frame that is newer than this
+            except messages.GARBAGE:  # also a kind of frame that is newer than this
                 continue
             out += self._messages(frame)
         return b"".join(out)
@@ -248,7 +240,7 @@ def _texts(kind: int, text: str) -> Iterator[bytes]:
 def _refused(payload: bytes) -> Fault:
     try:
         code, message = msgspec.msgpack.decode(payload, type=tuple[str, str])
-    except msgspec.MsgspecError:
+    except messages.GARBAGE:
         code, message = "EPROTO", "the other machine refuses without a reason"
     return Fault(code, message[:1000])
 

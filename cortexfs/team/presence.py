@@ -12,7 +12,7 @@ from collections.abc import Callable
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import subjects
+from cortexfs.team import messages, subjects
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery
 
@@ -37,7 +37,7 @@ class Presence:
         return sorted(self._heard)
 
     def hear(self, delivery: Delivery) -> None:
-        machine = delivery.subject.rpartition(".")[2]
+        machine = messages.check_machine(delivery.subject.rpartition(".")[2])
         if machine not in self._heard and len(self._heard) >= _MAX_MACHINES:
             raise Fault("EAGAIN", "there are too many machines")
         was_there = machine in self._heard

@@ -13,6 +13,7 @@ This file must never know how machines talk to each other.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -91,7 +92,11 @@ class LinkProcess:
                 continue
             except ConnectionError:
                 return None
-            return _heard.decode(data) if data else None
+            try:
+                return _heard.decode(data) if data else None
+            except messages.GARBAGE as error:
+                log.error("the link to the team has said what is no word of it: %s", error)
+                return None
 
     def close(self) -> None:
         self.control.close()
@@ -170,8 +175,6 @@ class RemoteObjects:
                 while (said := await link.receive()) is not None:
                     self._hear(said)
                 nursery.cancel_scope.cancel()
-        except msgspec.MsgspecError as error:
-            log.error("the link to the team has said what is no word of it: %s", error)
         finally:
             self._link = None
             link.close()
@@ -198,11 +201,16 @@ class RemoteObjects:
                 log.info("team: %s", one_line(line))
 
     def _hear(self, said: FromLink) -> None:
+        """The link's word; what has a name that is none here was never shown, and is not gone either."""
+        with contextlib.suppress(Fault):
+            self._take(said)
+            self._news.set()
+
+    def _take(self, said: FromLink) -> None:
         match said:
             case RemoteObject(machine=machine, class_=class_, name=name):
-                try:
-                    key = (class_, messages.shown_name(class_, name, machine))
-                except Fault:
+                key = (class_, messages.shown_name(class_, name, machine))
+                if class_ not in messages.CLASSES:
                     return
                 if key in self._told or len(self._told) < messages.MAX_OBJECTS:
                     self._told[key] = said
@@ -215,7 +223,6 @@ class RemoteObjects:
                 (self._live.add if is_live else self._live.discard)(machine)
             case LinkState(problem=problem):
                 self.problem = problem
-        self._news.set()
 
     async def _show(self) -> None:
         """Have the daemon take changes over, those of a moment together."""
@@ -233,14 +240,14 @@ class RemoteObjects:
         origin = f"{ORIGIN}{said.machine}"
         try:
             schema = msgspec.json.decode(said.schema, type=dict)
-        except (msgspec.MsgspecError, RecursionError):
+        except messages.GARBAGE:
             raise Fault("EPROTO", "its schema is no object of JSON") from None
         limit = said.extra.get("limit", "")
         facts = ModelFacts(
             tuple(said.extra.get("cap", "").split()),
-            int(limit) if limit.isdigit() and len(limit) < 10 else None,
+            int(limit) if limit.isdecimal() and len(limit) < 10 else None,
         )
-        seconds = None if said.timeout is None else max(1, round(min(said.timeout, 1e6)))
+        seconds = None if said.timeout is None else round(min(max(1.0, said.timeout), 1e6))
         told = Descriptor(
             name,
             said.description,

@@ -59,9 +59,7 @@ class StandIn:
                 error, inode = standin.ANSWER.unpack(data)
                 if error:
                     raise Fault(code_of(error), f"{path} cannot be run here: {os.strerror(error)}")
-                stream = socket.socket(fileno=rights[0])
-                stream.setblocking(False)
-                return inode, stream
+                return inode, _stream(rights)
         self.end()  # an answer that comes now would be another's
         raise Fault("ETIMEDOUT", "the mount of that machine does not answer")
 
@@ -88,6 +86,18 @@ class StandIns:
         for each in self._by_name.values():
             each.end()
         self._by_name.clear()
+
+
+def _stream(rights: list[int]) -> socket.socket:
+    """The socket that a stand-in has sent. Its user can make it send anything, or nothing."""
+    try:
+        stream = socket.socket(fileno=rights[0])
+    except (IndexError, OSError):
+        for each in rights:
+            os.close(each)
+        raise Fault("EHOSTDOWN", "the stand-in of a user has sent no socket") from None
+    stream.setblocking(False)
+    return stream
 
 
 def _known(name: str) -> pwd.struct_passwd:

@@ -28,7 +28,11 @@ def call(to: str, from_: str, class_: str, name: str) -> str:
 
 
 def calls(to: str) -> str:
-    return f"ctx.call.{to}.>"
+    return f"ctx.call.{to}.*.*.*"  # no more tokens: the server can be made to say a message on any subject
+
+
+def runs(to: str) -> str:
+    return f"ctx.run.{to}.*.*"
 
 
 def run(to: str, from_: str, run_: str) -> str:
@@ -70,7 +74,7 @@ def said_by(machine: str) -> list[str]:
 
 
 def heard_by(machine: str) -> list[str]:
-    return [calls(machine), f"ctx.run.{machine}.>", ENTRIES, LIVES, REMOVALS, f"{inbox(machine)}.>"]
+    return [calls(machine), runs(machine), ENTRIES, LIVES, REMOVALS, f"{inbox(machine)}.>"]
 
 
 # Beside its own, of the machine that began the team, which has the keys of all in any case.

@@ -4,6 +4,7 @@ refuses what is another machine's, and what the server itself can be made to say
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -12,12 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
+from cortexfs.core import wire
+from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import keys, subjects
 from cortexfs.team.joining import Invitation
-from cortexfs.team.messages import CallBegin
+from cortexfs.team.messages import NUMBER, CallBegin, RemoteObject
 from cortexfs.team.nats_client import Account, Client
-from cortexfs.team.nats_wire import Word
+from cortexfs.team.nats_wire import Delivery, Word
 from cortexfs.team.places import Member, TeamPlaces
 from tests.team.machines import Machine
 from tests.waiting import awaited
@@ -194,6 +198,95 @@ async def test_garbage_ends_nothing(laptop: Machine, box: Machine, exported: str
                 client.publish(subject, keys.seal(key, subject, data))
         await call(laptop)
     assert box.link() == before
+
+
+def odd_objects() -> list[tuple[str, bytes]]:
+    """What no honest machine says of its objects, with their subjects."""
+    plain = RemoteObject("laptop", "tool", "odd", "xxxx", b"{}", Capabilities(), None, False, {})
+    model = replace(plain, class_="model", name="odd/m")
+    said = [
+        *(replace(plain, timeout=number) for number in (math.nan, math.inf, -math.inf, -1.0)),
+        *(replace(plain, schema=text) for text in (b'{"a":"\xff"}', b"[]", b"[" * 5000)),
+        replace(plain, schema=b'{"properties":5}', dry_run_flag=True),
+        *(replace(model, extra={"limit": text, "cap": "\0"}) for text in ("\u00b2", "9" * 5000)),
+        replace(plain, class_="agent"),
+    ]
+    packed = [(subjects.entry("laptop", one.class_, one.name), msgspec.msgpack.encode(one)) for one in said]
+    text = msgspec.msgpack.encode(plain).replace(b"xxxx", b"\xff\xfe\xff\xfe")
+    return [*packed, (subjects.entry("laptop", "tool", "odd"), text)]
+
+
+async def test_no_word_about_an_object_ends_a_link_or_a_daemon(
+    laptop: Machine, box: Machine, exported: str
+) -> None:
+    member = member_of(laptop)
+    key, before = keys.Key.of_seed(member.seed), (box.link(), laptop.link())
+    async with hostile(member) as client:
+
+        def say(subject: str, data: bytes) -> None:
+            client.publish(subject, keys.seal(key, subject, data))
+
+        for number, (subject, data) in enumerate(odd_objects()):
+            say(subject, data)
+            # seen only when the daemon has taken over what was said before
+            name = f"behind{number}"
+            behind = RemoteObject("laptop", "tool", name, "", b"{}", Capabilities(), None, False, {})
+            say(subjects.entry("laptop", "tool", name), msgspec.msgpack.encode(behind))
+            await trio.to_thread.run_sync(box.sees, f"tool/{name}+laptop")
+            for each in (subject, subjects.entry("laptop", "tool", name)):
+                say(each, b"")
+            await trio.to_thread.run_sync(box.sees_no, f"tool/{name}+laptop")
+    await call(laptop)
+    assert (box.link(), laptop.link()) == before
+
+
+async def test_no_subject_that_the_server_is_made_to_say_ends_a_link(
+    laptop: Machine, box: Machine, exported: str
+) -> None:
+    member, before = member_of(laptop), box.link()
+    own = subjects.entry("laptop", "tool", "bait")
+    asked = msgspec.json.encode({"last_by_subj": own})
+    odd = ("run.box.x", "run.box.a.b.c.d", "call.box.x", "call.box.a.b.c.d.e", "live.Evil\x1b[31m", "dir.x")
+    async with hostile(member) as client:
+        client.publish(own, b"x", f"{subjects.inbox('laptop')}.x.a")
+        for subject in odd:
+            client.publish(subjects.DIRECT, asked, f"ctx.{subject}")
+        await call(laptop)
+        client.publish(own, b"")
+    assert box.link() == before
+    assert [one["machine"] for one in box.status["machines"]] == ["box", "laptop"]
+
+
+async def test_a_machine_says_nothing_about_where_things_are(laptop: Machine, box: Machine) -> None:
+    # abi.md 14.4: the program that PATH finds would be run as a user of the box
+    await trio.to_thread.run_sync(
+        box.team, "export", "tool/show.env", "--to", "root@laptop", "--as", "daemon"
+    )
+    member, run, heard = member_of(laptop), secrets.token_hex(16), bytearray()
+    key, subject = keys.Key.of_seed(member.seed), subjects.call("box", "laptop", "tool", "show.env")
+    given = {
+        b"PATH": b"/evil",
+        b"HOME": b"/evil",
+        b"TMPDIR=/evil": b"",
+        wire.UNDER: b"/evil",
+        b"TZ": b"Asia/X",
+    }
+    begun = CallBegin(run, "root", "", 0, [b"{}"], given)
+    ended = trio.Event()
+
+    def hear(delivery: Delivery) -> None:
+        for kind, payload in wire.Splitter().feed(delivery.data[NUMBER.size :]):
+            heard.extend(payload)
+            if kind == wire.EXIT:
+                ended.set()
+
+    await awaited(lambda: "show.env" in str(box.status["exports"]))
+    async with hostile(member) as client:
+        client.subscribe(subjects.run("laptop", "box", run), hear)
+        client.publish(subject, keys.seal(key, subject, msgspec.msgpack.encode(begun)))
+        await awaited(ended.is_set)
+    assert b"Asia/X" in heard
+    assert b"/evil" not in heard
 
 
 async def test_a_token_is_good_for_joining_alone(box: Machine) -> None:

@@ -19,8 +19,6 @@ from cortexfs.core.registry import key_of
 from cortexfs.team import mapping, messages
 from cortexfs.team.places import Export, TeamPlaces, written
 
-CLASSES = ("tool", "model")
-
 
 def export(options: argparse.Namespace) -> int:
     where = places_of(options)
@@ -44,8 +42,8 @@ def export(options: argparse.Namespace) -> int:
 
 def _made(path: str, options: argparse.Namespace, machine: str) -> Export:
     class_, _ = key_of(path)
-    if class_ not in CLASSES:
-        raise Fault("EINVAL", f"{path} is no {' or '.join(CLASSES)}, which can be exported")
+    if class_ not in messages.CLASSES:
+        raise Fault("EINVAL", f"{path} is no {' or '.join(messages.CLASSES)}, which can be exported")
     _shown(path, machine)
     root = mounts.root(options.root)
     if mounts.mounted_at(root) and not Path(root, path).is_file():
