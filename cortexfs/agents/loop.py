@@ -115,8 +115,9 @@ class _Run:
         self._trials = calls.AgentDryRuns()
         self._names = calls.CallNames()
         session = (self._setup.place, *who.folder, who.session or who.run)
+        approved = partial(self._approved, is_nested=True)
         self._below = nested.NestedPorts(
-            self._decide, self._approved, self._standing, self._names.below, turn.say, session
+            self._decide, approved, self._standing, self._names.below, turn.say, session
         )
 
     # What it is made of.
@@ -328,7 +329,9 @@ class _Run:
         await self._turn.say(frames.Observer(source="policy", content=msgspec.json.encode(said).decode()))
         return decision
 
-    async def _approved(self, call: frames.ToolCall, tool: Object, decision: Decision) -> Any:
+    async def _approved(
+        self, call: frames.ToolCall, tool: Object, decision: Decision, is_nested: bool = False
+    ) -> Any:
         """The input with which it may run; None when it may not."""
         question = frames.Approval(
             call=call.call,
@@ -340,6 +343,8 @@ class _Run:
         async with self._asking:  # a person decides one thing at a time
             if self._standing.always(tool):
                 return call.input
+            if is_nested:  # a program makes any number side by side
+                self._standing.check(is_nested=True)
             verdict = await self._turn.ask(question)
             if verdict.decision == "deny":
                 return None

@@ -159,6 +159,16 @@ def test_denied_calls_of_programs_end_the_run_as_those_of_the_model(ctx: Ctx) ->
     assert not list(ctx.work.glob("n?"))
 
 
+def test_who_has_denied_enough_is_asked_no_more(ctx: Ctx) -> None:
+    # abi.md 7.7: "denied ones count as the model's", also those that are made side by side
+    command = "for number in 1 2 3 4 5 6; do $CTX_ROOT/tool/text.word_count $number & done; wait"
+    with agent(ctx, "wearing", *TOOLS, approval="ask") as path, shell(ctx, path, command) as client:
+        for _ in range(3):
+            answer(client, client.until("approval")[-1], "deny")
+        frames = client.until("done", code="EACCES")
+    assert "approval" not in {one["type"] for one in frames}
+
+
 def test_a_run_that_is_cancelled_takes_its_nested_calls_along(ctx: Ctx) -> None:
     with agent(ctx, "left", *TOOLS, approval="ask") as path:
         with shell(ctx, path, "$CTX_ROOT/tool/fs.read README.md", session="left") as client:
