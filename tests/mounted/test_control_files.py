@@ -173,12 +173,15 @@ def test_echo_of_a_bad_value_fails_loudly(ctx: Ctx, class_: str, name: str) -> N
     assert path.read_bytes() == before
 
 
-def test_the_log_says_why(fresh: Ctx) -> None:
-    # abi.md 3.13
+def test_the_log_and_doctor_say_why(fresh: Ctx) -> None:
+    # abi.md 3.13; issue: "a refused control names its reason in `ctx doctor` and daemon.log"
     with pytest.raises(OSError, match="Invalid argument"):
         (controls(fresh, "model") / "effort").write_text("enormous\n")
     log = (fresh.state / "daemon.log").read_text()
     assert "model/debug/echo.d/effort stays as it is: line 1: 'enormous' is not one of auto, low" in log
+    found = json.loads(fresh.ctx("doctor", "--json", check=False).stdout)
+    (refused,) = [row for row in found if row["check"] == "refused controls"]
+    assert "line 1: 'enormous' is not one of auto, low" in refused["why"]
 
 
 def test_pieces_and_ftruncate_are_judged_at_flush(ctx: Ctx) -> None:
@@ -301,16 +304,3 @@ def test_a_log_is_bounded(python: Path) -> None:
             sizes.append(log.stat().st_size)
         assert max(sizes) < 2 * 4096
         assert sorted(sizes) != sizes  # it began anew
-
-
-def test_a_refused_value_is_explained_by_doctor_and_the_log(ctx: Ctx) -> None:
-    # issue 14: "a refused control names its reason in `ctx doctor` and daemon.log"
-    effort = controls(ctx, "model") / "effort"
-    with pytest.raises(OSError, match="Invalid argument"):
-        effort.write_text("enormous\n")
-    (line,) = [line for line in (ctx.state / "daemon.log").read_text().splitlines() if "enormous" in line]
-    why = line.partition("stays as it is: ")[2]
-    assert why.startswith("line 1: 'enormous' is not one of auto, ")
-    found = json.loads(ctx.ctx("doctor", "--json", check=False).stdout)
-    (refused,) = [row for row in found if row["check"] == "refused controls"]
-    assert why in refused["why"]
