@@ -75,9 +75,12 @@ def restart(options: argparse.Namespace, between: Callable[[], None] = lambda: N
     status = umount.run(options)
     if status != EXIT_OK:
         return status
-    between()
-    options.foreground, options.strict, options.ready_fd = False, False, None
-    return run(options)
+    try:
+        between()
+    finally:
+        options.foreground, options.strict, options.ready_fd = False, False, None
+        status = run(options)
+    return status
 
 
 COMMANDS = {

@@ -98,21 +98,20 @@ def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
 
 
 def _put(found: Path, where: Places) -> None:
-    """Have the new parts in the place of the old ones. A kill leaves all of both, in two folders."""
+    """Have the new parts in the place of the old ones, or none of them where one cannot be moved. A kill
+    leaves all of both, in two folders."""
+    _complete(found / "state", where.state)
     aside = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
-    for top, base in (("state", where.state), ("config", where.config)):
-        old = aside / top
-        old.mkdir(mode=0o700)
-        for name in sorted(os.listdir(base)):
-            if not archive.stays(name):
-                _move(base / name, old / name)
-        for name in sorted(os.listdir(found / top)):
-            _move(found / top / name, base / name)
-    was = aside / "state"
-    for old in [was / archive.SECRETS, was / archive.TEAM, *was.glob(f"own/*/{archive.SECRETS}")]:
-        to = where.state / old.relative_to(was)
-        if old.is_dir() and not old.is_symlink() and to.parent.is_dir() and not to.exists():
-            shutil.copytree(old, to, symlinks=True)
+    with contextlib.ExitStack() as back:
+        for top, base in (("state", where.state), ("config", where.config)):
+            old = aside / top
+            old.mkdir(mode=0o700)
+            moves = [(base / name, old / name) for name in _names(base) if not archive.stays(name)]
+            moves += [(found / top / name, base / name) for name in _names(found / top)]
+            for path, to in moves:
+                shutil.move(path, to)  # also to another disk, where the configuration may be
+                back.callback(shutil.move, to, path)
+        back.pop_all()
     kept = where.state / ASIDE
     if kept.is_symlink():  # which nobody has reason to put there
         kept.unlink()
@@ -121,9 +120,22 @@ def _put(found: Path, where: Places) -> None:
     os.sync()
 
 
-def _move(path: Path, to: Path) -> None:
-    """Also to another disk, where the configuration may be."""
-    shutil.move(path, to)
+def _names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def _complete(new: Path, state: Path) -> None:
+    """Have the secrets of this state in a new one that has none, through no link of either."""
+    for old in [state / archive.SECRETS, state / archive.TEAM, *state.glob(f"own/*/{archive.SECRETS}")]:
+        to = new / old.relative_to(state)
+        is_there = old.is_dir() and to.parent.is_dir() and not os.path.lexists(to)
+        if is_there and not (_is_linked(old, state) or _is_linked(to.parent, new)):
+            shutil.copytree(old, to, symlinks=True)
+
+
+def _is_linked(path: Path, base: Path) -> bool:
+    """Returns True where a link is on the way from there."""
+    return path.resolve() != base.resolve() / path.relative_to(base)
 
 
 _FILE = arg("file", "FILE", "the archive")

@@ -30,8 +30,10 @@ _TAKEN = {"command", "args", "cwd", "env", "headers", "timeout", "disabled", "en
           *_ADDRESSES, *_INCLUDED, *_EXCLUDED, *_TRUSTING}  # fmt: skip
 _MILLISECONDS = 1000  # a timeout of so many and more is in them
 _MOST = MAX_SECONDS * 1000
-_WORDS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_TRAILING = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+# A text or comment without an end is all the rest, so that it is looked for once.
+_TEXT = r'"(?:\\.?|[^"\\])*+(?:"|\Z)'
+_WORDS = re.compile(rf"{_TEXT}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_TRAILING = re.compile(rf"({_TEXT})|,(?=\s*[}}\]])", re.DOTALL)
 _WANTED = re.compile(r"\$\{([^{}]+)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 

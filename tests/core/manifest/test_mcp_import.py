@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -180,3 +181,9 @@ def test_comments_and_last_commas(text: str, value: Any) -> None:
 def test_what_is_no_json(text: str) -> None:
     with pytest.raises(ValueError, match=r"line 1|surrogates"):
         read(text)
+
+
+def test_a_text_or_comment_without_an_end_is_looked_for_once() -> None:
+    for text in ('"' + '\\"' * 200_000, "/* " * 200_000, '"' + "\\" * 200_001):
+        with pytest.raises(json.JSONDecodeError):
+            read(text)

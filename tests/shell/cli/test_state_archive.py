@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import shutil
 import socket
 import tarfile
 from pathlib import Path
@@ -120,6 +122,45 @@ def test_a_machine_stays_in_its_team_over_imports(where: Places, tmp_path: Path)
         assert main(["state", "import", path, "--yes", *words]) == 0
     assert (where.state / "team/member.json").read_text() == "{}"
     assert (where.state / "secrets/work").read_text() == "sk-daemon\n"
+
+
+# abi.md 8.42
+def test_what_cannot_be_imported_leaves_all_as_it_was(
+    where: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where.state.chmod(0o700)
+    path = str(tmp_path / "archive")
+    words = ("--state", str(where.state), "--config", str(where.config))
+    assert main(["state", "export", path, *words]) == 0
+    before = held(tmp_path)
+    move, full = shutil.move, [OSError(errno.ENOSPC, "No space left on device")]
+
+    def moved(old: Path, new: Path) -> None:
+        if new == where.config / "config.toml" and full:
+            raise full.pop()
+        move(old, new)
+
+    monkeypatch.setattr("shutil.move", moved)
+    assert main(["state", "import", path, "--yes", *words]) == 1
+    assert held(tmp_path) == before
+
+
+def held(folder: Path) -> dict[str, str]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "archive"]
+    return {str(path.relative_to(folder)): path.read_text() for path in paths}
+
+
+def test_an_import_puts_no_secret_where_a_link_of_the_archive_leads(where: Places, tmp_path: Path) -> None:
+    where.state.chmod(0o700)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    own = member("state/own", tarfile.DIRTYPE)
+    link = member("state/own/1000", tarfile.SYMTYPE, str(elsewhere))
+    (tmp_path / "archive").write_bytes(attack(HEAD, (own, b""), (link, b""), END))
+    words = ("--state", str(where.state), "--config", str(where.config))
+    assert main(["state", "import", str(tmp_path / "archive"), "--yes", *words]) == 0
+    assert not list(elsewhere.iterdir())
+    assert (where.state / "secrets/work").exists()
 
 
 def attack(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
