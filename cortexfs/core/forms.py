@@ -56,7 +56,7 @@ def fields(schema: Mapping[str, Any]) -> list[FormField]:
     if not isinstance(asked, dict) or len(asked) > MAX_FIELDS:
         raise Fault("EINVAL", f"the server asks for no form, or for one of over {MAX_FIELDS} fields")
     required = schema.get("required")
-    needed = set(required) if isinstance(required, list) else set()
+    needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     return [_field(str(name), one, name in needed) for name, one in asked.items()]
 
 

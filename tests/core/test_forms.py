@@ -86,6 +86,15 @@ def test_a_strange_schema_is_refused(schema: dict[str, Any]) -> None:
         forms.fields(schema)
 
 
+def test_what_is_no_name_is_not_required() -> None:
+    strange: list[Any] = [[{}, ["a"], None], {}, 1]
+    for required in strange:
+        (one,) = forms.fields({"properties": {"a": {"type": "string"}}, "required": required})
+        assert not one.required
+    (one,) = forms.fields({"properties": {"a": {"type": "string"}}, "required": [{}, "a"]})
+    assert one.required
+
+
 def test_labels_are_one_line() -> None:
     (one,) = forms.fields({"properties": {"a": {"type": "string", "title": "a\nb\x1b[2J"}}})
     assert "\n" not in one.label

@@ -112,3 +112,11 @@ def test_one_that_was_settled_elsewhere_goes(world: World, chat: Chat) -> None:
     world.finish(run)
     chat.read()
     assert chat.talk.forms.first is None
+
+
+def test_bytes_that_are_no_text_are_replaced(world: World, chat: Chat) -> None:
+    asked(world, chat, question(schema={"properties": {"name": {"type": "string"}}}))
+    chat.talk.forms.take("M\udce4x")
+    (_, sent) = chat.talk.forms.take("y")
+    assert isinstance(sent, Respond)
+    assert sent.content == {"name": "M\ufffdx"}
