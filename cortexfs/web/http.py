@@ -52,9 +52,9 @@ class PageRequest(NamedTuple):
     is_known: bool
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Returns a field that is a text; EINVAL where it is none."""
+        """Returns a field that is a text; EINVAL where it is none, or has the byte that no argument has."""
         value = self.given.get(name, default)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or "\0" in value:
             raise Fault("EINVAL", f"{name}: expected a text")
         return value
 

@@ -108,6 +108,7 @@ def test_a_body_is_json_and_small(page: WebProcess, token: dict[str, str]) -> No
     assert asked(page, "POST", "/api/enter", {"ticket": "x" * 2000})[0] == 413
     assert asked(page, "POST", "/api/markdown", {"text": "x" * (3 << 20)}, token)[0] == 413
     assert asked(page, "POST", "/api/markdown", [1], token)[0] == 400
+    assert asked(page, "POST", "/api/plugin/review", {"name": "a\0b"}, token)[0] == 400
     deep = json.loads("[" * 90 + "]" * 90)
     assert asked(page, "POST", "/api/markdown", {"text": deep}, token)[0] == 400
     nested = "*a " * 2000 + "a* " * 2000

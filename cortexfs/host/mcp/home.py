@@ -18,6 +18,7 @@ import fcntl
 import os
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ WITHOUT_NETWORK = {"npm_config_offline": "true", "UV_OFFLINE": "1"}
 LOCK_SECONDS = 1000.0  # that another server of this home may take to start
 _CUT, _GREETED = b"cut", b"greeted"  # what LOCK says while a first start goes on, and from its greeting on
 _PAUSE = 0.1
-_WRITTEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITTEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ServerHome:
@@ -72,8 +73,7 @@ class ServerHome:
                 self._clear()
             if said != _GREETED:
                 self._note(_CUT)
-            number = os.open(f"{self.path}/{ERRORS}", _WRITTEN | os.O_TRUNC, 0o600)
-            self._errors = FileIO(number, "w")
+            self._errors = _opened(f"{self.path}/{ERRORS}", os.O_TRUNC)
         except OSError as error:
             self.leave()
             raise Fault("EHOSTDOWN", f"its home {self.path} cannot be used: {error.strerror}") from None
@@ -157,9 +157,18 @@ def is_usable(folder: str) -> bool:
     return True
 
 
+def _opened(path: str, more: int = 0) -> FileIO:
+    """A file of a home, where its server may have put a pipe, which would have its reader wait."""
+    file = FileIO(os.open(path, _WRITTEN | more, 0o600), "r+")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, f"{path} is no regular file")
+    return file
+
+
 async def _alone(path: str) -> FileIO:
     """The file of that path, when nobody else has it locked any more."""
-    file = FileIO(os.open(path, _WRITTEN, 0o600), "r+")
+    file = _opened(path)
     try:
         end = time.monotonic() + LOCK_SECONDS
         while not _locked(file):

@@ -220,6 +220,15 @@ def test_the_files_of_a_home_are_no_links(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
+def test_a_pipe_in_a_home_keeps_nobody_waiting(tmp_path: Path) -> None:
+    for name in (home.LOCK, ERRORS):
+        folder = tmp_path / name.strip(".")
+        folder.mkdir()
+        os.mkfifo(folder / name)
+        with pytest.raises(Fault, match="is no regular file"):
+            started(folder, lambda own: None)
+
+
 def test_what_is_printed_is_bounded_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home, "MAX_ERRORS", 100)
 
