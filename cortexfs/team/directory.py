@@ -39,6 +39,7 @@ class Directory:
         self._machine = machine
         self._changed = changed
         self._machines: dict[str, keys.MachineToken] = {}
+        self._removed: set[str] = set()
         self._stamps: dict[str, int] = {}
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
         self.own: dict[str, bytes] = {}  # what is kept of this machine, by subject
@@ -88,6 +89,7 @@ class Directory:
         if delivery.subject != subjects.removal(machine):
             raise Fault("EPROTO", "it is about another machine")
         self._machines.pop(machine, None)
+        self._removed.add(machine)  # its name is not given again
         for subject in [subject for subject, one in self.objects.items() if one.machine == machine]:
             self._drop(subject)
 
@@ -102,11 +104,11 @@ class Directory:
         if len(words) != 5 or len(delivery.data) > MAX_ENTRY + 256:
             raise Fault("EPROTO", "it is none, or too long")
         machine, class_, name = words[2:]
-        if (class_, name) == TOKEN:
-            self._meet(machine, delivery.data)
-            return
         if machine == self._machine and delivery.data != self.own.get(subject):
             self.disturbed()
+            return
+        if (class_, name) == TOKEN:
+            self._meet(machine, delivery.data)
             return
         data = keys.opened(self.key_of(machine), subject, delivery.data, fresh=False)
         stamp = keys.stamp_of(delivery.data)
@@ -127,6 +129,8 @@ class Directory:
         said = keys.machine_of(data.decode("ascii", "replace"), self._account)
         if said.name != machine:
             raise Fault("EPROTO", f"the token is that of {said.name}")
+        if machine in self._removed:
+            raise Fault("EPROTO", "it is no member any more")
         known = self._machines.get(machine)
         if known is None or said.issued >= known.issued:
             self._machines[machine] = said

@@ -43,16 +43,17 @@ class Exporting:
 
     async def run(self, directory: Directory, token: str) -> None:
         """Say what has changed, for ever. Begin anew with each connection."""
-        self._client.publish(subjects.entry(self._machine, *TOKEN), token.encode())
         again = trio.Event()
-        directory.disturbed = again.set
-        self._seen, self._said = {}, {}
+        again.set()
         left = {subject for subject, one in directory.objects.items() if one.machine == self._machine}
         while True:
             if again.is_set():
                 again = trio.Event()
                 directory.disturbed = again.set
                 self._seen, self._said = {}, {}
+                subject = subjects.entry(self._machine, *TOKEN)
+                directory.own[subject] = token.encode()
+                self._client.publish(subject, directory.own[subject])
             now = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
             for subject in (left | {*self._said}) - {*now}:
                 self._say(directory, subject, b"")

@@ -16,9 +16,11 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.core import wire
+from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import keys, subjects
-from cortexfs.team.joining import Invitation
+from cortexfs.team.directory import TOKEN, Directory
+from cortexfs.team.joining import Invitation, machine_token
 from cortexfs.team.messages import NUMBER, CallBegin, RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery, Word
@@ -255,6 +257,44 @@ async def test_no_subject_that_the_server_is_made_to_say_ends_a_link(
         client.publish(own, b"")
     assert box.link() == before
     assert [one["machine"] for one in box.status["machines"]] == ["box", "laptop"]
+
+
+async def last(client: Client, subject: str) -> bytes:
+    """What the directory holds there."""
+    asked = msgspec.json.encode({"last_by_subj": subject})
+    return (await client.request(subjects.DIRECT, asked, 5.0))[0].data
+
+
+async def test_a_machine_stays_known(laptop: Machine, box: Machine) -> None:
+    member = member_of(laptop)
+    own, token = subjects.entry("laptop", "tool", "bait"), subjects.entry("box", *TOKEN)
+    asked = msgspec.json.encode({"last_by_subj": own})
+    async with hostile(member) as client:
+        said = await last(client, token)
+        heard: list[bytes] = []
+        client.subscribe(token, lambda delivery: heard.append(delivery.data))
+        client.publish(own, b"bait")
+        while await last(client, own) != b"bait":
+            await trio.lowlevel.checkpoint()
+        client.publish(subjects.DIRECT, asked, token)  # in the place of the token of the box
+        await awaited(lambda: heard, lambda all_: b"bait" in all_ and all_[-1] == said)
+        assert await last(client, token) == said
+        client.publish(own, b"")
+
+
+def test_a_machine_that_was_removed_is_met_no_more() -> None:
+    account, key = keys.Key.new(keys.ACCOUNT), keys.Key.new(keys.USER)
+    directory = Directory(account.public, "box", lambda said: None)
+    entry, gone = subjects.entry("lost", *TOKEN), subjects.removal("lost")
+    met = Delivery(entry, "1", "", "", {}, machine_token(account, "lost", key.public).encode())
+    directory.hear(met)
+    assert directory.key_of("lost") == key.public_raw
+    directory.hear_removal(Delivery(gone, "1", "", "", {}, keys.seal(account, gone, b"lost")))
+    for _ in range(2):
+        with pytest.raises(Fault, match="EPROTO"):
+            directory.hear(met)  # which another machine can have the server say
+    with pytest.raises(Fault, match="EPROTO"):
+        directory.key_of("lost")
 
 
 async def test_a_machine_says_nothing_about_where_things_are(laptop: Machine, box: Machine) -> None:
