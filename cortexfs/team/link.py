@@ -193,7 +193,7 @@ class TeamLink:
             "name": subjects.DIRECTORY, "subjects": ["ctx.dir.*.*.*"], "num_replicas": 1,
             "storage": "file", "retention": "limits", "discard": "new", "allow_direct": True,
             "max_msgs_per_subject": 1, "max_msgs": 2 * messages.MAX_OBJECTS,
-            "max_msg_size": messages.MAX_ENTRY + 1024,
+            "max_msg_size": messages.MAX_ENTRY + 1024, "max_bytes": messages.MAX_DIRECTORY,
         }  # fmt: skip
         subject = f"$JS.API.STREAM.CREATE.{subjects.DIRECTORY}"
         answer = await self.client.request(subject, msgspec.json.encode(config), STREAM_SECONDS)

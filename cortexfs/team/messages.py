@@ -32,6 +32,7 @@ WINDOW = 256 << 10  # bytes that may be on their way; measured: enough for 50 MB
 PIECE = 64 << 10
 MAX_PACKET = 160 << 10  # of the channel between the daemon and its link
 MAX_ENTRY = 128 << 10  # of what a machine says of an object
+MAX_DIRECTORY = 64 << 20  # bytes of all entries, which each link and daemon has in memory
 MAX_OBJECTS = 4096  # of all other machines
 ANY = "any"
 CLASSES = ("tool", "model")  # of objects that can be exported

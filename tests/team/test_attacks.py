@@ -21,7 +21,7 @@ from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import keys, subjects
 from cortexfs.team.directory import TOKEN, Directory
 from cortexfs.team.joining import Invitation, machine_token
-from cortexfs.team.messages import NUMBER, CallBegin, RemoteObject
+from cortexfs.team.messages import MAX_DIRECTORY, MAX_ENTRY, NUMBER, CallBegin, RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery, Word
 from cortexfs.team.places import Member, TeamPlaces
@@ -257,6 +257,18 @@ async def test_no_subject_that_the_server_is_made_to_say_ends_a_link(
         client.publish(own, b"")
     assert box.link() == before
     assert [one["machine"] for one in box.status["machines"]] == ["box", "laptop"]
+
+
+async def test_the_directory_has_an_end(laptop: Machine) -> None:
+    most = MAX_DIRECTORY // MAX_ENTRY + 1
+    baits = [subjects.entry("laptop", "tool", f"bait{number}") for number in range(most)]
+    async with hostile(member_of(laptop)) as client:
+        said = [(await client.request(each, b"x" * MAX_ENTRY, 5.0))[0].data for each in baits]
+        for each in baits:
+            client.publish(each, b"")
+        await last(client, baits[-1])
+    assert b"error" not in said[0]
+    assert b"maximum bytes exceeded" in said[-1]
 
 
 async def last(client: Client, subject: str) -> bytes:
