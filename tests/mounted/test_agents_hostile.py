@@ -14,6 +14,7 @@ from tests.mounted import agents
 from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.talking import talk
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def wave(ctx: Ctx, path: str) -> None:
 
 def held(ctx: Ctx) -> tuple[int, int]:
     """Hosts, and descriptors of the daemon."""
-    assert ctx.status["runs"].startswith("0 active")
+    until(lambda: ctx.status["runs"], lambda runs: runs.startswith("0 active"))  # told, and then counted
     return int(ctx.status["hosts"]), len(os.listdir(f"/proc/{ctx.pid}/fd"))
 
 

@@ -17,6 +17,7 @@ from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import talk
 from tests.shell.session_stores import small_disk
+from tests.waiting import until
 
 INIT = 26  # <linux/fuse.h>
 REPLY = struct.pack("<IIIIHHIIHH", 7, 31, 0, 0, 12, 12, 4096, 1, 0, 0) + bytes(32)
@@ -105,7 +106,7 @@ def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path)
                 assert told["is_error"]
             for client in sent:
                 assert "does not answer" in client.error()["message"]
-        assert ctx.status["runs"].startswith("0 active")
+        until(lambda: ctx.status["runs"], lambda runs: runs.startswith("0 active"))
 
 
 def test_a_session_that_is_begun_by_send_works_here(python: Path) -> None:
