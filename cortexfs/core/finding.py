@@ -64,7 +64,7 @@ def best(text: str, words: Sequence[str]) -> list[AllowedRow]:
 
 
 def _hits(small: str, words: Sequence[str]) -> dict[int, int]:
-    """Where the lines with a word begin, and how much they promise: words, and then those in names."""
+    """The places where lines with a word begin, and their worth: words, and then those in names."""
     found: dict[int, int] = {}
     for word in words:
         at = small.find(word)

@@ -82,7 +82,7 @@ class MachineState(msgspec.Struct, frozen=True, array_like=True, tag="machine"):
 
 
 class LinkState(msgspec.Struct, frozen=True, array_like=True, tag="link"):
-    """How the link is; `problem` is empty while it is joined."""
+    """The state of the link; `problem` is empty while it is joined."""
 
     problem: str
 

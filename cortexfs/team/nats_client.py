@@ -37,7 +37,7 @@ log = logging.getLogger("cortexfs")
 
 
 class Account(NamedTuple):
-    """How a client proves itself, and how it knows the server: by its authority, or by the pin of a token."""
+    """The proof of a client, and its mark of the server: an authority, or the pin of a token."""
 
     key: keys.Key
     token: str

@@ -159,7 +159,7 @@ def measured(ctx: Ctx, address: str) -> CodeFigures:
 def _done(
     ctx: Ctx, address: str, calls: Callable[[Task], list[tuple[str, dict[str, Any]]]], *more: str
 ) -> tuple[list[Passed], list[Tool]]:
-    """What passes for each task, and the tools that were offered."""
+    """The bytes that pass for each task, and the tools that were offered."""
     passed: list[Passed] = []
     tools: list[Tool] = []
 

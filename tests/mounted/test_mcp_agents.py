@@ -26,7 +26,7 @@ def served(python: Path) -> Iterator[Ctx]:
 
 
 def text_of(answer: Answer) -> str:
-    """What the agent's model is told of its call."""
+    """The result of a call, as the agent's model is told it."""
     (told,) = (frame["output"] for frame in answer.frames if frame["type"] == "tool_result")
     return str(told)
 

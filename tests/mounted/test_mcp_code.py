@@ -36,7 +36,7 @@ def text(result: Any) -> str:
 
 
 def script(ctx: Ctx, cmd: str, *patterns: str | bytes, uid: int | None = None, **env: str) -> Answer:
-    """What `run` does with a script."""
+    """The answer of `run` to a script."""
     words = [str(ctx.root / "bin/cortexfs-object-runner"), str(ctx.root / ".confined"), *patterns]
     return Answer(ctx.run(words, input=json.dumps({"cmd": cmd}).encode(), text=False, uid=uid, env=env))
 

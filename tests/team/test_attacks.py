@@ -203,7 +203,7 @@ async def test_garbage_ends_nothing(laptop: Machine, box: Machine, exported: str
 
 
 def odd_objects() -> list[tuple[str, bytes]]:
-    """What no honest machine says of its objects, with their subjects."""
+    """Descriptions of objects that no honest machine sends, with their subjects."""
     plain = RemoteObject("laptop", "tool", "odd", "xxxx", b"{}", Capabilities(), None, False, {})
     model = replace(plain, class_="model", name="odd/m")
     said = [
@@ -272,7 +272,7 @@ async def test_the_directory_has_an_end(laptop: Machine) -> None:
 
 
 async def last(client: Client, subject: str) -> bytes:
-    """What the directory holds there."""
+    """The entry of the directory there."""
     asked = msgspec.json.encode({"last_by_subj": subject})
     return (await client.request(subjects.DIRECT, asked, 5.0))[0].data
 

@@ -48,7 +48,7 @@ def axe() -> str:
 
 
 def violations(tab: Tab, axe: str) -> list[Any]:
-    """What axe complains of, with the elements."""
+    """The complaints of axe, with the elements."""
     tab.evaluate(f"(() => {{ {axe} }})()")
     found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]

@@ -21,7 +21,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def printed(state: Path) -> Path:
-    """What the server that describes its tools prints."""
+    """The lines that the server prints which describes its tools."""
     home = state.with_name("state-kept") / "mcp@time" / str(os.getuid() or NOBODY)
     home.mkdir(parents=True)
     return home / ERRORS

@@ -15,7 +15,7 @@ ROUNDS = 30
 
 
 async def test_a_request_that_was_taken_back_is_none() -> None:
-    """Whether it goes before or after it is found is Trio's to choose, so there are many rounds."""
+    """Trio chooses if it goes before or after it is found, so there are many rounds."""
     requests = KernelRequests()
     channel, to = os.pipe()
     taken = os.dup(channel)
