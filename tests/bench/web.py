@@ -66,7 +66,7 @@ def figures(ctx: Ctx) -> PageFigures | None:
         steps = [{"burst": DELTAS, "size": 32}, {"delta": "THE END"}]
         flood = _seen(tab, json.dumps(steps), "THE END")
         before = measure.cpu_ms(ctx.pid)
-        time.sleep(IDLE_SECONDS)
+        time.sleep(IDLE_SECONDS)  # what is measured: a tab on which nobody does anything for so long
         idle = (measure.cpu_ms(ctx.pid) - before) / IDLE_SECONDS
         token = tab.evaluate("localStorage['cortexfs.token']")
         return PageFigures(opened, first, first - send, flood, _memory(page, token), idle)
