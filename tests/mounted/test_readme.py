@@ -1,17 +1,19 @@
-"""The README's tour works by copy and paste."""
+"""The README and the tour work by copy and paste."""
 
 from __future__ import annotations
 
 import re
+import sysconfig
 from pathlib import Path
 
-from tests.mounted.ctx_mount import Ctx
+from tests.mounted.ctx_mount import Ctx, mounted
+from tests.places import PROJECT
 
-README = Path(__file__).parent.parent.parent / "README.md"
+README = (PROJECT / "README.md").read_text()
 
 
 def test_the_tour(ctx: Ctx) -> None:
-    tour = re.search(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    tour = re.search(r"```sh\n(.*?)```", (PROJECT / "docs/tour.md").read_text(), re.DOTALL)
     assert tour is not None
     assert tour[1].count(".venv/bin/ctx ") == 1
     script = tour[1].replace(".venv/bin/ctx ", f"{ctx.python} -I -m cortexfs.cli.main ")
@@ -40,3 +42,19 @@ def test_the_tour(ctx: Ctx) -> None:
     ):
         assert expected in done.stdout, expected
     assert len([line for line in tour[1].splitlines() if line]) <= 20  # issue: "a 20-line tour"
+
+
+def test_the_four_things(python: Path) -> None:
+    things = re.findall(r"^\*\*(.*?)\*\*.*?^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(things) == 4
+    assert [lines.count("\n") for _, lines in things] == [5] * 4
+    with mounted(python) as mount:
+        uvx = mount.work / "uvx"  # the server that it would install is a package of the tests
+        uvx.write_text(f'#!/bin/sh\nexec {sysconfig.get_path("scripts")}/"$@"\n')
+        uvx.chmod(0o755)
+        path = f"{mount.work}:{python.parent}:{mount.environ['PATH']}"
+        script = 'eval "$(ctx env)"\n' + "".join(lines for _, lines in things)
+        done = mount.run(["bash", "-euo", "pipefail", "-c", script], env={"PATH": path, "CTX_OUTPUT": "text"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for expected in ('"age":', "allow coder_t tool:fs.write execute", "5 words", '"timezone": "UTC"', "uvx"):
+        assert expected in done.stdout, (expected, done.stdout)

@@ -53,3 +53,11 @@ def test_pages_are_wrapped() -> None:
             words = CODE.sub("", line).split()  # code is not broken
             is_prose = not is_code and len(words) > 2 and not line.startswith(("|", "    "))
             assert not is_prose or len(line) <= COLUMNS, f"{page.relative_to(PROJECT)}:{number}: {line}"
+
+
+def test_each_page_is_named_and_there() -> None:
+    named = re.findall(
+        r"^\| \[docs/([a-z-]+\.md)\]\(docs/(.*?)\) \|", (PROJECT / "README.md").read_text(), re.MULTILINE
+    )
+    assert all(shown == page for shown, page in named)
+    assert sorted(page for page, _ in named) == sorted(path.name for path in (PROJECT / "docs").glob("*.md"))

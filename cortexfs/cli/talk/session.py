@@ -133,7 +133,12 @@ def _one(options: argparse.Namespace) -> StoredSession:
 
 def _named(options: argparse.Namespace) -> tuple[str, str]:
     root = mounts.answering(options.root)
-    return root, objects.conversing(root, options.object)[1]
+    try:
+        return root, objects.conversing(root, options.object)[1]
+    except Fault as fault:  # sessions stay when their object goes
+        if fault.code != "ENOENT" or options.object not in sessions.objects(root, options.scope):
+            raise
+        return root, options.object
 
 
 def _row(one: StoredSession) -> dict[str, Any]:
