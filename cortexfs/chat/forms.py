@@ -11,13 +11,15 @@ This file must never know terminals.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from cortexfs.chat.calls import Show
 from cortexfs.core import forms
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Question
+from cortexfs.core.frames import AnyFrame, Observer, Question
 from cortexfs.core.safe_text import one_line
+from cortexfs.core.talk import approvals
 from cortexfs.core.talk.requests import Respond, check_content
 
 MAX_SHOWN = 1000  # characters of a message, and of a value
@@ -94,6 +96,16 @@ class OpenForms:
             return [Show("error", f"declined: {fault.message}"), declined]
         self._open[asked.question] = form
         return [*form.begun()] if form is self.first else []
+
+    def recall(self, past: Iterable[AnyFrame]) -> Filled:
+        """Hears the questions of a past that nobody has answered since."""
+        asked: dict[str, Question] = {}
+        for frame in past:
+            if isinstance(frame, Question):
+                asked[frame.question] = frame
+            elif isinstance(frame, Observer) and (answer := approvals.read_answer(frame)):
+                asked.pop(answer.question, None)
+        return [deed for question in asked.values() for deed in self.hear(question)]
 
     def take(self, line: str) -> Filled:
         """For the first: the value of its field, or the last word."""

@@ -210,7 +210,7 @@ class Talk:
             else:
                 self.last = frame.id
         self._is_past, self._latest = False, None
-        return [*deeds, *self._ask()]
+        return [*deeds, *self._ask(), *self.forms.recall(frame for frame in past if frame.run not in over)]
 
     def hear(self, frame: AnyFrame) -> list[Deed]:
         if frame.run is None:
@@ -321,7 +321,7 @@ class Talk:
         return [Show("end"), *(self._ask() if len(self.questions) == 1 else [])]
 
     def _question(self, run: _Run, frame: frames.Question) -> list[Deed]:
-        return [Show("end"), *self.forms.hear(frame)]
+        return [] if self._is_past else [Show("end"), *self.forms.hear(frame)]
 
     def _ask(self) -> list[Deed]:
         """The question that stands first, below its call, unless that is what stands there."""

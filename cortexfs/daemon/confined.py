@@ -15,8 +15,10 @@ This file must never know sockets or clients.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -90,8 +92,13 @@ class Scripts:
         return caller._replace(identity=free)
 
 
-def is_named(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+def is_named(name: str, patterns: tuple[str, ...]) -> bool:
+    return not patterns or any(pattern.match(name) for pattern in _compiled(patterns))
+
+
+@lru_cache(maxsize=16)  # fnmatch keeps as many as anybody has thought of
+def _compiled(patterns: tuple[str, ...]) -> list[re.Pattern[str]]:
+    return [re.compile(translate(pattern)) for pattern in patterns]
 
 
 def is_elsewhere(object_: Object) -> bool:

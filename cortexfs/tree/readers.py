@@ -5,13 +5,15 @@ attribute `trio` for what it waits with, and has one there for asyncio; here it 
 
 Rules: who has read keeps the turn while answering, and reads on. The turn goes to another task at the moment
 at which the answer waits for anything, and at the end of a task. Requests that have come are read without a
-turn of the loop, a few at a time, so that nobody who asks without end keeps the loop.
+turn of the loop, a few at a time, so that nobody who asks without end keeps the loop. Nothing is read where
+there is nothing: whoever is killed takes a request along, between the look for it and the read.
 This file must never know what is asked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
@@ -51,9 +53,10 @@ class KernelRequests:
         self._left = 0
 
     async def have_come(self, channel: int) -> None:
-        """Returns when there is one. It is looked for at the last moment: whoever is killed takes the request
-        along, and to read where there is none would hold up the loop until the next."""
-        self._look.register(channel, select.POLLIN)  # it is the same each time
+        """Returns when there is one. It is looked for at the last moment: to be wrong costs a reader."""
+        if not self._left:
+            os.set_blocking(channel, False)
+            self._look.register(channel, select.POLLIN)  # it is the same each time
         while not (self._left and self._look.poll(0)):
             await trio.lowlevel.wait_readable(channel)
             self._left = AT_ONCE
@@ -69,8 +72,13 @@ class _Readers:
 
 
 async def _reading(read: Callable[..., Awaitable[None]], given: tuple[object, ...]) -> None:
+    """pyfuse3 raises what it cannot read, and counts that reader as one still: another takes its place."""
     try:
-        await _passing_on(read(*given))
+        while True:
+            try:
+                return await _passing_on(read(*given))
+            except BlockingIOError:
+                pass
     finally:
         _turn.pass_on()
 

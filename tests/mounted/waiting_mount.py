@@ -1,7 +1,8 @@
 """A mount in which questions wait: `python -m tests.mounted.waiting_mount ROOT`.
 
 Attributes of `waits-N` are told when those of `go` were asked for, of `turns` after a thousand turns of the
-loop, of all else at once. It says "ready", and ends with its mount.
+loop, of all else at once. After those of `vanishes` a request is looked for, found, and gone before it is
+read; the loop says "goes on" then. It says "ready", and ends with its mount.
 """
 
 from __future__ import annotations
@@ -48,10 +49,27 @@ class Waiting(pyfuse3.Operations):
                 await trio.lowlevel.checkpoint()
         elif name == b"go":
             self.go.set()
+        elif name == b"vanishes":
+            VanishingRequests.is_next = True
         return attributes(inode)
 
 
+class VanishingRequests(readers.KernelRequests):
+    is_next = False
+
+    async def have_come(self, channel: int) -> None:
+        if not VanishingRequests.is_next:
+            return await super().have_come(channel)
+        VanishingRequests.is_next = False
+        trio.lowlevel.spawn_system_task(goes_on)
+
+
+async def goes_on() -> None:
+    print("goes on", flush=True)
+
+
 async def serve() -> None:
+    readers.KernelRequests = VanishingRequests  # type: ignore[misc]
     print("ready", flush=True)
     await readers.serve()
 

@@ -8,6 +8,7 @@
 Rules: a file is in it as it was at one moment, as a daemon replaces files and only ever adds to logs. Of a
 log that grows meanwhile all whole lines are in it. Whoever reads an archive believes no name of it. Nothing
 is written outside of the folder that is given, nor through a link, nor with a mode that others may write by.
+No more is written than there is room for.
 This file must never know what runs.
 """
 
@@ -34,6 +35,7 @@ from cortexfs.version import VERSION
 HEAD, END = "cortexfs-state.json", "cortexfs-end"
 MAX_HEAD = 4096
 MAX_READ = 1 << 20  # bytes at once
+BLOCK = 4096  # bytes of a disk that also an empty file is counted as
 TOPS = {"state": "the state", "config": "the configuration"}
 SECRETS = "secrets"
 TEAM = "team"
@@ -149,8 +151,9 @@ class _Unpacked(gzip.GzipFile):
         return super().read(size)
 
 
-def read(file: BinaryIO, into: Path) -> ArchiveHead:
-    """Write an archive into an empty folder. Raises EINVAL where it is none, or has what none has."""
+def read(file: BinaryIO, into: Path, room: int) -> ArchiveHead:
+    """Write an archive into an empty folder. Raises EINVAL where it is none, or has what none has, and ENOSPC
+    before it would take more bytes of a disk than `room`."""
     try:
         with _Unpacked(fileobj=file) as data, tarfile.open(fileobj=data, mode="r:") as packed:
             head = _head(packed, packed.next())
@@ -160,6 +163,10 @@ def read(file: BinaryIO, into: Path) -> ArchiveHead:
             while member := packed.next():
                 if member.name == END:
                     return head
+                room -= max(member.size, BLOCK)
+                if room < 0:
+                    why = "the archive unpacks to more than half of what is free on the disk of the state"
+                    raise Fault("ENOSPC", f"{why}; nothing was imported")
                 _extract(packed, member, into, folders)
                 packed.members.clear()  # type: ignore[attr-defined]  # or it keeps all of them
             raise EOFError("it has no end")

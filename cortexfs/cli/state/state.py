@@ -71,7 +71,8 @@ def _read(file: BinaryIO, where: Places) -> Iterator[Path]:
     with os_faults(f"{where.state} cannot be written"):
         folder = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
     try:
-        head = archive.read(file, folder)
+        disk = os.statvfs(folder)  # half of it, as what it replaces stays until the next import
+        head = archive.read(file, folder, disk.f_bavail * disk.f_frsize // 2)
         if head.state_version > len(state_version.STEPS):
             why = f"it is of a newer CortexFS ({head.version}) than this one; install that one first"
             raise Fault("EPROTO", why)

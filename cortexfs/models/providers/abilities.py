@@ -118,7 +118,8 @@ def read(data: bytes, source: str, time: float) -> AbilityTable:
 def _list_of(data: bytes) -> bytes:
     if not data.startswith(b"PK"):
         return data
-    import zipfile  # only a wheel pays for them
+    import lzma  # only a wheel pays for them
+    import zipfile
     import zlib
 
     try:
@@ -127,7 +128,7 @@ def _list_of(data: bytes) -> bytes:
                 if entry.filename.rpartition("/")[2].startswith(_LIST):
                     with wheel.open(entry) as file:
                         return file.read(MAX_LIST)
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError):
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, ValueError):
         pass  # damaged, or packed as Python cannot unpack it
     return b""
 

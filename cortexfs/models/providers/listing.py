@@ -87,7 +87,7 @@ def decode(body: bytes) -> tuple[list[ListedModel], str]:
     """The models of one page, and the id that the next page comes after (or nothing)."""
     try:
         value = msgspec.json.decode(body)
-        page = _Page(data=value) if isinstance(value, list) else msgspec.convert(value, _Page)
+        page = msgspec.convert({"data": value} if isinstance(value, list) else value, _Page)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Fault("EREMOTEIO", "its listing cannot be read; declare its models instead") from None
     rows = page.data if page.data is not None else page.models or []

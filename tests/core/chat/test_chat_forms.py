@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from cortexfs.chat.calls import Show
+from cortexfs.chat.state import Talk
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk import approvals
@@ -112,6 +115,23 @@ def test_one_that_was_settled_elsewhere_goes(world: World, chat: Chat) -> None:
     world.finish(run)
     chat.read()
     assert chat.talk.forms.first is None
+
+
+def test_a_question_of_the_past_is_asked_where_it_is_still_open() -> None:
+    late = Talk("debug/echo", "s", "private", lambda: "m")
+    told = approvals.answer_told(question(), Verdict("allow_once", {}, "uid 1000 answered"))
+    bad = question(4, schema=[])
+    past: list[frames.AnyFrame] = [frames.Start(agent="a"), question(), bad, told, question(2), question(3)]
+    past.append(approvals.answer_told(bad, Verdict("deny", None, "it is no form")))
+    deeds = late.recall([replace(frame, id=str(n), run="r") for n, frame in enumerate(past, 1)])
+    assert [deed.text for deed in deeds if isinstance(deed, Show)] == ["who.asks asks: Who are you?"]
+    assert not [deed for deed in deeds if isinstance(deed, Respond)]
+    assert late.forms.first
+    assert late.forms.first.asked.question == "c.q2"
+    ended = [*past, frames.Done(status="ok")]
+    over = Talk("debug/echo", "s", "private", lambda: "m")
+    over.recall([replace(frame, id=str(n), run="r") for n, frame in enumerate(ended, 1)])
+    assert over.forms.first is None
 
 
 def test_bytes_that_are_no_text_are_replaced(world: World, chat: Chat) -> None:

@@ -187,7 +187,7 @@ def test_listings(value: Any, models: list[ListedModel]) -> None:
     assert (found, after) == (models, "")
 
 
-@each_of("body", [b"", b"<html>", b"7", b'{"data":7}', b"\xff", b"[" * 100_000])
+@each_of("body", [b"", b"<html>", b"7", b'{"data":7}', b"\xff", b"[" * 100_000, b"[1]", b"[null]"])
 def test_a_listing_that_is_none(body: bytes) -> None:
     with pytest.raises(Fault, match="EREMOTEIO"):
         listing.decode(body)

@@ -43,9 +43,13 @@ LIST: dict[str, Any] = {
 }
 
 
-def wheel(data: bytes, name: str = "litellm/model_prices_and_context_window_backup.json") -> bytes:
+def wheel(
+    data: bytes,
+    name: str = "litellm/model_prices_and_context_window_backup.json",
+    packing: int = zipfile.ZIP_DEFLATED,
+) -> bytes:
     made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(made, "w", packing) as file:
         file.writestr("litellm/__init__.py", "raise SystemExit('nobody runs this')")
         file.writestr(name, data)
     return made.getvalue()
@@ -136,8 +140,10 @@ def test_what_is_no_list_leaves_the_table_as_it_is(
     assert (place / "state" / abilities.FILE).read_bytes() == before
 
 
-def test_a_damaged_source_is_read_or_refused() -> None:
-    whole, chance, codes = wheel(json.dumps(LIST).encode()), random.Random(5), set[str]()
+@pytest.mark.parametrize("packing", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_source_is_read_or_refused(packing: int) -> None:
+    whole = wheel(json.dumps(LIST).encode(), packing=packing)
+    chance, codes = random.Random(5), set[str]()
     for _ in range(300):
         data = bytearray(whole)
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)

@@ -89,7 +89,7 @@ def test_state_and_configuration_may_be_links_themselves(where: Places, tmp_path
 def test_a_long_file_is_read_whole(where: Places, tmp_path: Path) -> None:
     (where.state / "long").write_bytes(long := os.urandom(archive.MAX_READ * 2 + 3))
     (tmp_path / "into").mkdir()
-    archive.read(io.BytesIO(packed(where)), tmp_path / "into")
+    archive.read(io.BytesIO(packed(where)), tmp_path / "into", ROOM)
     assert (tmp_path / "into/state/long").read_bytes() == long
 
 
@@ -102,7 +102,7 @@ def test_secrets_are_in_it_where_they_were_asked_for(where: Places) -> None:
 def test_what_was_written_is_read_and_half_a_line_of_a_log_is_left_out(where: Places, tmp_path: Path) -> None:
     into = tmp_path / "into"
     into.mkdir()
-    head = archive.read(io.BytesIO(packed(where)), into)
+    head = archive.read(io.BytesIO(packed(where)), into, ROOM)
     assert (head.state_version, head.secrets) == (1, False)
     log = into / "state/sessions/home/0/model/m.d/session/secrets/events.jsonl"
     assert log.read_text() == '{"a":1}\n{"b":2}\n'
@@ -184,6 +184,7 @@ def more(said: dict[str, str], type: bytes = tarfile.REGTYPE) -> tarfile.TarInfo
     return made
 
 
+ROOM = 1 << 40
 HEAD = (member(archive.HEAD), b'{"format":1,"version":"0","state_version":1,"secrets":false}')
 END = (member(archive.END), b"")
 
@@ -224,7 +225,7 @@ def test_what_no_export_writes_is_refused(
     into = tmp_path / "into"
     into.mkdir()
     with pytest.raises(Fault) as told:
-        archive.read(io.BytesIO(attack(*members)), into)
+        archive.read(io.BytesIO(attack(*members)), into, ROOM)
     assert told.value.code == "EINVAL"
     assert {path.name for path in tmp_path.iterdir()} == {"into"}
 
@@ -232,14 +233,31 @@ def test_what_no_export_writes_is_refused(
 def test_no_mode_of_an_archive_lets_others_write(tmp_path: Path) -> None:
     into = tmp_path / "into"
     into.mkdir()
-    archive.read(io.BytesIO(attack(HEAD, (member("state/x", mode=0o6777), b""), END)), into)
+    archive.read(io.BytesIO(attack(HEAD, (member("state/x", mode=0o6777), b""), END)), into, ROOM)
     assert (into / "state/x").stat().st_mode & 0o7777 == 0o755
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\x1f\x8b", os.urandom(4096)])
 def test_garbage_is_no_archive(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(Fault, match="archive"):
-        archive.read(io.BytesIO(data), tmp_path)
+        archive.read(io.BytesIO(data), tmp_path, ROOM)
+
+
+# abi.md 8.42
+def test_an_archive_that_unpacks_to_more_than_there_is_room_for_writes_none_of_that(tmp_path: Path) -> None:
+    bomb = attack(HEAD, (member("state/x"), b"x"), (member("state/bomb"), bytes(64 << 20)), END)
+    assert len(bomb) < 1 << 17
+    for into, room in (("bytes", 63 << 20), ("files", 2 * archive.BLOCK - 1)):
+        two = ((member("state/1"), b""), (member("state/2"), b""))
+        data = bomb if into == "bytes" else attack(HEAD, *two, END)
+        (tmp_path / into).mkdir()
+        with pytest.raises(Fault, match="half of what is free") as told:
+            archive.read(io.BytesIO(data), tmp_path / into, room)
+        assert told.value.code == "ENOSPC"
+        assert sum(path.stat().st_size for path in (tmp_path / into).rglob("*") if path.is_file()) <= 1
+    (tmp_path / "whole").mkdir()
+    archive.read(io.BytesIO(bomb), tmp_path / "whole", (64 << 20) + archive.BLOCK)  # its exact edge
+    assert (tmp_path / "whole/state/bomb").stat().st_size == 64 << 20
 
 
 def test_half_an_archive_is_none(where: Places, tmp_path: Path) -> None:
@@ -248,4 +266,4 @@ def test_half_an_archive_is_none(where: Places, tmp_path: Path) -> None:
         into = tmp_path / f"into{place}"
         into.mkdir()
         with pytest.raises(Fault):
-            archive.read(io.BytesIO(whole[:end]), into)
+            archive.read(io.BytesIO(whole[:end]), into, ROOM)

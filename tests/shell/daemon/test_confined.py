@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import NATIVE, TEAM, Identity, Plugin
 from cortexfs.core.registry import Object, Registry
+from cortexfs.daemon import confined
 from cortexfs.daemon.allowed import AllowedTools
 from cortexfs.daemon.confined import Scripts
 from cortexfs.peers.caller import Caller
@@ -38,6 +39,13 @@ def test_what_would_run_unconfined_on_another_machine_is_refused(object_: Object
 def test_a_model_of_another_machine_and_what_an_agents_policy_decides_about_are_not() -> None:
     for object_, identity in ((replace(MODEL, plugin=THERE), OWN), (SHELL, replace(OWN, label="agent/a"))):
         assert inside(object_, identity).identity == identity
+
+
+def test_no_more_patterns_are_kept_than_scripts_run() -> None:
+    for number in range(200):
+        assert confined.is_named("a.b", (f"x{number}.*", "a.?"))
+        assert not confined.is_named("a.b", (f"x{number}.*", "[!a].b"))
+    assert confined._compiled.cache_info().currsize <= 16
 
 
 async def test_it_is_told_of_what_it_may_run() -> None:
