@@ -134,16 +134,16 @@ fast: .venv/.local test-packages
 	@$(TESTS) tests/core tests/rules tests/shell tests/runner $(addprefix --ignore=,$(PLUGIN_TESTS))
 
 lint: .venv/.built
-	@$(BIN)/ruff check -q .
-	@$(BIN)/ruff format -q --check .
+	@$(BIN)/ruff check -q . .ci
+	@$(BIN)/ruff format -q --check . .ci
 	@$(BIN)/mypy
 
 types: .venv/.built
 	@$(BIN)/mypy
 
 format: .venv/.built
-	@$(BIN)/ruff check -q --fix .
-	@$(BIN)/ruff format -q .
+	@$(BIN)/ruff check -q --fix . .ci
+	@$(BIN)/ruff format -q . .ci
 
 # Programs that are measured beside ours, and needed for nothing else.
 build/peers: tests/bench/peers.lock | .venv/.pins

@@ -23,6 +23,10 @@ from cortexfs.version import VERSION
 
 DOCS = Path(__file__).parents[2] / "docs"
 DATE = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
+ESCAPES = str.maketrans(
+    {"\\": "\\e", "-": "\\-", "^": "\\(ha", "~": "\\(ti", "`": "\\(ga", "'": "\\(aq"}
+)
+NOT_TOLD = argparse._SubParsersAction | argparse._HelpAction
 COMMON = ("ctx(1), ctx(7), cortexfs-config(5)",)
 
 
@@ -32,13 +36,13 @@ def page(name: str, section: int, summary: str, body: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    text = text.replace("\\", "\\e").replace("-", "\\-").replace("^", "\\(ha").replace("~", "\\(ti").replace("`", "\\(ga")
-    return text.replace("'", "\\(aq")
+    return text.translate(ESCAPES)
 
 
 def breakable(text: str) -> str:
     """Text whose long words may be broken, without a hyphen."""
-    return " ".join(re.sub(r"(?<=[/|,_.])", r"\\:", word) if len(word) > 40 else word for word in text.split(" "))
+    words = text.split(" ")
+    return " ".join(re.sub(r"(?<=[/|,_.])", r"\\:", word) if len(word) > 40 else word for word in words)
 
 
 def line(text: str) -> str:
@@ -110,11 +114,12 @@ def options(made: argparse.ArgumentParser, prog: str) -> Iterator[str]:
     usage = re.sub(r"\s+", " ", made.format_usage().removeprefix("usage: ").strip())
     yield f".TP\n\\fB{escaped(usage)}\\fR\n{escaped(made.description or '')}"
     for action in made._actions:
-        if action.help is argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
+        if action.help is argparse.SUPPRESS or isinstance(action, NOT_TOLD):
             continue
-        taken = "" if action.nargs == 0 else str(action.metavar or (action.dest if not action.option_strings else ""))
         spelt = ", ".join(action.option_strings)
-        name = " ".join(filter(None, (spelt and f"\\fB{escaped(spelt)}\\fR", taken and f"\\fI{escaped(taken)}\\fR")))
+        taken = "" if action.nargs == 0 else str(action.metavar or ("" if spelt else action.dest))
+        words = (spelt and f"\\fB{escaped(spelt)}\\fR", taken and f"\\fI{escaped(taken)}\\fR")
+        name = " ".join(filter(None, words))
         yield f".RS\n.TP\n{name}\n{line(escaped((action.help or '') % {'default': action.default}))}\n.RE"
     for each in verbs:
         for verb, below in each.choices.items():
@@ -145,10 +150,11 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"man1/ctx-{name}.1", page(f"ctx-{name}", 1, summary, [*body, *examples(made), *see(COMMON)])
     body = [".SH SYNOPSIS", "\\fBctx\\fR [\\fB\\-\\-root\\fR \\fIDIR\\fR] \\fICOMMAND\\fR ...", ".SH DESCRIPTION"]
     body += roff(commands.partition("\n")[2].partition("## The commands")[0])
-    body += [".SH COMMANDS"]
+    body.append(".SH COMMANDS")
     for name, (_, summary) in parser.COMMANDS.items():
         body += [f".TP\n\\fBctx\\-{name}\\fR(1)\n{escaped(summary)}"]
-    yield "man1/ctx.1", page("ctx", 1, "models, agents and tools as files that you can run", [*body, *see(("ctx(7)", "cortexfs-config(5)"))])
+    body += see(("ctx(7)", "cortexfs-config(5)"))
+    yield "man1/ctx.1", page("ctx", 1, "models, agents and tools as files that you can run", body)
     yield "man1/cortex.1", ".so man1/ctx.1\n"
     for target, source, name, section, summary in (
         ("man7/ctx.7", "ctx.md", "ctx", 7, "the tree of CortexFS, and how its files are run"),
