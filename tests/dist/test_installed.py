@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -118,3 +119,12 @@ def test_pypi_would_take_them() -> None:
     words = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
     done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(TOOLS)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_link_of_readme_leads_nowhere_on_pypi() -> None:
+    [path] = DIST.glob("cortexfs-*.whl")
+    with zipfile.ZipFile(path) as package:
+        [name] = [each for each in package.namelist() if each.endswith(".dist-info/METADATA")]
+        text = package.read(name).decode().partition("\n\n")[2]
+    assert "docs/ctx.md" in text
+    assert not re.search(r"\]\((?!https?://)", text)
