@@ -1,4 +1,4 @@
-"""The reference has each command, verb, option, control file and exit status, and nothing else.
+"""The reference has each command, verb, option, control file, variable and exit status, and nothing else.
 
 Beside it: settings are held by tests/core/test_config.py, frames by tests/core/talk/test_protocol_docs.py,
 summaries and checks by tests/shell/cli/test_cli.py.
@@ -17,10 +17,12 @@ from tests.places import PROJECT
 
 COMMANDS_PAGE = (PROJECT / "docs/commands.md").read_text()
 TREE_PAGE = (PROJECT / "docs/ctx.md").read_text()
+CONFIG_PAGE = (PROJECT / "docs/config.md").read_text()
 AGENTS_PAGE = (PROJECT / "docs/agents.md").read_text()
 # Options of a command that a plugin declares, and of the original's program.
 OTHERS = {"--loud", "--new-process-plugin"}
 IN_HOMES = {"script"}  # docs/tools.md
+NO_VARIABLES = {"CTX_DIRECTORY"}  # a stream of a team's server
 SIGNALS = {127, 129, 130, 141, 143}  # of a copy of an object, and 128 and a signal
 
 
@@ -94,3 +96,13 @@ def test_each_exit_status_is_told_with_its_codes_and_no_other() -> None:
     rows = re.findall(r"^\| ([\d, ]+) \|", COMMANDS_PAGE, re.MULTILINE)
     said = {int(status) for row in rows for status in row.split(",")}
     assert said - SIGNALS == {EXIT_OK, EXIT_FAILED, *EXIT_STATUS.values()} - SIGNALS
+
+
+def test_each_variable_is_told_and_no_other() -> None:
+    files = [path for kind in ("*.py", "*.c") for path in (PROJECT / "cortexfs").rglob(kind)]
+    files += (PROJECT / "runner").glob("*.c")
+    used = {name for path in files for name in re.findall(r"CTX_[A-Z_]*[A-Z]\b", path.read_text())}
+    table = CONFIG_PAGE.partition("## Variables")[2]
+    cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
+    told = set(re.findall(r"CTX_\w+", cells))
+    assert told == used - NO_VARIABLES
