@@ -24,7 +24,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
-import trio
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import tool_of
@@ -33,11 +32,10 @@ from cortexfs.agents.toolbox import Meant, meant, schema_of
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.arguments.dryrun import PROPERTY
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Question, ToolCall
-from cortexfs.core.hostcalls import CallOutcome, ToolAnswer, ToolQuestion
+from cortexfs.core.frames import ToolCall
+from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.policy.confirming import Denials, DryRuns, asks_each_time
 from cortexfs.core.registry import Object
-from cortexfs.models.ask.driver import Turn
 
 MAX_INPUT = 256 << 10  # bytes of a call's input: it is logged, shown and asked about
 
@@ -84,33 +82,6 @@ async def around(
     if after.refused is not None:
         return CallOutcome("", after.refused)
     return outcome._replace(output=after.output)
-
-
-MAX_QUESTIONS = 16  # of one call: its user is to be asked, and not to be worn out
-
-
-class CallQuestions:
-    """The questions of one call's tool to the person for whom it runs."""
-
-    def __init__(self, turn: Turn, call: ToolCall, asking: trio.Lock) -> None:
-        self._turn, self._call, self._asking = turn, call, asking
-        self._count = 0
-
-    async def ask(self, asked: ToolQuestion) -> ToolAnswer:
-        self._count += 1
-        if self._count > MAX_QUESTIONS:
-            return ToolAnswer()
-        question = Question(
-            call=self._call.call,
-            question=f"{self._call.call}.q{self._count}",
-            name=self._call.name,
-            message=asked.message,
-            schema=asked.schema,
-            url=asked.url or None,
-        )
-        async with self._asking:  # a person answers one thing at a time
-            verdict = await self._turn.question(question)
-        return ToolAnswer(verdict.input)
 
 
 MAX_NAME = 64  # characters of a tool's name, which no tool's is over

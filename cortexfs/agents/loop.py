@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import trio
@@ -27,7 +27,8 @@ from cortexfs.agents import calls, nested, place
 from cortexfs.agents.budget import RunBudget, limited
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
 from cortexfs.agents.ports import AgentPorts
-from cortexfs.agents.question import ModelQuestion, message, spoken
+from cortexfs.agents.question import ModelQuestion, ModelReply, message, spoken
+from cortexfs.agents.server_questions import CallQuestions, QuestionPorts
 from cortexfs.agents.toolbox import Toolbox, meant
 from cortexfs.agents.view import home_of
 from cortexfs.agents.window import text_protocol, wording
@@ -63,14 +64,6 @@ class Agents:
             await _Run(self._world, object_, turn, home).answer()
 
         return self._heard(answer)
-
-
-class _Reply(NamedTuple):
-    """One answer of the model."""
-
-    text: str
-    calls: tuple[frames.ToolCall, ...]
-    malformed: str = ""
 
 
 class _Run:
@@ -116,9 +109,9 @@ class _Run:
         self._names = calls.CallNames()
         session = (self._setup.place, *who.folder, who.session or who.run)
         approved = partial(self._approved, is_nested=True)
-        self._below = nested.NestedPorts(
-            self._decide, approved, self._standing, self._names.below, turn.say, session
-        )
+        ports = (self._decide, approved, self._standing, self._names.below, turn.say, session)
+        about = (self._identity, self._cwd, self._budget, self._asking, nested.NestedPorts(*ports))
+        self._questions = QuestionPorts(world, turn, self._setup, self._powers, *about)
 
     # What it is made of.
 
@@ -190,7 +183,7 @@ class _Run:
         files = self._world.context(who)
         return AgentWindow(parts, (most, self._reserve), files, Names(who.session, self._setup.name))
 
-    async def _ask(self, pack: Pack) -> _Reply:
+    async def _ask(self, pack: Pack) -> ModelReply:
         """Have the model answer once."""
         aloud = text_protocol.Spoken() if self._in_text and self._plain else None
         request = self._request(pack)
@@ -201,18 +194,18 @@ class _Run:
         if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
             raise fault
         if not self._in_text:
-            return _Reply(inner.text, tuple(self._names.named(inner.calls)))
+            return ModelReply(inner.text, tuple(self._names.named(inner.calls)))
         parsed = text_protocol.parse(inner.text, self._tools.shown(), self._plain)
         match parsed:
             case text_protocol.TextCall():
                 call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
-                return _Reply("", tuple(self._names.named([call])))
+                return ModelReply("", tuple(self._names.named([call])))
             case text_protocol.TextReply():
                 if rest := parsed.text.removeprefix(inner.told):
                     await self._turn.say(frames.Delta(text=rest))
-                return _Reply(parsed.text, ())
+                return ModelReply(parsed.text, ())
             case text_protocol.TextMistake():
-                return _Reply(inner.text, (), parsed.why)
+                return ModelReply(inner.text, (), parsed.why)
 
     async def _summarise(self, request: dict[str, Any]) -> str:
         await self._turn.say(frames.Progress(message="summing up what was said before"))
@@ -309,7 +302,7 @@ class _Run:
         return None
 
     async def _decide(
-        self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall, depth: int = 0
+        self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall, depth: int = 0, to: str = ""
     ) -> Decision:
         decision = self._powers.decide(
             tool,
@@ -318,6 +311,7 @@ class _Run:
             can_ask=True,
             dry_run=wanted.dry,
             tried_dry=wanted.tried,
+            to=to,
         )
         said = {
             "call": call.call,
@@ -356,11 +350,12 @@ class _Run:
         args, input_ = wanted.arguments
         who = self._turn.who
         invocation = hostcalls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
-        questions = calls.CallQuestions(self._turn, call, self._asking)
+        questions = CallQuestions(self._questions, call, tool)
         identity = replace(self._identity, delegates=delegates(tool))
-        async with nested.host(self._world, tool, call.call, identity, self._below) as identity:
+        async with nested.host(self._world, tool, call.call, identity, self._questions.below) as identity:
             environment = place.environment(self._setup, identity, self._world.root, self._home)
-            asked_ = hostcalls.CallRequest(call.call, invocation, args, input_, UMASK, environment, self._cwd)
+            about = (args, input_, UMASK, environment, self._cwd, questions.methods)
+            asked_ = hostcalls.CallRequest(call.call, invocation, *about)
             return await self._world.call(tool, identity, asked_, self._turn.say, questions.ask)
 
     async def _told_outcome(

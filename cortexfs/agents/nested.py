@@ -42,8 +42,9 @@ USER = "its user"
 class NestedPorts(NamedTuple):
     """The run of an agent, as its nested calls need it."""
 
-    # Decides, and says so; with how deep the caller is nested below the agent.
-    decide: Callable[[ToolCall, Object, MeantCall, int], Awaitable[Decision]]
+    # Decides, and says so; with how deep the caller is nested below the agent, and what is asked for where
+    # that is not to run it.
+    decide: Callable[..., Awaitable[Decision]]
     approved: Callable[[ToolCall, Object, Decision], Awaitable[Any]]  # the input, or None
     standing: Standing
     named: Callable[[str], str]  # a new name of a call, below one

@@ -35,6 +35,11 @@ DELEGATES = "delegate_work"
 STARTING = RatedTool(
     "agent.run", (Effect(DELEGATES, "partially_reversible", "always", "not_supported"),), builtin=True
 )
+# The deeds of an MCP server that asks for them: it has a model read what it says, or learns of folders.
+ASKED = {
+    rules.SAMPLE: Effect("send_message", "reversible", "on_risk", "not_supported"),
+    rules.ROOTS: Effect("read_file", "reversible", "never", "not_supported"),
+}
 NETWORK = ("network", "default", "connect")
 BEGAN = "; so it was when this run began, and what it was given since then counts for the next one"
 
@@ -91,6 +96,7 @@ class How(NamedTuple):
     dry_run: bool
     tried_dry: bool
     is_its_model: bool
+    to: str = ""  # another permission than to run it
 
 
 class Powers:
@@ -167,10 +173,11 @@ class Powers:
         dry_run: bool = False,
         tried_dry: bool = False,
         is_its_model: bool = False,
+        to: str = "",
     ) -> Decision:
         """Decides about an object for all of them. An alias by which it was named may stand in a policy
         line, too."""
-        how = How(can_ask, dry_run, tried_dry, is_its_model)
+        how = How(can_ask, dry_run, tried_dry, is_its_model, to)
         circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
         chain = self.chain
         last, *before = reversed(chain)
@@ -223,7 +230,7 @@ class Powers:
             PolicyQuery(
                 caller,
                 thing,
-                TO_RUN[object_.class_],
+                how.to or TO_RUN[object_.class_],
                 serves=self._world.serves,
                 settings=self._world.settings,
                 call=circumstances,

@@ -8,7 +8,7 @@ This file must never know what becomes of an answer.
 from __future__ import annotations
 
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -92,6 +92,14 @@ class ModelQuestion:
 
     async def question(self, asked: frames.Question) -> Any:
         raise Fault("EPROTO", "a model asked a question of its user, which only tools may")
+
+
+class ModelReply(NamedTuple):
+    """One answer of the model, as the run takes it."""
+
+    text: str
+    calls: tuple[frames.ToolCall, ...]
+    malformed: str = ""
 
 
 def _keep(kept: StringIO, text: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import ELICITATION
 
 # A name that a manifest may list in inherit_env: the caller's working directory, as the child's is its own.
 CALLER_DIRECTORY = "CORTEXFS_CWD"
@@ -48,7 +49,7 @@ class CallRequest(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     umask: int
     environment: dict[bytes, bytes]
     directory: str = ""  # where to work, when no descriptor of it comes along
-    answers: bool = False  # whether somebody takes a ToolQuestion
+    answers: tuple[str, ...] = ()  # the methods of the ToolQuestions that somebody takes
 
 
 class ShownCallRequest(CallRequest, frozen=True, array_like=True, tag="shown"):
@@ -56,15 +57,19 @@ class ShownCallRequest(CallRequest, frozen=True, array_like=True, tag="shown"):
 
 
 class ToolQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A question of a running tool's to the person for whom it runs: a form, or an address to be opened."""
+    """A question of a running tool's to the person for whom it runs: a form, or an address to be opened. What
+    else an MCP server asks is here as the protocol has it, by its method."""
 
-    message: str
+    message: str = ""
     schema: dict[str, Any] | None = None
     url: str = ""
+    method: str = ELICITATION
+    params: dict[str, Any] = {}
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     content: dict[str, Any] | None = None  # None: it is declined
+    refused: str = ""  # why, for who asks
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):

@@ -8,10 +8,11 @@ This file must never know how they are sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from cortexfs.agents.permissions import Powers, is_agents
 from cortexfs.agents.ports import AgentPorts
@@ -29,8 +30,11 @@ class AllowedTools:
         self._registry = registry
         self._told: tuple[Registry, bytes] | None = None
 
-    async def told(self, identity: Identity) -> bytes:
+    async def told(self, identity: Identity, patterns: Sequence[bytes] = ()) -> bytes:
+        """With patterns, of those that a script may run which this caller runs for a client."""
         registry = self._registry()
+        if patterns and not identity.label and identity.script is None:
+            identity = replace(identity, script=tuple(one.decode(errors="replace") for one in patterns))
         if identity.label:
             return await self._of_agent(registry, identity)
         if identity.script is not None:

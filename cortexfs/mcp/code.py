@@ -13,7 +13,6 @@ This file must never know transports or sessions.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from textwrap import shorten
 from typing import Any
 
@@ -30,6 +29,7 @@ from cortexfs.mcp.running import printed, run
 
 RUNNER = "bin/cortexfs-object-runner"  # below the root, as the two that it runs
 ALLOWED, CONFINED = ".allowed", ".confined"
+ALL = ("*",)
 FOUND = 6  # tools for some words: a model reads all of them
 BRIEF = 100  # characters of a sentence, where a model chooses among tools
 STATUSES = "\nexit status: "  # of any tool, in its --help
@@ -101,15 +101,8 @@ class CodeTools:
         return result.whole()
 
     async def _rows(self) -> str:
-        """The lines about the tools that may be run, of the names that are offered."""
-        text = await printed([f"{self._root}/{RUNNER}", f"{self._root}/{ALLOWED}"])
-        if not self._patterns:
-            return text
-        lines = text.splitlines(keepends=True)
-        return "".join(line for line in lines if self._is_offered(AllowedRow(*line.split("\t")).name))
-
-    def _is_offered(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+        """The lines about the tools that a script may run."""
+        return await printed([f"{self._root}/{RUNNER}", f"{self._root}/{ALLOWED}", *(self._patterns or ALL)])
 
     async def _found(self, words: str) -> str:
         found = finding.best(await self._rows(), finding.words_of(words))[:FOUND]

@@ -62,6 +62,7 @@ MAX_FILE = 4 << 20  # bytes
 MAX_LINKS = 1000
 MAX_WATCHED = 1000
 READ_SECONDS = 5.0
+WATCHER = "watcher"  # in the state of a connection
 TYPES = {".md": "text/markdown", ".jsonl": "application/jsonl", "schema": "application/json"}
 SESSIONS = ("agent/*.d/session/*", "model/*.d/session/*", "model/*/*.d/session/*")
 
@@ -191,14 +192,19 @@ class McpShelf:
         return f"{self._real}/{inside}"
 
     async def _subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
-        session = context.session
-        if not any(who is session for who, _ in self._watched):
-            connection(context).exit_stack.callback(self.forget, session)
-        await self.watch(session, str(params.uri))
+        await self.watch(self._watcher(context), str(params.uri))
         return EmptyResult()
 
+    def _watcher(self, context: Context) -> Watcher:
+        """One for each client: the SDK makes a session for each request."""
+        client = connection(context)
+        if WATCHER not in client.state:
+            client.state[WATCHER] = context.session
+            client.exit_stack.callback(self.forget, context.session)
+        return client.state[WATCHER]
+
     async def _unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
-        self._watched.pop((context.session, str(params.uri)), None)
+        self._watched.pop((self._watcher(context), str(params.uri)), None)
         return EmptyResult()
 
 

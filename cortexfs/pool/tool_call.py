@@ -14,12 +14,10 @@ from functools import partial
 
 import msgspec
 import trio
-from msgspec.structs import replace
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
-from cortexfs.core.manifest.mcp_server import KIND as MCP
 from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.registry import Object
 from cortexfs.pool.call import Ask, HostCall, Say, ask, heard_observers
@@ -54,8 +52,6 @@ class ToolCalls:
             return CallOutcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
         output = _Output(tool.path, identity.uid, self._held)
-        if tool.plugin.kind == MCP and put is not None:
-            asked = replace(asked, answers=True)
         one = HostCall(output.hear, say, ask=put if asked.answers else None)
         try:
             refuse_agents(identity.label, asked.environment)

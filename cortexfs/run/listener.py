@@ -82,7 +82,8 @@ class ExecTree(NamedTuple):
     # The identity with less: for whom another machine calls (wire.UNDER).
     under: Callable[[Object, Identity, str], Awaitable[Identity]]
     renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script is another one
-    allowed: Callable[[Identity], Awaitable[bytes]]  # lines about the tools that this caller may run
+    # Lines about the tools that this caller may run; with patterns, that a script of its client may.
+    allowed: Callable[[Identity, list[bytes]], Awaitable[bytes]]
     nested: Callable[[str], NestedRuns | None]  # the agent's call that goes on in a host, by its identity's
     scripts: ScriptCalls
 
@@ -172,7 +173,7 @@ class Exec:
             elif greeting.inode == OWN:
                 object_ = MANAGED
             elif greeting.inode == ALLOWED:
-                await self._told(stream, look)
+                await self._told(stream, look, arguments)
                 return
             elif greeting.inode == CONFINED:
                 await in_task()
@@ -202,10 +203,10 @@ class Exec:
             voice = voice or JsonlVoice("")
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
 
-    async def _told(self, stream: socket.socket, look: Look) -> None:
+    async def _told(self, stream: socket.socket, look: Look, patterns: list[bytes]) -> None:
         await in_task()
         with await look.caller() as caller:
-            lines = await self._tree.allowed(caller.identity)
+            lines = await self._tree.allowed(caller.identity, patterns)
         await send(stream, printed(wire.STDOUT, lines) + farewell(None))
 
     async def _run(self, call: _Call, is_script: bool = False) -> None:

@@ -178,7 +178,7 @@ class NoScripts:
         return caller
 
 
-async def none_allowed(identity: hostcalls.Identity) -> bytes:
+async def none_allowed(identity: hostcalls.Identity, patterns: list[bytes]) -> bytes:
     return b""
 
 

@@ -40,7 +40,7 @@ def _explain(options: argparse.Namespace) -> int:
         dry_run=options.dry_run,
     )
     decision = decide(question)
-    beyond = servers.layers(root, caller, thing, options.config)
+    beyond = servers.layers(root, question, options.config)
     decision = decision._replace(steps=(*decision.steps, *beyond))
     _show(question, decision, options.json)
     return EXIT_OK if decision.allowed else exit_status("EACCES")

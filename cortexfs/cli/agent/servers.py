@@ -12,16 +12,20 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 
+from msgspec.structs import replace
+
+from cortexfs.agents.permissions import ASKED
 from cortexfs.agents.view import allowed, home_of, view
 from cortexfs.cli import mounts, objects, output
+from cortexfs.cli.agent import policy_facts
 from cortexfs.cli.daemons import places_at
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import PREFIX
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.core.policy import rules
 from cortexfs.core.policy.confirming import CallerKind
-from cortexfs.core.policy.decision import LayerAnswer, PolicyCaller, Thing
-from cortexfs.core.policy.risk import effects_of
+from cortexfs.core.policy.decision import ALLOW, DENY, LayerAnswer, PolicyCaller, PolicyQuery, Thing, decide
+from cortexfs.core.policy.risk import RatedTool, effects_of
 from cortexfs.core.policy.rules import Rule
 from cortexfs.plugins.mcp_servers import PATH, Servers
 
@@ -70,8 +74,10 @@ def _reaches(root: str, tool: str) -> bool:
     return any(effect.kind in _REACHING for effect in effects)
 
 
-def layers(root: str, caller: PolicyCaller, thing: Thing, config: str | None) -> Iterator[LayerAnswer]:
-    """Returns what an agent's call meets behind policy: its server, the program of that, and the network."""
+def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerAnswer]:
+    """Returns what an agent's call meets behind policy: its server, the program of that, the network, and
+    what the server may ask."""
+    caller, thing = asked.caller, asked.thing
     if caller.kind is not CallerKind.AGENT or thing.class_ != "tool" or not is_of_server(root, thing.name):
         return
     name = objects.control(f"{root}/tool/{thing.name}", "origin").split("@")[0].removeprefix(_ORIGIN).strip()
@@ -87,6 +93,16 @@ def layers(root: str, caller: PolicyCaller, thing: Thing, config: str | None) ->
         f"its policy says: {line}" if rule else f"a server that wants it needs the line: {line}",
         rule.where if rule else caller.file,
     )
+    yield from _asks(f"{name}.{OBJECT}", policy_facts.thing(root, f"tool/{name}.{OBJECT}"), asked)
+
+
+def _asks(server: str, itself: Thing, asked: PolicyQuery) -> Iterator[LayerAnswer]:
+    """Returns a row for each thing that the server may ask of its client, by the object of the server."""
+    for permission, layer in ((rules.SAMPLE, "sampling"), (rules.ROOTS, "roots")):
+        thing = replace(itself, tool=RatedTool(server, (ASKED[permission],), builtin=True))
+        said = decide(replace(asked, thing=thing, permission=permission))
+        why = said.reason.split(": ", 1)[1]
+        yield LayerAnswer(layer, ALLOW if said.allowed else DENY, why, said.rule)
 
 
 def _program(root: str, name: str, config: str | None) -> str:

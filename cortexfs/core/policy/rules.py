@@ -19,7 +19,7 @@ from cortexfs.core.value_formats import refuse
 
 # What a line may allow, and on what.
 PERMISSIONS = {
-    "tool": ("execute",),
+    "tool": ("execute", "sample", "roots"),  # the latter two of an MCP server, by SERVER.mcp
     "model": ("use",),
     "shared": ("read", "write"),
     "session": ("read", "write", "resume"),
@@ -29,6 +29,8 @@ PERMISSIONS = {
 }
 # What running an object of a class asks for.
 TO_RUN = {"tool": "execute", "model": "use", "agent": "start"}
+# An MCP server that asks its client: for a model's answer, and for the folders that it may work in.
+SAMPLE, ROOTS = "sample", "roots"
 FORM = "allow LABEL CLASS:NAME PERMISSION"
 
 # An agent in somebody's home: its user writes its label himself, so its place is part of its name for others.

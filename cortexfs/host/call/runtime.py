@@ -89,7 +89,7 @@ class Runtime(sdk.ToolRuntime):
         self.is_worn: Callable[[], bool] = unworn
         self._state = threading.Lock()
         self._ended = self._shielded = self._late = False
-        self._answers = False
+        self.answers: frozenset[str] = frozenset()  # the methods of questions that somebody takes
 
     # -- what the tool sees
 
@@ -126,7 +126,7 @@ class Runtime(sdk.ToolRuntime):
             seen.tool_name, seen.session_id, seen.actor, seen.source, scope
         )
         self.environ = {os.fsdecode(key): os.fsdecode(value) for key, value in call.environment.items()}
-        self._answers = call.answers
+        self.answers = frozenset(call.answers)
 
     def read_input(self) -> bytes:
         """All of the caller's standard input."""
@@ -153,8 +153,8 @@ class Runtime(sdk.ToolRuntime):
         return _answers.decode(payload) if payload else None
 
     def question(self, asked: hostcalls.ToolQuestion) -> hostcalls.ToolAnswer | None:
-        """Ask the person for whom the tool runs, and wait; None where nobody can be asked."""
-        if not self._answers:
+        """Ask the person for whom the tool runs, and wait; None where nobody can be asked that."""
+        if asked.method not in self.answers:
             return None
         data = msgspec.json.encode(asked)
         if len(data) > wire.MAX_TEXT:

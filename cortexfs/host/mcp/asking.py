@@ -63,8 +63,10 @@ class Asking:
         session: McpSession | None,
         put: Callable[[ServerMessage], bool],
         is_heard: Callable[[], bool],
+        can: frozenset[str] = frozenset(),
     ) -> None:
-        self._can = session.can if session else OF_CALLS | {HANDSHAKE}
+        """`can` is what policy lets the server ask of an agent whose calls these are."""
+        self._can = session.can if session else OF_CALLS | {HANDSHAKE} | can
         self._put = put
         self._is_heard = is_heard
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -152,7 +154,9 @@ class Asking:
 def _told(server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> ServerAnswer:
     said = asked.params
     schema, url = said.get("requestedSchema"), said.get("url")
-    question = ToolQuestion(str(said.get("message", ""))[:MAX_MESSAGE], schema, str(url) if url else "")
+    question = ToolQuestion(method=asked.method, params=said)
+    if asked.method == ELICITATION:
+        question = ToolQuestion(str(said.get("message", ""))[:MAX_MESSAGE], schema, str(url) if url else "")
     try:
         answer = runtime.question(question) if isinstance(runtime, Runtime) else None
     except Fault as fault:
@@ -161,6 +165,10 @@ def _told(server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> Server
         where = f"ctx chat and ctx ask with an agent, or ctx mcp call {server}, on a terminal"
         why = f"nobody can be asked in this run of the tool; questions are answered in {where}"
         return ServerAnswer(error=ServerError(INVALID_REQUEST, why))
+    if answer.refused:
+        return ServerAnswer(error=ServerError(INVALID_REQUEST, answer.refused))
+    if asked.method != ELICITATION:
+        return ServerAnswer(answer.content)
     if answer.content is None:
         return ServerAnswer({"action": "decline"})
     return ServerAnswer({"action": "accept"} | ({} if url else {"content": answer.content}))

@@ -78,6 +78,7 @@ class Link:
         changed: Callable[[list[Tool]], None],
         session: McpSession | None = None,
         umask: int = 0o077,
+        can: frozenset[str] = frozenset(),
     ) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
         self.told = told
@@ -91,7 +92,7 @@ class Link:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._is_session = session is not None
-        self.asking = Asking(session, self._tell, self._is_heard)
+        self.asking = Asking(session, self._tell, self._is_heard, can)
         self._judge = Judge(self.asking.answered)
         self._pipe: Pipe | None = None
         self._direct: ClientSession | None = None
@@ -301,7 +302,7 @@ class Link:
         asked = self.asking.callbacks() | {"mode": mode, "cache": None, "message_handler": self._heard}
         if self._is_session:
             asked["log_level"] = "debug"
-        async with Client(way, client_info=self._info, **asked) as client:
+        async with direct.HostClient(way, client_info=self._info, **asked) as client:
             self._client = client
             tools = await self._list(client)
             self.capabilities = self.agreed.capabilities.model_dump(exclude_none=True)

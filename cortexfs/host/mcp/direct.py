@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -19,6 +19,7 @@ import anyio
 from mcp import Client, ClientSession
 from mcp.shared.dispatcher import CallOptions, Dispatcher
 from mcp_types import (
+    ClientCapabilities,
     DiscoverResult,
     Implementation,
     InitializeResult,
@@ -26,6 +27,7 @@ from mcp_types import (
     PaginatedRequestParams,
     Request,
     Result,
+    RootsCapability,
 )
 from pydantic import ConfigDict
 
@@ -48,6 +50,21 @@ class RawResult(Result):
     """An answer, with all that it has."""
 
     model_config = ConfigDict(extra="allow")
+
+
+class HostClient(Client):
+    """The SDK's, which says of its roots that it tells when they change, and it never does."""
+
+    async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
+        session = await super()._build_session(exit_stack)
+        build = session._build_capabilities
+
+        def quiet(version: str) -> ClientCapabilities:
+            said = build(version)
+            return said.model_copy(update={"roots": said.roots and RootsCapability(list_changed=False)})
+
+        session._build_capabilities = quiet  # type: ignore[method-assign]
+        return session
 
 
 SdkRequest: TypeAlias = tuple[str, dict[str, Any]]  # a method and its parameters

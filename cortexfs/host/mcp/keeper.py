@@ -1,8 +1,9 @@
 """The connection that a host keeps to an MCP server, and those of sessions.
 
-Rules: one connection serves all calls of a host with one umask, as files of a program's are made with that;
-sessions have one each (core/mcp_session.py). One that ended is opened again at the next call, and not sooner
-than BACKOFF says when it keeps ending. One that could not be opened may be mended by now, and is tried.
+Rules: one connection serves all calls of a host with one umask, as files of a program's are made with that,
+and of one policy about what the server may ask; sessions have one each (core/mcp_session.py). One that ended
+is opened again at the next call, and not sooner than BACKOFF says when it keeps ending. One that could not be
+opened may be mended by now, and is tried.
 This file must never know tools.
 """
 
@@ -20,15 +21,16 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.core.mcp_session import VARIABLE, McpSession, session_of
+from cortexfs.core.mcp_session import ELICITATION, QUESTIONS, VARIABLE, McpSession, session_of
 from cortexfs.host.call import plugin_state
-from cortexfs.host.call.runtime import apart
+from cortexfs.host.call.runtime import Runtime, apart
 
 if TYPE_CHECKING:
     from mcp_types import Tool
 
     from cortexfs.host.mcp.connection import Link
 
+_As = tuple[int, frozenset[str]]
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds to wait, by how often it was of no use
 LOOK_SECONDS = 1.0  # after which a wait looks whether it is still wanted
 MAX_BESIDE = 32  # of one host
@@ -40,11 +42,17 @@ class Keeper:
     Its attributes are the connection and its failures, those beside it, and what the server said last.
     """
 
-    def __init__(self, told: McpTarget, session: McpSession | None = None, umask: int = 0o022) -> None:
+    def __init__(
+        self,
+        told: McpTarget,
+        session: McpSession | None = None,
+        umask: int = 0o022,
+        can: frozenset[str] = frozenset(),
+    ) -> None:
         self.told = told
         self.session = session
-        self.umask = umask
-        self._beside: dict[McpSession | int, Keeper] = {}
+        self._as = umask, can  # of the process, and what this server may ask
+        self._beside: dict[McpSession | _As, Keeper] = {}
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._failures = 0
@@ -75,7 +83,7 @@ class Keeper:
                     if not self._link.has_greeted:
                         self._failures, self._next = max(self._failures - 1, 0), 0.0
                 self._await_turn()
-                self._link = apart(_imported)(self.told, self.changed, self.session, self.umask)
+                self._link = apart(_imported)(self.told, self.changed, self.session, *self._as)
                 self._link.begin()
             return self._link
 
@@ -88,13 +96,15 @@ class Keeper:
         self._failures += 1
 
     def of(self, runtime: sdk.ToolRuntime) -> Keeper:
-        """Returns that of the session in which a call is made, else that of its umask."""
-        umask = own_umask() if self.told.command else self.umask
-        if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None and umask == self.umask:
+        """Returns that of the session in which a call is made, else that of its umask and of what its
+        server may ask."""
+        umask = own_umask() if self.told.command else self._as[0]
+        as_ = (umask, askable(runtime))
+        if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None and as_ == self._as:
             return self
-        key = umask if session is None else session
+        key = as_ if session is None else session
         with self._lock:
-            known = self._beside.pop(key, None) or Keeper(self.told, session, umask)
+            known = self._beside.pop(key, None) or Keeper(self.told, session, *as_)
             self._beside[key] = known  # the last
             over = [*self._beside][:-MAX_BESIDE]
             for each in over:
@@ -142,6 +152,12 @@ class Keeper:
         if link is not None:
             link.close()
             link.join()
+
+
+def askable(runtime: sdk.ToolRuntime) -> frozenset[str]:
+    """Returns what policy lets the server ask in this call, by the keys of QUESTIONS; forms it always may."""
+    taken = runtime.answers if isinstance(runtime, Runtime) else ()
+    return frozenset(key for key, method in QUESTIONS.items() if method in taken and method != ELICITATION)
 
 
 def own_umask() -> int:

@@ -30,8 +30,8 @@ MAX_LATE = 1000  # cancelled requests that may still be answered
 # What servers ask of clients that offer it, and what they are told where nobody answers.
 QUESTIONS = {
     ELICITATION: "nobody can be asked while this tool of CortexFS runs; take it as the tool's input",
-    SAMPLING: "CortexFS lends no model to this server; return what a model is to read",
-    ROOTS: "CortexFS gives this server no roots; take a path as the tool's input",
+    SAMPLING: "CortexFS lends this server no model: no policy line lets it sample; return the text",
+    ROOTS: "CortexFS names this server no roots: no policy line lets it have them; take a path as an input",
 }
 
 

@@ -56,7 +56,7 @@ def test_what_runs_has_a_permission_for_it() -> None:
         ("allow coder_t tool:$TOOL execute", "has a variable, which policy lacks; write the name"),
         ("allow ${LABEL} tool:a execute", "has a variable"),
         ("allow coder_t gadget:a execute", "'gadget' is not one of tool, model, shared"),
-        ("allow coder_t tool:a use", "tool has execute, not 'use'"),
+        ("allow coder_t tool:a use", "tool has execute sample roots, not 'use'"),
         ("allow coder_t agent:a resume", "agent has create start stop read write, not 'resume'"),
         ("allow coder_t model:a/b/c use", "is not of the form provider/model"),
         ("allow coder_t model:.main use", "begins with a letter or digit"),

@@ -57,3 +57,14 @@ async def test_it_is_told_of_what_it_may_run() -> None:
     assert SHELL.name not in names[0]
     assert await told(replace(OWN, script=("text.*",))) == b""
     assert len((await told(replace(OWN, script=None))).splitlines()) == 2
+
+
+async def test_who_runs_scripts_for_a_client_finds_what_these_may_run() -> None:
+    # mcp.md: find and describe name no tool of another machine, which a script cannot run
+    registry = Registry({one.key: one for one in (HERE, SHELL)})
+    world: Any = None
+    told = AllowedTools(world, lambda: registry).told
+    client = replace(OWN, script=None)
+    (found,) = (await told(client, [b"*"])).decode().splitlines()
+    assert SHELL.name not in found
+    assert await told(client, [b"text.*"]) == b""

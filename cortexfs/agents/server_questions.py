@@ -1,0 +1,250 @@
+"""The questions of an MCP server in one call of an agent's: a form for a person, an answer of a model, and
+the folders that it may work in.
+
+    questions = CallQuestions(ports, call, tool)
+    questions.methods        the questions that somebody takes, for the call's host
+    await questions.ask(asked)
+
+Rules: a model answers, and folders are named, only where policy lets the server `sample`, or have `roots`, as
+it is when the question comes. What a model is to be asked is shown to the user first, unless policy.toml lets
+it pass, and is said in the session. The model is one that the agent may use, and its tokens are the run's. A
+call has a bounded number of questions, and each a bounded size.
+This file must never know how a question comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+import trio
+from msgspec import Meta
+from msgspec.structs import replace
+
+from cortexfs.agents.budget import RunBudget
+from cortexfs.agents.calls import MeantCall
+from cortexfs.agents.nested import NestedPorts
+from cortexfs.agents.permissions import ASKED, Powers
+from cortexfs.agents.ports import AgentPorts
+from cortexfs.agents.question import ModelQuestion
+from cortexfs.agents.setup import Setup
+from cortexfs.agents.view import allowed
+from cortexfs.agents.window import wording
+from cortexfs.core import jsontext
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Question, ToolCall, ToolResult
+from cortexfs.core.hostcalls import Identity, ToolAnswer, ToolQuestion
+from cortexfs.core.manifest.mcp_server import KIND, PREFIX
+from cortexfs.core.mcp_session import ELICITATION, OBJECT, ROOTS, SAMPLING
+from cortexfs.core.policy import rules
+from cortexfs.core.policy.decision import Decision
+from cortexfs.core.registry import Object
+from cortexfs.core.value_formats import is_below, rights
+from cortexfs.models.ask.driver import Turn
+from cortexfs.models.drivers import answered
+
+MAX_QUESTIONS = 16  # of one call: its user is to be asked, and not to be worn out
+MAX_SAMPLINGS = 8  # of one call, each of which costs what an answer of the agent's own costs
+MAX_TOKENS = 4096  # of one answer
+MAX_ROOTS = 100
+MAX_TOLD = 4 << 10  # bytes of an answer in the session's log
+# The permission that a method needs. An elicitation needs none: a person answers it, or does not.
+PERMISSIONS = {SAMPLING: rules.SAMPLE, ROOTS: rules.ROOTS}
+
+
+class _Said(msgspec.Struct):
+    role: Literal["user", "assistant"]
+    content: dict[str, Any] | list[dict[str, Any]]
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        return self.content if isinstance(self.content, list) else [self.content]
+
+
+class _Hint(msgspec.Struct):
+    name: str = ""
+
+
+class _Preferences(msgspec.Struct):
+    hints: Annotated[list[_Hint], Meta(max_length=10)] = []
+
+
+class SampledRequest(msgspec.Struct):
+    """The parameters of sampling/createMessage, as far as they count here."""
+
+    messages: Annotated[list[_Said], Meta(min_length=1, max_length=64)]
+    maxTokens: Annotated[int, Meta(ge=1)]
+    systemPrompt: str = ""
+    temperature: float | None = None
+    modelPreferences: _Preferences | None = None
+
+    @property
+    def hints(self) -> list[str]:
+        return [one.name for one in self.modelPreferences.hints if one.name] if self.modelPreferences else []
+
+    def request(self) -> dict[str, Any]:
+        """Returns it as an input of a model."""
+        made: dict[str, Any] = {"system": self.systemPrompt} if self.systemPrompt else {}
+        made["messages"] = [
+            {"role": one.role, "content": list(map(_part, one.parts))} for one in self.messages
+        ]
+        made["max_tokens"] = min(self.maxTokens, MAX_TOKENS)
+        return made | ({} if self.temperature is None else {"temperature": self.temperature})
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "image", "data": str(data), "mimeType": str(kind)}:
+            return {"type": "image", "data": data, "media_type": kind}
+    raise Fault("EINVAL", "a message for a model has texts and images here, and nothing else")
+
+
+class QuestionPorts(NamedTuple):
+    """The run of an agent, as the questions of servers need it."""
+
+    world: AgentPorts
+    turn: Turn
+    setup: Setup
+    powers: Powers
+    identity: Identity
+    cwd: str
+    budget: RunBudget
+    asking: trio.Lock  # a person answers one thing at a time
+    below: NestedPorts  # decides, asks and names as for a nested call
+
+
+class CallQuestions:
+    """Those of one call's tool to the person for whom it runs."""
+
+    def __init__(self, ports: QuestionPorts, call: ToolCall, tool: Object) -> None:
+        self._ports, self._call = ports, call
+        self._is_server = tool.plugin is not None and tool.plugin.kind == KIND
+        server = tool.plugin.name.removeprefix(PREFIX) if tool.plugin is not None else ""
+        self._server = ports.world.find("tool", f"{server}.{OBJECT}") if self._is_server else None
+        self._count = self._sampled = 0
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        if not self._is_server:
+            return ()
+        # Most agents have no such line, and then nothing is to be decided.
+        said = {rule.permission for rule in self._ports.setup.rules}
+        able = (
+            one for one, permission in PERMISSIONS.items() if permission in said and self._may(permission)
+        )
+        return (ELICITATION, *able)
+
+    def _may(self, permission: str) -> bool:
+        ports = self._ports
+        return (
+            self._server is not None
+            and ports.powers.decide(
+                _asked_of(self._server, permission), ports.identity, can_ask=True, to=permission
+            ).allowed
+        )
+
+    async def ask(self, asked: ToolQuestion) -> ToolAnswer:
+        self._count += 1
+        if self._count > MAX_QUESTIONS:
+            return ToolAnswer(refused=f"a call asks at most {MAX_QUESTIONS} questions")
+        try:
+            if asked.method == SAMPLING:
+                return ToolAnswer(await self._sample(asked.params))
+            if asked.method == ROOTS:
+                return ToolAnswer(await self._roots())
+        except Fault as fault:
+            return ToolAnswer(refused=fault.message)
+        question = Question(
+            call=self._call.call,
+            question=f"{self._call.call}.q{self._count}",
+            name=self._call.name,
+            message=asked.message,
+            schema=asked.schema,
+            url=asked.url or None,
+        )
+        async with self._ports.asking:
+            verdict = await self._ports.turn.question(question)
+        return ToolAnswer(verdict.input)
+
+    async def _allowed(self, permission: str, input_: dict[str, Any], model: str = "") -> ToolCall:
+        """The question as a call below the tool's, with the input that counts; EACCES where it may not be."""
+        if self._server is None:
+            raise Fault("EACCES", "the server of this tool is gone")
+        thing, below = _asked_of(self._server, permission, model), self._ports.below
+        call = ToolCall(call=below.named(self._call.call), name=self._server.name, input=input_)
+        decision: Decision = await below.decide(call, thing, MeantCall(None), 0, permission)
+        if decision.allowed and decision.confirm and not below.standing.always(thing):
+            verdict = await below.approved(call, thing, decision)
+            if verdict is None:
+                below.standing.count(denied=True)
+                raise Fault("EACCES", "the user did not allow it")
+            call = replace(call, input=verdict)
+            decision = await below.decide(call, thing, MeantCall(None), 0, permission)
+        if not decision.allowed:
+            raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
+        await below.say(replace(call, parent=self._call.call))
+        return call
+
+    async def _told(self, call: ToolCall, output: str, fault: Fault | None = None) -> None:
+        shown = wording.failed(fault.code, fault.message) if fault else wording.bounded(output, MAX_TOLD)
+        said = ToolResult(call=call.call, name=call.name, output=shown, is_error=fault is not None)
+        await self._ports.below.say(said)
+
+    async def _roots(self) -> dict[str, Any]:
+        made = [{"uri": PurePosixPath(one).as_uri(), "name": one} for one in self._folders()][:MAX_ROOTS]
+        call = await self._allowed(rules.ROOTS, {"roots": made})
+        await self._told(call, "\n".join(one["uri"] for one in made))
+        return {"roots": made}
+
+    def _folders(self) -> Iterator[str]:
+        """Where the agent works, and what its mount table lets it write outside of the mount."""
+        ports = self._ports
+        lines = (line for line in ports.setup.mounts.splitlines() if line and "w" in rights(line))
+        for path in dict.fromkeys((ports.cwd, *(line.split("\t")[1] for line in lines))):
+            if allowed(ports.identity.view or (), path) and not is_below(path, ports.world.root):
+                yield path
+
+    async def _sample(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._sampled += 1
+        if self._sampled > MAX_SAMPLINGS:
+            raise Fault("EDQUOT", f"a call has at most {MAX_SAMPLINGS} answers of a model")
+        wanted: SampledRequest = jsontext.converted(params, SampledRequest)
+        model, name = self._model(wanted.hints)
+        call = await self._allowed(rules.SAMPLE, {"model": name} | wanted.request(), name)
+        ports = self._ports
+        ports.budget.step(trio.current_time())
+        request = {key: one for key, one in call.input.items() if key != "model"}
+        inner = ModelQuestion(ports.turn, ports.identity, request, ports.budget, quiet=True)
+        fault = await answered(ports.world.driver(model), inner)
+        await self._told(call, inner.text, fault)
+        if fault is not None:
+            raise fault
+        return {"role": "assistant", "content": {"type": "text", "text": inner.text}, "model": name}
+
+    def _model(self, hints: list[str]) -> tuple[Object, str]:
+        """Of the models that the agent may use the first in whose name a hint is; else its own."""
+        ports, setup = self._ports, self._ports.setup
+        lines = (one for one in setup.rules if one[:2] == (setup.label, "model"))
+        names = dict.fromkeys((setup.model, *(one.name for one in lines)))
+        fitting = (name for hint in hints for name in names if hint.lower() in name.lower())
+        for name in (*fitting, setup.model):
+            try:
+                model = ports.world.model(name, setup.home)
+            except Fault:
+                continue  # its line is about none that there is now
+            alias = "" if "/" in name and model.home is None else name
+            is_own = name == setup.model
+            if ports.powers.decide(model, ports.identity, alias=alias, is_its_model=is_own).allowed:
+                return model, model.key[1]
+        raise Fault("EACCES", f"{setup.place} may use no model now")
+
+
+def _asked_of(server: Object, permission: str, model: str = "") -> Object:
+    """The server, as one who asks for this: what is decided about is not what its tools do."""
+    effect = replace(ASKED[permission], target=f"to {model}" if model else "")
+    about = replace(server.capabilities, effects=(effect,))
+    return replace(server, capabilities=about, origin="builtin", dry_run_flag=False)
