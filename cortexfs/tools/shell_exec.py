@@ -33,13 +33,13 @@ _LIMITS = {resource.RLIMIT_DATA: "-d", resource.RLIMIT_AS: "-v"}
     name="shell.exec",
     effects=[ToolEffect(ToolEffectKind.RUN_PROCESS)],
     description="""\
-Run a command line with /bin/sh -c and return what it prints, standard output and standard error \
-together in the order of writing. Exit status 0 is success; any other is an error that says \
-"exit status N" or "killed by signal N". Bytes that are not UTF-8 are replaced; 2>&1 is not needed.
+Run a command line with /bin/sh -c and return what it prints, standard output and error together in the \
+order of writing (2>&1 is not needed). Exit status 0 is success; any other is an error that says \
+"exit status N" or "killed by signal N". Bytes that are not UTF-8 are replaced.
 Each call is a new shell: directory and variables do not carry over; join steps with && or use cwd. \
-There is no terminal, and standard input is empty unless stdin is given: do not start editors, pagers or \
-prompts. Background processes are killed when the shell ends, and so is everything when timeout_secs are \
-over (ETIMEDOUT) or the call is cancelled (SIGTERM, then SIGKILL).
+There is no terminal, so start no editors, pagers or prompts; standard input is empty unless stdin is given. \
+Background processes are killed when the shell ends, and so is everything when timeout_secs are over or the \
+call is cancelled.
 Use it to build, test and run programs, and for what no other tool does. Prefer fs. tools for files, \
 if you have any: their output is bounded, their changes atomic.""",
 )

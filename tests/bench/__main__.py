@@ -307,6 +307,12 @@ def code_mode(python: Path) -> Iterator[Row]:
         said = code.figures(ctx)
     what = f"bytes of the definitions of serve --code, over those of {said.tools} tools"
     yield below(what, 100 * said.shell_definitions / said.definitions, "%", 5)
+    yield below(
+        "bytes of the definition of an agent with --preset code, over the same",
+        100 * said.preset_definition / said.definitions,
+        "%",
+        5,
+    )
     log = said.tasks[0]
     share = 100 * log.shell.results / log.one_by_one.results
     yield below("bytes of results of a task over 1,200 lines, with what is looked up for it", share, "%", 2)

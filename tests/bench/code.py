@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from mcp import Client
 from mcp_types import CallToolResult, TextContent, Tool
 
+from cortexfs.mcp.offer import described
 from tests.mounted import mcp_published_servers
 from tests.mounted.ctx_mount import Ctx
 from tests.mounted.mcp_clients import over_stdio
@@ -118,6 +119,7 @@ class CodeFigures(NamedTuple):
     tools: int
     definitions: int
     shell_definitions: int
+    preset_definition: int  # of shell.exec, all that an agent with --preset code is offered
     tasks: tuple[TaskFigures, ...]
 
 
@@ -153,7 +155,8 @@ def measured(ctx: Ctx, address: str) -> CodeFigures:
         TaskFigures(task.title, one, Passed(look.results + run.results, look.calls + run.calls), run.results)
         for task, one, look, run in zip(TASKS, plain, looked, ran, strict=True)
     )
-    return CodeFigures(len(plain_tools), _size(plain_tools), _size(code_tools), tuple(tasks))
+    preset = _size([described("shell.exec", ctx.tool("shell.exec"))])
+    return CodeFigures(len(plain_tools), _size(plain_tools), _size(code_tools), preset, tuple(tasks))
 
 
 def _done(
@@ -203,6 +206,10 @@ def table(figures: CodeFigures) -> str:
         f"| definitions of {figures.tools} tools, at each question | {figures.definitions:,}"
         f" | {figures.shell_definitions:,} | {share:.1f} % |",
     ]
+    lines.append(
+        f"| the one of an agent with `--preset code` | | {figures.preset_definition:,}"
+        f" | {100 * figures.preset_definition / figures.definitions:.1f} % |"
+    )
     for task in figures.tasks:
         one, shell = task.one_by_one.results, task.shell.results
         lines.append(f"| results: {task.title} | {one:,} | {shell:,} | {100 * shell / one:.1f} % |")

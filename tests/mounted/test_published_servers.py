@@ -177,5 +177,6 @@ def test_a_shell_costs_a_twentieth_of_the_definitions(place: Ctx, web: str) -> N
     figures = code.measured(place, web)
     assert figures.tools > 50
     assert figures.shell_definitions <= 0.05 * figures.definitions, code.table(figures)
+    assert figures.preset_definition <= 0.05 * figures.definitions, code.table(figures)
     log = figures.tasks[0]
     assert log.shell.results <= 0.02 * log.one_by_one.results, code.table(figures)
