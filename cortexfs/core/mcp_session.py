@@ -31,6 +31,7 @@ ELICITATION, SAMPLING, ROOTS = "elicitation/create", "sampling/createMessage", "
 QUESTIONS = {"elicitation": ELICITATION, "sampling": SAMPLING, "roots": ROOTS}
 HANDSHAKE = "handshake"  # the client speaks a version that begins with one
 CALL, LIST, GET_PROMPT = "tools/call", "tools/list", "prompts/get"
+COMPLETE = "completion/complete"
 # What a client may ask of a server beside its tools, and the capability that a server of it declares.
 METHODS = {
     "ping": "",
@@ -42,7 +43,7 @@ METHODS = {
     "resources/unsubscribe": "resources",
     "prompts/list": "prompts",
     GET_PROMPT: "prompts",
-    "completion/complete": "completions",
+    COMPLETE: "completions",
     "logging/setLevel": "logging",
 }
 NAME_KEY = "cortexfs/object"  # in the _meta of a listed tool: the object that it is

@@ -10,11 +10,13 @@ This file must never know what an event says.
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 from typing import Any, NamedTuple
 
+import anyio
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import JSONRPCMessage
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 MAX_EVENTS = 10_000
 MAX_BYTES = 32 << 20
@@ -47,18 +49,34 @@ class EventMemory:
 class EventShelf(EventStore):
     def __init__(self, memory: EventMemory) -> None:
         self._memory = memory
+        self._added = anyio.Event()
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        return str(self._memory.add(self, stream_id, message))
+        number = self._memory.add(self, stream_id, message)
+        self._added.set()
+        self._added = anyio.Event()
+        return str(number)
 
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Passes on the later ones of its stream; None where that event is not known any more."""
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
+        """Passes on the later ones of its stream, and those to come until it ends or the client leaves; none
+        where that event is not known any more. The SDK would begin to follow when this has ended, and lose
+        what is said before it does."""
         mine = [event for event in self._memory.events if event.session is self]
         stream = next((event.stream for event in mine if str(event.number) == last_event_id), None)
-        for event in mine if stream is not None else ():
-            if event.stream == stream and event.number > int(last_event_id) and event.message is not None:
-                await send_callback(EventMessage(event.message, str(event.number)))
-        return stream
+        last, is_over = 0, stream is None
+        while not is_over:
+            added = self._added
+            for event in [event for event in self._after(last) if event.stream == stream]:
+                last = event.number
+                is_over = is_over or isinstance(event.message, JSONRPCResponse | JSONRPCError)
+                if event.number > int(last_event_id) and event.message is not None:
+                    await send_callback(EventMessage(event.message, str(event.number)))
+            if not is_over and added is self._added:
+                await added.wait()
+
+    def _after(self, last: int) -> list[_Event]:
+        late = takewhile(lambda event: event.number > last, reversed(self._memory.events))
+        return [event for event in late if event.session is self][::-1]
 
 
 class EventSessions(StreamableHTTPSessionManager):

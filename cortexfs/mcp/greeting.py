@@ -22,7 +22,7 @@ VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # those wit
 MAX_LINE = 64 << 10
 INFO = {"name": "cortexfs", "title": "CortexFS", "version": VERSION}
 TOOLS = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": False}}
-PROMPTS = {"prompts": {"listChanged": False}}
+PROMPTS = {"prompts": {"listChanged": False}, "completions": {}}
 
 
 class _Client(msgspec.Struct):

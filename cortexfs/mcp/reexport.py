@@ -32,16 +32,20 @@ from mcp_types import (
     RequestParams,
     TextContent,
 )
+from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from cortexfs.client.results import Failed
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcp_session import CALL, GREETING, HANDSHAKE, LIST, METHODS, NAME_KEY, OBJECT, QUESTIONS
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.relay import Channel, McpRelay, connection
+from cortexfs.mcp.rounds import RESPONSES, STATE, Rounds, Work, able
 from cortexfs.version import VERSION
 
 Context = ServerRequestContext[Any, Any]
 MAX_PAGES = 100
+_BEYOND = ("tasks", "extensions")  # capabilities that the SDK does not serve
+_OURS = ("_meta", STATE, RESPONSES)  # of a request, and nothing for the server
 
 
 class Reexport(Server[Any]):
@@ -50,6 +54,7 @@ class Reexport(Server[Any]):
         self._object = object
         self._offer = offer
         self._alone = McpRelay(object)  # of clients that have no connection on which to be asked
+        self._rounds = Rounds(object)
         self._is_held = False
         self._paths: dict[str, str] = {}  # of its tools, by the server's names
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -72,7 +77,8 @@ class Reexport(Server[Any]):
             self._hold(context, relay)
         told = await self._ask(context, GREETING, {})
         info = told.get("serverInfo") or (told.get("_meta") or {}).get(SERVER_INFO_META_KEY)
-        known["capabilities"] = told.get("capabilities", {})
+        can = told.get("capabilities", {})
+        known["capabilities"] = {key: one for key, one in can.items() if key not in _BEYOND}
         if context.method == "initialize" and info:
             known["serverInfo"] = info
         elif info:
@@ -109,15 +115,21 @@ class Reexport(Server[Any]):
         return relay
 
     async def _asked(self, context: Context, _: RequestParams) -> dict[str, Any]:
-        params = {key: one for key, one in (context.params or {}).items() if key != "_meta"}
+        params = {key: one for key, one in (context.params or {}).items() if key not in _OURS}
         return await self._ask(context, context.method, params)
 
     async def _ask(self, context: Context, method: str, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            return await self._relay(context).ask(_channel(context), method, params)
+            return await self._said(context, lambda relay, way: relay.ask(way, method, params))
         except Failed as failed:
             code = INVALID_PARAMS if failed.code == "EINVAL" else INTERNAL_ERROR
             raise MCPError(code, f"{failed.code}: {failed.message}") from None
+
+    async def _said(self, context: Context, work: Work) -> dict[str, Any]:
+        if context.method not in INPUT_REQUIRED_METHODS or not able(context):
+            return await work(self._relay(context), _channel(context))
+        assert self._tasks is not None
+        return await self._rounds.said(self._tasks, context, _channel(context), work)
 
     async def _list(self, context: Context, params: RequestParams) -> dict[str, Any]:
         said = await self._asked(context, params)
@@ -140,7 +152,7 @@ class Reexport(Server[Any]):
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
         path, arguments = self._paths[params.name], params.arguments or {}
         try:
-            return await self._relay(context).call(_channel(context), path, arguments)
+            return await self._said(context, lambda relay, way: relay.call(way, path, arguments))
         except Failed as failed:
             why = TextContent(text=f"{failed.code}: {failed.message}")
             return CallToolResult(content=[why], is_error=True)

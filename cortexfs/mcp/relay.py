@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from mcp import MCPError
@@ -55,6 +55,13 @@ class _AnyResult(Result):
     model_config = ConfigDict(extra="allow")
 
 
+class Way(Protocol):
+    """The way to a client."""
+
+    async def tell(self, message: ServerMessage) -> None: ...
+    async def question(self, message: ServerMessage) -> ServerAnswer: ...
+
+
 class Channel(NamedTuple):
     """The way to a client: beside the request that it waits for, or on its own."""
 
@@ -94,18 +101,18 @@ class McpRelay:
         self._object = object
         self._variables = {VARIABLE: str(McpSession(secrets.token_hex(16), frozenset(can)))}
 
-    async def ask(self, channel: Channel, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, channel: Way, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The server's answer; MCPError where it is an error, Failed where there is none."""
         return await self._run(channel, self._object, {"method": method, "params": params})
 
-    async def call(self, channel: Channel, path: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, channel: Way, path: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return await self._run(channel, path, arguments)
 
-    async def listen(self, channel: Channel) -> None:
+    async def listen(self, channel: Way) -> None:
         """Until it is cancelled, or the server has gone."""
         await self._run(channel, self._object, {"method": LISTEN})
 
-    async def _run(self, channel: Channel, path: str, input: dict[str, Any]) -> dict[str, Any]:
+    async def _run(self, channel: Way, path: str, input: dict[str, Any]) -> dict[str, Any]:
         heard = _Heard()
 
         async def hear(frame: AnyFrame) -> None:

@@ -14,10 +14,20 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from mcp_types import Annotations, AudioContent, CallToolResult, ImageContent, ResourceLink, TextContent
+from mcp_types import (
+    Annotations,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+)
 
 from cortexfs.client.results import Failed, failure
 from cortexfs.core import frames
+from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 
 MAX_TEXT = 4 << 20  # characters of one output; no model reads as much
@@ -38,6 +48,7 @@ SIGNS: dict[str, tuple[bytes, ...]] = {
     "audio/ogg": (b"OggS",),
     "audio/flac": (b"fLaC",),
 }
+RIFFS = {"image/webp": b"WEBP", "audio/wav": b"WAVE"}  # and which of the two it is
 
 
 class McpResult:
@@ -98,6 +109,20 @@ class McpResult:
             mime_type=mime or None,
             size=size if isinstance(size, int) else None,
         )
+
+
+def enclosed(data: bytes) -> ImageContent | AudioContent | TextContent | EmbeddedResource:
+    """Returns a file as what its first bytes say that it is."""
+    if len(data) > MAX_FILE:
+        raise Fault("EFBIG", f"a file of the prompt is over {MAX_FILE >> 20} MiB")
+    encoded = base64.b64encode(data).decode()
+    for mime, signs in SIGNS.items():
+        if data.startswith(signs) and data[8:12] == RIFFS.get(mime, data[8:12]):
+            kind = ImageContent if mime.startswith("image/") else AudioContent
+            return kind(data=encoded, mime_type=mime)
+    with contextlib.suppress(UnicodeDecodeError):
+        return TextContent(text=data.decode())
+    return EmbeddedResource(resource=BlobResourceContents(uri="prompt:file", blob=encoded))
 
 
 def _data(url: str) -> bytes | None:

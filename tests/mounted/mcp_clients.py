@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.mounted.ctx_mount import Ctx
 from tests.places import PROJECT
+from tests.waiting import PATIENCE
 
 PACKAGES = ("@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/server-everything@2026.8.31")
 INSTALL_SECONDS = 120
@@ -57,7 +58,7 @@ class Served:
     def use(self, use: Callable[[Client], Awaitable[None]], token: str = "", **options: Any) -> None:
         async def main() -> None:
             headers = {"Authorization": f"Bearer {token or self.token}"}
-            async with httpx2.AsyncClient(headers=headers) as http:
+            async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
                 transport = streamable_http_client(self.url, http_client=http)
                 async with Client(transport, **options) as client:
                     await use(client)

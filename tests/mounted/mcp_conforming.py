@@ -261,8 +261,10 @@ async def main() -> None:
         on_completion=complete,
     )
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+    options = server.create_initialization_options()
+    options.capabilities.tasks = types.ServerTasksCapability(list=types.TasksListCapability())
     async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+        await server.run(read, write, options)
 
 
 anyio.run(main)

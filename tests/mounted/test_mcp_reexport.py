@@ -53,6 +53,7 @@ def test_a_client_sees_the_server_and_not_us(place: Ctx, era: str) -> None:
         can = client.session.server_capabilities
         assert can
         assert None not in (can.tools, can.resources, can.prompts, can.completions, can.logging)
+        assert can.tasks is None  # which the server has, and we do not serve
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {"test_simple_text", "json_schema_2020_12_tool"} <= tools.keys()
         assert tools["json_schema_2020_12_tool"].input_schema["additionalProperties"] is False
@@ -91,7 +92,7 @@ def test_resources_prompts_and_completion_are_the_servers(place: Ctx, era: str) 
     over_stdio(place, use, *OURS, mode=era)
 
 
-def asking(use: Callable[[Client], Awaitable[None]], ctx: Ctx) -> list[str]:
+def asking(use: Callable[[Client], Awaitable[None]], ctx: Ctx, era: str = "legacy") -> list[str]:
     """Use a client that answers what it is asked; what it was asked and told."""
     seen: list[str] = []
 
@@ -114,18 +115,47 @@ def asking(use: Callable[[Client], Awaitable[None]], ctx: Ctx) -> list[str]:
 
     options: dict[str, Any] = {"elicitation_callback": elicit, "sampling_callback": sample}
     options |= {"logging_callback": log, "message_handler": hear}
-    over_stdio(ctx, use, *OURS, mode="legacy", **options)
+    over_stdio(ctx, use, *OURS, mode=era, **options)
     return seen
 
 
-def test_questions_reach_the_client_and_answers_the_server(place: Ctx) -> None:
-    # issue: "elicitation", "sampling"; core/mcp_session.py
+@pytest.mark.parametrize("era", ERAS)
+def test_questions_reach_the_client_and_answers_the_server(place: Ctx, era: str) -> None:
+    # issue: "elicitation", "sampling"; core/mcp_session.py; of a client of 2026-07-28: mcp/rounds.py
     async def use(client: Client) -> None:
         said = await client.call_tool("test_elicitation", {"message": "who?"})
         assert words(said) == 'Elicitation completed: action=accept, content={"username": "ann"}'
         assert words(await client.call_tool("test_sampling", {"prompt": "say hi"})) == "LLM response: hi"
 
-    assert asking(use, place) == ["elicit who?", "sample say hi"]
+    assert asking(use, place, era) == ["elicit who?", "sample say hi"]
+
+
+async def refused(_: object, __: object) -> types.ElicitResult:
+    raise AssertionError("this client is asked by nobody else's call")
+
+
+def test_a_client_of_2026_is_asked_for_its_own_calls_alone(place: Ctx) -> None:
+    # mcp/rounds.py: "no other client's is in that session"
+    async def use(client: Client) -> None:
+        ask, name = client.session.call_tool, "test_elicitation"
+        first = await ask(name, {"message": "one"}, allow_input_required=True)
+        second = await ask(name, {"message": "two"}, allow_input_required=True)
+        assert words(await client.call_tool("test_simple_text", {}))  # others go on meanwhile
+        for asked, answer in ((second, "ann"), (first, "bob")):
+            assert isinstance(asked, types.InputRequiredResult)
+            ((key, question),) = (asked.input_requests or {}).items()
+            assert isinstance(question, types.ElicitRequest)
+            assert question.params.message == {"ann": "two", "bob": "one"}[answer]
+            with pytest.raises(MCPError, match="this state belongs to no such request"):
+                await ask("test_simple_text", {}, request_state=asked.request_state)
+            said = types.ElicitResult(action="accept", content={"username": answer})
+            state = asked.request_state
+            done = await ask(name, {}, input_responses={key: said}, request_state=state)
+            assert f'{{"username": "{answer}"}}' in words(done)
+            with pytest.raises(MCPError, match="make the request anew"):  # it is good once
+                await ask(name, {}, input_responses={key: said}, request_state=state)
+
+    over_stdio(place, use, *OURS, mode="auto", elicitation_callback=refused)
 
 
 def test_logs_and_progress_come_in_their_order(place: Ctx) -> None:

@@ -27,7 +27,7 @@ def text_of(said: types.ReadResourceResult) -> str:
 
 
 def prompted(said: types.GetPromptResult) -> str:
-    (message,) = said.messages
+    message = said.messages[-1]
     assert isinstance(message.content, types.TextContent)
     return message.content.text
 
@@ -175,6 +175,10 @@ def test_templates_and_agents_are_prompts(place: Ctx, era: str) -> None:
         assert prompted(said) == "translate into Danish\n\nbe kind: hello"
         made = await client.get_prompt("conf.test_prompt_with_arguments", {"arg1": "$x", "arg2": "b"})
         assert "arg1='$x', arg2='b'" in prompted(made)
+        pictured = await client.get_prompt("conf.test_prompt_with_image", {})
+        kinds = [message.content.type for message in pictured.messages]
+        assert (kinds, "analyze" in prompted(pictured)) == (["image", "text"], True)
+        assert pictured.messages[0].content.mime_type == "image/png"  # type: ignore[union-attr]
         task = await client.get_prompt("agent/clerk", {"task": "count the words"})
         assert prompted(task).endswith("count the words")
         for name, values, why in (
@@ -190,5 +194,30 @@ def test_templates_and_agents_are_prompts(place: Ctx, era: str) -> None:
     try:
         with agent(place, "clerk", "conf.*"):
             over_stdio(place, use, mode=era)
+    finally:
+        place.config.joinpath("templates", "fr.toml").unlink()
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_arguments_of_prompts_are_completed(place: Ctx, era: str) -> None:
+    # issue: "completion"
+    place.ctx("ask", "--save", "fr", "-p", "language=French", "in $language: $input")
+
+    async def use(client: Client) -> None:
+        async def completed(name: str, argument: str, value: str) -> list[str]:
+            ref = types.PromptReference(name=name)
+            return (await client.complete(ref, {"name": argument, "value": value})).completion.values
+
+        assert client.server_capabilities.completions is not None
+        assert await completed("conf.test_prompt_with_arguments", "arg1", "par") == ["paris", "park", "party"]
+        assert await completed("fr", "language", "Fr") == ["French"]
+        assert await completed("fr", "language", "D") == []
+        assert await completed("fr", "input", "") == []
+        for name, argument in (("fr", "nope"), ("conf.nope", "arg1"), ("../fr", "x")):
+            with pytest.raises(MCPError, match="there is no prompt"):
+                await completed(name, argument, "")
+
+    try:
+        over_stdio(place, use, mode=era)
     finally:
         place.config.joinpath("templates", "fr.toml").unlink()

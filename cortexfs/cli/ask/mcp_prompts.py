@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from cortexfs.core.mcp_session import OBJECT, ListedPrompt
 
 SECONDS = 1.0  # that a list waits for a mount
 _END = f".{OBJECT}"
+T = TypeVar("T")
 
 
 class _Content(msgspec.Struct):
@@ -47,6 +48,14 @@ class _Prompt(msgspec.Struct):
     messages: list[_Said]
 
 
+class _Completion(msgspec.Struct):
+    values: list[str] = []
+
+
+class _Completed(msgspec.Struct):
+    completion: _Completion
+
+
 class _Schema(msgspec.Struct):
     prompts: list[ListedPrompt] = []
 
@@ -64,8 +73,20 @@ def load(name: str, given: str | None, values: Mapping[str, str]) -> AskOptions 
         hint = nearest(prompt, known) or "; see: ctx ask --templates"
         raise Fault("ENOENT", f"the MCP server {server} has no prompt {prompt!r}{hint}")
     _check(known[prompt], values)
-    said = _asked(f"{root}/tool/{server}{_END}", {"name": prompt, "arguments": dict(values)})
+    asked = {"name": prompt, "arguments": dict(values)}
+    said = _asked(f"{root}/tool/{server}{_END}", mcp_session.GET_PROMPT, asked, _Prompt)
     return _options(said.messages)
+
+
+def completed(
+    name: str, given: str | None, argument: Mapping[str, str], values: Mapping[str, str]
+) -> list[str]:
+    """Returns what its server proposes for an argument, `name` and `value`; nothing where it has no say."""
+    server, _, prompt = name.partition(".")
+    asked: dict[str, Any] = {"ref": {"type": "ref/prompt", "name": prompt}, "argument": dict(argument)}
+    asked |= {"context": {"arguments": dict(values)}} if values else {}
+    object_ = f"{mounts.answering(given)}/tool/{server}{_END}"
+    return _asked(object_, mcp_session.COMPLETE, asked, _Completed).completion.values
 
 
 def known(given: str | None) -> dict[str, str]:
@@ -107,15 +128,15 @@ def _check(prompt: ListedPrompt, values: Mapping[str, str]) -> None:
         raise Fault("EINVAL", f"{missing[0]} has no value; say -p {missing[0]}=VALUE")
 
 
-def _asked(object_: str, params: Mapping[str, Any]) -> _Prompt:
+def _asked(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) -> T:
     from cortexfs.client import run, text  # only those who ask for a prompt pay for it
 
-    asked = msgspec.json.encode({"method": mcp_session.GET_PROMPT, "params": params})
+    asked = msgspec.json.encode({"method": method, "params": params})
     said = text(run(object_, input=asked))
     try:
-        return msgspec.json.decode(said, type=_Prompt)
+        return msgspec.json.decode(said, type=kind)
     except msgspec.MsgspecError as error:
-        raise Fault("EPROTO", f"{object_} answers with what is no prompt: {error}") from None
+        raise Fault("EPROTO", f"{object_} answers {method} with what is no answer to it: {error}") from None
 
 
 def _options(said: list[_Said]) -> AskOptions:

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from cortexfs.cli import objects
-from cortexfs.cli.ask import mcp_prompts, prompts, template
+from cortexfs.cli.ask import attach, mcp_prompts, prompts, template
 from cortexfs.cli.ask.template import INPUT, AskOptions
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
@@ -41,7 +41,7 @@ class TemplateBook:
             found.append(ListedPrompt(name, about, (TASK,)))
         return found[:MAX_LISTED]
 
-    def made(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    def made(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str | bytes]]:
         known = {one.name: one for one in self.listed()}
         if name not in known:
             raise Fault("ENOENT", f"there is no prompt {name!r}{nearest(name, known)}")
@@ -57,7 +57,20 @@ class TemplateBook:
             asked = prompts.load(name, self._root).filled(given, said)
         text = "\n\n".join(filter(None, (asked.system, asked.prompt)))
         before = [(one["role"], one["content"]) for one in asked.before]
-        return [*before, ("user", text)] if text else before
+        files = [("user", attach.read(source)[1]) for source in asked.attachments]
+        return [*before, *files, *([("user", text)] if text else [])]
+
+    def completed(self, name: str, argument: Mapping[str, str], values: Mapping[str, str]) -> Sequence[str]:
+        known = {one.name: one for one in self.listed()}
+        wanted = argument["name"]
+        if name not in known or wanted not in (*known[name].required, *known[name].optional):
+            raise Fault("EINVAL", f"there is no prompt {name!r} with an argument {wanted!r}")
+        if name in template.known():
+            default = template.load(name).defaults.get(wanted, "")
+            return [default] if default and default.startswith(argument["value"]) else []
+        if name not in mcp_prompts.listed(self._root):
+            return []
+        return mcp_prompts.completed(name, self._root, argument, values)
 
     def _of_agent(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         if set(values) != {TASK}:

@@ -1,4 +1,4 @@
-"""A client that subscribes to files of the mount and leaves them again, by the SDK's client in this process."""
+"""A client that subscribes to files of the mount and leaves them again, by the SDK in this process."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_who_subscribes_again_and_again_leaves_nothing(tmp_path: Path) -> None:
             seen: set[int] = set()
             for number in range(TIMES):
                 await client.subscribe_resource(uri)
-                described.write_text("x" * number)
+                await anyio.Path(described).write_text("x" * number)
                 ((who, changed),) = await shelf.changed()
                 session: Any = who
                 assert changed == uri
                 await client.unsubscribe_resource(uri)
-                described.write_text("y" * 2 * number)
+                await anyio.Path(described).write_text("y" * 2 * number)
                 assert await shelf.changed() == []
                 seen.add(len(session._connection.exit_stack._exit_callbacks))
             assert len(seen) == 1

@@ -1,0 +1,162 @@
+"""Clients that are asked in an answer: as of 2026-07-28 a server asks by no request of its own.
+
+Main path: `Rounds.said` runs what a client wants of a server, beside its request. What the server asks
+meanwhile is the answer to that request (`input_required`), and the client's next request brings what it says,
+with the state that it was given. The run waits for that.
+
+Rules: a state is known to nobody but who was given it, and good for one request of the same kind, for a time.
+While a client's run goes on, no other client's is in that session with the server, so none is asked for
+another.
+This file must never know what is run, or how.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp import MCPError
+from mcp.server import ServerRequestContext
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+
+from cortexfs.client.results import Failed
+from cortexfs.core.mcp_session import HANDSHAKE, QUESTIONS, ServerAnswer, ServerError, ServerMessage
+from cortexfs.mcp.relay import Channel, McpRelay, Way
+
+ROUND_SECONDS = 600.0  # for a person to answer
+MAX_OPEN = 100  # runs that wait for an answer: each is a call of a server
+STATE, RESPONSES, KEY = "requestState", "inputResponses", "question"
+
+Context = ServerRequestContext[Any, Any]
+Work = Callable[[McpRelay, Way], Awaitable[dict[str, Any]]]
+
+
+def able(context: Context) -> frozenset[str]:
+    """Returns what such a client can be asked, which each request says; nothing of one with a handshake."""
+    said = context.session.client_capabilities if context.protocol_version >= "2026" else None
+    return frozenset(each for each in QUESTIONS if getattr(said, each, None) is not None)
+
+
+class Round:
+    """A request of a client to a server, and the questions that come of it, one after the other."""
+
+    def __init__(self, about: tuple[object, ...]) -> None:
+        self.about = about
+        self.channel: Channel | None = None  # of the request that goes on
+        self.scope = anyio.CancelScope()
+        self.asked: ServerMessage | None = None
+        self.outcome: dict[str, Any] | Exception | None = None
+        self._turn = self._answered = anyio.Event()
+        self._answer = ServerAnswer()
+
+    async def tell(self, message: ServerMessage) -> None:
+        if self.channel is not None:
+            await self.channel.tell(message)
+
+    async def question(self, message: ServerMessage) -> ServerAnswer:
+        self.asked, self._answered = message, anyio.Event()
+        self._turn.set()
+        await self._answered.wait()
+        return self._answer
+
+    def take(self, answer: ServerAnswer) -> None:
+        self.asked, self._answer, self._turn = None, answer, anyio.Event()
+        self._answered.set()
+
+    async def run(self, work: Work, relay: McpRelay) -> None:
+        with self.scope:
+            try:
+                self.outcome = await work(relay, self)
+            except (Failed, MCPError) as error:  # for who waits for the outcome
+                self.outcome = error
+        self._turn.set()
+
+    async def next(self, channel: Channel) -> None:
+        """Wait until there is a question or the outcome."""
+        self.channel, self.scope.deadline = channel, math.inf
+        try:
+            await self._turn.wait()
+        except BaseException:  # whoever wants it has left
+            self.scope.cancel()
+            raise
+        finally:
+            self.channel = None
+
+
+class Rounds:
+    def __init__(self, object: str, seconds: float = ROUND_SECONDS) -> None:
+        self._object = object
+        self._seconds = seconds
+        self._open: dict[str, Round] = {}
+        self._idle: dict[frozenset[str], list[McpRelay]] = {}
+
+    async def said(self, tasks: TaskGroup, context: Context, channel: Channel, work: Work) -> dict[str, Any]:
+        params = context.params or {}
+        about = (context.method, params.get("name"), params.get("uri"))
+        if (state := params.get(STATE)) is None:
+            one = Round(about)
+            tasks.start_soon(self._run, one, tasks, able(context), work)
+        else:
+            one = self._resumed(str(state), about, params.get(RESPONSES))
+        await one.next(channel)
+        if isinstance(one.outcome, Exception):
+            raise one.outcome
+        return one.outcome if one.outcome is not None else self._asks(one)
+
+    async def _run(self, one: Round, tasks: TaskGroup, can: frozenset[str], work: Work) -> None:
+        """In a session that nobody else uses meanwhile, and that goes on for whoever comes next."""
+        idle = self._idle.setdefault(can, [])
+        if not idle:
+            relay = McpRelay(self._object, [HANDSHAKE, *can])
+            tasks.start_soon(_hold, relay)
+            idle.append(relay)
+        relay = idle.pop()
+        try:
+            await one.run(work, relay)
+        finally:
+            idle.append(relay)
+
+    def _resumed(self, state: str, about: tuple[object, ...], responses: object) -> Round:
+        one = self._open.get(state)
+        if one is None or one.about != about or one.scope.cancel_called:
+            why = "this state belongs to no such request that waits (any more); make the request anew"
+            raise MCPError(INVALID_PARAMS, why)
+        del self._open[state]
+        answer = responses.get(KEY) if isinstance(responses, dict) else None
+        if isinstance(answer, dict):
+            one.take(ServerAnswer(answer))
+        return one
+
+    def _asks(self, one: Round) -> dict[str, Any]:
+        if one.asked is None:
+            raise MCPError(INTERNAL_ERROR, "the request was given up")
+        self._open = {state: each for state, each in self._open.items() if not each.scope.cancel_called}
+        if len(self._open) >= MAX_OPEN:
+            one.scope.cancel()
+            raise MCPError(INTERNAL_ERROR, f"{MAX_OPEN} requests wait for answers of clients already")
+        state = secrets.token_urlsafe(32)
+        self._open[state] = one
+        one.scope.deadline = anyio.current_time() + self._seconds
+        asked = {"method": one.asked.method, "params": one.asked.params}
+        return {"resultType": "input_required", "inputRequests": {KEY: asked}, STATE: state}
+
+
+class _Nobody:
+    """Outside of calls such a client is told nothing, and asked nothing."""
+
+    async def tell(self, message: ServerMessage) -> None:
+        """It has no way to hear it."""
+
+    async def question(self, message: ServerMessage) -> ServerAnswer:
+        return ServerAnswer(error=ServerError(INTERNAL_ERROR, "this client is asked in answers alone"))
+
+
+async def _hold(relay: McpRelay) -> None:
+    """Have the session end with this server."""
+    with contextlib.suppress(Failed, MCPError):  # whoever asks next is told
+        await relay.listen(_Nobody())
