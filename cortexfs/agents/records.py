@@ -146,7 +146,7 @@ def named(state: Path) -> list[str]:
 def put(state: Path, record: AgentRecord, home: int | None = None) -> None:
     """Keep a new agent; EEXIST where there is one of that name."""
     check(record)
-    path = _path(state, record.name, home)
+    path = _path(state, names.check_new(record.name), home)
     try:
         with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
             whole_files.create(folder / path.name, [locked_store.json(record)], 0o600)

@@ -49,6 +49,13 @@ def check_object(class_: str, name: str) -> str:
     return name
 
 
+def check_new(name: str) -> str:
+    """Returns a name that somebody gives to an object here, or raises EINVAL where it may be another's."""
+    if "+" in name:
+        raise Fault("EINVAL", f"the name {name!r} has a +, which is kept for objects of other machines")
+    return name
+
+
 def clean(text: str) -> str:
     """A foreign id as a component: characters outside the grammar become '-' (abi.md 2.6)."""
     text = _OUTSIDE.sub("-", text)[:MAX_COMPONENT].lstrip("._+-")

@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cortexfs.core.errors import Fault
 from cortexfs.team.extra import needed
 
 with needed():
@@ -42,13 +43,42 @@ def authority(team: str) -> Pem:
     return _pem(made.sign(key, hashes.SHA256()), key)
 
 
-def of_server(ca: Pem, name: str, addresses: Sequence[str]) -> Pem:
-    """A certificate for a server that is reached by these names and addresses."""
+def new_key() -> bytes:
+    """PEM."""
+    encoding, none = serialization.Encoding.PEM, serialization.NoEncryption()
+    kind = serialization.PrivateFormat.PKCS8
+    return ec.generate_private_key(_P256()).private_bytes(encoding, kind, none)
+
+
+def public_of(key: bytes) -> str:
+    """The public half of such a key, PEM."""
+    public = serialization.load_pem_private_key(key, None).public_key()
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    return public.public_bytes(serialization.Encoding.PEM, kind).decode()
+
+
+def key_pin(public: str) -> str:
+    """The hash by which servers know each other's certificates; raises EPROTO where it is no such key."""
+    encoding, kind = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(_public(public).public_bytes(encoding, kind)).hexdigest()
+
+
+def _public(pem: str) -> ec.EllipticCurvePublicKey:
+    try:
+        found = serialization.load_pem_public_key(pem.encode())
+    except ValueError:
+        found = None
+    if not isinstance(found, ec.EllipticCurvePublicKey):
+        raise Fault("EPROTO", "this is no key of a server")
+    return found
+
+
+def of_server(ca: Pem, name: str, addresses: Sequence[str], public: str) -> bytes:
+    """A certificate for a server that is reached by these names and addresses, and has that key."""
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     signer = serialization.load_pem_private_key(ca.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(_P256())
-    made = _builder(_name(name), issuer.subject, key.public_key())
+    made = _builder(_name(name), issuer.subject, _public(public))
     made = made.add_extension(
         x509.SubjectAlternativeName([_general(each) for each in addresses]), critical=False
     )
@@ -56,7 +86,7 @@ def of_server(ca: Pem, name: str, addresses: Sequence[str]) -> Pem:
     made = made.add_extension(_usage(signs=False), critical=True)
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-    return _pem(made.sign(signer, hashes.SHA256()), key)
+    return made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def pin(pem: bytes) -> bytes:

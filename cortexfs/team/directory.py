@@ -3,27 +3,30 @@
 Main path: on each connection `load` reads what the stream holds, and `hear` what is said from then on.
 
 Rules: a machine's key is in its token, which the team's key has signed; all else that is said of a machine is
-signed by that machine, and what is older than what is known is left. What breaks a rule is left, with a line
-in the log. How much there may be is bounded.
+signed by that machine, and what is older than what is known is left. A machine that was removed says nothing.
+What breaks a rule is left, with a line in the log. How much there may be is bounded.
 This file must never know who is here now.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 import msgspec
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, messages, subjects
+from cortexfs.team.facts import FACTS, Facts
 from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery, token
 
 TOKEN = ("machine", "token")  # class and name of the entry with a machine's token
+INCARNATION = ("machine", "incarnation")  # and with the word that its link has made up when it began
 LOAD_SECONDS = 5.0
 _BATCH = 512
+_ORDER = {".".join(FACTS): 0, ".".join(TOKEN): 1}  # in which they are heard
 _LAST = ("204", "404", "408", "413")
 
 log = logging.getLogger("cortexfs")
@@ -33,13 +36,14 @@ _objects = msgspec.msgpack.Decoder(RemoteObject)
 
 class Directory:
     def __init__(
-        self, account: str, machine: str, changed: Callable[[RemoteObject | ObjectGone], None]
+        self, account: str, machine: str, facts: Facts, changed: Callable[[RemoteObject | ObjectGone], None]
     ) -> None:
         self._account = account
         self._machine = machine
         self._changed = changed
-        self._machines: dict[str, keys.MachineToken] = {}
-        self._removed: set[str] = set()
+        self._machines: dict[str, keys.MachineToken] = {}  # the same object always
+        self.facts = facts
+        self._incarnations: dict[str, bytes] = {}
         self._stamps: dict[str, int] = {}
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
         self.own: dict[str, bytes] = {}  # what is kept of this machine, by subject
@@ -48,7 +52,7 @@ class Directory:
         )  # is told when somebody else has said something of ours
 
     @property
-    def machines(self) -> Iterable[str]:
+    def machines(self) -> Collection[str]:
         return self._machines
 
     def key_of(self, machine: str) -> bytes:
@@ -72,8 +76,7 @@ class Directory:
             if not found or len(held) > 2 * MAX_OBJECTS:
                 break
             first = int(found[-1].headers.get("Nats-Sequence", "0")) + 1
-        is_token = f".{TOKEN[0]}.{TOKEN[1]}"
-        for one in sorted(held, key=lambda each: not each.subject.endswith(is_token)):
+        for one in sorted(held, key=lambda each: _ORDER.get(each.subject.split(".", 3)[-1], 2)):
             try:
                 self.hear(one)
             except Fault as fault:
@@ -82,16 +85,9 @@ class Directory:
         for subject in before - {one.subject for one in held}:  # of a machine that was removed meanwhile
             self._drop(subject)
 
-    def hear_removal(self, delivery: Delivery) -> None:
-        """A machine is no member any more."""
-        public = keys.public_raw(keys.ACCOUNT, self._account)
-        machine = keys.opened(public, delivery.subject, delivery.data, fresh=True).decode("ascii", "replace")
-        if delivery.subject != subjects.removal(machine):
-            raise Fault("EPROTO", "it is about another machine")
-        self._machines.pop(machine, None)
-        self._removed.add(machine)  # its name is not given again
-        for subject in [subject for subject, one in self.objects.items() if one.machine == machine]:
-            self._drop(subject)
+    def incarnation_of(self, machine: str) -> bytes:
+        """The word that a call of it has to bear, so that none is heard twice."""
+        return self._incarnations.get(machine, b"")
 
     def _drop(self, subject: str) -> None:
         if gone := self.objects.pop(subject, None):
@@ -107,6 +103,9 @@ class Directory:
         if machine == self._machine and delivery.data != self.own.get(subject):
             self.disturbed()
             return
+        if (class_, name) == FACTS:
+            self._learn(delivery)
+            return
         if (class_, name) == TOKEN:
             self._meet(machine, delivery.data)
             return
@@ -117,6 +116,9 @@ class Directory:
         if subject not in self._stamps and len(self._stamps) >= MAX_OBJECTS:
             raise Fault("EAGAIN", f"there are {MAX_OBJECTS} objects already")
         self._stamps[subject] = stamp
+        if (class_, name) == INCARNATION:
+            self._incarnations[machine] = data
+            return
         if not data:
             self._drop(subject)
             return
@@ -125,11 +127,20 @@ class Directory:
             self.objects[subject] = said
             self._changed(said)
 
+    def _learn(self, delivery: Delivery) -> None:
+        """Have those who were removed be nobody any more, and show nothing of theirs."""
+        self.facts.hear(delivery)
+        gone = {*self.facts.now.removed} & {*self._machines}
+        for machine in gone:
+            del self._machines[machine]
+        for subject in [subject for subject, one in self.objects.items() if one.machine in gone]:
+            self._drop(subject)
+
     def _meet(self, machine: str, data: bytes) -> None:
         said = keys.machine_of(data.decode("ascii", "replace"), self._account)
         if said.name != machine:
             raise Fault("EPROTO", f"the token is that of {said.name}")
-        if machine in self._removed:
+        if machine in self.facts.now.removed:
             raise Fault("EPROTO", "it is no member any more")
         known = self._machines.get(machine)
         if known is None or said.issued >= known.issued:

@@ -8,6 +8,7 @@ This file must never know who may call what is exported.
 from __future__ import annotations
 
 import logging
+import secrets
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -17,7 +18,7 @@ import trio
 from cortexfs.core import hostcalls, registry
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, messages, subjects
-from cortexfs.team.directory import TOKEN, Directory
+from cortexfs.team.directory import INCARNATION, TOKEN, Directory
 from cortexfs.team.mapping import Mapping
 from cortexfs.team.messages import MAX_ENTRY, RemoteObject
 from cortexfs.team.nats_client import Client
@@ -37,6 +38,7 @@ class Exporting:
         self._mapping = mapping
         self._client = client
         self._key = key
+        self.incarnation = secrets.token_bytes(16)
         self._seen: dict[str, int] = {}  # by path: when its executable changed
         self._said: dict[str, RemoteObject] = {}  # by subject
         self.problems: dict[str, str] = {}  # by path
@@ -51,21 +53,26 @@ class Exporting:
                 again = trio.Event()
                 directory.disturbed = again.set
                 self._seen, self._said = {}, {}
-                subject = subjects.entry(self._machine, *TOKEN)
-                directory.own[subject] = token.encode()
-                self._client.publish(subject, directory.own[subject])
+                await self.introduce(directory, token)
             now = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
             for subject in (left | {*self._said}) - {*now}:
-                self._say(directory, subject, b"")
+                await self._say(directory, subject, b"")
             for subject, one in now.items():
                 if self._said.get(subject) != one:
-                    self._say(directory, subject, _pack(one))
+                    await self._say(directory, subject, _pack(one))
             self._said, left = now, set()
             await trio.sleep(LOOK_SECONDS)
 
-    def _say(self, directory: Directory, subject: str, data: bytes) -> None:
+    async def introduce(self, directory: Directory, token: str) -> None:
+        """Say who this is; a call is for one incarnation of a link, so that none is taken by the next."""
+        subject = subjects.entry(self._machine, *TOKEN)
+        directory.own[subject] = token.encode()
+        await self._client.stored(subject, directory.own[subject])
+        await self._say(directory, subjects.entry(self._machine, *INCARNATION), self.incarnation)
+
+    async def _say(self, directory: Directory, subject: str, data: bytes) -> None:
         directory.own[subject] = keys.seal(self._key, subject, data)
-        self._client.publish(subject, directory.own[subject])
+        await self._client.stored(subject, directory.own[subject])
 
     def _look(self) -> dict[str, RemoteObject]:
         """Returns the exports as they are now, by subject; in a thread, as the mount is a file system."""

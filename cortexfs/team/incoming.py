@@ -4,7 +4,8 @@ Main path: `Incoming.hear` checks who signed the call, and who they are here; a 
 to the mount; then this is the runner of that call, whose words go to the other machine as they are.
 
 Rules: the mount decides about the call as about any of that user's. Nothing is run twice: a run's name is
-known for as long as its signature counts. What a machine may have going on is bounded.
+known for as long as its signature counts, and a call is for one life of this process alone. What a machine
+may have going on is bounded.
 This file must never know what an object does.
 """
 
@@ -15,6 +16,7 @@ import re
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import trio
@@ -23,7 +25,7 @@ from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.peers.streams import receive, send
 from cortexfs.team import keys, messages, subjects
-from cortexfs.team.line import CallLine, CallLines
+from cortexfs.team.line import CallLine, CallLines, until_one_ends
 from cortexfs.team.mapping import Mapping, Stranger
 from cortexfs.team.messages import CallBegin
 from cortexfs.team.nats_client import Client
@@ -52,7 +54,9 @@ class Incoming:
         standins: StandIns,
         nursery: trio.Nursery,
         key_of: Callable[[str], bytes],
+        incarnation: bytes,
     ) -> None:
+        self._incarnation = incarnation
         self._client = client
         self._machine = machine
         self._mapping = mapping
@@ -73,6 +77,9 @@ class Incoming:
         if len(self._seen) > _KEPT:
             self._seen.popitem(last=False)
         line = CallLine(self._client, subjects.run(from_, self._machine, begin.run), from_)
+        if begin.incarnation != self._incarnation:
+            line.say((messages.REFUSED, _pack(("EHOSTDOWN", "that machine has begun anew; try again"))))
+            return
         if len(self.lines) >= MAX_CALLS or self.lines.of(from_) >= MAX_OF_ONE:
             line.say(
                 (messages.REFUSED, _pack(("EAGAIN", "that machine has too many calls of yours; try again")))
@@ -102,13 +109,7 @@ class Incoming:
                 raise Fault("ECANCELED", "the call was given up before it began")
             agent = served.agents if begin.label else ""
             await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_to_mount, stream, line)
-                    await _from_mount(stream, line)
-                    nursery.cancel_scope.cancel()
-            except* (Fault, OSError) as problems:
-                raise problems.exceptions[0] from None
+            await until_one_ends(partial(_from_mount, stream, line), partial(_to_mount, stream, line))
 
 
 def _decoded(data: bytes) -> CallBegin:

@@ -1,7 +1,7 @@
 """How a machine joins: a token that is used once, and whoever answers it.
 
     text = Invitation(...).text                 printed once, by the machine that began the team
-    member = await accept(text, name)           on the machine that joins
+    reply = await accept(text, wish)            on the machine that joins
     Issuer(places, client, member).hear         answers it, in the link of the machine that began the team
 
 A token holds the server's address and the pin of its certificate, the seed of a key, and the team's signature
@@ -16,24 +16,37 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import re
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
-from cortexfs.state import whole_files
-from cortexfs.team import keys, messages, subjects
+from cortexfs.state import believed, whole_files
+from cortexfs.team import certificates, keys, messages, server, subjects
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import MachineRecord, Member, TeamPlaces, written
+from cortexfs.team.places import (
+    MachineRecord,
+    Member,
+    ServerRecord,
+    TeamPlaces,
+    TeamSecrets,
+    decoded,
+    written,
+)
 
 PREFIX = "ctx1-"
 LIFE_SECONDS = 3600
 ANSWER_SECONDS = 10.0
 _MAX_TOKEN = 4096
+_MAX_ADDRESSES = 8
+LOCAL = ("localhost", "127.0.0.1", "::1")
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:]{2,45}\]):([0-9]{1,5})", re.ASCII)
 
 log = logging.getLogger("cortexfs")
 
@@ -48,18 +61,36 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     signature: bytes
 
 
-class _Wish(msgspec.Struct, frozen=True):
+class ServerWish(msgspec.Struct, frozen=True):
+    """The wish to be a server of the team, too: where it can be reached, and its certificate's key."""
+
+    addresses: list[str]  # HOST:PORT
+    public: str  # PEM
+
+
+class Wish(msgspec.Struct, frozen=True):
     machine: str
-    public: str
+    public: str = ""
+    server: ServerWish | None = None
 
 
-class _Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     problem: str = ""
     code: str = ""
     team: str = ""
     servers: list[str] = []
     token: str = ""
     authority: str = ""
+    certificate: str = ""  # of a server, and what it has to believe
+    system: str = ""
+    claims: list[str] = []
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """The file of a token that is not used yet."""
+
+    made: int
+    is_server: bool = False
 
 
 def _claims(account: str, key: keys.Key, issued: int, expires: int) -> keys.Claims:
@@ -97,7 +128,9 @@ class Invitation(NamedTuple):
             data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
             content = msgspec.msgpack.decode(data, type=_Content)
             key = keys.Key(keys.USER, content.seed)
-        except (ValueError, binascii.Error, msgspec.MsgspecError):
+            for each in content.servers:
+                check_address(each)
+        except (ValueError, binascii.Error, msgspec.MsgspecError, Fault):
             raise Fault(
                 "EINVAL", "this is no token of a team, or a part of it is missing; copy it whole"
             ) from None
@@ -111,9 +144,17 @@ class Invitation(NamedTuple):
         return cls(content.servers, content.pin, key, account, token, text)
 
 
-async def accept(invitation: Invitation, machine: str) -> Member:
+def check_address(text: str) -> str:
+    """Returns HOST:PORT, or raises EINVAL; there is room for the port of the servers above it."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[1]) <= 65535 - server.ROUTES:
+        raise Fault("EINVAL", f"{text[:80]!r} is no HOST:PORT with a port up to {65535 - server.ROUTES}")
+    return text
+
+
+async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
     """Ask for a part in the team; the member that this machine is then."""
-    key = keys.Key.new(keys.USER)
+    machine, key = wish.machine, keys.Key.new(keys.USER)
     account = Account(invitation.key, invitation.token, pin=invitation.pin)
     client = Client(f"{machine} joins", invitation.servers, account, "")
     answer: list[bytes] = []
@@ -124,12 +165,12 @@ async def accept(invitation: Invitation, machine: str) -> Member:
         came.set()
 
     client.subscribe(subjects.joined(invitation.key.public), heard)
-    wish = msgspec.json.encode(_Wish(machine, key.public))
+    asked = msgspec.json.encode(replace(wish, public=key.public))
     with trio.move_on_after(ANSWER_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             await client.connected.wait()
-            client.publish(subjects.join(invitation.key.public), wish)
+            client.publish(subjects.join(invitation.key.public), asked)
             await came.wait()
             nursery.cancel_scope.cancel()
     if not answer:
@@ -137,7 +178,7 @@ async def accept(invitation: Invitation, machine: str) -> Member:
         why = client.problem or "nobody there answers: the machine that began the team has to be mounted"
         raise Fault("EHOSTDOWN", f"the team at {where} cannot be joined: {why}")
     try:
-        said = msgspec.json.decode(answer[0], type=_Reply)
+        said = msgspec.json.decode(answer[0], type=Reply)
     except msgspec.MsgspecError:
         raise Fault("EPROTO", "the team's answer is none") from None
     if said.problem:
@@ -145,7 +186,8 @@ async def accept(invitation: Invitation, machine: str) -> Member:
     told = keys.machine_of(said.token, invitation.account)
     if (told.name, told.public) != (machine, key.public_raw):
         raise Fault("EPROTO", "the team's answer is about another machine")
-    return Member(said.team, machine, said.servers, invitation.account, key.seed, said.token, said.authority)
+    account_ = invitation.account
+    return Member(said.team, machine, said.servers, account_, key.seed, said.token, said.authority), said
 
 
 def machine_token(account: keys.Key, machine: str, public: str, *, is_first: bool = False) -> str:
@@ -168,15 +210,15 @@ class Issuer:
         try:
             reply = self._joined(public, delivery.data)
         except Fault as fault:
-            reply = _Reply(problem=fault.message, code=fault.code)
+            reply = Reply(problem=fault.message, code=fault.code)
         except OSError as problem:
-            reply = _Reply(problem=f"the team's machine cannot keep it: {problem.strerror}", code="EIO")
+            reply = Reply(problem=f"the team's machine cannot keep it: {problem.strerror}", code="EIO")
         self._client.publish(subjects.joined(public), msgspec.json.encode(reply))
 
-    def _joined(self, public: str, data: bytes) -> _Reply:
+    def _joined(self, public: str, data: bytes) -> Reply:
         keys.public_raw(keys.USER, public)  # a name of a file, which is nothing else
         try:
-            wish = msgspec.json.decode(data, type=_Wish)
+            wish = msgspec.json.decode(data, type=Wish)
         except msgspec.MsgspecError:
             raise Fault("EPROTO", "this is no request to join") from None
         messages.check_machine(wish.machine)
@@ -185,27 +227,51 @@ class Issuer:
             raise Fault(
                 "EEXIST", f"there is a machine {wish.machine} in the team already; take another --name"
             )
-        if not used(self._places.tokens, public):
-            raise Fault("EACCES", "the token was used before; ctx team init prints another")
-        account = keys.Key.of_seed(self._places.read_secrets().account)
+        kept, member = self._places.read_secrets(), self._member
+        account = keys.Key.of_seed(kept.account)
+        record, reply = MachineRecord(wish.public, int(time.time())), Reply()
+        if wish.server is not None:
+            record, reply = self._server(kept, wish.machine, wish.server, record)
+        use_up(self._places.tokens, public, is_server=wish.server is not None)
         token = machine_token(account, wish.machine, wish.public)
-        written(self._places.machines / wish.machine, MachineRecord(wish.public, int(time.time())))
+        written(self._places.machines / wish.machine, record)
         log.info("the machine %s has joined the team", wish.machine)
-        member = self._member
-        return _Reply(team=member.team, servers=member.servers, token=token, authority=member.authority)
+        servers = self._client.servers
+        return replace(reply, team=member.team, servers=servers, token=token, authority=member.authority)
+
+    def _server(
+        self, kept: TeamSecrets, machine: str, wish: ServerWish, record: MachineRecord
+    ) -> tuple[MachineRecord, Reply]:
+        """A server of the team, which gets its certificate."""
+        known = self._places.read_machines().values()
+        if sum(one.server is not None and not one.removed for one in known) >= server.SERVERS:
+            raise Fault("EEXIST", f"the team has {server.SERVERS} servers; join it without --server")
+        if not 0 < len(wish.addresses) <= _MAX_ADDRESSES:
+            raise Fault("EINVAL", f"a server has 1 to {_MAX_ADDRESSES} addresses")
+        hosts = [check_address(each).rpartition(":")[0].strip("[]") for each in wish.addresses]
+        ca = certificates.Pem(kept.authority.encode(), kept.authority_key.encode())
+        made = certificates.of_server(ca, machine, [*hosts, *LOCAL], wish.public)
+        pin = certificates.key_pin(wish.public)
+        shown = ServerRecord(machine, wish.addresses, server.route(wish.addresses[0]), pin)
+        operator, account, system = server.keys_of(kept)
+        said = server.claims(operator, account, system, self._places.removed())
+        return replace(record, server=shown), Reply(
+            certificate=made.decode(), system=system.public, claims=said
+        )
 
 
-def keep(folder: Path, invitation: Invitation) -> None:
+def keep(folder: Path, invitation: Invitation, *, is_server: bool) -> None:
     """Have a token be known, until it is used."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    written(folder / invitation.key.public, {"made": int(time.time())})
+    written(folder / invitation.key.public, _Made(int(time.time()), is_server))
 
 
-def used(folder: Path, public: str) -> bool:
-    """Use a token up; returns False where there is none."""
-    try:
-        (folder / public).unlink()
-    except FileNotFoundError:
-        return False
+def use_up(folder: Path, public: str, *, is_server: bool) -> None:
+    """Use a token; EACCES where it was used, or is for less."""
+    said = believed.whole(folder / public, _MAX_TOKEN, "file of a token")
+    if said is None:
+        raise Fault("EACCES", "the token was used before; ctx team init prints another")
+    if is_server and not decoded(said, _Made, folder / public).is_server:
+        raise Fault("EACCES", "the token is for no server; ctx team init --server prints one that is")
+    (folder / public).unlink()
     whole_files.sync(folder)
-    return True

@@ -233,7 +233,7 @@ def opened(public: bytes, subject: str, sealed: bytes, *, fresh: bool) -> bytes:
     """Returns the data; EPROTO where that machine has not signed it for that subject, or, if it has to be
     fresh, not now."""
     signature, stamp = sealed[:_SIGNATURE], sealed[_SIGNATURE : _SIGNATURE + _TIME]
-    data = sealed[_SIGNATURE + _TIME :]
+    data = unsealed(sealed)
     if len(stamp) < _TIME or not _verified(public, signature, _sealed_text(subject, stamp, data)):
         raise Fault("EPROTO", "the message is not signed by the machine that it says it is from")
     age = time.time() - int.from_bytes(stamp, "little") / 1000
@@ -243,6 +243,11 @@ def opened(public: bytes, subject: str, sealed: bytes, *, fresh: bool) -> bytes:
         )
         raise Fault("EPROTO", why)
     return data
+
+
+def unsealed(sealed: bytes) -> bytes:
+    """The data of a signed message, whoever has signed it."""
+    return sealed[_SIGNATURE + _TIME :]
 
 
 def stamp_of(sealed: bytes) -> int:

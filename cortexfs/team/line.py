@@ -11,7 +11,7 @@ This file must never know what a call is about.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
@@ -25,6 +25,24 @@ from cortexfs.team.nats_wire import Delivery
 
 MAX_QUEUE = wire.MAX_STRINGS + (1 << 20)  # bytes of standard input that one WANT may have asked for
 _MAX_PIECE = 2 << 20
+
+
+async def until_one_ends(*tasks: Callable[[], Awaitable[None]]) -> None:
+    """Run these together until the first has ended; raises the Fault or OSError that it ended with."""
+    problems: list[Fault | OSError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def run(task: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await task()
+            except (Fault, OSError) as problem:
+                problems.append(problem)
+            nursery.cancel_scope.cancel()
+
+        for each in tasks:
+            nursery.start_soon(run, each)
+    if problems:
+        raise problems[0]
 
 
 class CallLine:

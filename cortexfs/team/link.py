@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import random
 import socket
 import sys
 from collections import deque
@@ -30,6 +31,8 @@ from cortexfs.linux import syscalls
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import Directory
 from cortexfs.team.exporting import Exporting
+from cortexfs.team.facts import Facts
+from cortexfs.team.founder import Founder
 from cortexfs.team.incoming import Incoming
 from cortexfs.team.joining import Issuer
 from cortexfs.team.mapping import Mapping
@@ -37,13 +40,12 @@ from cortexfs.team.messages import CallOpening, FromLink, LinkState, MachineStat
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.outgoing import Outgoing
-from cortexfs.team.places import Export, TeamPlaces, written
+from cortexfs.team.places import Export, TeamFacts, TeamPlaces, written
 from cortexfs.team.pools import Pools
 from cortexfs.team.presence import GONE_SECONDS, Presence
 from cortexfs.team.server import TeamServer
 from cortexfs.team.standins import StandIns
 
-STREAM_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 
 log = logging.getLogger("cortexfs")
@@ -108,32 +110,41 @@ class TeamLink:
         self.client = client = Client(me, member.servers, account, subjects.inbox(me))
         self.mapping = Mapping(places)
         self.standins = StandIns(root)
-        self.directory = Directory(member.account, me, self._object_changed)
-        self.presence = Presence(client, me, self._machine_changed)
+        facts = Facts(places, member.account, self._facts_changed)
+        self.directory = Directory(member.account, me, facts, self._object_changed)
+        self.presence = Presence(client, me, self.directory.machines, self._machine_changed)
         self.pools = Pools(self.presence, me, self.daemon.tell)
-        self.outgoing = Outgoing(client, me, key, self.pools.choose)
+        self.outgoing = Outgoing(client, me, key, self.pools.choose, self.directory)
         self.pools.going = self.outgoing.lines.of
-        self.incoming = Incoming(client, me, self.mapping, self.standins, nursery, self.directory.key_of)
-        self.presence.calls = lambda: len(self.incoming.lines)
         self.exporting = Exporting(root, me, self.mapping, client, key)
-        self._is_first = places.secrets.exists()
+        self.incoming = Incoming(
+            client,
+            me,
+            self.mapping,
+            self.standins,
+            nursery,
+            self.directory.key_of,
+            self.exporting.incarnation,
+        )
+        self.presence.calls = lambda: len(self.incoming.lines)
+        self.server = TeamServer(places, me)
+        self.founder = Founder(places, client, member, self.directory) if places.secrets.exists() else None
+        self._facts_changed(facts.now)
         self._status: object = None
         client.on_connect = self._connected
         client.subscribe(subjects.ENTRIES, self.directory.hear)
-        client.subscribe(subjects.REMOVALS, self.directory.hear_removal)
         client.subscribe(subjects.LIVES, self.presence.hear)
         client.subscribe(subjects.calls(me), self.incoming.hear)
         client.subscribe(subjects.runs(me), self._piece)
-        if self._is_first:
+        if self.founder:
             client.subscribe(subjects.JOINS, Issuer(places, client, member).hear)
 
     async def run(self) -> None:
         """Until the daemon is gone."""
         try:
-            if self.places.server.exists():
-                server = TeamServer(self.places)
-                self.nursery.start_soon(server.run)
-                self.nursery.start_soon(self._follow, server)
+            self.nursery.start_soon(self.server.run)
+            if self.founder:
+                self.nursery.start_soon(self.founder.watch)
             self.nursery.start_soon(self.client.run)
             self.nursery.start_soon(self.presence.run)
             self.nursery.start_soon(self.daemon.send)
@@ -149,6 +160,14 @@ class TeamLink:
     def _piece(self, delivery: Delivery) -> None:
         _, _, _, from_, run = delivery.subject.split(".")
         self.outgoing.lines.hear(from_, run, delivery) or self.incoming.lines.hear(from_, run, delivery)
+
+    def _facts_changed(self, facts: TeamFacts) -> None:
+        """Other servers than before, perhaps: this machine's own is the first that it tries."""
+        me = self.member.machine
+        known = sorted(facts.servers, key=lambda each: (each.machine != me, random.random()))
+        if facts.is_cluster:
+            self.client.servers = [address for each in known for address in each.addresses]
+        self.server.apply(facts)
 
     def _object_changed(self, said: messages.RemoteObject | messages.ObjectGone) -> None:
         if said.machine != self.member.machine:
@@ -176,52 +195,16 @@ class TeamLink:
             lines.lose(None, Fault("EHOSTDOWN", "the connection to the team was lost during the call"))
         while self.client.connected is connection and self.client.is_connected:
             try:
-                if self._is_first:
-                    await self._make_stream()
-                    await self._tell_of_removed()
+                if self.founder:
+                    await self.founder.begin()
                 await self.directory.load(self.client)
+                await self.exporting.introduce(self.directory, self.member.token)
                 self.presence.beat()
                 self.daemon.tell(LinkState(""))
                 await self.exporting.run(self.directory, self.member.token)
             except Fault as fault:
                 log.warning("the directory of the team is not there yet: %s", fault.message)
                 await trio.sleep(RETRY_SECONDS)
-
-    async def _make_stream(self) -> None:
-        """The stream of the directory, where it is not there yet."""
-        config = {
-            "name": subjects.DIRECTORY, "subjects": ["ctx.dir.*.*.*"], "num_replicas": 1,
-            "storage": "file", "retention": "limits", "discard": "new", "allow_direct": True,
-            "max_msgs_per_subject": 1, "max_msgs": 2 * messages.MAX_OBJECTS,
-            "max_msg_size": messages.MAX_ENTRY + 1024, "max_bytes": messages.MAX_DIRECTORY,
-        }  # fmt: skip
-        subject = f"$JS.API.STREAM.CREATE.{subjects.DIRECTORY}"
-        answer = await self.client.request(subject, msgspec.json.encode(config), STREAM_SECONDS)
-        error = msgspec.json.decode(answer[0].data).get("error")
-        if error and error.get("err_code") != 10058:  # it is there, with other settings
-            raise Fault("EHOSTDOWN", f"the server says {error.get('description')}")
-
-    async def _follow(self, server: TeamServer) -> None:
-        """Have the server read its configuration again when that is another one."""
-        path = self.places.server / "nats.conf"
-        seen = path.stat().st_mtime_ns
-        while True:
-            await trio.sleep(RETRY_SECONDS)
-            if (now := path.stat().st_mtime_ns) != seen:
-                seen = now
-                server.restart()
-
-    async def _tell_of_removed(self) -> None:
-        """The server refuses them; what they exported goes from the stream, and from the others' trees."""
-        account = keys.Key.of_seed(self.places.read_secrets().account)
-        for machine, record in self.places.read_machines().items():
-            if record.removed:
-                purged = msgspec.json.encode({"filter": f"ctx.dir.{machine}.>"})
-                await self.client.request(
-                    f"$JS.API.STREAM.PURGE.{subjects.DIRECTORY}", purged, STREAM_SECONDS
-                )
-                subject = subjects.removal(machine)
-                self.client.publish(subject, keys.seal(account, subject, machine.encode()))
 
     async def _watch(self) -> None:
         """Keep status.json true; tell of a connection that is away."""
@@ -231,6 +214,8 @@ class TeamLink:
                 "machine": self.member.machine,
                 "server": self.client.server if self.client.is_connected else "",
                 "problem": self.client.problem,
+                "servers": [each.machine for each in self.directory.facts.now.servers],
+                "is_cluster": self.directory.facts.now.is_cluster,
                 "machines": {
                     each: each in self.presence.live
                     for each in sorted({*self.directory.machines, *self.presence.live})

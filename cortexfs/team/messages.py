@@ -99,6 +99,7 @@ class CallBegin(msgspec.Struct, frozen=True, array_like=True):
     depth: int
     arguments: list[bytes]
     environment: dict[bytes, bytes]
+    incarnation: bytes  # of the link that it is for
 
 
 def travelling(variables: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -30,6 +30,7 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 0.25  # between two tries, and twice as long after each that fails, up to:
 MAX_RETRY_SECONDS = 4.0
 SILENCE_SECONDS = 10.0  # after which the server is asked whether it is there; after two it is not
+STORE_SECONDS = 5.0
 _READ = 256 << 10
 MAX_UNSENT = 32 << 20
 
@@ -50,12 +51,20 @@ class _Info(msgspec.Struct):
     version: str = ""
 
 
+class _StoreError(msgspec.Struct):
+    description: str = ""
+
+
+class _Stored(msgspec.Struct):
+    error: _StoreError | None = None
+
+
 class Client:
     """A connection. Its attributes are the subscriptions, and what is to be sent."""
 
     def __init__(self, name: str, servers: list[str], account: Account, inbox: str) -> None:
         self._name = name
-        self._servers = servers
+        self.servers = servers  # HOST:PORT, in the order in which they are tried
         self._account = account
         self._inbox = inbox  # the prefix of subjects for answers, which this client alone may hear
         self._handlers: dict[str, tuple[str, Callable[[Delivery], None]]] = {}
@@ -134,6 +143,16 @@ class Client:
             del self._answers[word]
         raise Fault("ETIMEDOUT", f"the team's server has not answered within {seconds:g} s")
 
+    async def stored(self, subject: str, data: bytes) -> None:
+        """Say it, and wait until a stream has it; a Fault where it does not."""
+        answer = await self.request(subject, data, STORE_SECONDS)
+        try:
+            error = msgspec.json.decode(answer[0].data, type=_Stored).error
+        except msgspec.MsgspecError:
+            raise Fault("EPROTO", "the team's server answers what is no answer") from None
+        if error is not None:
+            raise Fault("ENOSPC", f"the team's server does not keep it: {error.description[:100]}")
+
     def _answered(self, delivery: Delivery) -> None:
         waiting = self._answers.get(delivery.subject.rpartition(".")[2])
         if waiting is not None:
@@ -148,7 +167,7 @@ class Client:
         """Be connected, for ever."""
         pause = RETRY_SECONDS
         while True:
-            for address in list(self._servers):
+            for address in list(self.servers):
                 try:
                     await self._once(address)
                 except* (

@@ -16,6 +16,7 @@ import pwd
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -25,8 +26,9 @@ from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.lines import LineSplitter
 from cortexfs.team import keys, messages, subjects
+from cortexfs.team.directory import Directory
 from cortexfs.team.host_side import HostSide, arguments_of
-from cortexfs.team.line import CallLine, CallLines
+from cortexfs.team.line import CallLine, CallLines, until_one_ends
 from cortexfs.team.messages import CallBegin, CallOpening, RemoteObject
 from cortexfs.team.nats_client import Client
 
@@ -41,7 +43,10 @@ log = logging.getLogger("cortexfs")
 
 
 class Outgoing:
-    def __init__(self, client: Client, machine: str, key: keys.Key, choose: Choose) -> None:
+    def __init__(
+        self, client: Client, machine: str, key: keys.Key, choose: Choose, directory: Directory
+    ) -> None:
+        self._directory = directory
         self._client = client
         self._machine = machine
         self._key = key
@@ -95,13 +100,10 @@ class Outgoing:
         try:
             self._begin(machine, opening, request, run, arguments)
             await self._begun(line, machine)
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._from_daemon, side, line, nursery.cancel_scope)
-                    await self._to_daemon(side, line, _Conversion(opening.class_))
-                    nursery.cancel_scope.cancel()
-            except* (Fault, OSError) as problems:
-                raise problems.exceptions[0] from None
+            await until_one_ends(
+                partial(self._to_daemon, side, line, _Conversion(opening.class_)),
+                partial(self._from_daemon, side, line),
+            )
         finally:
             end()
 
@@ -114,7 +116,10 @@ class Outgoing:
         arguments: list[bytes],
     ) -> None:
         environment = messages.travelling(request.environment)
-        begin = CallBegin(run, _name(opening.uid), opening.label, opening.depth, arguments, environment)
+        incarnation = self._directory.incarnation_of(machine)
+        begin = CallBegin(
+            run, _name(opening.uid), opening.label, opening.depth, arguments, environment, incarnation
+        )
         subject = subjects.call(machine, self._machine, opening.class_, opening.name)
         answers = subjects.run(self._machine, machine, run)
         self._client.publish(subject, keys.seal(self._key, subject, _pack(begin)), answers)
@@ -138,7 +143,7 @@ class Outgoing:
         with contextlib.suppress(Fault):  # the connection is away, which ends it there, too
             line.say((messages.CANCEL, b""))
 
-    async def _from_daemon(self, side: HostSide, line: CallLine, scope: trio.CancelScope) -> None:
+    async def _from_daemon(self, side: HostSide, line: CallLine) -> None:
         """Standard input, until the daemon half-closes, which cancels the call."""
         with contextlib.suppress(OSError, Fault):
             while (heard := await side.next()) is not None:
@@ -147,7 +152,6 @@ class Outgoing:
                 await self._client.room()
                 await trio.lowlevel.checkpoint()
         self._cancel(line)
-        scope.cancel()
 
     async def _to_daemon(self, side: HostSide, line: CallLine, conversion: _Conversion) -> None:
         while True:

@@ -2,6 +2,7 @@
 
     member.json     who this machine is: its key, its token, the servers and their authority (0600)
     exports.json    what it exports, and to whom
+    facts.json      what the team's key says of the team: its servers, and who is a member no more
     status.json     what the link says of itself
     server/         on a machine that is a server: the configuration of NATS, its keys, its logs
     tokens/         on the machine that began the team: one file for each token that is not used yet
@@ -59,12 +60,31 @@ class Export(msgspec.Struct, frozen=True):
     agents: str = ""  # the agent here whose policy decides about calls by agents there
 
 
+class ServerRecord(msgspec.Struct, frozen=True):
+    """A machine that is a server of the team."""
+
+    machine: str
+    addresses: list[str]  # HOST:PORT, for clients
+    route: str  # HOST:PORT, for the other servers
+    pin: str  # of its certificate's key
+
+
+class TeamFacts(msgspec.Struct, frozen=True):
+    """The word of the team's key about the team."""
+
+    servers: list[ServerRecord] = []
+    removed: list[str] = []  # machines, whose names are not given again
+    is_cluster: bool = False
+    stamp: int = 0  # of the message that said it, in milliseconds; what is older is not believed
+
+
 class MachineRecord(msgspec.Struct, frozen=True):
     """A machine, as the one that began the team knows it."""
 
     public: str
     joined: int
     removed: int = 0  # since when it is no member any more
+    server: ServerRecord | None = None
 
 
 class TeamPlaces:
@@ -72,9 +92,11 @@ class TeamPlaces:
         self.folder = state / FOLDER
         self.member = self.folder / "member.json"
         self.exports = self.folder / "exports.json"
+        self.facts = self.folder / "facts.json"
         self.status = self.folder / "status.json"
         self.server = self.folder / "server"
         self.secrets = self.server / "secrets.json"
+        self.engine = self.server / "engine.json"
         self.tokens = self.folder / "tokens"
         self.machines = self.folder / "machines"
         self.map = config / MAP
@@ -87,7 +109,7 @@ class TeamPlaces:
         said = believed.whole(self.member, _MAX_FILE, "the file of this machine's part in a team")
         if said is None:
             raise Fault("EHOSTDOWN", "this machine is in no team; see: ctx team join --help")
-        return _decoded(said, Member, self.member)
+        return decoded(said, Member, self.member)
 
     def write_member(self, member: Member) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,29 +119,33 @@ class TeamPlaces:
         said = believed.whole(self.secrets, _MAX_FILE, "the file of the team's keys")
         if said is None:
             raise Fault("EACCES", "the keys of the team are on the machine where it was begun; do it there")
-        return _decoded(said, TeamSecrets, self.secrets)
+        return decoded(said, TeamSecrets, self.secrets)
 
     def read_machines(self) -> dict[str, MachineRecord]:
         found = {}
         for path in sorted(self.machines.glob("*")) if self.machines.exists() else ():
             if (said := believed.whole(path, _MAX_FILE, "the file of a machine")) is not None:
-                found[path.name] = _decoded(said, MachineRecord, path)
+                found[path.name] = decoded(said, MachineRecord, path)
         return found
 
     def removed(self) -> dict[str, int]:
         """The public keys of machines that are no members any more, and since when."""
         return {one.public: one.removed for one in self.read_machines().values() if one.removed}
 
+    def read_facts(self) -> TeamFacts:
+        said = believed.whole(self.facts, _MAX_FILE, "the file of a team's facts")
+        return TeamFacts() if said is None else decoded(said, TeamFacts, self.facts)
+
     def read_exports(self) -> list[Export]:
         said = believed.whole(self.exports, _MAX_FILE, "the list of what this machine exports")
-        return [] if said is None else _decoded(said, list[Export], self.exports)
+        return [] if said is None else decoded(said, list[Export], self.exports)
 
 
 def written(path: Path, value: object, mode: int = 0o600) -> None:
     whole_files.replace(path, [msgspec.json.format(msgspec.json.encode(value)), b"\n"], mode)
 
 
-def _decoded(said: bytes, type_: type[T], path: Path) -> T:
+def decoded(said: bytes, type_: type[T], path: Path) -> T:
     try:
         return msgspec.json.decode(said, type=type_)
     except msgspec.MsgspecError as error:

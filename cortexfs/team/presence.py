@@ -1,13 +1,15 @@
 """The machines of a team that are there, and how busy each is, by their word every second and a half.
 
-Rules: a machine is there for as long as it was heard of within GONE_SECONDS by the clock here: nobody's
-word about a time counts. It is no proof of anything: what is done is signed, and answered in time or not.
+Rules: a machine is there for as long as it was heard of within GONE_SECONDS by the clock here: nobody's word
+about a time counts. Who comes and goes faster than QUIET_SECONDS is not followed in that. It is no proof of
+anything: what is done is signed, and answered in time or not.
 This file must never know what machines do for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 
 import trio
 
@@ -17,16 +19,21 @@ from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery
 
 BEAT_SECONDS = 1.5
+QUIET_SECONDS = 1.0  # between two changes of one machine, and between two answers to those that come
 GONE_SECONDS = 5.0
-_MAX_MACHINES = 4096
 
 
 class Presence:
-    def __init__(self, client: Client, machine: str, changed: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self, client: Client, machine: str, known: Collection[str], changed: Callable[[str, bool], None]
+    ) -> None:
+        self._known = known
         self._client = client
         self._machine = machine
         self._changed = changed
         self._heard: dict[str, float] = {}
+        self._moved: dict[str, float] = {}  # when it came or went
+        self._answered = -math.inf
         self.busy: dict[str, int] = {}
 
     def is_live(self, machine: str) -> bool:
@@ -38,17 +45,23 @@ class Presence:
 
     def hear(self, delivery: Delivery) -> None:
         machine = messages.check_machine(delivery.subject.rpartition(".")[2])
-        if machine not in self._heard and len(self._heard) >= _MAX_MACHINES:
-            raise Fault("EAGAIN", "there are too many machines")
-        was_there = machine in self._heard
-        if delivery.data == b"gone":
+        if machine not in self._known:
+            return
+        now, was_there, goes = trio.current_time(), machine in self._heard, delivery.data == b"gone"
+        if was_there == goes:
+            if now - self._moved.get(machine, -math.inf) < QUIET_SECONDS:
+                return
+            self._moved[machine] = now
+        if goes:
             self.forget(machine)
             return
-        self._heard[machine] = trio.current_time()
+        self._heard[machine] = now
         self.busy[machine] = int(delivery.data) if delivery.data.isdigit() and len(delivery.data) < 7 else 0
         if not was_there:
             self._changed(machine, True)
-            self.beat()  # so that it knows us as soon
+            if now - self._answered >= QUIET_SECONDS:
+                self._answered = now
+                self.beat()  # so that it knows us as soon
 
     def forget(self, machine: str) -> None:
         if self._heard.pop(machine, None) is not None:
@@ -67,6 +80,8 @@ class Presence:
         while True:
             self.beat()
             await trio.sleep(BEAT_SECONDS)
-            limit = trio.current_time() - GONE_SECONDS
+            now = trio.current_time()
+            self._moved = {each: when for each, when in self._moved.items() if when > now - QUIET_SECONDS}
+            limit = now - GONE_SECONDS
             for machine in [each for each, when in self._heard.items() if when < limit]:
                 self.forget(machine)

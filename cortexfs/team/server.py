@@ -1,11 +1,13 @@
 """The server of a machine: NATS with JetStream, as a child of the link, with the configuration that it needs.
 
     found = program()                  the path of nats-server; EHOSTDOWN where it is missing or too old
-    configure(places, ...)             writes server/nats.conf
-    await TeamServer(places).run()         starts it, and starts it again where it ends
+    server = TeamServer(places, machine)
+    server.apply(facts)                writes server/nats.conf, and has the server read it
+    await server.run()                 starts it where it is one, and starts it again where it ends
 
 Rules: the server ends with the link, and loses nothing by that: it syncs every message before it says so. It
-speaks TLS 1.3 alone, and believes nobody but by a token that the team's key has signed.
+speaks TLS 1.3 alone, and believes nobody but by a token that the team's key has signed. One server is a
+team's; three are a cluster, each of which knows the others by the pins of their certificates' keys.
 This file must never know what machines say to each other.
 """
 
@@ -22,17 +24,21 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.linux.syscalls import PR_SET_PDEATHSIG, prctl
+from cortexfs.state import believed
 from cortexfs.team import keys, nats_wire
-from cortexfs.team.places import TeamPlaces, TeamSecrets
+from cortexfs.team.places import TeamFacts, TeamPlaces, TeamSecrets, decoded, written
 
 PROGRAM = "nats-server"
 OLDEST = (2, 15)
 RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
+SERVERS = 3  # of a cluster: one of them may be away
+ROUTES = 2000  # how far the port of servers is from that of clients
 VARIABLE = "CTX_NATS_SERVER"  # another program than the first that is found
 _VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
 
@@ -60,55 +66,80 @@ def program(environ: Mapping[str, str] = os.environ) -> str:
     raise Fault("EHOSTDOWN", f"{old}, and {wanted}" if old else f"there is no {PROGRAM} here: {wanted}")
 
 
-def configure(
-    places: TeamPlaces, team: str, machine: str, listen: str, secrets: TeamSecrets, tools: str
-) -> None:
-    """Write the configuration of this machine's server. `tools` is the path of its program."""
-    account, system = keys.Key.of_seed(secrets.account), keys.Key.of_seed(secrets.system)
-    operator = keys.Key.of_seed(secrets.operator)
-    claims = [
+class NatsSettings(msgspec.Struct, frozen=True):
+    """The settings of this machine's server that stay."""
+
+    program: str
+    listen: str  # HOST:PORT
+    account: str  # public keys
+    system: str
+    claims: list[str]  # JWTs: of the operator, the account, and the system's account
+
+
+def keys_of(kept: TeamSecrets) -> tuple[keys.Key, keys.Key, keys.Key]:
+    """The keys of the operator, the account, and the system's account."""
+    operator, account, system = (
+        keys.Key.of_seed(each) for each in (kept.operator, kept.account, kept.system)
+    )
+    return operator, account, system
+
+
+def claims(operator: keys.Key, account: keys.Key, system: keys.Key, removed: Mapping[str, int]) -> list[str]:
+    """The JWTs that a server has to believe; `removed` has the keys of machines that are no members."""
+    said = [
         keys.operator_claims(operator, system.public),
-        keys.account_claims(operator.public, account.public, team, stores=True, removed=places.removed()),
+        keys.account_claims(operator.public, account.public, "team", stores=True, removed=removed),
         keys.account_claims(operator.public, system.public, "system", stores=False),
     ]
-    texts = [each.signed(operator) for each in claims]
-    folder = places.server
+    return [each.signed(operator) for each in said]
+
+
+def route(address: str) -> str:
+    """The address for other servers of one that has this for clients."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + ROUTES}"
+
+
+def _configuration(folder: Path, engine: NatsSettings, machine: str, facts: TeamFacts) -> bytes:
+    files = [f'  cert_file: "{folder}/server.pem"', f'  key_file: "{folder}/server.key"']
+    tls = [*files, '  min_version: "1.3"', "  timeout: 5"]
     lines = [
         f'server_name: "{machine}"',
-        f'listen: "{listen}"',
+        f'listen: "{engine.listen}"',
         f"max_payload: {nats_wire.MAX_PAYLOAD}",
         "max_connections: 4096",
         'write_deadline: "10s"',
-        'ping_interval: "20s"',
-        "tls {",
-        f'  cert_file: "{folder}/server.pem"',
-        f'  key_file: "{folder}/server.key"',
-        "  handshake_first: true",
-        '  min_version: "1.3"',
-        "  timeout: 5",
-        "}",
+        'ping_interval: "5s"',  # a server that is cut off is known to be after three of them
+        *("tls {", *tls, "  handshake_first: true", "}"),
         "jetstream {",
-        f'  store_dir: "{folder}/store"',
+        f'  store_dir: "{folder}/{"cluster" if facts.is_cluster else "store"}"',
         "  sync_interval: always",
         "}",
-        f'operator: "{texts[0]}"',
-        f"system_account: {system.public}",
-        "resolver: MEMORY",
+        f'operator: "{engine.claims[0]}"',
+        f"system_account: {engine.system}",
+        f'resolver: {{ type: full, dir: "{folder}/accounts", interval: "10s" }}',
         "resolver_preload: {",
-        f'  {account.public}: "{texts[1]}"',
-        f'  {system.public}: "{texts[2]}"',
+        f'  {engine.account}: "{engine.claims[1]}"',
+        f'  {engine.system}: "{engine.claims[2]}"',
         "}",
     ]
-    write(folder / "nats.conf", "\n".join(lines).encode() + b"\n")
-    write(folder / "program", tools.encode())
+    if facts.is_cluster:
+        others = [f'"nats://{each.route}"' for each in facts.servers]
+        pins = [f'"{each.pin}"' for each in facts.servers]
+        lines += ["cluster {", '  name: "team"', f'  listen: "{route(engine.listen)}"']
+        lines += [f"  routes: [{', '.join(others)}]", "  tls {", *tls, f'  ca_file: "{folder}/authority.pem"']
+        lines += ["  verify: true", f"  pinned_certs: [{', '.join(pins)}]", "  }", "}"]
+    return "\n".join(lines).encode() + b"\n"
 
 
-def listening(places: TeamPlaces) -> str:
-    """HOST:PORT, as the server's configuration has it."""
-    found = re.search('^listen: "(.*)"$', (places.server / "nats.conf").read_text(), re.MULTILINE)
-    if found is None:
-        raise Fault("EINVAL", f"{places.server}/nats.conf is damaged: it does not say where to listen")
-    return found[1]
+def keep(places: TeamPlaces, engine: NatsSettings, key: bytes, certificate: bytes, authority: str) -> None:
+    """Write the files of a server, but for what depends on the others."""
+    for folder in (places.folder, places.server):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    write(places.server / "server.pem", certificate)
+    write(places.server / "server.key", key)
+    write(places.server / "authority.pem", authority.encode())
+    written(places.engine, engine)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -117,12 +148,11 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _started(folder: Path) -> subprocess.Popen[bytes]:
+def _started(folder: Path, tools: str) -> subprocess.Popen[bytes]:
     """It ends when the link does, however that ends, or the next one would find its port taken. Call it in
     the main thread, whose end it is that counts."""
-    program_ = (folder / "program").read_text()
     with open(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as said:
-        words = [program_, "-c", str(folder / "nats.conf")]
+        words = [tools, "-c", str(folder / "nats.conf")]
         ends = partial(_end_with, os.getpid())
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, preexec_fn=ends)
 
@@ -136,37 +166,56 @@ def _end_with(parent: int) -> None:
 class TeamServer:
     """The server's process, from the side of the link."""
 
-    def __init__(self, places: TeamPlaces) -> None:
-        self._places = places
-        self.pid = 0
+    def __init__(self, places: TeamPlaces, machine: str) -> None:
+        self._folder = places.server
+        self._machine = machine
+        self._is_first = places.secrets.exists()
+        said = believed.whole(places.engine, 1 << 20, "the file of a team's server")
+        self._engine = None if said is None else decoded(said, NatsSettings, places.engine)
+        self._wanted = trio.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def restart(self) -> None:
-        """Have it read its configuration again."""
+    def apply(self, facts: TeamFacts) -> None:
+        """Have it be what the team needs: none, the only one, or one of a cluster."""
+        if self._engine is None:
+            return
+        is_named = self._machine in [each.machine for each in facts.servers]
+        is_wanted = is_named if facts.is_cluster else self._is_first
+        if not is_wanted:
+            if self._wanted.is_set():  # or somebody waits for it
+                self._wanted = trio.Event()
+            self._end()
+            return
+        path = self._folder / "nats.conf"
+        now = _configuration(self._folder, self._engine, self._machine, facts)
+        if not path.exists() or path.read_bytes() != now:
+            write(path, now)
+            self._end()
+        self._wanted.set()
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.terminate()
 
     async def run(self) -> None:
         """Have it run, for ever."""
-        while True:
+        while self._engine is not None:
+            await self._wanted.wait()
             try:
-                await self._once()
+                await self._once(self._engine.program)
             except OSError as problem:
                 log.error("the server of the team does not start: %s", problem)
             await trio.sleep(RETRY_SECONDS)
 
-    async def _once(self) -> None:
-        folder = self._places.server
-        process = self._process = _started(folder)
-        self.pid = process.pid
+    async def _once(self, tools: str) -> None:
+        process = self._process = _started(self._folder, tools)
         pidfd = os.pidfd_open(process.pid)
         try:
             await trio.lowlevel.wait_readable(pidfd)
             status = process.wait()
             level = logging.ERROR if status not in (0, 1) else logging.INFO  # 1: it was asked to
-            log.log(level, "the server of the team has ended with status %d; it is started again", status)
+            log.log(level, "the server of the team has ended with status %d", status)
         finally:
-            self.pid = 0
             if process.poll() is None:
                 process.terminate()
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_SECONDS):

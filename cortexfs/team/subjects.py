@@ -4,7 +4,6 @@
     ctx.run.TO.FROM.RUN             a piece of one, either way
     ctx.dir.MACHINE.CLASS.NAME      what a machine exports; the stream DIRECTORY keeps the last of each
     ctx.live.MACHINE                it is there, and so busy
-    ctx.gone.MACHINE                it is no member any more, as the team's key has signed
     ctx.join.TOKEN, ctx.joined.TOKEN    a machine that joins, and its answer
 
 Rules: FROM and MACHINE are tokens that a machine may say of itself alone. TO may be heard by that machine
@@ -17,10 +16,10 @@ from cortexfs.team.nats_wire import token
 
 DIRECTORY = "CTX_DIRECTORY"
 DIRECT = f"$JS.API.DIRECT.GET.{DIRECTORY}"
+PURGE = f"$JS.API.STREAM.PURGE.{DIRECTORY}"
 ENTRIES = "ctx.dir.>"
 LIVES = "ctx.live.*"
 JOINS = "ctx.join.*"
-REMOVALS = "ctx.gone.*"
 
 
 def call(to: str, from_: str, class_: str, name: str) -> str:
@@ -47,10 +46,6 @@ def live(machine: str) -> str:
     return f"ctx.live.{machine}"
 
 
-def removal(machine: str) -> str:
-    return f"ctx.gone.{machine}"
-
-
 def inbox(machine: str) -> str:
     return f"_INBOX.{machine}"
 
@@ -74,10 +69,10 @@ def said_by(machine: str) -> list[str]:
 
 
 def heard_by(machine: str) -> list[str]:
-    return [calls(machine), runs(machine), ENTRIES, LIVES, REMOVALS, f"{inbox(machine)}.>"]
+    return [calls(machine), runs(machine), ENTRIES, LIVES, f"{inbox(machine)}.>"]
 
 
 # Beside its own, of the machine that began the team, which has the keys of all in any case.
 SAID_BY_FIRST = ["$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "ctx.joined.*"]
-SAID_BY_FIRST += [REMOVALS, f"$JS.API.STREAM.PURGE.{DIRECTORY}"]
+SAID_BY_FIRST += [PURGE]
 HEARD_BY_FIRST = [JOINS]

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeAlias
 
 import trio
 
+from cortexfs.core import names
 from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.registry import HOME as HOME_NAME
@@ -236,7 +237,7 @@ class TreeWrites:
     async def symlink(self, folder: int, name: str, target: bytes) -> int:
         async with self.lock:
             with said(name):
-                self._tree.aliases.check(folder, name, target)
+                self._tree.aliases.check(folder, names.check_new(name), target)
             if self._tree.lookup(folder, name) is not None:
                 raise Fault("EEXIST", f"{name} is there already")
             await self.keep(self._store.put_alias, self._path(folder), name, target)

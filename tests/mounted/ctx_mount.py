@@ -22,7 +22,7 @@ from typing import Any
 from cortexfs.cli.main import main
 from cortexfs.config import choose
 from tests.mounted.ctx_program import Program, program
-from tests.mounted.spaces import Space
+from tests.mounted.spaces import Inside
 from tests.waiting import PATIENCE, until
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -35,7 +35,7 @@ class Ctx:
 
     owner: int | None = None  # where it is not who runs the tests
     user: int | None = None
-    space: Space | None = None  # where it is used
+    space: Inside | None = None  # where it is used
 
     def __init__(self, base: Path, python: Path, state: Path | None = None) -> None:
         self.base = base
@@ -57,7 +57,7 @@ class Ctx:
             "CTX_DEBUG": "1",
         }
 
-    def used_by(self, user: int, space: Space | None = None) -> Ctx:
+    def used_by(self, user: int, space: Inside | None = None) -> Ctx:
         """The same mount, as that user has it before them."""
         found = copy.copy(self)
         found.user, found.space = user, space or self.space
@@ -229,7 +229,7 @@ def mounted(
     state: Path | None = None,
     *,
     owner: int | None = None,
-    space: Space | None = None,
+    space: Inside | None = None,
 ) -> Iterator[Ctx]:
     """A mounted tree; unmounted, reaped and removed afterwards. A user's own is mounted in a space."""
     base = Path(tempfile.mkdtemp(prefix="ctx-test-"))

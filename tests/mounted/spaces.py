@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 
 def open_device(place: Path) -> Path:
@@ -20,6 +21,12 @@ def open_device(place: Path) -> Path:
     os.mknod(device, 0o020666, os.makedev(10, 229))
     device.chmod(0o666)
     return device
+
+
+class Inside(Protocol):
+    """A place where commands can be run."""
+
+    def words(self, uid: int, cwd: Path) -> list[str]: ...
 
 
 class Space:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.mounted.ctx_mount import Ctx
-from tests.mounted.spaces import Space
+from tests.mounted.spaces import Inside
 from tests.waiting import PATIENCE
 
 RELAY = Path(__file__).with_name("relay.py").read_text()
@@ -143,7 +143,7 @@ def talk(ctx: Ctx, path: str = ECHO, uid: int | None = None) -> Iterator[Talk]:
 
 
 @contextlib.contextmanager
-def _relayed(ctx: Ctx, space: Space, path: str, uid: int) -> Iterator[Talk]:
+def _relayed(ctx: Ctx, space: Inside, path: str, uid: int) -> Iterator[Talk]:
     """The same by a program inside of a space."""
     ours, theirs = socket.socketpair()
     program = [str(ctx.python), "-IS", "-c", RELAY, f"{ctx.root}/{path}"]

@@ -13,14 +13,18 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.ctx_mount import Answer, Ctx, mounted
 from tests.places import PROJECT
+from tests.team.networks import Place
 from tests.waiting import until
 
+COUNT = "text.word_count"
+ROUTES = 2000  # from a server's port for clients to that for servers
 SERVER = PROJECT / "build/team/bin/nats-server"
 
 
@@ -67,21 +71,39 @@ class Machine:
         """The pid of its link."""
         return until(self._links)[0]
 
+    def works(self, *names: str) -> None:
+        """Wait until calls of those machines are answered."""
+        for name in names:
+            self.sees(f"tool/{COUNT}+{name}")
+            until(partial(self.count, name), lambda answer: answer.status == 0)
+
+    def count(self, name: str) -> Answer:
+        return self.ctx.call(f"{COUNT}+{name}", '{"text":"a b"}')
+
+    def server(self) -> int:
+        """The pid of its server of the team."""
+        return until(lambda: self._processes(os.fsencode(self.folder / "server/nats.conf")))[0]
+
     def _links(self) -> list[int]:
+        return self._processes(b"cortexfs.team.link", os.fsencode(self.ctx.state))
+
+    def _processes(self, *wanted: bytes) -> list[int]:
+        """Those whose command has all these words."""
         found = []
         for each in os.listdir("/proc"):
             with contextlib.suppress(OSError):
                 words = Path("/proc", each, "cmdline").read_bytes().split(b"\0") if each.isdigit() else []
-                if b"cortexfs.team.link" in words and os.fsencode(self.ctx.state) in words:
+                if {*wanted} <= {*words}:
                     found.append(int(each))
         return found
 
 
 @contextlib.contextmanager
 def machine(
-    python: Path, name: str, enable: Sequence[str] = ("faulty",), config: str = ""
+    python: Path, name: str, enable: Sequence[str] = ("faulty",), config: str = "", place: Place | None = None
 ) -> Iterator[Machine]:
-    with mounted(python, enable, config) as ctx:
+    """In a network of its own, where one is given: its daemon, and all that is called there."""
+    with mounted(python, enable, config, owner=None if place is None else 0, space=place) as ctx:
         yield Machine(ctx, name)
 
 
@@ -100,6 +122,44 @@ def team(python: Path, *names: str) -> Iterator[dict[str, Machine]]:
             each.team("join", token, "--name", each.name)
             token = first.team("init").stdout.strip()
         yield machines
+
+
+@contextlib.contextmanager
+def cluster(
+    python: Path, *names: str, places: Mapping[str, Place] | None = None
+) -> Iterator[dict[str, Machine]]:
+    """Three machines, each of which is a server and exports COUNT to root of the others; the last of them
+    began the team."""
+
+    def where(name: str) -> list[str]:
+        at = places[name].address if places else "127.0.0.1"
+        return ["--name", name, "--listen", f"{at}:{free_ports()}", "--address", at]
+
+    with contextlib.ExitStack() as stack:
+        own = places or {}
+        machines = {name: stack.enter_context(machine(python, name, place=own.get(name))) for name in names}
+        first, *others = reversed(machines.values())
+        first.team("init", *where(first.name))
+        for each in others:
+            token = first.team("init", "--server").stdout.strip()
+            each.team("join", "--server", *where(each.name), token)
+        for each in machines.values():
+            to = [word for name in names if name != each.name for word in ("--to", f"root@{name}")]
+            each.team("export", f"tool/{COUNT}", *to, "--as", "daemon")
+        for each in machines.values():
+            for name in names:
+                if name != each.name:
+                    each.sees(f"tool/{COUNT}+{name}")
+        yield machines
+
+
+def free_ports() -> int:
+    """A port that is free, as is that of the servers above it."""
+    while True:
+        port = free_port()
+        with socket.socket() as sock, contextlib.suppress(OSError, OverflowError):
+            sock.bind(("127.0.0.1", port + ROUTES))
+            return port
 
 
 def need_server() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import secrets
+import signal
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,15 +18,15 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.core import wire
-from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import keys, subjects
-from cortexfs.team.directory import TOKEN, Directory
-from cortexfs.team.joining import Invitation, machine_token
+from cortexfs.team.directory import INCARNATION, TOKEN
+from cortexfs.team.facts import FACTS
+from cortexfs.team.joining import Invitation
 from cortexfs.team.messages import MAX_DIRECTORY, MAX_ENTRY, NUMBER, CallBegin, RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery, Word
-from cortexfs.team.places import Member, TeamPlaces
+from cortexfs.team.places import Member, TeamFacts, TeamPlaces
 from tests.team.machines import Machine
 from tests.waiting import awaited
 
@@ -93,8 +95,13 @@ async def call(machine: Machine) -> None:
     assert done.status == 0, done
 
 
-def begin(run: str = "", user: str = "root") -> bytes:
-    made = CallBegin(run or secrets.token_hex(16), user, "", 0, [ARGUMENT], {})
+async def incarnation(client: Client) -> bytes:
+    """The word that calls of the box have to bear."""
+    return keys.unsealed(await last(client, subjects.entry("box", *INCARNATION)))
+
+
+def begin(word: bytes, run: str = "", user: str = "root") -> bytes:
+    made = CallBegin(run or secrets.token_hex(16), user, "", 0, [ARGUMENT], {}, word)
     return msgspec.msgpack.encode(made)
 
 
@@ -104,7 +111,7 @@ async def test_a_machine_speaks_as_no_other(laptop: Machine) -> None:
         await client.is_refused(subjects.run("box", "third", "0" * 32))
         await client.is_refused(subjects.entry("box", "tool", TOOL))
         await client.is_refused(subjects.live("box"))
-        await client.is_refused(subjects.removal("box"))
+        await client.is_refused(subjects.entry("box", *FACTS))
         await client.is_refused(subjects.joined("UX"))
         await client.is_refused(subjects.join("UX"))
 
@@ -139,15 +146,18 @@ async def test_what_the_server_is_made_to_say_is_no_call(
     forged = subjects.call("box", "box", "tool", TOOL)
     own = subjects.entry("laptop", "tool", "bait")
     async with hostile(member) as client:
-        for data in (begin(), keys.seal(key, forged, begin())):
+        word = begin(await incarnation(client))
+        for data in (word, keys.seal(key, forged, word)):
             client.publish(own, data, f"{subjects.inbox('laptop')}.x.a")
             asked = msgspec.json.encode({"last_by_subj": own})
             client.publish(subjects.DIRECT, asked, forged)
             # and as what the box says of its own tool
             client.publish(subjects.DIRECT, asked, subjects.entry("box", "tool", TOOL))
             # and as the team's word that the box is no member any more
-            client.publish(own, keys.seal(key, subjects.removal("box"), b"box"))
-            client.publish(subjects.DIRECT, asked, subjects.removal("box"))
+            facts = subjects.entry("box", *FACTS)
+            said = msgspec.msgpack.encode(TeamFacts([], ["box"]))
+            client.publish(own, keys.seal(key, facts, said))
+            client.publish(subjects.DIRECT, asked, facts)
         await call(laptop)
         client.publish(own, b"")
     assert runs(box) == before + 1
@@ -157,16 +167,40 @@ async def test_a_call_runs_once_and_in_its_time(laptop: Machine, box: Machine, e
     member = member_of(laptop)
     key, before = keys.Key.of_seed(member.seed), runs(box)
     subject = subjects.call("box", "laptop", "tool", TOOL)
-    once = keys.seal(key, subject, begin("ab" * 16))
-    late = keys.seal(key, subject, begin(), time.time() - 3600)
-    early = keys.seal(key, subject, begin(), time.time() + 3600)
-    elsewhere = keys.seal(key, subjects.call("box", "laptop", "tool", "shell.exec"), begin())
-    cut = once[:-1]
     async with hostile(member) as client:
-        for data in (once, once, once, late, early, elsewhere, cut, b"", b"\0" * 200):
+        word = await incarnation(client)
+        once = keys.seal(key, subject, begin(word, "ab" * 16))
+        late = keys.seal(key, subject, begin(word), time.time() - 3600)
+        early = keys.seal(key, subject, begin(word), time.time() + 3600)
+        elsewhere = keys.seal(key, subjects.call("box", "laptop", "tool", "shell.exec"), begin(word))
+        other = keys.seal(key, subject, begin(bytes(16)))
+        for data in (once, once, once, late, early, elsewhere, other, once[:-1], b"", b"\0" * 200):
             client.publish(subject, data)
         await call(laptop)
         await awaited(lambda: runs(box), lambda seen: seen == before + 2)
+
+
+async def test_a_call_is_taken_by_no_later_life_of_a_link(
+    laptop: Machine, box: Machine, exported: str
+) -> None:
+    # abi.md 14.13
+    member = member_of(laptop)
+    key, link = keys.Key.of_seed(member.seed), box.link()
+    subject = subjects.call("box", "laptop", "tool", TOOL)
+    async with hostile(member) as client:
+        word = await incarnation(client)
+        once = keys.seal(key, subject, begin(word))
+        before = runs(box)
+        client.publish(subject, once)
+        await awaited(lambda: runs(box), lambda seen: seen == before + 1)
+        os.kill(link, signal.SIGKILL)  # and the server with it
+        await awaited(lambda: laptop.ctx.call(f"{TOOL}+box", ARGUMENT).status, lambda seen: seen == 0)
+        await awaited(lambda: client.is_connected)
+        assert await incarnation(client) != word
+        before = runs(box)
+        client.publish(subject, once)
+        await call(laptop)
+    assert runs(box) == before + 1
 
 
 async def test_a_machine_may_no_more_than_its_export(laptop: Machine, box: Machine, exported: str) -> None:
@@ -174,9 +208,10 @@ async def test_a_machine_may_no_more_than_its_export(laptop: Machine, box: Machi
     member = member_of(laptop)
     key, before = keys.Key.of_seed(member.seed), runs(box)
     async with hostile(member) as client:
-        of_others = [(TOOL, begin(user=user)) for user in ("nobody", "*", "root\0", "")]
-        of_runs = [(TOOL, begin(run)) for run in ("../../x", "A" * 32)]
-        unexported = [(name, begin()) for name in ("shell.exec", "../tool/shell.exec")]
+        word = await incarnation(client)
+        of_others = [(TOOL, begin(word, user=user)) for user in ("nobody", "*", "root\0", "")]
+        of_runs = [(TOOL, begin(word, run)) for run in ("../../x", "A" * 32)]
+        unexported = [(name, begin(word)) for name in ("shell.exec", "../tool/shell.exec")]
         for name, said in (*of_others, *of_runs, *unexported):
             subject = subjects.call("box", "laptop", "tool", name)
             client.publish(subject, keys.seal(key, subject, said))
@@ -294,21 +329,6 @@ async def test_a_machine_stays_known(laptop: Machine, box: Machine) -> None:
         client.publish(own, b"")
 
 
-def test_a_machine_that_was_removed_is_met_no_more() -> None:
-    account, key = keys.Key.new(keys.ACCOUNT), keys.Key.new(keys.USER)
-    directory = Directory(account.public, "box", lambda said: None)
-    entry, gone = subjects.entry("lost", *TOKEN), subjects.removal("lost")
-    met = Delivery(entry, "1", "", "", {}, machine_token(account, "lost", key.public).encode())
-    directory.hear(met)
-    assert directory.key_of("lost") == key.public_raw
-    directory.hear_removal(Delivery(gone, "1", "", "", {}, keys.seal(account, gone, b"lost")))
-    for _ in range(2):
-        with pytest.raises(Fault, match="EPROTO"):
-            directory.hear(met)  # which another machine can have the server say
-    with pytest.raises(Fault, match="EPROTO"):
-        directory.key_of("lost")
-
-
 async def test_a_machine_says_nothing_about_where_things_are(laptop: Machine, box: Machine) -> None:
     # abi.md 14.4: the program that PATH finds would be run as a user of the box
     await trio.to_thread.run_sync(
@@ -323,7 +343,6 @@ async def test_a_machine_says_nothing_about_where_things_are(laptop: Machine, bo
         wire.UNDER: b"/evil",
         b"TZ": b"Asia/X",
     }
-    begun = CallBegin(run, "root", "", 0, [b"{}"], given)
     ended = trio.Event()
 
     def hear(delivery: Delivery) -> None:
@@ -335,6 +354,7 @@ async def test_a_machine_says_nothing_about_where_things_are(laptop: Machine, bo
     await awaited(lambda: "show.env" in str(box.status["exports"]))
     async with hostile(member) as client:
         client.subscribe(subjects.run("laptop", "box", run), hear)
+        begun = CallBegin(run, "root", "", 0, [b"{}"], given, await incarnation(client))
         client.publish(subject, keys.seal(key, subject, msgspec.msgpack.encode(begun)))
         await awaited(ended.is_set)
     assert b"Asia/X" in heard

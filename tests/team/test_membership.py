@@ -161,6 +161,28 @@ def imported(module: str) -> list[str]:
     return done.stdout.split()
 
 
+def test_a_plus_is_kept_for_other_machines(laptop: Machine) -> None:
+    # abi.md 14.14
+    script = laptop.ctx.work / "said"
+    script.write_text("#!/bin/sh\n# tool: says a\necho a\n")
+    script.chmod(0o755)
+    made = ("tool", "add", str(script), "--name", "a+box")
+    for words in (("agent", "new", "a+box", "--model", "debug/echo"), made):
+        refused = laptop.ctx.ctx(*words, check=False)
+        assert refused.returncode == 2
+        assert "kept for objects of other machines" in refused.stderr
+    with pytest.raises(OSError, match="Invalid argument"):
+        (laptop.ctx.root / "tool/a+box").symlink_to(COUNT)
+
+
+def test_what_is_no_token_is_refused_with_a_sentence(python: Path) -> None:
+    with machine(python, "third") as third:
+        for token in ("-", "ctx1-", "ctx1-%%%", "x", "ctx1-" + "a" * 9000):
+            refused = third.team("join", token, check=False)
+            assert refused.returncode == 2, refused
+            assert "no token of a team" in refused.stderr
+
+
 def test_a_server_that_is_too_old_is_refused(python: Path) -> None:
     with machine(python, "box") as box:
         old = box.ctx.work / "nats-server"

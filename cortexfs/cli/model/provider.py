@@ -285,7 +285,7 @@ def new(options: argparse.Namespace) -> int:
     """Make a model: a table at the end of the provider's file, which stays as its owner wrote it. It is a
     real object with an id and defaults of its own, as the seed wants it, not an alias that overrides."""
     place = ProviderFolder(options)
-    names.check_object("model", options.name)
+    names.check_object("model", names.check_new(options.name))
     known = every_offer(place.providers)
     if any(offer.name == options.name for offer in known):
         raise Fault("EEXIST", f"there is a model {options.name} already; choose another name")

@@ -30,6 +30,8 @@ class LinkStatus(msgspec.Struct):
     machines: dict[str, bool]
     exports: dict[str, str]  # by path: what is wrong, if anything
     problems: list[str] = []
+    servers: list[str] = []
+    is_cluster: bool = False
 
 
 def status(places: TeamPlaces) -> LinkStatus | None:

@@ -10,6 +10,7 @@ import argparse
 import re
 import shutil
 import socket
+import sys
 import time
 from functools import partial
 
@@ -22,20 +23,24 @@ from cortexfs.cli.team import live
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.state import directories
 from cortexfs.team import certificates, joining, keys, messages, server
-from cortexfs.team.certificates import Pem
-from cortexfs.team.joining import Invitation
-from cortexfs.team.places import Export, MachineRecord, Member, TeamPlaces, TeamSecrets, written
-
-_LISTEN = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}")
-_ADDRESS = re.compile(r"[A-Za-z0-9.-]{1,253}|[0-9a-fA-F:]{2,45}")
-LOCAL = ("localhost", "127.0.0.1", "::1")
+from cortexfs.team.joining import Invitation, ServerWish, Wish
+from cortexfs.team.places import (
+    Export,
+    MachineRecord,
+    Member,
+    ServerRecord,
+    TeamPlaces,
+    TeamSecrets,
+    written,
+)
+from cortexfs.team.server import NatsSettings
 
 
 def init(options: argparse.Namespace) -> int:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     if places.is_joined:
-        invitation = _another(places)
+        invitation = _another(places, is_server=options.server)
         what = f"a token of the team {places.read_member().team}"
     else:
         directories.create(where)
@@ -48,49 +53,51 @@ def init(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
-    machine = messages.check_machine(options.name or _host())
-    if not _LISTEN.fullmatch(options.listen):
-        raise Fault("EINVAL", f"--listen is HOST:PORT, and not {options.listen!r}")
+def _addresses(options: argparse.Namespace) -> list[str]:
+    """The addresses of a server here, HOST:PORT."""
+    port = joining.check_address(options.listen).rpartition(":")[2]
     given = options.address or [socket.gethostname()]
-    for address in given:
-        if not _ADDRESS.fullmatch(address):
-            raise Fault("EINVAL", f"--address is a name or an address, and not {address!r}")
+    return [joining.check_address(f"[{each}]:{port}" if ":" in each else f"{each}:{port}") for each in given]
+
+
+def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
+    machine, servers = messages.check_machine(options.name or _host()), _addresses(options)
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", options.team):
         raise Fault("EINVAL", "a team's name has 1 to 64 letters, digits and . _ -")
     program = server.program()
-    port = options.listen.rpartition(":")[2]
-    servers = [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in given]
     places.server.mkdir(mode=0o700, parents=True, exist_ok=True)
     places.folder.chmod(0o700)
     places.machines.mkdir(mode=0o700, exist_ok=True)
-    ca = certificates.authority(options.team)
-    certificate = certificates.of_server(ca, machine, list(dict.fromkeys([*given, *LOCAL])))
-    server.write(places.server / "server.pem", certificate.certificate)
-    server.write(places.server / "server.key", certificate.key)
+    ca, own = certificates.authority(options.team), certificates.new_key()
+    hosts = [each.rpartition(":")[0].strip("[]") for each in servers]
+    public = certificates.public_of(own)
+    certificate = certificates.of_server(ca, machine, [*hosts, *joining.LOCAL], public)
     operator, account, system = (keys.Key.new(kind) for kind in (keys.OPERATOR, keys.ACCOUNT, keys.ACCOUNT))
-    kept = TeamSecrets(operator.seed, account.seed, system.seed, ca.certificate.decode(), ca.key.decode())
-    server.configure(places, options.team, machine, options.listen, kept, program)
+    authority = ca.certificate.decode()
+    kept = TeamSecrets(operator.seed, account.seed, system.seed, authority, ca.key.decode())
+    claims = server.claims(operator, account, system, {})
+    engine = NatsSettings(program, options.listen, account.public, system.public, claims)
+    server.keep(places, engine, own, certificate, authority)
     written(places.secrets, kept)
     key = keys.Key.new(keys.USER)
     token = joining.machine_token(account, machine, key.public, is_first=True)
-    written(places.machines / machine, MachineRecord(key.public, int(time.time())))
-    invitation = _invitation(places, servers, account, certificate)
-    authority = ca.certificate.decode()
+    shown = ServerRecord(machine, servers, server.route(servers[0]), certificates.key_pin(public))
+    written(places.machines / machine, MachineRecord(key.public, int(time.time()), server=shown))
+    invitation = _invitation(places, servers, account, is_server=options.server)
     places.write_member(Member(options.team, machine, servers, account.public, key.seed, token, authority))
     return invitation
 
 
-def _another(places: TeamPlaces) -> Invitation:
+def _another(places: TeamPlaces, *, is_server: bool) -> Invitation:
     """Another token, where the team was begun."""
     account = keys.Key.of_seed(places.read_secrets().account)
-    certificate = Pem((places.server / "server.pem").read_bytes(), b"")
-    return _invitation(places, places.read_member().servers, account, certificate)
+    return _invitation(places, places.read_member().servers, account, is_server=is_server)
 
 
-def _invitation(places: TeamPlaces, servers: list[str], account: keys.Key, certificate: Pem) -> Invitation:
-    invitation = Invitation.new(servers, certificates.pin(certificate.certificate), account)
-    joining.keep(places.tokens, invitation)
+def _invitation(places: TeamPlaces, servers: list[str], account: keys.Key, *, is_server: bool) -> Invitation:
+    pin = certificates.pin((places.server / "server.pem").read_bytes())
+    invitation = Invitation.new(servers, pin, account)
+    joining.keep(places.tokens, invitation, is_server=is_server)
     return invitation
 
 
@@ -101,12 +108,19 @@ def join(options: argparse.Namespace) -> int:
         raise Fault(
             "EEXIST", f"this machine is in the team {places.read_member().team} already; see: ctx team leave"
         )
-    invitation = Invitation.read(input() if options.token == "-" else options.token)
-    machine = messages.check_machine(options.name or _host())
+    invitation = Invitation.read(sys.stdin.readline() if options.token == "-" else options.token)
+    wish = Wish(messages.check_machine(options.name or _host()))
+    if options.server:
+        program, own = server.program(), certificates.new_key()
+        wish = replace(wish, server=ServerWish(_addresses(options), certificates.public_of(own)))
     directories.create(where)
-    member = trio.run(partial(joining.accept, invitation, machine), strict_exception_groups=True)
+    accepted = partial(joining.accept, invitation, wish)
+    member, said = trio.run(accepted, strict_exception_groups=True)
+    if options.server:
+        engine = NatsSettings(program, options.listen, member.account, said.system, said.claims)
+        server.keep(places, engine, own, said.certificate.encode(), member.authority)
     places.write_member(member)
-    output.say(f"{machine} joined the team {member.team}; {reload.told(options.root)}")
+    output.say(f"{member.machine} joined the team {member.team}; {reload.told(options.root)}")
     live.wait(options.root, places)
     return EXIT_OK
 
@@ -117,11 +131,8 @@ def leave(options: argparse.Namespace) -> int:
     member = places.read_member()
     if options.machine:
         return _removed(places, member, options.machine)
-    if places.secrets.exists() and not options.end:
-        why = "its server and keys are here, and no machine of it could go on"
-        raise Fault(
-            "EACCES", f"the team {member.team} was begun on this machine: {why}; ctx team leave --end ends it"
-        )
+    if places.engine.exists() and not options.end:
+        _refuse_to_leave(places, member)
     if places.exports.exists():
         written(places.exports, list[Export]())
         live.wait(options.root, places, lambda said: not said.exports)
@@ -134,16 +145,23 @@ def leave(options: argparse.Namespace) -> int:
 
 def _removed(places: TeamPlaces, member: Member, machine: str) -> int:
     """Have another machine be no member any more."""
-    kept, records = places.read_secrets(), places.read_machines()
+    places.read_secrets()  # or it was not begun here
+    records = places.read_machines()
     record = records.get(machine)
     if record is None or machine == member.machine:
         known = ", ".join(name for name, one in records.items() if name != member.machine and not one.removed)
         raise Fault("ENOENT", f"there is no other machine {machine} in the team; there are {known or 'none'}")
     written(places.machines / machine, replace(record, removed=int(time.time())))
-    listen = server.listening(places)
-    server.configure(places, member.team, member.machine, listen, kept, server.program())
-    output.say(f"{machine} is in the team {member.team} no more; the server begins anew, and refuses it")
+    output.say(f"{machine} is in the team {member.team} no more; the link here has the servers refuse it")
     return EXIT_OK
+
+
+def _refuse_to_leave(places: TeamPlaces, member: Member) -> None:
+    if places.secrets.exists():
+        why = "begun on this machine: its keys are here, and nobody could join it any more"
+        raise Fault("EACCES", f"the team {member.team} was {why}; ctx team leave --end ends it")
+    why = f"where it was begun, ctx team leave --machine {member.machine} has the others go on without it"
+    raise Fault("EACCES", f"this machine is a server of the team {member.team}: {why}; then --end here")
 
 
 def _host() -> str:

@@ -35,6 +35,8 @@ def status(options: argparse.Namespace) -> int:
                 "team": member.team,
                 "machine": member.machine,
                 "server": said.server if said else "",
+                "servers": said.servers if said else [],
+                "is_cluster": said is not None and said.is_cluster,
                 "problem": problem,
                 "machines": [{"machine": name, "live": there} for name, there in machines.items()],
                 "exports": rows,
@@ -44,6 +46,9 @@ def status(options: argparse.Namespace) -> int:
     print(f"team: {member.team}")
     print(f"machine: {member.machine}")
     print(f"server: {problem or (said.server if said else '')}")
+    if said and len(said.servers) > 1:
+        until = "" if said.is_cluster else " (the first alone serves, until there are 3)"
+        print(f"servers: {', '.join(said.servers)}{until}")
     for name, there in machines.items():
         print(f"{'live' if there else 'away'}: {name}")
     for path, one in exports.items():

@@ -12,6 +12,16 @@ from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 
 _NAME = arg("--name", "MACHINE", "this machine's name in the team (default: its host name)")
 
+_SERVER = (
+    arg("--listen", "HOST:PORT", "where its server listens", default="0.0.0.0:4222"),
+    arg(
+        "--address",
+        "HOST",
+        "a name or address by which others reach this machine; may be repeated (default: its host name)",
+        action="append",
+    ),
+)
+
 COMMANDS = {
     "team": Command(
         verbs={
@@ -20,14 +30,8 @@ COMMANDS = {
                 (
                     arg("--team", "NAME", "the team's name (default: team)", default="team"),
                     _NAME,
-                    arg("--listen", "HOST:PORT", "where its server listens", default="0.0.0.0:4222"),
-                    arg(
-                        "--address",
-                        "HOST",
-                        "a name or address by which others reach this machine; may be repeated"
-                        " (default: its host name)",
-                        action="append",
-                    ),
+                    *_SERVER,
+                    flag("--server", "print a token with which a machine may be a server, too"),
                     *MOUNTED,
                 ),
                 ("ctx team init --address 192.168.1.20",),
@@ -35,8 +39,14 @@ COMMANDS = {
             ),
             "join": Command(
                 "team.membership.join",
-                (arg("token", "TOKEN", "what ctx team init has printed; - reads it"), _NAME, *MOUNTED),
-                ("ctx team join ctx1-kdk...",),
+                (
+                    arg("token", "TOKEN", "what ctx team init has printed; - reads it"),
+                    _NAME,
+                    flag("--server", "be a server of the team, too: with three, one may be away"),
+                    *_SERVER,
+                    *MOUNTED,
+                ),
+                ("ctx team join ctx1-kdk...", "ctx team join --server --address 192.168.1.21 ctx1-kdk..."),
                 "have this machine join the team of a token",
             ),
             "export": Command(

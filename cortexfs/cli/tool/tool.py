@@ -59,7 +59,8 @@ def add(options: argparse.Namespace) -> int:
 
 
 def _name(options: argparse.Namespace, path: str, said: script.Script) -> str:
-    return names.check_object(CLASS, options.name or said.name or names.clean(Path(path).stem))
+    given = names.check_new(options.name or said.name or names.clean(Path(path).stem))
+    return names.check_object(CLASS, given)
 
 
 def _settled(place: str, wanted: list[str]) -> str:

@@ -1,0 +1,113 @@
+"""The part of the machine that began the team, which has its keys: in its link, beside what all machines do.
+
+    founder = Founder(places, client, member, directory)
+    await founder.begin()       with each connection: the stream of the directory is there, and all is said
+    await founder.watch()       and again when a machine has joined as a server, or was removed
+
+Rules: what the files of machines say is what is said. The servers are told who is removed as what they are:
+the account's token, with revocations, which they pass on to each other and keep.
+This file must never know what machines do for each other.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.team import keys, messages, server, subjects
+from cortexfs.team.directory import Directory
+from cortexfs.team.facts import FACTS
+from cortexfs.team.nats_client import Account, Client
+from cortexfs.team.nats_wire import Delivery
+from cortexfs.team.places import MachineRecord, Member, TeamFacts, TeamPlaces
+
+ANSWER_SECONDS = 5.0
+LOOK_SECONDS = 0.5
+_CLAIMS = "$SYS.REQ.CLAIMS.UPDATE"
+_REMOVE = "$JS.API.SERVER.REMOVE"
+_IS_THERE = 10058  # a stream of that name, with other settings
+
+
+class Founder:
+    def __init__(self, places: TeamPlaces, client: Client, member: Member, directory: Directory) -> None:
+        self._places = places
+        self._client = client
+        self._member = member
+        self._directory = directory
+        self._seen = 0
+
+    async def begin(self) -> None:
+        """Raises a Fault where the servers are not ready for it."""
+        self._seen = self._places.machines.stat().st_mtime_ns
+        records = self._places.read_machines()
+        removed = [name for name, one in records.items() if one.removed]
+        servers = [one.server for one in records.values() if one.server and not one.removed]
+        known = self._directory.facts.now
+        is_cluster = known.is_cluster or len(servers) >= server.SERVERS
+        account = keys.Key.of_seed(self._places.read_secrets().account)
+        subject = subjects.entry(self._member.machine, *FACTS)
+        data = msgspec.msgpack.encode(TeamFacts(servers, removed, is_cluster))
+        sealed = keys.seal(account, subject, data, max(time.time(), known.stamp / 1000 + 0.002))
+        self._directory.own[subject] = sealed
+        self._client.publish(subject, sealed)  # also where no stream is yet, which needs these servers
+        if is_cluster and not known.is_cluster:
+            await self._client.said_all()
+            await trio.sleep(LOOK_SECONDS)  # the server passes it on, before it begins anew
+        self._directory.hear(Delivery(subject, "", "", "", {}, sealed))
+        await self._make_stream(server.SERVERS if is_cluster else 1)
+        await self._client.stored(subject, sealed)
+        if removed:
+            await self._tell_servers(records)
+        for machine in removed:
+            purged = msgspec.json.encode({"filter": f"ctx.dir.{machine}.>"})
+            await self._client.request(subjects.PURGE, purged, ANSWER_SECONDS)
+
+    async def watch(self) -> None:
+        """For ever; where it fails, the next look tries again."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            if self._client.is_connected and self._places.machines.stat().st_mtime_ns != self._seen:
+                try:
+                    await self.begin()
+                except Fault:
+                    self._seen = 0
+
+    async def _make_stream(self, replicas: int) -> None:
+        config = {
+            "name": subjects.DIRECTORY, "subjects": ["ctx.dir.*.*.*"], "num_replicas": replicas,
+            "storage": "file", "retention": "limits", "discard": "new", "allow_direct": True,
+            "max_msgs_per_subject": 1, "max_msgs": 2 * messages.MAX_OBJECTS,
+            "max_msg_size": messages.MAX_ENTRY + 1024, "max_bytes": messages.MAX_DIRECTORY,
+        }  # fmt: skip
+        subject = f"$JS.API.STREAM.CREATE.{subjects.DIRECTORY}"
+        answer = await self._client.request(subject, msgspec.json.encode(config), ANSWER_SECONDS)
+        error = msgspec.json.decode(answer[0].data).get("error")
+        if error and error.get("err_code") != _IS_THERE:
+            raise Fault("EHOSTDOWN", f"the server says {error.get('description')}")
+
+    async def _tell_servers(self, records: dict[str, MachineRecord]) -> None:
+        """Have the servers refuse whom they have to, and be without those that were removed."""
+        kept, member = self._places.read_secrets(), self._member
+        operator, account, system = server.keys_of(kept)
+        removed = {one.public: one.removed for one in records.values() if one.removed}
+        said = server.claims(operator, account, system, removed)[1]
+        key, inbox = keys.Key.new(keys.USER), "_INBOX.founder"
+        subjects_ = [_CLAIMS, _REMOVE]
+        token = keys.user_claims(
+            system.public, key.public, "founder", subjects_, [f"{inbox}.>"], int(time.time())
+        )
+        proof = Account(key, token.signed(system), member.authority)
+        client = Client("founder", self._client.servers, proof, inbox)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            with trio.move_on_after(ANSWER_SECONDS):
+                await client.connected.wait()
+            await client.request(_CLAIMS, said.encode(), ANSWER_SECONDS)
+            for machine, one in records.items():
+                if one.removed and one.server:
+                    asked = msgspec.json.encode({"peer": machine})
+                    await client.request(_REMOVE, asked, ANSWER_SECONDS)
+            nursery.cancel_scope.cancel()
