@@ -61,3 +61,19 @@ def test_each_page_is_named_and_there() -> None:
     )
     assert all(shown == page for shown, page in named)
     assert sorted(page for page, _ in named) == sorted(path.name for path in (PROJECT / "docs").glob("*.md"))
+
+
+def test_each_link_leads_to_a_file_and_a_heading() -> None:
+    links = 0
+    for page in (PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")):
+        for target, place in re.findall(r"\]\(([^)#:\s]*)#?([^):\s]*)\)", CODE.sub("", page.read_text())):
+            links += 1
+            file = page.parent / target if target else page
+            assert file.is_file(), f"{page.name}: {target}"
+            if place:
+                lines = [line for line in file.read_text().splitlines() if line.startswith("#")]
+                heads = {
+                    re.sub(r"[^\w\- ]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in lines
+                }
+                assert place in heads, f"{page.name}: {target}#{place}"
+    assert links > 100
