@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.engines import NAME as LOCAL
 from tests.places import PROJECT
 
 README = (PROJECT / "README.md").read_text()
@@ -48,13 +49,17 @@ def test_the_four_things(python: Path) -> None:
     things = re.findall(r"^\*\*(.*?)\*\*.*?^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     assert len(things) == 4
     assert [lines.count("\n") for _, lines in things] == [5] * 4
+    said = ""
     with mounted(python) as mount:
         uvx = mount.work / "uvx"  # the server that it would install is a package of the tests
         uvx.write_text(f'#!/bin/sh\nexec {sysconfig.get_path("scripts")}/"$@"\n')
         uvx.chmod(0o755)
-        path = f"{mount.work}:{python.parent}:{mount.environ['PATH']}"
-        script = 'eval "$(ctx env)"\n' + "".join(lines for _, lines in things)
-        done = mount.run(["bash", "-euo", "pipefail", "-c", script], env={"PATH": path, "CTX_OUTPUT": "text"})
-    assert done.returncode == 0, done.stdout + done.stderr
+        environ = {"PATH": f"{mount.work}:{python.parent}:{mount.environ['PATH']}", "CTX_OUTPUT": "text"}
+        for line in "".join(lines for _, lines in things).splitlines():
+            model = LOCAL if "--schema" in line else "debug/echo"  # a small model's words take long
+            script = f'eval "$(ctx env)"\nln -sfn {model} $CTX_ROOT/model/main\n{line}'
+            done = mount.run(["bash", "-euo", "pipefail", "-c", script], env=environ)
+            assert done.returncode == 0, done.stdout + done.stderr
+            said += done.stdout
     for expected in ('"age":', "allow coder_t tool:fs.write execute", "5 words", '"timezone": "UTC"', "uvx"):
-        assert expected in done.stdout, (expected, done.stdout)
+        assert expected in said, (expected, said)
