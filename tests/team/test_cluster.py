@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mounted.ctx_mount import wait_gone
-from tests.team.machines import COUNT, Machine, cluster, machine
+from tests.team.machines import COUNT, Machine, cluster, free_ports, machine
 from tests.team.networks import network
 from tests.waiting import until
 
@@ -131,3 +131,26 @@ def test_a_machine_that_is_cut_off_works_alone(python: Path) -> None:
             assert three[cut].ctx.call(COUNT, '{"text":"a"}').status == 0
             places[cut].join()
             all_work(three, *NAMES)
+
+
+def test_a_server_that_is_removed_is_replaced(python: Path) -> None:
+    # abi.md 14.11, 14.12
+    with cluster(python, *NAMES) as three, machine(python, "fourth") as fourth:
+        box, desk = three["box"], three["desk"]
+        refused = desk.team("leave", check=False)
+        assert (refused.returncode, "is a server of the team" in refused.stderr) == (13, True)
+        box.team("leave", "--machine", "desk")
+        until(lambda: box.status["servers"], lambda seen: sorted(seen) == ["box", "laptop"])
+        three["laptop"].sees_no(f"tool/{COUNT}+desk")
+        all_work(three, "box", "laptop")
+        until(lambda: desk.count("box").status, lambda status: status != 0)
+        desk.team("leave", "--end")
+        token = box.team("init", "--server").stdout.strip()
+        where = ("--listen", f"127.0.0.1:{free_ports()}", "--address", "127.0.0.1")
+        fourth.team("join", "--server", "--name", "fourth", *where, token)
+        fourth.sees(f"tool/{COUNT}+box")
+        kill(three["laptop"].server())
+        all_work({**three, "fourth": fourth}, "box", "laptop")
+        fourth.sees(f"tool/{COUNT}+box")
+        assert sorted(fourth.status["servers"]) == ["box", "fourth", "laptop"]
+        assert fourth.server()
