@@ -3,6 +3,7 @@
 #   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
 #   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
 #   make test-web   the page, in a real browser
+#   make pictures   those of the page in the docs, taken anew
 #   make dist   what others install, into dist/      make test-dist   installs it on a clean Debian
 #   make test-team  teams of machines, with servers of NATS
 #   make lint   style and types           make types   types          make format  write the style
@@ -12,7 +13,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-mcp test-web test-team lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
+.PHONY: up down fast test test-plugins test-mcp test-web pictures test-team lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
 
 PYTHON ?=
 LANES ?= 3
@@ -96,6 +97,10 @@ test-web: .venv/.local test-packages build/web
 	@.ci/running >.venv/.running
 	@$(TESTS) tests/web
 	@.ci/running .venv/.running
+
+pictures: .venv/.local build/web
+	@.ci/packages $(WEB_PACKAGES)
+	@$(BIN)/python -m tests.web.pictures
 
 build/dist-tools: .ci/dist/tools.lock | .venv/.pins
 	@mkdir -p $@

@@ -165,18 +165,28 @@ def last(place: Path) -> str | None:
 
 def tail(place: Path) -> list[AnyFrame]:
     """The newest events, as many as a chat looks at."""
+    return [frame for _, frame in window(place)]
+
+
+def window(place: Path, end: int | None = None) -> list[tuple[int, AnyFrame]]:
+    """The events before this byte of the log, or before its end, each with the byte at which it begins: as
+    many as a chat looks at."""
     try:
         with open(place / "events.jsonl", "rb") as file:
             size = file.seek(0, os.SEEK_END)
+            size = size if end is None else min(size, end)
             start = file.seek(max(0, size - TAIL - frames.MAX_LINE))
             data = file.read(size - start)
     except OSError:
         return []
-    found: list[AnyFrame] = []
-    for line in data.split(b"\n")[1 if start else 0 : -1]:  # what follows the last newline is being written
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            found.append(frames.decode(line))
-    return [frame for frame in found if frame.id is not None]
+    found: list[tuple[int, AnyFrame]] = []
+    at, lines = start, data.split(b"\n")
+    for number, line in enumerate(lines[:-1]):  # what follows the last newline is being written
+        if number or not start:
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                found.append((at, frames.decode(line)))
+        at += len(line) + 1
+    return [(at, frame) for at, frame in found if frame.id is not None]
 
 
 def recent(past: list[AnyFrame], most: int = MESSAGES) -> tuple[list[AnyFrame], bool]:

@@ -70,6 +70,8 @@ class Gate:
         self._is_ours = is_ours
         self._token = secrets.token_urlsafe(SECRET_BYTES)
         self._tickets: list[str] = []
+        # A tab encrypts by this what it keeps. It is in no storage, so whoever has the port next lacks it.
+        self.keeping = secrets.token_hex(SECRET_BYTES)
 
     def ticket(self) -> str:
         """Returns a ticket that works once."""

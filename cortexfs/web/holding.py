@@ -1,4 +1,4 @@
-"""The connections that the page holds for its user, and the approvals that are asked for on them.
+"""The connections that the page holds for its user, and what the user is asked on them.
 
     await holders.send(address, send)       says something, and holds the session until it is answered
     holders.hold(address)                   the same for a session in which something goes on already
@@ -41,7 +41,7 @@ class HeldSession:
         self.address = address
         self.line: Line | None = None
         self.scope = trio.CancelScope()
-        self.questions: dict[str, dict[str, Any]] = {}
+        self.questions: dict[tuple[str, str], dict[str, Any]] = {}  # by their kind and id
         self.runs: set[str] = set()
         self._changed = changed
         self._sent: dict[str, trio.Event] = {}
@@ -72,13 +72,22 @@ class HeldSession:
             self.runs.discard(frame.run)
             self.questions = {call: one for call, one in self.questions.items() if one["run"] != frame.run}
         elif isinstance(frame, frames.Approval):
-            self.questions[frame.call] = msgspec.to_builtins(frame) | (more or {})
+            self.questions["call", frame.call] = msgspec.to_builtins(frame) | (more or {})
+        elif isinstance(frame, frames.Question):
+            self.questions["question", frame.question] = msgspec.to_builtins(frame) | (more or {})
         elif isinstance(frame, frames.ToolResult):
-            self.questions.pop(frame.call, None)
-        elif isinstance(frame, frames.Observer) and (said := approvals.read(frame)):
-            self.questions.pop(said.call, None)
+            self._settle(frame.call)
+        elif isinstance(frame, frames.Observer):
+            if decided := approvals.read(frame):
+                self._settle(decided.call)
+            elif answered := approvals.read_answer(frame):
+                self.questions.pop(("question", answered.question), None)
         if before != (len(self.runs), list(self.questions)):
             self._changed()
+
+    def _settle(self, call: str) -> None:
+        """The call is decided, or over with all that its tool has asked."""
+        self.questions = {id_: one for id_, one in self.questions.items() if one["call"] != call}
 
     def end(self) -> None:
         """Nothing more is heard: whoever waits for a start learns it."""
@@ -157,7 +166,8 @@ class Holders:
 
     async def _hear(self, held: HeldSession, telling: Telling, found: list[AnyFrame]) -> None:
         for frame in found:
-            held.hear(frame, await telling.more(frame) if isinstance(frame, frames.Approval) else None)
+            is_asked = isinstance(frame, frames.Approval | frames.Question)
+            held.hear(frame, await telling.more(frame) if is_asked else None)
 
     async def inbox(self, emit: Callable[[bytes], Awaitable[None]]) -> None:
         """Tell a tab what is asked and what goes on, whenever that changes, until it leaves."""

@@ -10,6 +10,7 @@ This file must never know sockets or HTML.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
@@ -17,11 +18,12 @@ from typing import TypeAlias
 import msgspec
 import trio
 
+from cortexfs.client import attaching
 from cortexfs.client.sorting import new_id
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.talk.requests import Approve, Cancel, Decision, Resume, Send
+from cortexfs.core.talk.requests import Approve, Cancel, Decision, Respond, Resume, Send
 from cortexfs.web import children, controls, files, markdown, setup
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import Gate, Refusal
@@ -41,6 +43,7 @@ from cortexfs.web.telling import (
 )
 
 DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_session", "deny")}
+MAX_NAME = 255  # characters of a file's
 # What only shows something, and the command that prints it.
 LISTS = {
     "/api/agents": ("agent", "list", "--json"),
@@ -70,6 +73,8 @@ class Routes:
             return answer_of({"token": self._gate.enter(asked.text("ticket"))})
         if asked.path == "/api/prove" and asked.method == "POST":
             return answer_of({"proof": self._gate.proof(asked.text("nonce"))})
+        if asked.path == "/api/keep" and asked.is_known:
+            return answer_of({"key": self._gate.keeping})
         if not asked.is_known:
             raise Refusal(401, "EACCES", "open the link that ctx web has printed")
         table = {"GET": _GET, "POST": _POST}.get(asked.method, {})
@@ -96,7 +101,11 @@ class Routes:
         return answer_of(await children.command(self._place, words))
 
     async def past(self, asked: PageRequest) -> PageAnswer:
-        return answer_of(await past(Telling(self._place, SessionAddress.of(asked))))
+        before = asked.text("before", "")
+        if before and not (before.isascii() and before.isdecimal() and len(before) < 16):
+            raise Fault("EINVAL", "before: expected what an earlier answer has said")
+        telling = Telling(self._place, SessionAddress.of(asked))
+        return answer_of(await past(telling, int(before) if before else None))
 
     async def events(self, asked: PageRequest) -> Events:
         address, after = SessionAddress.of(asked), asked.text("after", "") or None
@@ -140,6 +149,27 @@ class Routes:
             run=asked.text("run"), call=asked.text("call"), decision=decision, input=changed, id=new_id()
         )
         await ask(self._place, object_named(asked), approve)
+        return answer_of({})
+
+    async def attach(self, asked: PageRequest) -> PageAnswer:
+        """The parts of a message that are this file, if the object's model takes it."""
+        object_, name = object_named(asked), asked.text("name")
+        try:
+            data = base64.b64decode(asked.text("data"), validate=True)
+        except ValueError:
+            raise Fault("EINVAL", "data: expected base64") from None
+        root = self._place.root
+        can = await waited(partial(attaching.abilities, root, f"{root}/{object_}"))
+        return answer_of(attaching.parts(name[:MAX_NAME], data, can))
+
+    async def respond(self, asked: PageRequest) -> PageAnswer:
+        """Answer a question of a tool's; without content it is declined."""
+        content = asked.given.get("content")
+        if not isinstance(content, dict | None):
+            raise Fault("EINVAL", "content: expected an object")
+        run, question = asked.text("run"), asked.text("question")
+        respond = Respond(run=run, question=question, content=content, id=new_id())
+        await ask(self._place, object_named(asked), respond)
         return answer_of({})
 
     async def remove(self, asked: PageRequest) -> PageAnswer:
@@ -227,6 +257,8 @@ _POST: dict[str, Route] = {
     "/api/send": Routes.send,
     "/api/cancel": Routes.cancel,
     "/api/approve": Routes.approve,
+    "/api/answer": Routes.respond,
+    "/api/attach": Routes.attach,
     "/api/remove": Routes.remove,
     "/api/markdown": Routes.markdown,
     "/api/run": Routes.run,

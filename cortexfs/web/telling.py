@@ -14,6 +14,7 @@ import heapq
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ import msgspec
 import trio
 
 from cortexfs.chat import diffs, sessions
-from cortexfs.core import frames
+from cortexfs.core import forms, frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.requests import Scope
@@ -90,10 +91,20 @@ class Telling:
     async def more(self, frame: AnyFrame, is_past: bool = False) -> dict[str, Any] | None:
         if isinstance(frame, frames.Message) and frame.role != "user":
             return {"nodes": await nodes("".join(part.text for part in frame.content))}
+        if isinstance(frame, frames.Question):
+            return None if is_past else _form(frame)
         if is_past or not isinstance(frame, frames.ToolCall | frames.Approval):
             return None
         is_change = frame.name in CHANGES and isinstance(frame.input, dict)
         return {"diff": await self._diff(frame.name, frame.input)} if is_change else None
+
+    async def cwd(self) -> str | None:
+        """Where the session works, if it is known."""
+        return await trio.to_thread.run_sync(self._works_in, abandon_on_cancel=True)
+
+    def _works_in(self) -> str | None:
+        found = sessions.meta(self.folder).get("cwd")
+        return found if isinstance(found, str) else None
 
     async def _diff(self, name: str, given: dict[str, Any]) -> list[diffs.DiffLine] | None:
         with trio.move_on_after(DIFF_SECONDS):
@@ -101,7 +112,7 @@ class Telling:
         return None
 
     def _compared(self, name: str, given: dict[str, Any]) -> list[diffs.DiffLine] | None:
-        self._cwd = self._cwd or str(sessions.meta(self.folder).get("cwd") or "/")
+        self._cwd = self._cwd or self._works_in() or "/"
         return diffs.of(name, given, self._read)
 
     def _read(self, path: str) -> bytes:
@@ -113,14 +124,41 @@ class Telling:
             return file.read(diffs.MAX_FILE + 1)
 
 
-async def past(telling: Telling) -> dict[str, Any]:
-    """The newest of what a session holds: events, the last one's id, and True if there is more before."""
-    found = await trio.to_thread.run_sync(sessions.tail, telling.folder, abandon_on_cancel=True)
-    shown, is_cut = sessions.recent(found)
+def _form(asked: frames.Question) -> dict[str, Any]:
+    """The fields by which a question is answered, or why nobody can."""
+    if asked.url is not None:
+        is_address = asked.url.startswith(("https://", "http://"))
+        return {} if is_address else {"fault": "it asks to open what is no address of the web"}
+    try:
+        schema = asked.schema if isinstance(asked.schema, dict) else {}
+        return {"fields": [field._asdict() for field in forms.fields(schema)]}
+    except Fault as fault:
+        return {"fault": fault.message}
+
+
+async def past(telling: Telling, before: int | None) -> dict[str, Any]:
+    """The newest of what a session holds before a byte of its log: events, the last one's id, and the byte
+    before which there is more, if there is."""
+    look = partial(sessions.window, telling.folder, before)
+    found = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+    first = _first([frame for _, frame in found])
+    shown = [frame for _, frame in found[first:]]
     over = {frame.run for frame in shown if isinstance(frame, frames.Done)}
     told = [frame for frame in shown if frame.run not in over or not isinstance(frame, _PIECES)]
     events = [msgspec.to_builtins(frame) | (await telling.more(frame, True) or {}) for frame in told]
-    return {"events": events, "last": found[-1].id if found else None, "more": is_cut}
+    begins = found[first][0] if found else 0
+    last = shown[-1].id if shown else None
+    return {"events": events, "last": last, "before": begins or None, "cwd": await telling.cwd()}
+
+
+def _first(found: list[AnyFrame]) -> int:
+    """The place of the first event that is shown: the start of a run, as far as it is there."""
+    said = [number for number, frame in enumerate(found) if isinstance(frame, frames.Message)]
+    if len(said) <= sessions.MESSAGES:
+        starts = (number for number, frame in enumerate(found) if isinstance(frame, frames.Start))
+        return next(starts, 0) if found and found[0].id != "1" else 0
+    last = said[-sessions.MESSAGES]
+    return next((n for n in range(last, 0, -1) if isinstance(found[n], frames.Start)), 0)
 
 
 def stored(root: str) -> list[dict[str, Any]]:

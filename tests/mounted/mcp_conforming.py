@@ -105,6 +105,11 @@ async def asks_with_choices(context: Context, arguments: dict[str, Any]) -> list
     })  # fmt: skip
 
 
+async def asks_to_open(context: Context, arguments: dict[str, Any]) -> list[types.ContentBlock]:
+    said = await context.session.elicit_url("Please log in", arguments["url"], "e1", context.request_id)
+    return [text(f"Elicitation completed: action={said.action}")]
+
+
 Made = Callable[[Context, dict[str, Any]], Awaitable[list[types.ContentBlock]]]
 MADE: dict[str, tuple[Made, dict[str, Any]]] = {
     "test_error_handling": (fails, {}),
@@ -114,6 +119,7 @@ MADE: dict[str, tuple[Made, dict[str, Any]]] = {
     "test_elicitation": (asks, {"message": TEXT}),
     "test_elicitation_sep1034_defaults": (asks_with_defaults, {}),
     "test_elicitation_sep1330_enums": (asks_with_choices, {}),
+    "test_elicitation_url": (asks_to_open, {"url": TEXT}),
 }
 SCHEMA_2020: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -36,7 +36,8 @@ class Provider:
     def __init__(self) -> None:
         self.heard: list[Heard] = []
         self.models = ["m1", "vendor/m2"]
-        self.words = ["hel", "lo ä"]
+        self.words: list[str | dict[str, Any]] = ["hel", "lo ä"]  # texts, or whole deltas
+        self.turns: list[list[str | dict[str, Any]]] = []  # those of the next answers, if they differ
         self.status = 200
         self.holds = threading.Event()  # an answer goes on after its first word when it is set
         self.holds.set()
@@ -87,7 +88,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.provider.status != 200:
             self._say(b'{"error": {"message": "it is ill"}}', "application/json")
             return
-        first, *more = [_event({"delta": {"content": word}}) for word in self.provider.words]
+        turns = self.provider.turns
+        words = turns.pop(0) if turns else self.provider.words
+        deltas = [word if isinstance(word, dict) else {"content": word} for word in words]
+        first, *more = [_event({"delta": delta}) for delta in deltas]
         self._say(first, "text/event-stream")
         end = _event({"delta": {}, "finish_reason": "stop"}) + b"data: [DONE]\n\n"
         try:

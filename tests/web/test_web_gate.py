@@ -326,12 +326,16 @@ def test_whoever_has_the_port_afterwards_gets_nothing(ctx: Ctx, browser: Any) ->
         tab.get_by_role("link", name="Talk", exact=True).wait_for()
         tab.goto(f"{page.url}#/talk/private/model%2Fdebug%2Fecho/squatted")
         tab.get_by_role("textbox", name="Message").fill("for my eyes only")
+        until(lambda: tab.evaluate("sessionStorage.length"))
         token = tab.evaluate("localStorage['cortexfs.token']")
         page.process.terminate()
         page.process.wait()
         with squatting(page.port, heard):
             tab.evaluate(SEND_IF_IT_IS_THERE)  # the page may have seen the end by itself
             tab.get_by_text("Run ctx web, and open the link").wait_for()
+            kept = tab.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+            assert "eyes" not in kept  # abi.md 13.24: all that the next owner of the origin finds
+            assert "squatted" not in kept
     assert any(b"/api/prove" in each for each in heard)
     assert not [each for each in heard if token.encode() in each or b"eyes" in each]
 

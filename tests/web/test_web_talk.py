@@ -44,6 +44,7 @@ def test_reload_in_mid_stream_loses_nothing(tab: Tab, page: WebProcess, ctx: Ctx
     answer(tab).get_by_text("before").wait_for()
     tab.get_by_role("button", name="Allow", exact=True).click()
     answer(tab).get_by_text("before allow_once after").wait_for()
+    answer(tab).get_by_text("tokens in").wait_for()
     assert types(history(ctx, "reload", SCRIPT)).count("done") == 1
     assert log(tab).get_by_role("article", name="You").count() == 1
 
@@ -84,6 +85,7 @@ def test_a_message_survives_a_page_that_ends(tab: Tab, page: WebProcess, ctx: Ct
     # what was typed stays typed, and a failed send is not lost
     go(tab, page, ECHO, "survives")
     tab.get_by_role("textbox", name="Message").fill("a draft")
+    until(lambda: tab.evaluate("sessionStorage.length"))
     tab.reload()
     until(lambda: tab.get_by_role("textbox", name="Message").input_value(), lambda seen: seen == "a draft")
     tab.context.set_offline(True)

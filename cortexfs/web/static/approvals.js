@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { button, h, show, written } from "./dom.js";
-import { addressed } from "./lists.js";
+import { question, whence } from "./questions.js";
 
 const LOOK = 5000;  // ms between two looks at what goes on elsewhere, while somebody sees this part
 let latest = { asked: [], active: [] };
@@ -39,7 +39,7 @@ export function about(name, input, diff) {
 }
 
 /** A question, with its answers. */
-export function card(asked, say, level = "h2") {
+function card(asked, say) {
   const text = JSON.stringify(asked.input, null, 2);
   const edit = h("textarea", { "aria-label": "Input", rows: "6", spellcheck: "false" });
   edit.value = text;
@@ -63,36 +63,39 @@ export function card(asked, say, level = "h2") {
     button("Allow for this session", () => decide("allow_session", "allowed for this session")),
     button("Deny", () => decide("deny", "denied")),
   ];
-  const made = h("section", { class: "asked", "aria-label": `Question about ${asked.name}` },
-    h(level, {}, `Allow ${asked.name}?`),
-    h("p", {}, "Asked by ", h("a", { href: addressed("talk", asked.scope, asked.object, asked.session) },
-      `${asked.object} ${asked.session}`), asked.reason ? `: ${asked.reason}` : ""),
+  return h("section", { class: "asked", "aria-label": `Question about ${asked.name}` },
+    h("h2", {}, `Allow ${asked.name}?`),
+    h("p", {}, whence(asked), asked.reason ? `: ${asked.reason}` : ""),
     asked.effects?.length ? h("ul", { "aria-label": "Effects" }, asked.effects.map((each) => h("li", {}, each))) : null,
     about(asked.name, asked.input, asked.diff),
     h("details", {}, h("summary", {}, "Edit"), edit), h("div", { class: "row" }, buttons), fault);
-  return made;
+}
+
+/** The cards of what is asked, in a list: each stays as long as it is asked, with what was written into it. */
+export function cards(list, say) {
+  const made = new Map();
+  return (asked) => {
+    const now = new Map(asked.map((one) => [`${one.type} ${one.run} ${one.question || one.call}`, one]));
+    for (const [key, element] of made) {
+      if (now.has(key)) continue;
+      element.remove();
+      made.delete(key);
+    }
+    for (const [key, one] of now) {
+      if (made.has(key)) continue;
+      made.set(key, (one.type === "question" ? question : card)(one, say));
+      list.append(made.get(key));
+    }
+  };
 }
 
 export async function approvals(place, words, { signal, say }) {
   const list = h("div", {});
   const none = h("p", {}, "Nothing waits to be decided.");
-  const cards = new Map();
+  const put = cards(list, say);
   const look = ({ asked }) => {
-    const keys = new Set(asked.map((one) => `${one.run} ${one.call}`));
-    for (const [key, made] of cards) {
-      if (!keys.has(key)) {
-        made.remove();
-        cards.delete(key);
-      }
-    }
-    for (const one of asked) {
-      const key = `${one.run} ${one.call}`;
-      if (!cards.has(key)) {
-        cards.set(key, card(one, say));
-        list.append(cards.get(key));
-      }
-    }
-    none.hidden = cards.size > 0;
+    put(asked);
+    none.hidden = asked.length > 0;
   };
   const ring = window.Notification && Notification.permission === "default"
     ? button("Notify me", () => Notification.requestPermission().then((given) => say(`notifications: ${given}`))) : null;

@@ -49,6 +49,12 @@ export function ago(time) {
   return "just now";
 }
 
+export function base64(bytes) {
+  let text = "";
+  for (let at = 0; at < bytes.length; at += 8192) text += String.fromCharCode(...bytes.subarray(at, at + 8192));
+  return btoa(text);
+}
+
 export function written(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }

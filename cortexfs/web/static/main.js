@@ -21,7 +21,9 @@ export function say(text) {
 }
 
 function shell() {
-  const links = NAMES.map((name) => h("a", { href: `#/${name.toLowerCase()}` }, name));
+  // A link to the part that is there already shows it anew.
+  const again = ({ currentTarget }) => currentTarget.hash === location.hash && dispatchEvent(new Event("hashchange"));
+  const links = NAMES.map((name) => h("a", { href: `#/${name.toLowerCase()}`, onclick: again }, name));
   show(document.body,
     h("a", { class: "skip", href: "#main", onclick: (event) => { event.preventDefault(); main.focus(); } },
       "Go to the content"),
@@ -95,7 +97,8 @@ function inbox(links) {
 /** Tells a person who looks elsewhere, if they have allowed it. */
 function ring(asked) {
   if (!window.Notification || Notification.permission !== "granted" || document.hasFocus()) return;
-  const told = new Notification(`Allow ${asked.name}?`, { body: `${asked.object} ${asked.session}`, tag: asked.call });
+  const told = new Notification(asked.type === "question" ? `${asked.name} asks` : `Allow ${asked.name}?`,
+    { body: `${asked.object} ${asked.session}`, tag: asked.question || asked.call });
   told.onclick = () => { window.focus(); location.hash = "#/approvals"; };
 }
 

@@ -1,7 +1,7 @@
 // Tools: a form made from each one's schema, the command that does the same, and the output as it comes.
 
 import { get, run } from "./api.js";
-import { button, h, show } from "./dom.js";
+import { base64, button, h, show } from "./dom.js";
 import { addressed } from "./lists.js";
 
 const bare = (object) => object.replace(/^home\/\d+\//, "").replace(/^tool\//, "");
@@ -14,11 +14,12 @@ function field(name, schema, is_required) {
   const id = `field-${++numbers}`;
   const hint = schema.description ? h("small", { id: `${id}-about` }, schema.description) : null;
   const told = { id, "aria-describedby": hint ? `${id}-about` : null, required: is_required && kind !== "boolean" };
-  const label = h("label", { for: id }, name, is_required ? " (needed)" : "");
+  const label = h("label", { for: id }, schema.title || name, is_required ? " (needed)" : "");
   const start = schema.default;
   if (Array.isArray(schema.enum)) {
     const all = is_required ? schema.enum : ["", ...schema.enum];
-    const made = h("select", told, all.map((each, place) => h("option", { value: String(place) }, String(each))));
+    const names = all.map((each) => schema.enumNames?.[schema.enum.indexOf(each)] ?? String(each));
+    const made = h("select", told, names.map((each, place) => h("option", { value: String(place) }, each)));
     if (start !== undefined) made.value = String(all.indexOf(start));
     return part([label, made, hint], () => (all[made.value] === "" ? undefined : all[made.value]));
   }
@@ -34,6 +35,10 @@ function field(name, schema, is_required) {
   }
   if (kind === "object" && schema.properties) return group(name, schema, hint);
   if (kind === "array" && schema.items) return many(name, schema, hint);
+  if (schema.isLine) {
+    const made = h("input", { ...told, type: "text", value: start });
+    return part([label, made, hint], () => (made.value === "" && !is_required ? undefined : made.value));
+  }
   if (kind === "string") {
     const made = h("textarea", { ...told, rows: "1", spellcheck: "false" });
     made.value = start ?? "";
@@ -59,10 +64,7 @@ async function filled(file, place, is_base64) {
   if (!is_base64) {
     place.value = await file.files[0].text();
   } else {
-    const bytes = new Uint8Array(await file.files[0].arrayBuffer());
-    let text = "";
-    for (let at = 0; at < bytes.length; at += 8192) text += String.fromCharCode(...bytes.subarray(at, at + 8192));
-    place.value = btoa(text);
+    place.value = base64(new Uint8Array(await file.files[0].arrayBuffer()));
   }
   place.dispatchEvent(new Event("input", { bubbles: true }));
 }
@@ -71,7 +73,7 @@ function part(children, value) {
   return { element: h("div", { class: "field" }, children), value };
 }
 
-function group(name, schema, hint) {
+export function group(name, schema, hint) {
   const inner = Object.entries(schema.properties)
     .map(([key, one]) => [key, field(key, one, (schema.required || []).includes(key))]);
   return {

@@ -1,0 +1,70 @@
+// What a tool asks a person: a form to fill in, or an address to open. Who asks stands above it.
+
+import { post } from "./api.js";
+import { button, h } from "./dom.js";
+import { addressed } from "./lists.js";
+import { group } from "./tools.js";
+
+/** The session in which something is asked. */
+export function whence(asked) {
+  return ["Asked by ", h("a", { href: addressed("talk", asked.scope, asked.object, asked.session) },
+    `${asked.object} ${asked.session}`)];
+}
+
+function schema({ kind, label, choices, default: start }) {
+  const told = { title: label, default: start ?? undefined };
+  const listed = { enum: choices.map(([value]) => value), enumNames: choices.map(([, title]) => title) };
+  if (kind === "choice") return { ...told, ...listed };
+  if (kind === "choices") return { ...told, type: "array", items: { type: "string", title: label, ...listed } };
+  return { ...told, type: kind, isLine: kind === "string" };
+}
+
+function form(fields) {
+  return group("Answer", {
+    properties: Object.fromEntries(fields.map((field) => [field.name, schema(field)])),
+    required: fields.filter(({ required }) => required).map(({ name }) => name),
+  });
+}
+
+export function question(asked, say) {
+  const fault = h("p", { class: "error", role: "alert" });
+  const answer = async (content, done) => {
+    fault.textContent = "";
+    const { object, run, question: id } = asked;
+    try {
+      await post("/api/answer", { object, run, question: id, content });
+      say(`${done}: ${asked.name}`);
+    } catch (problem) {
+      fault.textContent = problem.message;
+    }
+  };
+  const decline = button("Decline", () => answer(undefined, "declined"));
+  return h("section", { class: "asked", "aria-label": `Question of ${asked.name}` },
+    h("h2", {}, `${asked.name} asks`), h("p", {}, whence(asked)), h("p", { class: "about" }, asked.message),
+    body(asked, answer, decline), fault);
+}
+
+function body(asked, answer, decline) {
+  if (asked.fault) return [h("p", {}, `This cannot be answered: ${asked.fault}.`), decline];
+  if (asked.url) {
+    const opened = { href: asked.url, target: "_blank", rel: "noopener noreferrer nofollow",
+      onclick: () => answer({}, "opened") };
+    return [h("p", {}, "It asks you to open: ", h("code", {}, asked.url)),
+      h("div", { class: "row" }, h("a", opened, `Open ${host(asked.url)}`), decline)];
+  }
+  const fields = form(asked.fields);
+  const press = (event) => {
+    event.preventDefault();
+    answer(fields.value() || {}, "answered");
+  };
+  return h("form", { onsubmit: press }, fields.element,
+    h("div", { class: "row" }, h("button", { type: "submit", class: "go" }, "Answer"), decline));
+}
+
+function host(url) {
+  try {
+    return new URL(url).host;
+  } catch {
+    return url;
+  }
+}
