@@ -45,6 +45,7 @@ from cortexfs.version import VERSION
 Context = ServerRequestContext[Any, Any]
 MAX_PAGES = 100
 _BEYOND = ("tasks", "extensions")  # capabilities that the SDK does not serve
+READ = "resources/read"
 _OURS = ("_meta", STATE, RESPONSES)  # of a request, and nothing for the server
 
 
@@ -126,6 +127,14 @@ class Reexport(Server[Any]):
             raise MCPError(code, f"{failed.code}: {failed.message}") from None
 
     async def _said(self, context: Context, work: Work) -> dict[str, Any]:
+        """A server with a handshake does not say of its answer what a newer client wants to be told."""
+        said = await self._ran(context, work)
+        if context.protocol_version < "2026":
+            return said
+        kept = {"ttlMs": 0, "cacheScope": "private"} if context.method == READ else {}
+        return {"resultType": "complete", **kept, **said}
+
+    async def _ran(self, context: Context, work: Work) -> dict[str, Any]:
         if context.method not in INPUT_REQUIRED_METHODS or not able(context):
             return await work(self._relay(context), _channel(context))
         assert self._tasks is not None

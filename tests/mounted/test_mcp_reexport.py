@@ -141,6 +141,8 @@ def test_a_client_of_2026_is_asked_for_its_own_calls_alone(place: Ctx) -> None:
         first = await ask(name, {"message": "one"}, allow_input_required=True)
         second = await ask(name, {"message": "two"}, allow_input_required=True)
         assert words(await client.call_tool("test_simple_text", {}))  # others go on meanwhile
+        assert (await client.read_resource("test://static-text")).contents
+        assert (await client.get_prompt("test_simple_prompt", {})).messages
         for asked, answer in ((second, "ann"), (first, "bob")):
             assert isinstance(asked, types.InputRequiredResult)
             ((key, question),) = (asked.input_requests or {}).items()
