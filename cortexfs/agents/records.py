@@ -26,6 +26,7 @@ from msgspec import Meta
 from cortexfs.agents import defaults
 from cortexfs.core import names, value_formats
 from cortexfs.core.errors import Fault, code_of, os_faults
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
 from cortexfs.state import believed, locked_store, no_links, whole_files
@@ -114,7 +115,7 @@ def read(path: Path) -> AgentRecord:
         raise Fault("ENOENT", f"{path} cannot be read: No such file or directory")
     try:
         record = msgspec.json.decode(data, type=AgentRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+    except UNREADABLE as problem:
         raise Fault("EINVAL", f"{path} cannot be read: {problem}") from None
     if record.name != path.stem:
         raise Fault("EINVAL", f"{path} is the record of {record.name!r}, and has the name of another")

@@ -17,8 +17,6 @@ import uuid
 import weakref
 from collections import deque
 
-import msgspec
-
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
@@ -188,7 +186,7 @@ class Sorter:
             return self._client.send(request)
         except Fault as fault:
             raise Failed(fault.code, fault.message) from None
-        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
+        except (TypeError, ValueError, RecursionError) as problem:
             raise Failed("EINVAL", f"the request cannot be written as JSON: {problem}") from None
 
     def open(self, request: AnyRequest | None = None) -> Inbox:

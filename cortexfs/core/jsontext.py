@@ -19,6 +19,8 @@ import msgspec
 from cortexfs.core.errors import Fault
 
 ROOT = "input"
+# What msgspec raises for bytes that are not what was expected: UTF-8 and depth have exceptions of their own.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # serde_json stops at 128 levels, so a native plugin could not read more; a frame adds a few of its own.
 MAX_DEPTH = 100
 # What i64 and u64 hold: further out, languages disagree about what the number is.
@@ -172,7 +174,7 @@ def _number_fault(raw: bytes, root: str) -> Fault:
         _check_numbers(value, root)
     except Fault as fault:
         return fault
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         pass  # broken in a second way, behind the number
     return Fault("EINVAL", f"{path_text((), root)}: holds a number that is out of range")
 

@@ -41,6 +41,7 @@ from cortexfs.core.hooks import (
     refusal,
 )
 from cortexfs.core.hostcalls import Plugin
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.safe_text import one_line
 from cortexfs.hooks.events import HookEvents
 from cortexfs.hooks.registry import Hooks, Site
@@ -200,7 +201,7 @@ class MiddlewareCall:
             return said
         except Fault as fault:
             self._failed(plugin.name, stage, fault)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             self._failed(plugin.name, stage, Fault("EPROTO", f"it gave no result: {error}"))
         return HookResult()
 

@@ -42,6 +42,7 @@ import msgspec
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.host import start, vouching, warm
 from cortexfs.host.confine import identity, leftovers, limits, socket_gate, view
 from cortexfs.linux import syscalls
@@ -183,7 +184,7 @@ class ForkServerProcess:
                 self._take(_messages.decode(data), rights, whole=not flags & socket.MSG_CTRUNC)
             else:
                 print(f"fork server: {sender} is not the daemon, and was not heard", file=sys.stderr)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             print(f"fork server: not a message: {error}", file=sys.stderr)
         finally:
             for fd in rights:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.version import VERSION
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # those with a handshake
@@ -68,7 +69,7 @@ def early(has_prompts: bool) -> Greeted:
         line += byte
     try:
         asked = msgspec.json.decode(line, type=_Greeting)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return Greeted(bytes(line))
     version = asked.params.protocolVersion
     if asked.jsonrpc != "2.0" or version not in VERSIONS:

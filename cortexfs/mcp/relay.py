@@ -26,6 +26,7 @@ from pydantic import ConfigDict, ValidationError
 from cortexfs.client.results import Failed, failure
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.mcp_session import (
     ANSWER,
     LISTEN,
@@ -157,7 +158,7 @@ class _Heard:
             self._note += frame.content
             try:
                 message = _messages.decode(self._note)
-            except msgspec.DecodeError:  # a long one comes in pieces
+            except UNREADABLE:  # a long one comes in pieces
                 return None
             self._note = ""
             return message

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from cortexfs.core import hostcalls, names, wire
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import shown
+from cortexfs.core.jsontext import UNREADABLE, shown
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
 from cortexfs.core.manifest.mcp_server import PREFIX, STARTING
@@ -211,7 +211,7 @@ class Catalog:
         said = None
         try:
             said = await _asked(host, unlike)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
             # One that has answered is followed on: another one would not know what this one has learnt.
@@ -259,7 +259,7 @@ class Catalog:
             with trio.move_on_after(DESCRIBE_SECONDS) as clock:
                 said = await _asked(host)
                 descriptors = said.descriptors if said else None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
             # One that is labelled is nobody's to call, and nobody's to look into: it has served. One

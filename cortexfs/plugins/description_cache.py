@@ -28,6 +28,7 @@ from pathlib import Path
 import msgspec
 
 from cortexfs.core import hostcalls
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.state import whole_files
 from cortexfs.version import VERSION
 
@@ -59,7 +60,7 @@ class Descriptions:
     def get(self, name: str, key: str) -> bytes | None:
         try:
             answer = msgspec.json.decode(_read(self._folder / name), type=_Answer)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (OSError, *UNREADABLE):
             return None
         return bytes(answer.said) if answer.asked == key else None
 

@@ -20,6 +20,7 @@ import msgspec
 
 from cortexfs.core import hostcalls, tomltext
 from cortexfs.core.errors import Fault, code_of, os_faults
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_login import McpLogin
 from cortexfs.core.manifest.mcp_server import KIND, PREFIX, McpServer, McpTarget
@@ -148,7 +149,7 @@ class Servers:
         kept = self._secrets.get(server.login, words=True) if server.login else ""
         try:
             found = msgspec.json.decode(kept, type=McpLogin) if kept else None
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             found = None
         return found if found is not None and found.url == server.url else None
 

@@ -18,6 +18,7 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.registry import Object
 from cortexfs.pool.call import Ask, HostCall, Say, ask, heard_observers
@@ -78,7 +79,7 @@ class ToolCalls:
             if said is None:
                 raise Fault("ETIMEDOUT", f"of {', '.join(paths)}, something does not answer")
             return msgspec.json.decode(said, type=list[str])
-        except (OSError, msgspec.MsgspecError) as error:  # it died, or is broken
+        except (OSError, *UNREADABLE) as error:  # it died, or is broken
             raise Fault("EPROTO", f"it cannot be said where {', '.join(paths)} are: {error}") from None
         finally:
             self._pool.release(host, stuck=said is None)

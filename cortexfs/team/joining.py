@@ -14,7 +14,6 @@ given stays given. The new machine makes its own key, and nobody else sees it.
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import re
 import time
@@ -26,6 +25,7 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.state import believed, whole_files
 from cortexfs.team import certificates, keys, messages, server, subjects
 from cortexfs.team.nats_client import Account, Client
@@ -130,7 +130,7 @@ class Invitation(NamedTuple):
             key = keys.Key(keys.USER, content.seed)
             for each in content.servers:
                 check_address(each)
-        except (ValueError, binascii.Error, msgspec.MsgspecError, Fault):
+        except (ValueError, RecursionError, Fault):
             raise Fault(
                 "EINVAL", "this is no token of a team, or a part of it is missing; copy it whole"
             ) from None
@@ -179,7 +179,7 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
         raise Fault("EHOSTDOWN", f"the team at {where} cannot be joined: {why}")
     try:
         said = msgspec.json.decode(answer[0], type=Reply)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         raise Fault("EPROTO", "the team's answer is none") from None
     if said.problem:
         raise Fault(said.code or "EACCES", said.problem)
@@ -219,7 +219,7 @@ class Issuer:
         keys.public_raw(keys.USER, public)  # a name of a file, which is nothing else
         try:
             wish = msgspec.json.decode(data, type=Wish)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             raise Fault("EPROTO", "this is no request to join") from None
         messages.check_machine(wish.machine)
         keys.public_raw(keys.USER, wish.public)

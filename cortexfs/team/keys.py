@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team.extra import needed
 
 with needed():
@@ -215,7 +216,7 @@ def machine_of(token: str, account: str) -> MachineToken:
         raise Fault("EPROTO", "the token of a machine is not signed by the team's key")
     try:
         known = msgspec.json.decode(_unpart(body), type=_Known)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         raise Fault("EPROTO", "this is no token of a machine") from None
     return MachineToken(known.name, public_raw(USER, known.sub), known.iat)
 

@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team import certificates, keys, nats_wire
 from cortexfs.team.nats_wire import Delivery, Heard, Word
 
@@ -148,7 +149,7 @@ class Client:
         answer = await self.request(subject, data, STORE_SECONDS)
         try:
             error = msgspec.json.decode(answer[0].data, type=_Stored).error
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             raise Fault("EPROTO", "the team's server answers what is no answer") from None
         if error is not None:
             raise Fault("ENOSPC", f"the team's server does not keep it: {error.description[:100]}")
@@ -259,7 +260,7 @@ class Client:
     def _options(self, info: bytes) -> bytes:
         try:
             nonce = msgspec.json.decode(info, type=_Info).nonce
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             raise Fault("EPROTO", "it does not speak NATS") from None
         signature = keys.unpadded(self._account.key.sign(nonce.encode()))
         options = {

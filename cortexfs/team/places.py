@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.state import believed, whole_files
 
 T = TypeVar("T")
@@ -148,5 +149,5 @@ def written(path: Path, value: object, mode: int = 0o600) -> None:
 def decoded(said: bytes, type_: type[T], path: Path) -> T:
     try:
         return msgspec.json.decode(said, type=type_)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Fault("EINVAL", f"{path} is damaged: {error}") from None

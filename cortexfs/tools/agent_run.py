@@ -75,7 +75,7 @@ class _Report:
         for line in lines:
             try:
                 frame = msgspec.json.decode(line)
-            except msgspec.DecodeError:
+            except (ValueError, RecursionError):
                 continue  # not a frame, and so nothing that is meant for us
             if isinstance(frame, dict):
                 self._take(frame)

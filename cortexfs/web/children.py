@@ -22,6 +22,7 @@ from cortexfs.client import execution, places
 from cortexfs.core import jsontext
 from cortexfs.core.errors import EXIT_STATUS, Fault
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.jsontext import UNREADABLE
 
 COMMAND_SECONDS = 60.0  # a plugin that is installed is loaded first
 # The code of a failure whose sentence a command has said, by its exit status.
@@ -49,7 +50,7 @@ async def command(place: WebPlace, words: Sequence[str]) -> Any:
     """Returns the JSON that a command prints; its own sentence is the Fault where it fails."""
     try:
         return msgspec.json.decode((await said(place, words)).output)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         raise Fault("EPROTO", f"ctx {words[0]} printed no JSON") from None
 
 

@@ -23,6 +23,7 @@ from cortexfs.client.sorting import new_id
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.talk.requests import Approve, Cancel, Decision, Respond, Resume, Send
 from cortexfs.web import children, controls, files, markdown, setup
 from cortexfs.web.children import WebPlace
@@ -218,7 +219,7 @@ class Routes:
         try:
             schema = msgspec.json.decode(await (path / "schema").read_bytes())
             texts = {name: await (path / name).read_text() for name in ("description", "effects", "status")}
-        except (OSError, msgspec.MsgspecError) as problem:
+        except (OSError, *UNREADABLE) as problem:
             raise Fault("ENOENT", f"{asked.text('object')} is no tool that can be read: {problem}") from None
         return answer_of(texts | {"schema": schema})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +49,15 @@ def greeting(version: str, number: Any = 1) -> dict[str, Any]:
 
 
 PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+
+
+@pytest.mark.parametrize("line", [b'{"method":"\xff"}\n', b'{"x":' + b"[" * 5000 + b"\n"])
+def test_a_first_line_that_is_none_is_left_to_the_sdk(line: bytes) -> None:
+    program = "import os; from cortexfs.mcp import greeting; os.write(1, greeting.early(False).line)"
+    run = subprocess.run([sys.executable, "-c", program], input=line, capture_output=True, check=True)
+    assert run.stdout == line
+
+
 PONG = {"jsonrpc": "2.0", "id": 2, "result": {}}
 
 

@@ -69,3 +69,11 @@ def test_no_file_is_longer_than_somebody_reads() -> None:
     assert len(paths) > 500
     long = {str(path.relative_to(PROJECT)): path.read_text().count("\n") for path in paths}
     assert {path: lines for path, lines in long.items() if lines > MAX_LINES} == {}
+
+
+def test_bytes_that_are_no_json_are_caught_whatever_is_wrong_with_them() -> None:
+    """msgspec has exceptions of its own for types alone: of UTF-8 and of depth are others."""
+    caught = re.compile(r"except .*msgspec\.(MsgspecError|DecodeError)")
+    for path in (PROJECT / "cortexfs").rglob("*.py"):
+        if path.name != "jsontext.py":
+            assert not caught.search(path.read_text()), f"{path}: except UNREADABLE (core/jsontext.py)"

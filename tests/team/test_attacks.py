@@ -373,6 +373,13 @@ async def test_a_token_is_good_for_joining_alone(box: Machine) -> None:
         await client.is_refused(subjects.DIRECT)
         await client.hears_nothing(subjects.ENTRIES)
         await client.hears_nothing(subjects.LIVES)
+        answers: list[bytes] = []
+        public = invitation.key.public
+        client.subscribe(subjects.joined(public), lambda delivery: answers.append(delivery.data))
+        for bad in (b"[]", b'{"machine":"\xff"}', b'{"x":' + b"[" * 5000):
+            client.publish(subjects.join(public), bad)
+            await awaited(lambda: answers, bool)
+            assert b"no request to join" in answers.pop()
         nursery.cancel_scope.cancel()
 
 

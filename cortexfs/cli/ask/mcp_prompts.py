@@ -21,7 +21,7 @@ from cortexfs.cli.ask.template import AskOptions
 from cortexfs.cli.bounded import ask
 from cortexfs.core import mcp_session, names
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import nearest
+from cortexfs.core.jsontext import UNREADABLE, nearest
 from cortexfs.core.mcp_session import OBJECT, ListedPrompt
 
 SECONDS = 1.0  # that a list waits for a mount
@@ -112,7 +112,7 @@ def _listed(root: str, server: str, seconds: float) -> list[ListedPrompt]:
     try:
         data = ask(Path(f"{root}/tool/{server}{_END}.d/schema").read_bytes, seconds)
         return msgspec.json.decode(data, type=_Schema).prompts
-    except (Fault, OSError, msgspec.MsgspecError):
+    except (Fault, OSError, *UNREADABLE):
         return []
 
 
@@ -135,7 +135,7 @@ def _asked(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) 
     said = text(run(object_, input=asked))
     try:
         return msgspec.json.decode(said, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Fault("EPROTO", f"{object_} answers {method} with what is no answer to it: {error}") from None
 
 

@@ -17,7 +17,7 @@ from cortexfs.cli.ask.template import INPUT, AskOptions
 from cortexfs.cli.bounded import ask
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import nearest
+from cortexfs.core.jsontext import UNREADABLE, nearest
 from cortexfs.core.mcp_session import ListedPrompt
 
 FILE = ".texts"  # below the root, in no listing
@@ -64,7 +64,7 @@ def _listed(point: str, seconds: float) -> dict[str, _Told]:
     try:
         lines = ask(Path(point, FILE).read_bytes, seconds).splitlines()
         rows = [msgspec.json.decode(line, type=_Told) for line in lines]
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         mounts.status_text(point, seconds)  # which says what is wrong with the mount
         return {}
     return {row.name: row for row in rows if row.kind == PROMPT}

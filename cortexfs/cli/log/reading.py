@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from cortexfs.core import frames
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.models.usage import bounded
 
 READERS = 8
@@ -143,7 +144,7 @@ def _joined(before: str, text: str) -> str:
 def _event(line: bytes) -> _Event | None:
     try:
         return _events.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -28,6 +28,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.state import no_links, state_version
 from cortexfs.state.directories import Places
 from cortexfs.version import VERSION
@@ -180,7 +181,7 @@ def _head(packed: tarfile.TarFile, member: tarfile.TarInfo | None) -> ArchiveHea
         raise Fault("EINVAL", "it is no archive of ctx state export")
     try:
         return msgspec.json.decode(data.read(), type=ArchiveHead)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except UNREADABLE as problem:
         raise Fault("EINVAL", f"it is an archive of another version: {problem}") from None
 
 

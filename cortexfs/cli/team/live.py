@@ -12,6 +12,7 @@ import msgspec
 
 from cortexfs.cli import mounts, progress
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.state import believed
 from cortexfs.team.places import TeamPlaces
 
@@ -39,7 +40,7 @@ def status(places: TeamPlaces) -> LinkStatus | None:
     try:
         said = believed.whole(places.status, _MAX_FILE, "the status of a link")
         return None if said is None else msgspec.json.decode(said, type=LinkStatus)
-    except (Fault, msgspec.MsgspecError):
+    except (Fault, *UNREADABLE):
         return None
 
 

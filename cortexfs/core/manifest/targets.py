@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import LOAD_SECONDS
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
 from cortexfs.core.manifest.mcp_server import McpTarget
@@ -237,5 +238,5 @@ def declared(plugin: hostcalls.Plugin, type_: type[_Declared]) -> _Declared:
             unpacker = zlib.decompressobj()
             text = unpacker.decompress(binascii.a2b_base64(text[1:]), _MAX_UNPACKED)
         return msgspec.json.decode(text, type=type_)
-    except (msgspec.MsgspecError, zlib.error, binascii.Error, UnicodeError) as error:
+    except (*UNREADABLE, zlib.error, binascii.Error, UnicodeError) as error:
         raise Fault("EPROTO", f"the daemon did not say what the plugin {plugin.name} is: {error}") from None

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.models.prices import Prices, nearest_pattern
 
 LARGEST = 1 << 40
@@ -55,7 +56,7 @@ def decoded(data: bytes) -> list[UsageLine]:
     for line in data.split(b"\n"):
         try:
             found.append(_lines.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             continue
     return found
 

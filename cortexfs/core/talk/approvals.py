@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cortexfs.core.frames import Approval, Observer, Question
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.talk.requests import Decision, Verdict
 
 SOURCE, ANSWERED = "approval", "question"
@@ -85,5 +86,5 @@ def _read(frame: Observer, source: str, decoder: msgspec.json.Decoder[T]) -> T |
         return None
     try:
         return decoder.decode(frame.content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None

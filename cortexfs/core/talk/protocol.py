@@ -23,6 +23,7 @@ import msgspec
 
 from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import AnyRequest, SessionKey
 from cortexfs.core.talk.session import LogEvent, Session, State, step
@@ -54,7 +55,7 @@ class ClientSide:
             raise Fault("EPROTO", f"the server sent a line over {frames.MAX_LINE} bytes")
         try:
             frame = frames.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             if _is_foreign(line):
                 return None
             raise Fault("EPROTO", "the server sent what is not a frame") from None
@@ -87,7 +88,7 @@ def _is_foreign(line: bytes) -> bool:
     """Returns True if a line is a frame of a type that this version does not know, which readers ignore."""
     try:
         return _kinds.decode(line).type not in _OURS
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 

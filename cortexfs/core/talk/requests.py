@@ -15,6 +15,7 @@ import msgspec
 
 from cortexfs.core import frames, jsontext, names
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 
 MAX_ID = 256  # characters of an id: it is kept as long as its session, and echoed in frames
 # Bytes of an edited input: it is logged as JSON within JSON, which at most doubles it, and a line has 1 MiB.
@@ -264,7 +265,7 @@ def _id_in(line: bytes) -> str | None:
     """The `id` of a request that is refused for something else."""
     try:
         found = _named.decode(line).id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return found if isinstance(found, str) and len(found) <= MAX_ID else None
 

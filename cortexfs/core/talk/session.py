@@ -182,7 +182,7 @@ class Session:
         try:
             head = _heads.decode(line)
             number = int(head.id)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        except (ValueError, RecursionError):
             raise Fault("EPROTO", f"what follows event {self.last} is not an event") from None
         if number <= self.last:
             raise Fault("EPROTO", f"event {number} cannot follow event {self.last}")

@@ -20,6 +20,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ELICITATION, QUESTIONS, VARIABLE, McpSession, session_of
 from cortexfs.host.call import plugin_state
@@ -177,5 +178,5 @@ def told_of(plugin: hostcalls.Plugin) -> McpTarget:
     try:
         told = msgspec.json.decode(plugin.target, type=McpTarget)
         return msgspec.structs.replace(told, home=str(plugin_state.place(plugin) or ""))
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Fault("EPROTO", f"the daemon did not say what {plugin.name} is: {error}") from None

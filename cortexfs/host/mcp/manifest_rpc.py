@@ -22,6 +22,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls, networks
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import NETWORK, RpcEndpoint
 from cortexfs.core.manifestjson import capabilities as permissions
@@ -93,7 +94,7 @@ class RpcTool(sdk.Tool):
             raise sdk.ExecutionFailed(f"{who} answers more than {MAX_ANSWER >> 20} MiB", "EMSGSIZE")
         try:
             said = _decode(answer.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise sdk.ExecutionFailed(f"{who} does not answer in JSON-RPC: {error}", "EPROTO") from None
         if said.jsonrpc != "2.0" or said.id != _ID:
             raise sdk.ExecutionFailed(f"{who} answers another request than this one", "EPROTO")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 
 if TYPE_CHECKING:
     from cortexfs.core.registry import Object
@@ -64,7 +65,7 @@ def parameters(text: str) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return text
 
 

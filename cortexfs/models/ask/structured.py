@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import check_depth, clipped, path_text
+from cortexfs.core.jsontext import UNREADABLE, check_depth, clipped, path_text
 
 MAX_DEPTH = 200  # jsonschema-rs stops at 255 levels
 BACKTRACKS = 100_000
@@ -37,7 +37,7 @@ class Schema:
         """Return when the text is JSON that fits."""
         try:
             value = msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             why = str(error).partition(" (")[0]
             raise Fault("EBADMSG", f"the model's answer is not JSON: {why}") from None
         try:

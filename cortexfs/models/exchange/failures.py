@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.safe_text import one_line
 
 MAX_WORDS = 300  # characters of a provider's own words
@@ -115,7 +116,7 @@ def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
 def _status_in(body: bytes) -> int | None:
     try:
         error = msgspec.json.decode(body, type=_Refused).error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     code = error.code if error else None
     return code if isinstance(code, int) and 400 <= code < 600 else None
@@ -198,7 +199,7 @@ class _Sized(msgspec.Struct):
 def _numbers_in_fields(body: bytes) -> tuple[int | None, int | None]:
     try:
         error = msgspec.json.decode(body, type=_Sized).error or _Sizes()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None, None
     return error.n_prompt_tokens, error.n_ctx
 
@@ -217,7 +218,7 @@ def words(body: bytes, key: str) -> str:
 def _message_in(body: bytes) -> str:
     try:
         said = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         # A page, or a gateway's text: its first words are better than none.
         return "" if b"<" in body[:100] else body.decode("utf-8", "replace")
     for found in (said.error, said.message, said.detail):

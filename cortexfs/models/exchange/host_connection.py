@@ -18,6 +18,7 @@ from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame
 from cortexfs.core.hostcalls import Identity
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.models.exchange.endpoint import Lost
 from cortexfs.models.exchange.http1 import HttpConnection
 from cortexfs.pool.call import HostCall
@@ -72,7 +73,7 @@ class HostConnection(HttpConnection):
         line, _, self._rest = said.partition(b"\n")
         try:
             head = msgspec.json.decode(line, type=_Head)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             raise Lost("it does not speak HTTP", connected=False, lasting=True) from None
         self.status, self.headers = head.status, head.headers
 

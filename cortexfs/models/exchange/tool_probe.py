@@ -98,7 +98,7 @@ def _calls(provider: Provider, key: str, model: str, post: Post) -> bool:
     try:
         answer = post(url, headers, msgspec.json.encode({"model": model, **_ASKED}))
         reply = msgspec.json.decode(answer.body, type=_Reply)
-    except (*web.FAILURES, msgspec.MsgspecError, RecursionError):
+    except (*web.FAILURES, RecursionError):
         return False
     called = [call.function.name for choice in reply.choices for call in choice.message.tool_calls or ()]
     return answer.status == 200 and _NAME in called

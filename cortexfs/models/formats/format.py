@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, PromptMessage
@@ -178,7 +179,7 @@ def decoded(decoder: msgspec.json.Decoder[T], event: ServerEvent) -> T:
     those bytes alone."""
     try:
         return decoder.decode(event.data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         text = event.data.decode("utf-8", "replace").encode()
         if text == event.data:
             raise garbage() from None

@@ -23,10 +23,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.models import engine_protocol
 from cortexfs.core.safe_text import one_line
 from cortexfs.models.exchange.clients import get
@@ -246,7 +246,7 @@ class _Process:
             answer = engine_protocol.decode_answer(await _line(channel))
         except trio.BrokenResourceError:
             return None  # it has died, and its status says more
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             self._kill("EPROTO", "does not say what an engine says")
             return None
         if isinstance(answer, engine_protocol.LoadFailure):

@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.models.providers.listing import BASIC, MAX_LIMIT, NATIVE, ListedModel, ProviderModel, offers
 from cortexfs.models.providers.provider import Provider
 from cortexfs.state import believed, whole_files
@@ -93,7 +94,7 @@ class KeptAbilities:
             if seen != self._seen:
                 self._table = msgspec.json.decode(believed.read(self._path, MAX_TABLE), type=AbilityTable)
                 self._seen = seen
-        except (OSError, Fault, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, Fault, *UNREADABLE):
             self._seen, self._table = (), AbilityTable()
         return self._table
 
@@ -105,7 +106,7 @@ def read(data: bytes, source: str, time: float) -> AbilityTable:
     """Returns the table that a source makes; EINVAL where it is none."""
     try:
         rows = msgspec.json.decode(_list_of(data), type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         rows = {}
     if len(rows) > MAX_MODELS:
         raise Fault("EMSGSIZE", f"{source} has over {MAX_MODELS:,} models")

@@ -18,6 +18,7 @@ import msgspec
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.abilities import KeptAbilities
 from cortexfs.models.providers.listing import ListedModel, Listing
@@ -116,7 +117,7 @@ class Providers:
         try:
             data = believed.read(self._listings / f"{names.check(name)}.json", MAX_LISTING)
             listing = msgspec.json.decode(data, type=Listing)
-        except (OSError, Fault, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, Fault, *UNREADABLE):
             return None  # it can be had again
         return listing if listing.base_url == provider.base_url else None
 

@@ -16,6 +16,7 @@ import msgspec
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import one_line
 from cortexfs.models.ask.model import PROVIDER, written
@@ -88,7 +89,7 @@ def decode(body: bytes) -> tuple[list[ListedModel], str]:
     try:
         value = msgspec.json.decode(body)
         page = msgspec.convert({"data": value} if isinstance(value, list) else value, _Page)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         raise Fault("EREMOTEIO", "its listing cannot be read; declare its models instead") from None
     rows = page.data if page.data is not None else page.models or []
     found = [listed for row in rows[:MAX_MODELS] if (listed := _listed(row))]

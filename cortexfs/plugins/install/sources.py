@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.net import web
 from cortexfs.plugins.package import package
 from cortexfs.plugins.package.package import SUFFIX, PackageFiles
@@ -102,7 +103,7 @@ def _asset(owner: str, repo: str, version: str | None) -> str:
     said = web.download(address, _MAX_TOLD, FETCH_SECONDS)
     try:
         release = msgspec.json.decode(said, type=_Release)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         raise Fault("EPROTO", f"what GitHub says of {owner}/{repo} is not a release; try again") from None
     platform = package.platform()
     fitting = [one for one in release.assets if one.name.endswith(f"-{platform}{SUFFIX}")]

@@ -23,7 +23,7 @@ import msgspec
 
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import shown
+from cortexfs.core.jsontext import UNREADABLE, shown
 from cortexfs.core.manifest.toml import PACKAGE_FILE
 from cortexfs.core.manifestjson import FILE, MAX_BYTES, fetched
 from cortexfs.core.manifestjson.entry import LOCAL, entry_of, files_of
@@ -160,7 +160,7 @@ def _pins(lock: _Lock) -> Iterator[tuple[str, str]]:
 def _read(data: bytes, where: str) -> _Lock:
     try:
         lock = msgspec.json.decode(data, type=_Lock)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+    except UNREADABLE as problem:
         raise Fault("EINVAL", f"{where} is no lock file of Deno: {problem}") from None
     if lock.version != VERSION:
         mend = f"write one of version {VERSION} with: deno cache"

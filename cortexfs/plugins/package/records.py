@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.core.jsontext import shown
+from cortexfs.core.jsontext import UNREADABLE, shown
 from cortexfs.plugins.package.filenames import MAX_PATH
 from cortexfs.plugins.package.package import RECORD, File, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_ENTRIES
@@ -56,7 +56,7 @@ def read(folder: Path) -> PluginRecord:
         raise Fault("EPERM", f"{folder} was put there by hand; move it elsewhere and {mend}") from None
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{folder / FILE} cannot be read: {problem.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         raise Fault("EPERM", f"{folder / FILE} is damaged; install the plugin anew") from None
 
 

@@ -197,6 +197,8 @@ END = (member(archive.END), b"")
         ((member(archive.HEAD), b"{}"),),
         ((member(archive.HEAD), b'{"format":2,"version":"0","state_version":1,"secrets":false}'),),
         ((member(archive.HEAD), b" " * 5000),),
+        ((member(archive.HEAD), b'{"x":' + b"[" * 4000),),
+        ((member(archive.HEAD), b'{"version":"\xff"}'),),
         (HEAD, (member("/etc/x"), b"")),
         (HEAD, (member("../x"), b"")),
         (HEAD, (member("state/../../x"), b"")),

@@ -224,6 +224,18 @@ async def test_a_certificate_that_nobody_vouches_for(certificates: Certificates)
         assert not provider.requests
 
 
+async def test_https_to_a_port_that_speaks_none_is_told_as_that() -> None:
+    # issue 13.9: "https to a plain port is not told as a certificate"
+    provider = Provider([chat("x")])
+    async with _serving(provider.serve) as port:
+        made = World()
+        await made.add(model(), f"https://127.0.0.1:{port}/v1")
+        told = await refusal(made)
+        assert "it does not speak https" in told
+        assert "certificate" not in told
+        assert not provider.requests
+
+
 class ForwardProxy:
     """It passes on to one port of this machine, wherever a client wants to go."""
 
