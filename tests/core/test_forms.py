@@ -99,3 +99,10 @@ def test_labels_are_one_line() -> None:
     (one,) = forms.fields({"properties": {"a": {"type": "string", "title": "a\nb\x1b[2J"}}})
     assert "\n" not in one.label
     assert "\x1b" not in one.label
+
+
+def test_so_many_fields_are_a_form_and_more_are_none() -> None:
+    properties = {f"f{number}": {"type": "string"} for number in range(forms.MAX_FIELDS)}
+    assert len(forms.fields({"properties": properties})) == forms.MAX_FIELDS
+    with pytest.raises(Fault, match="over 100 fields"):
+        forms.fields({"properties": properties | {"more": {"type": "string"}}})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy import rules
-from cortexfs.core.policy.rules import PERMISSIONS, TO_RUN, Rule, find, parse, type_of
+from cortexfs.core.policy.rules import PERMISSIONS, TO_RUN, Rule, by_name, find, parse, type_of
 from tests.tables import each_of
 
 
@@ -115,3 +115,15 @@ def test_any_text_is_rules_or_one_refusal(text: str) -> None:
     assert refusal == ("EINVAL", "line ")
     again = parse("".join(f"{rule.text}\n" for rule in found))
     assert [rule[:4] for rule in again] == [rule[:4] for rule in found]
+
+
+def test_rules_of_a_class_are_found_by_the_objects_name() -> None:
+    lines = (
+        "allow a tool:x execute",
+        "allow a model:x use",
+        "allow b tool:x execute",
+        "allow a tool:y execute",
+    )
+    every = parse("\n".join(lines))
+    assert by_name(every, "tool") == {"x": (every[0], every[2]), "y": (every[3],)}
+    assert by_name(every, "agent") == {}

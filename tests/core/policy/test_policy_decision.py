@@ -83,6 +83,10 @@ def test_policy_lines_are_not_about_people() -> None:
     rules = parse(f"{LINE}\n")
     assert asked(thing=replace(FS_READ, rules=rules)).allowed
     assert results(asked()) == {"daemon": PASS, "mode bits": "allow", "effects": PASS}
+    rule = {"agent/base": "policy.toml: mode = ", "alice": "effects of tool:fs.read"}
+    for caller in (ALICE, BASE):
+        (step,) = [step for step in asked(caller).steps if step.layer == "effects"]
+        assert step.rule.startswith(rule[caller.name])
 
 
 def test_a_users_daemon_serves_that_user_alone() -> None:
@@ -215,8 +219,10 @@ def test_a_confirmation_is_part_of_the_decision() -> None:
         "it changes files (write_file is require_confirmation), above review, so you are asked"
         in decision.reason
     )
-    unheard = replace(BASE, can_ask=False)
-    assert not asked(unheard, replace(FS_READ, tool=writing)).allowed
+    assert decision.asked
+    for refused in (replace(BASE, can_ask=False), replace(BASE, rules=())):
+        decision = asked(refused, replace(FS_READ, tool=writing))
+        assert (decision.allowed, decision.confirm, decision.asked) == (False, False, "")
 
 
 def test_approval_ask_is_heard() -> None:
@@ -311,6 +317,8 @@ def test_a_line_for_an_alias_counts_for_whoever_asks_by_it_and_for_nobody_else()
     assert by_alias.rule == "agent/base.d/policy:1"
     for thing in (model, replace(model, alias="fast"), Thing("tool", "fs.read", alias="main")):
         assert not asked(agent, thing, "use").allowed
+    tool = replace(BASE, rules=parse("allow base_t tool:reader execute\n"))
+    assert not asked(tool, replace(FS_READ, alias="reader")).allowed
 
 
 def test_an_alias_does_not_get_round_what_the_model_says() -> None:
