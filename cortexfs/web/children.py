@@ -47,15 +47,16 @@ class Said(NamedTuple):
 
 
 async def command(place: WebPlace, words: Sequence[str]) -> Any:
-    """Returns the JSON that a command prints; its own sentence is the Fault where it fails."""
+    """Returns the JSON that a command prints; where it prints none, its sentence is the Fault."""
     try:
-        return msgspec.json.decode((await said(place, words)).output)
+        return msgspec.json.decode((await said(place, words, is_json=True)).output)
     except UNREADABLE:
         raise Fault("EPROTO", f"ctx {words[0]} printed no JSON") from None
 
 
-async def said(place: WebPlace, words: Sequence[str], input: str = "") -> Said:
-    """Returns what a command prints, and what it says of its work."""
+async def said(place: WebPlace, words: Sequence[str], input: str = "", *, is_json: bool = False) -> Said:
+    """Returns what a command prints, and what it says of its work. Its status is part of an answer in JSON:
+    a check that has failed, or a call that would be refused."""
     with trio.move_on_after(COMMAND_SECONDS):
         done = await trio.run_process(
             [*place.program, *words],
@@ -66,15 +67,42 @@ async def said(place: WebPlace, words: Sequence[str], input: str = "") -> Said:
             env=place.environ,
             cwd="/",
         )
-        if done.returncode:
+        if done.returncode and not (is_json and done.stdout):
             lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
             raise Fault(_CODES.get(done.returncode, "EIO"), jsontext.clipped(lines[-1]))
         return Said(done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
     raise Fault("ETIMEDOUT", f"ctx {words[0]} took longer than {COMMAND_SECONDS:.0f} s and was ended")
 
 
+async def follow(place: WebPlace, words: Sequence[str], hear: Callable[[str], Awaitable[None]]) -> None:
+    """Pass on what a command says of its work, as it says it, to its end; a Fault where it fails."""
+    process = await trio.lowlevel.open_process(
+        [*place.program, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=place.environ,
+        cwd="/",
+    )
+    last = ""
+    try:
+        assert process.stderr is not None
+        async with process.stderr:
+            async for data in process.stderr:
+                last = bytes(data).decode(errors="replace")
+                await hear(last)
+        if status := await process.wait():
+            raise Fault(_CODES.get(status, "EIO"), jsontext.clipped(last.strip() or "it said nothing"))
+    finally:
+        await _ended(process)
+
+
 async def run_object(
-    place: WebPlace, object_: str, input: str, hear: Callable[[AnyFrame], Awaitable[None]]
+    place: WebPlace,
+    object_: str,
+    words: Sequence[str],
+    input: str,
+    hear: Callable[[AnyFrame], Awaitable[None]],
 ) -> None:
     """Run an object with this input to its end, and pass on its frames."""
     path = f"{place.root}/{object_}"
@@ -82,7 +110,7 @@ async def run_object(
     said = execution.Frames(object_)
     try:
         process = await trio.lowlevel.open_process(
-            [path], stdin=stdin, stdout=subprocess.PIPE, env={**place.environ, "CTX_OUTPUT": "jsonl"}
+            [path, *words], stdin=stdin, stdout=subprocess.PIPE, env={**place.environ, "CTX_OUTPUT": "jsonl"}
         )
     except OSError as problem:
         raise places.refused(object_, problem, places.EXEC_REFUSALS) from None
@@ -96,7 +124,11 @@ async def run_object(
                     await hear(frame)
         said.end(await process.wait())
     finally:
-        if process.returncode is None:
-            process.kill()  # whoever kills the runner cancels its run
-            with trio.CancelScope(shield=True):
-                await process.wait()
+        await _ended(process)  # whoever kills the runner cancels its run
+
+
+async def _ended(process: trio.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()

@@ -10,10 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cortexfs.core.errors import Fault, code_of, os_faults
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.web.telling import waited
 
 MOST = 256 << 10  # bytes of a control that are shown
+MOST_RUNS = 20
 WRITES = 0o222
 UNSHOWN = ("log", "session")
 
@@ -21,6 +25,22 @@ UNSHOWN = ("log", "session")
 async def listed(root: str, object_: str) -> list[dict[str, Any]]:
     """Returns the name and text of each control, and True for those that its user may write."""
     return await waited(partial(_listed, Path(f"{root}/{object_}.d")))
+
+
+async def runs(root: str, object_: str) -> list[dict[str, Any]]:
+    """Returns the newest of its user's runs of an object, newest first."""
+    below = object_.removeprefix(f"home/{os.getuid()}/")
+    return await waited(partial(_runs, f"{root}/home/{os.getuid()}/{below}.d/log"))
+
+
+def _runs(path: str) -> list[dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            start = file.seek(max(0, file.seek(0, os.SEEK_END) - MOST))
+            lines = file.read(MOST).split(b"\n")[1 if start else 0 : -1]
+        return [msgspec.json.decode(line, type=dict[str, Any]) for line in reversed(lines[-MOST_RUNS:])]
+    except (OSError, *UNREADABLE):  # there were none
+        return []
 
 
 async def write(root: str, object_: str, name: str, text: str) -> None:

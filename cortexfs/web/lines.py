@@ -13,6 +13,7 @@ This file must never know what a page is.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 
@@ -65,10 +66,19 @@ async def opened(place: WebPlace, object_: str) -> AsyncIterator[Line]:
             with places.address(path) as short, trio.fail_after(ANSWER_SECONDS):
                 await end.connect(short)
         except OSError as problem:
+            if not await _is_mounted(place.root):
+                raise Fault("EHOSTDOWN", f"no mount is at {place.root}; see: ctx status") from None
             raise places.refused(object_, problem) from None
         except trio.TooSlowError:
             raise Fault("ETIMEDOUT", f"{object_} does not answer; see: ctx status") from None
         yield Line(trio.SocketStream(end), object_)
+
+
+async def _is_mounted(root: str) -> bool:
+    """A mount that is away may come again: whoever asks waits for it."""
+    with trio.move_on_after(ANSWER_SECONDS):
+        return await trio.to_thread.run_sync(os.path.exists, f"{root}/status", abandon_on_cancel=True)
+    return False
 
 
 async def looked_up(path: str) -> str:

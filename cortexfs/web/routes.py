@@ -44,6 +44,7 @@ from cortexfs.web.telling import (
 )
 
 DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_session", "deny")}
+TOOL_TEXTS = ("description", "effects", "status", "cap")
 MAX_NAME = 255  # characters of a file's
 # What only shows something, and the command that prints it.
 LISTS = {
@@ -51,6 +52,9 @@ LISTS = {
     "/api/providers": ("provider", "list", "--json"),
     "/api/plugins": ("plugin", "list", "--json"),
     "/api/status": ("status", "--json"),
+    "/api/servers": ("mcp", "list", "--json"),
+    "/api/usage": ("log", "--usage", "--json"),
+    "/api/doctor": ("doctor", "--json"),
 }
 
 Route: TypeAlias = "Callable[[Routes, PageRequest], Awaitable[PageAnswer | Events]]"
@@ -193,6 +197,24 @@ class Routes:
         done = await children.said(self._place, step.words, step.input)
         return answer_of(done._asdict())
 
+    async def login(self, asked: PageRequest) -> Events:
+        """A login at an MCP server: what the command says, as it says it."""
+        return partial(self._login, asked.text("name"))
+
+    async def _login(self, name: str, emit: Emit) -> None:
+        async def hear(text: str) -> None:
+            await emit(b"data: %s\n\n" % msgspec.json.encode({"text": text}))
+
+        try:
+            await children.follow(self._place, ("mcp", "login", "--no-browser", "--", name), hear)
+        except Fault as fault:
+            await emit(event(frames.Error(code=fault.code, message=fault.message)))
+
+    async def policy(self, asked: PageRequest) -> PageAnswer:
+        """The answer to whether a caller may run an object, and why."""
+        words = ("policy", "explain", "--json", "--", asked.text("caller"), asked.text("object"))
+        return answer_of(await children.command(self._place, words))
+
     async def plugin(self, asked: PageRequest) -> PageAnswer:
         """All that a plugin may do and can be told."""
         name = asked.text("name")
@@ -218,23 +240,26 @@ class Routes:
         path = trio.Path(f"{self._place.root}/{object_named(asked)}.d")
         try:
             schema = msgspec.json.decode(await (path / "schema").read_bytes())
-            texts = {name: await (path / name).read_text() for name in ("description", "effects", "status")}
+            texts = {name: await (path / name).read_text() for name in TOOL_TEXTS}
         except (OSError, *UNREADABLE) as problem:
             raise Fault("ENOENT", f"{asked.text('object')} is no tool that can be read: {problem}") from None
-        return answer_of(texts | {"schema": schema})
+        runs = await controls.runs(self._place.root, object_named(asked))
+        is_dry = "dry_run_flag" in texts["cap"].split()
+        return answer_of(texts | {"schema": schema, "dry": is_dry, "runs": runs})
 
     async def run(self, asked: PageRequest) -> Events:
         given = asked.given.get("input")
         if not isinstance(given, dict):
             raise Fault("EINVAL", "input: expected an object")
-        return partial(self._run, object_named(asked), msgspec.json.encode(given).decode())
+        words = ("--dry-run",) if asked.given.get("dry") is True else ()
+        return partial(self._run, object_named(asked), words, msgspec.json.encode(given).decode())
 
-    async def _run(self, object_: str, input: str, emit: Emit) -> None:
+    async def _run(self, object_: str, words: tuple[str, ...], input: str, emit: Emit) -> None:
         async def hear(frame: AnyFrame) -> None:
             await emit(event(frame))
 
         try:
-            await children.run_object(self._place, object_, input, hear)
+            await children.run_object(self._place, object_, words, input, hear)
         except Fault as fault:
             await hear(frames.Error(code=fault.code, message=fault.message))
 
@@ -252,6 +277,7 @@ _GET: dict[str, Route] = {
     "/api/inbox": Routes.inbox,
     "/api/tool": Routes.tool,
     "/api/plugin": Routes.plugin,
+    "/api/policy": Routes.policy,
     "/api/controls": Routes.controls,
 }
 _POST: dict[str, Route] = {
@@ -263,6 +289,7 @@ _POST: dict[str, Route] = {
     "/api/remove": Routes.remove,
     "/api/markdown": Routes.markdown,
     "/api/run": Routes.run,
+    "/api/mcp/login": Routes.login,
     "/api/ticket": Routes.ticket,
     "/api/control": Routes.control,
     **dict.fromkeys(setup.STEPS, Routes.setup),

@@ -8,6 +8,7 @@ This file must never know what the commands do.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -45,6 +46,32 @@ def _secret(asked: PageRequest) -> Step:
     return Step(("provider", "secret", "--", "set", asked.text("name")), asked.text("value"))
 
 
+def _agent(asked: PageRequest) -> Step:
+    given = {key: asked.text(key, "") for key in ("preset", "model", "tools", "approval", "description")}
+    options = [f"--{key}={value}" for key, value in given.items() if value]
+    system = asked.text("system", "")
+    return Step(
+        ("agent", "new", *options, *(["--system=-"] if system else []), "--", asked.text("name")), system
+    )
+
+
+def _server(asked: PageRequest) -> Step:
+    """A server that is a command, or at an address, with the name and value of one secret at most."""
+    name, secret, value = asked.text("name"), asked.text("secret", ""), asked.text("value", "")
+    command, url = asked.text("command", ""), asked.text("url", "")
+    if name.startswith("-") or bool(command) == bool(url):
+        raise Fault("EINVAL", "expected a name, and either a command or an address")
+    if any(sign in secret for sign in "=:") or bool(secret) != bool(value):
+        raise Fault("EINVAL", "secret: expected the name of a variable or header, and its value beside it")
+    kind = "--env" if command else "--header"
+    options = [f"{kind}={secret}"] if secret else []
+    try:
+        meant = ["--", *shlex.split(command)] if command else [f"--url={url}"]
+    except ValueError as problem:
+        raise Fault("EINVAL", f"command: {problem}") from None
+    return Step(("mcp", "add", *options, name, *meant), f"{value}\n" if secret else "")
+
+
 STEPS: dict[str, Callable[[PageRequest], Step]] = {
     "/api/plugin/review": _named("plugin", "review"),
     "/api/plugin/install": _named("plugin", "install", "--yes"),
@@ -53,4 +80,10 @@ STEPS: dict[str, Callable[[PageRequest], Step]] = {
     "/api/plugin/permission": _permission,
     "/api/plugin/setting": _setting,
     "/api/provider/secret": _secret,
+    "/api/provider/add": _named("provider", "add"),
+    "/api/agent/new": _agent,
+    "/api/agent/rm": _named("agent", "rm", "--yes"),
+    "/api/mcp/add": _server,
+    "/api/mcp/import": _named("mcp", "import"),
+    "/api/mcp/remove": _named("mcp", "remove"),
 }

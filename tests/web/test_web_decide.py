@@ -131,6 +131,27 @@ def test_a_change_is_shown_as_a_diff(tab: Tab, page: WebProcess, ctx: Ctx) -> No
     answer(tab).get_by_text("deny").wait_for()
 
 
+NOTICED = """window.noticed = [];
+document.hasFocus = () => false;
+window.Notification = class extends Notification {
+    constructor(title, options) { super(title, options); window.noticed.push([title, options.body]); }
+};"""
+
+
+def test_a_person_who_looks_elsewhere_is_notified(tab: Tab, page: WebProcess, asking: Talk) -> None:
+    # abi.md 13.11
+    tab.context.grant_permissions(["notifications"], origin=page.url)
+    tab.add_init_script(NOTICED)
+    part(tab, page, "approvals")
+    tab.reload()
+    tab.get_by_role("heading", name="Approvals").wait_for()
+    assert tab.get_by_role("button", name="Notify me").count() == 0  # it is allowed already
+    ask(asking, "noticed", name="some.tool")
+    until(lambda: tab.evaluate("noticed"), lambda seen: seen == [["Allow some.tool?", f"{SCRIPTED} noticed"]])
+    question(tab, "some.tool").get_by_role("button", name="Deny").click()
+    asking.until("done")
+
+
 def test_the_page_holds_a_session_without_tabs(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
     # abi.md 13.12: a call is not denied as its tab was closed
     go(tab, page, SCRIPTED, "held")

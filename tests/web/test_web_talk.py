@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
-from tests.mounted.ctx_mount import Ctx
+from tests.mounted.ctx_mount import Ctx, wait_gone
 from tests.mounted.talking import SCRIPT, history, said, talk, types
 from tests.waiting import until
 from tests.web.acting import ECHO, answer, go, log, play, say
@@ -193,3 +196,21 @@ def test_the_daemon_is_killed_and_mounted_again(tab: Tab, page: WebProcess, ctx:
     assert types(history(ctx, "killed")).count("done") == 2
     with talk(ctx) as client:
         assert client.is_alive()
+
+
+def test_a_daemon_that_is_killed_in_mid_stream_and_mounted_again(
+    tab: Tab, page: WebProcess, ctx: Ctx
+) -> None:
+    go(tab, page, "model/debug/script", "killed-hard")
+    play(tab, {"delta": "before the end "}, {"hang": True})
+    answer(tab).get_by_text("before the end").wait_for()
+    pid = ctx.pid
+    os.kill(pid, signal.SIGKILL)
+    assert wait_gone(pid)
+    tab.get_by_text("The connection is lost; trying again.").wait_for()
+    play(tab, {"delta": "said meanwhile"})
+    ctx.mount()
+    answer(tab).get_by_text("said meanwhile").wait_for()
+    answer(tab).first.get_by_role("alert").wait_for()  # the run that was cut off says so
+    assert log(tab).get_by_text("before the end").count() == 2  # as it was asked for, and said
+    assert types(history(ctx, "killed-hard", SCRIPT)).count("start") == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.mounted import plugins
 from tests.mounted.ctx_mount import Ctx
 from tests.waiting import until
 from tests.web.acting import part
@@ -65,6 +66,30 @@ def test_output_comes_as_it_is_written_and_can_be_stopped(tab: Tab, page: WebPro
     tab.get_by_role("button", name="Stop").click()
     tab.get_by_text("Stopped.").wait_for()
     ctx.at_rest()
+
+
+def test_past_runs_are_listed(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.28: those of its user, from wherever they were begun
+    part(tab, page, "tools/shown")
+    tab.get_by_label("who (needed)").fill("past")
+    tab.get_by_role("button", name="Run").click()
+    output(tab).get_by_text("past").wait_for()
+    tab.reload()
+    tab.locator("summary", has_text="Past runs").click()
+    tab.get_by_role("region", name="Past runs").get_by_role("cell", name="ok").first.wait_for()
+
+
+def test_a_tool_that_offers_it_is_run_dry(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    # abi.md 13.28
+    ctx.ctx("plugin", "install", str(plugins.dry(ctx.base / "plugins", "offers", "supported")))
+    part(tab, page, "tools/offers")
+    for box, said in (("check", "would"), ("uncheck", "did")):
+        getattr(tab.get_by_label("Dry run"), box)()
+        tab.get_by_role("button", name="Run").click()
+        output(tab).get_by_text(said, exact=True).wait_for()
+        assert ("--dry-run" in tab.locator("code").first.inner_text()) == (said == "would")
+    part(tab, page, "tools/shown")
+    assert tab.get_by_label("Dry run").count() == 0
 
 
 def test_a_fault_is_told_as_in_a_terminal(tab: Tab, page: WebProcess, ctx: Ctx) -> None:

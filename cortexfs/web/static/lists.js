@@ -1,4 +1,4 @@
-// What there is: agents, models, plugins, sessions, and what the mount says of itself.
+// What there is: agents, models and sessions.
 
 import { get, post } from "./api.js";
 import { ago, button, h, show } from "./dom.js";
@@ -67,8 +67,22 @@ async function providers({ signal, say }) {
   return [h("h2", {}, "Providers"), table("Providers", ["Name", "Format", "Address", "Models", "Key"],
     found.map((each) => [each.name, each.format, each.base_url, String(each.models), each.status]),
     "There are no providers; see: ctx provider add."),
-  found.length ? h("form", { class: "narrow", onsubmit: save }, h("label", { for: "whose" }, "Provider"), whose,
+  newcomer(say), found.length ? h("form", { class: "narrow", onsubmit: save }, h("label", { for: "whose" }, "Provider"), whose,
     h("label", { for: "key" }, "Key"), key, h("button", { type: "submit" }, "Keep")) : ""];
+}
+
+function newcomer(say) {
+  const name = h("input", { id: "vendor", required: true, spellcheck: "false", "aria-describedby": "vendor-about" });
+  const add = async (event) => {
+    event.preventDefault();
+    await post("/api/provider/add", { name: name.value }).then(() => {
+      say(`added ${name.value}`);
+      dispatchEvent(new Event("hashchange"));
+    }, (problem) => say(problem.message));
+  };
+  return h("form", { class: "narrow", onsubmit: add }, h("label", { for: "vendor" }, "Add a provider"), name,
+    h("small", { id: "vendor-about" }, "One that is known by its name, as openai, anthropic or ollama"), " ",
+    h("button", { type: "submit" }, "Add"));
 }
 
 export async function sessions(place, words, { signal, say }) {
@@ -86,19 +100,4 @@ export async function sessions(place, words, { signal, say }) {
       return [h("a", { href: addressed("talk", one.space, one.object, one.session) }, one.session),
         one.object, one.state, ago(one.updated), String(one.messages), away];
     }), "There are no sessions yet."));
-}
-
-export async function status(place, words, { signal, say }) {
-  const found = await get("/api/status", null, signal);
-  const more = h("p", {});
-  const another = async () => {
-    const { link } = await post("/api/ticket", {});
-    show(more, "This works once: ", h("code", {}, link));
-    say("a link was made");
-  };
-  show(place, h("h1", {}, "Status"),
-    h("dl", {}, Object.entries(found).map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")),
-      h("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value))])),
-    h("h2", {}, "Another browser"), button("Make a link", () => another().catch((problem) => say(problem.message))),
-    more);
 }

@@ -3,17 +3,26 @@
 import { enter, follow, Refused } from "./api.js";
 import { h, show } from "./dom.js";
 import { approvals, counted } from "./approvals.js";
-import { agents, models, sessions, status } from "./lists.js";
+import { agents } from "./agents.js";
+import { models, sessions } from "./lists.js";
 import { plugins } from "./plugins.js";
+import { servers } from "./servers.js";
+import { status } from "./status.js";
 import { talk } from "./talk.js";
 import { tools } from "./tools.js";
 
-const VIEWS = { talk, approvals, tools, agents, models, plugins, sessions, status };
+const VIEWS = { talk, approvals, tools, agents, models, plugins: connected, sessions, status };
 const NAMES = ["Talk", "Approvals", "Tools", "Agents", "Models", "Plugins", "Sessions", "Status"];
 
 const main = h("main", { id: "main", tabindex: "-1" });
 const said = h("p", { class: "said", role: "status" });
 let leaving = new AbortController();
+
+/** Plugins, and beside them the MCP servers, whose tools come the same way. */
+async function connected(place, words, context) {
+  await plugins(place, words, context);
+  if (!words[0]) place.append(...(await servers(context)));
+}
 
 export function say(text) {
   said.textContent = "";

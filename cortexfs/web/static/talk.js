@@ -52,7 +52,7 @@ async function beginning({ signal }) {
   const there = found.map(({ object }) => object).filter((object) => /^(home\/\d+\/)?(model|agent)\//.test(object));
   const whom = h("select", { id: "whom" }, there.map((object) => h("option", { value: object },
     object.replace(/^home\/\d+\//, "").replace(/^model\/|^agent\//, ""))));
-  const name = h("input", { id: "named", value: `chat-${Date.now().toString(36)}`, pattern: "[A-Za-z0-9][A-Za-z0-9._+-]{0,63}" });
+  const name = h("input", { id: "named", value: `chat-${Date.now().toString(36)}`, pattern: "[A-Za-z0-9][A-Za-z0-9._+\\-]{0,63}" });
   const cwd = h("input", { id: "cwd", placeholder: "a directory, as /home/ann/project", pattern: "/.*", spellcheck: "false" });
   const where = h("div", {}, h("label", { for: "cwd" }, "Works in"), cwd);
   const chosen = () => { where.hidden = !whom.value.includes("agent/"); };

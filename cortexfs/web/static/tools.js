@@ -2,7 +2,7 @@
 
 import { get, run } from "./api.js";
 import { base64, button, h, show } from "./dom.js";
-import { addressed } from "./lists.js";
+import { addressed, table } from "./lists.js";
 
 const bare = (object) => object.replace(/^home\/\d+\//, "").replace(/^tool\//, "");
 const MOST = 1 << 20;  // characters of output that the page keeps
@@ -128,11 +128,12 @@ async function one(place, object, { signal, say }) {
   const fault = h("p", { class: "error", role: "alert" });
   const ran = h("ul", {});
   let going = null;
+  const dry = h("input", { id: "dry", type: "checkbox" });
   const stop = button("Stop", () => going?.abort(), { disabled: true });
   const start = h("button", { type: "submit", class: "go" }, "Run");
   const look = () => {
     try {
-      line.textContent = `ctx run ${object} ${quoted(JSON.stringify(form.value() || {}))}`;
+      line.textContent = `ctx run ${object}${dry.checked ? " --dry-run" : ""} ${quoted(JSON.stringify(form.value() || {}))}`;
     } catch (problem) {
       line.textContent = problem.message;
     }
@@ -145,7 +146,7 @@ async function one(place, object, { signal, say }) {
     [start.disabled, stop.disabled] = [true, false];
     try {
       const input = form.value() || {};
-      await run("/api/run", { object, input }, (frames) => hear(frames, output, fault, say),
+      await run("/api/run", { object, input, dry: dry.checked }, (frames) => hear(frames, output, fault, say),
         AbortSignal.any([going.signal, signal]));
       ran.prepend(h("li", {}, h("code", {}, line.textContent)));
     } catch (problem) {
@@ -156,9 +157,13 @@ async function one(place, object, { signal, say }) {
   const effects = facts.effects.trim();
   show(place, h("h1", {}, bare(object)), h("p", { class: "about" }, facts.description),
     effects ? h("details", {}, h("summary", {}, "Effects"), h("pre", { tabindex: "0" }, effects)) : null,
-    h("form", { onsubmit: press, oninput: look }, form.element, h("div", { class: "row" }, start, stop)),
+    h("form", { onsubmit: press, oninput: look }, form.element, facts.dry
+      ? h("div", { class: "check" }, dry, h("label", { for: "dry" }, "Dry run: say what it would do")) : null,
+    h("div", { class: "row" }, start, stop)),
     h("h2", {}, "In a shell"), h("p", {}, line), h("h2", {}, "Output"), fault, output,
-    h("details", {}, h("summary", {}, "Past runs of this page"), ran));
+    h("details", {}, h("summary", {}, "Past runs"), ran, table("Past runs", ["When", "How it ended", "Took"],
+      facts.runs.map(({ ts, status, code, ms }) => [new Date(ts).toLocaleString(), code ? `${status} (${code})` : status,
+        `${(ms / 1000).toFixed(1)} s`]), "It was not run yet.")));
   look();
 }
 
