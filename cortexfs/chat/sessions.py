@@ -41,6 +41,7 @@ class StoredSession(NamedTuple):
     messages: int
     size: int
     path: Path
+    machine: str | None = None  # of a team, whose session it is
 
 
 def home(root: str, space: str) -> Path:
@@ -70,6 +71,7 @@ class _Facts(msgspec.Struct):
     updated: float
     messages: int
     size: int
+    machine: str | None = None
 
 
 _facts = msgspec.json.Decoder(_Facts)
@@ -90,7 +92,7 @@ def each(root: str, object_: str, space: str) -> Iterator[StoredSession]:
         for line in file:
             one = _facts.decode(line)
             told = one.state, one.updated, one.messages, one.size
-            yield StoredSession(object_, one.session, space, *told, inside / one.session)
+            yield StoredSession(object_, one.session, space, *told, inside / one.session, one.machine)
 
 
 def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
@@ -130,6 +132,7 @@ def _stored(place: Path, object_: str, space: str) -> StoredSession | None:
         messages if isinstance(messages, int) else 0,
         stat.st_size,
         place,
+        said.get("machine"),
     )
 
 

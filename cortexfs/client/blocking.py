@@ -37,6 +37,7 @@ from cortexfs.core.talk.requests import (
     Resume,
     Scope,
     Send,
+    Take,
 )
 
 READ_BYTES = 1 << 18  # what a Unix socket holds at most by default (net.core.wmem_default)
@@ -163,6 +164,11 @@ class Conversation:
         for _ in self._ask(Ping(id=new_id())):
             pass
         return time.perf_counter() - before
+
+    def take(self, session: str, force: bool = False) -> None:
+        """Have a session of the team be this machine's, by force where the one that has it is there."""
+        for _ in self._ask(Take(id=new_id(), session=session, force=force)):
+            pass
 
     def request(self, request: AnyRequest) -> None:
         """Write a request and wait for nothing; `frames` gives what comes, from the first of these on."""

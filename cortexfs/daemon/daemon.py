@@ -176,7 +176,7 @@ class Daemon:
         self.sessions = Sessions(
             config.state / "sessions",
             _report,
-            removed=lambda address: self.conversations.removed(address),
+            removed=self._removed,
             most=terms.most(config),
         )
         self.fs = Filesystem(
@@ -358,6 +358,10 @@ class Daemon:
 
     def _driver(self, object_: Object, use: str) -> Driver:
         return self.own.answer if object_ is MANAGED else self.drivers.chosen(object_, use)
+
+    def _removed(self, address: Address) -> None:
+        self.conversations.removed(address)
+        self.team.removed(address)
 
     def _meant(self, address: Address) -> Key:
         """Returns the agent of these sessions: in a home its user's own of that name, if there is one."""

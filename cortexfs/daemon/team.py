@@ -15,6 +15,8 @@ from cortexfs.core.registry import Key, Object
 
 if TYPE_CHECKING:
     from cortexfs.daemon.daemon import Daemon
+    from cortexfs.daemon.team_sessions import TeamSessions
+    from cortexfs.sessions.layout import Address
     from cortexfs.team.remote_objects import RemoteObjects
 
 ORIGIN = "machine:"
@@ -24,7 +26,10 @@ class Team:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._remote: RemoteObjects | None = None
+        self._sessions: TeamSessions | None = None
         self._asked = trio.Event()
+        if self.is_joined:  # before any session is opened
+            self._join_sessions()
 
     @property
     def is_joined(self) -> bool:
@@ -48,12 +53,29 @@ class Team:
         while not self.is_joined:
             self._asked = trio.Event()
             await self._asked.wait()
-        from cortexfs.team.places import TeamPlaces
         from cortexfs.team.remote_objects import RemoteObjects
 
         daemon = self._daemon
-        places = TeamPlaces(daemon.config.state, daemon.config.directory)
+        sessions = self._sessions or self._join_sessions()
         changed = daemon.reload.show_own
-        self._remote = RemoteObjects(daemon.starter, daemon.pool.pairs, places, changed)
+        self._remote = RemoteObjects(
+            daemon.starter, daemon.pool.pairs, sessions.places, changed, sessions.serve
+        )
         daemon.pool.remote = self._remote.host
         await self._remote.run()
+
+    def _join_sessions(self) -> TeamSessions:
+        from cortexfs.daemon.team_sessions import TeamSessions
+        from cortexfs.team.places import TeamPlaces
+
+        daemon = self._daemon
+        places = TeamPlaces(daemon.config.state, daemon.config.directory)
+        found = self._sessions = TeamSessions(places, daemon.sessions, daemon.conversations)
+        daemon.sessions.opened = found.judge
+        daemon.conversations.team = found
+        return found
+
+    def removed(self, address: Address) -> None:
+        """A session is gone."""
+        if self._sessions is not None:
+            self._sessions.removed(address)

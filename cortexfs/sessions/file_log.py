@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -57,7 +58,7 @@ class LogDisk:
 
 
 class FileLog(Log):
-    """A log on disk, with what has to be remembered to write it."""
+    """A log on disk. Its attributes are what has to be remembered to write it."""
 
     def __init__(self, disk: LogDisk, address: Address, loaded: LogContent, share: Share) -> None:
         self.address = address
@@ -71,6 +72,9 @@ class FileLog(Log):
         self.doubtful = False  # an fsync failed: what it should have written has to be written once more
         self.fresh: list[Path] = []  # folders with new entries that are not on disk
         self.syncing = False
+        self.mirror: Callable[[], None] | None = None  # is told that more is on disk, for a second place
+        self.here = loaded.scan.size  # as much of it is on disk
+        self._kept_here: deque[tuple[int, int]] = deque()  # up to which size and event, and not there
         self._disk = disk
         super().__init__(loaded.scan, loaded.given, disk.touched, disk.load, share, not loaded.made)
 
@@ -114,6 +118,25 @@ class FileLog(Log):
     def _keep(self, scanned: Scanned, state: bytes) -> None:
         with self._disk.descriptors.using(self.path) as descriptor:
             checkpoint.write(self.folder, descriptor, scanned, state)
+
+    # Of a log that a second place has to have as well before it counts as on disk.
+
+    @property
+    def wants_sync(self) -> bool:
+        return super().wants_sync if self.mirror is None else self.size > self.here
+
+    def on_disk(self, size: int, id: int) -> None:
+        self.here = max(self.here, size)
+        if self.mirror is None:
+            super().on_disk(size, id)
+        else:
+            self._kept_here.append((size, id))
+            self.mirror()
+
+    def stored(self, size: int) -> None:
+        """The second place has it up to there."""
+        while self._kept_here and self._kept_here[0][0] <= size:
+            super().on_disk(*self._kept_here.popleft())
 
     def read(self, offset: int, size: int) -> bytes:
         with self._disk.descriptors.using(self.path) as descriptor:

@@ -77,7 +77,7 @@ class Address(msgspec.Struct, frozen=True):
         return (*object_parts(self.space, self.class_, self.object), self.session)
 
 
-class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
+class Meta(msgspec.Struct, frozen=True, omit_defaults=True, rename={"class_": "class"}):
     session: str
     class_: str
     object: str
@@ -90,6 +90,7 @@ class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
     messages: int
     last: str | None  # id of the last event
     bytes: int  # of the log, up to which the other files were made from it
+    machine: str | None = None  # of a team, whose session it is
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -107,11 +108,14 @@ class DerivedFacts(msgspec.Struct, frozen=True):
     messages: int
     last: int
     latest: tuple[tuple[int, int], ...]
+    machine: str | None = None
 
     @staticmethod
     def of(facts: LogFacts, size: int, state: str) -> DerivedFacts:
         latest = tuple((at, length) for at, length in facts.latest if at + length <= size)
-        return DerivedFacts(size, state, facts.cwd, facts.runs, facts.messages, facts.last, latest)
+        return DerivedFacts(
+            size, state, facts.cwd, facts.runs, facts.messages, facts.last, latest, facts.machine
+        )
 
 
 def object_parts(space: Space, class_: str, object: str) -> tuple[str, ...]:
@@ -148,7 +152,9 @@ def derive(folder: Path, address: Address, log: int, start: int, told: DerivedFa
     if not start or (told.latest and told.latest[-1][0] >= start):
         disk.replace(folder / "latest.md", _latest(log, told.latest))
     place = (address.session, address.class_, address.object, address.space.folder)
-    meta = Meta(*place, created, updated, told.state, cwd, told.runs, told.messages, last, told.size)
+    meta = Meta(
+        *place, created, updated, told.state, cwd, told.runs, told.messages, last, told.size, told.machine
+    )
     disk.replace(folder / "meta.json", [msgspec.json.encode(meta) + b"\n"])
 
 

@@ -126,6 +126,7 @@ class Log(ABC):
         self._dones: deque[int] = deque()  # where those stand that are not on disk yet
         self.given = given
         self.ended = False
+        self.is_copy = False  # of a session that another machine of a team has
         self.fault: Fault | None = None
         self.adopt(found)
 
@@ -356,6 +357,10 @@ class Log(ABC):
     def fail_sync(self, fault: Fault) -> None:
         """Gives up all that is not on disk; nobody may believe that it is there."""
         self.fail(fault)
+        self._release(self._waits, fault)
+
+    def give_up(self, fault: Fault) -> None:
+        """Whoever waits does so in vain; what is in the file stays."""
         self._release(self._waits, fault)
 
     def end(self) -> None:

@@ -23,7 +23,8 @@ HEADS = re.compile(b"^" + HEAD.pattern, re.MULTILINE)
 DONE = b'{"type":"done"'
 MESSAGE = b'{"type":"message",'
 # The lines that change what is known; all others, deltas above all, only make the log longer.
-TELLING = (b'{"type":"start"', MESSAGE, DONE, b'{"type":"tool_call"')
+OWNER = b'{"type":"owner"'
+TELLING = (b'{"type":"start"', MESSAGE, DONE, b'{"type":"tool_call"', OWNER)
 STATES = {"ok": "done", "error": "error", "cancelled": "cancelled"}
 
 INDEX_STEP = 1 << 16  # a resume reads at most this much, and one append, to find its place
@@ -37,6 +38,7 @@ class _Line(msgspec.Struct):
     role: str | None = None
     status: str | None = None
     cwd: str | None = None
+    machine: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -63,6 +65,7 @@ class LogFacts:
         self.cwd: str | None = None
         self.active: dict[str, None] = {}  # runs that have a start and no done, oldest first
         self.status: str | None = None
+        self.machine: str | None = None  # of a team, whose session it is
         self.places = array("q")  # where each message stands
         self.latest: list[tuple[int, int]] = []  # where the parts of the last answer stand: offset, length
         self._parts: list[tuple[int, int]] = []
@@ -91,16 +94,18 @@ class LogFacts:
         elif said.type == "done":
             self.active.pop(said.run or "", None)
             self.status = said.status
+        elif said.type == "owner":
+            self.machine = said.machine
         else:
             self._parts = []
 
     def values(self) -> tuple[Any, bytes, list[tuple[int, int]], list[tuple[int, int]]]:
         """Returns the values for `restore`."""
-        facts = self.last, self.runs, self.messages, self.cwd, [*self.active], self.status
+        facts = self.last, self.runs, self.messages, self.cwd, [*self.active], self.status, self.machine
         return facts, self.places.tobytes(), [*self.latest], [*self._parts]
 
     def restore(self, known: Scanned) -> None:
-        self.last, self.runs, self.messages, self.cwd, active, self.status = known.facts
+        self.last, self.runs, self.messages, self.cwd, active, self.status, self.machine = known.facts
         self.active = dict.fromkeys(active)
         self.places.frombytes(known.places)
         self._parts = known.parts
@@ -146,7 +151,7 @@ class Scanned(msgspec.Struct, frozen=True, array_like=True):
     """The findings of one pass over the beginning of a log, as values."""
 
     size: int
-    facts: tuple[int, int, int, str | None, list[str], str | None]
+    facts: tuple[int, int, int, str | None, list[str], str | None, str | None]
     places: bytes
     latest: list[tuple[int, int]]
     parts: list[tuple[int, int]]

@@ -25,7 +25,7 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessions import disk, layout
+from cortexfs.sessions import checkpoint, disk, layout
 from cortexfs.sessions.file_log import FileLog, fault_of
 from cortexfs.sessions.layout import EVENTS, Address, Info, Space
 from cortexfs.sessions.load import Loading
@@ -76,6 +76,7 @@ class Sessions:
         self._changing: dict[Address, trio.Event] = {}  # being opened or removed
         self._temps: dict[Address, MemoryLog] = {}
         self._shares = Shares(root, most or Most())
+        self.opened: Callable[[FileLog], None] = lambda _: None  # a log is in memory from now on
         self._budget = MemoryBudget(limits.temp_session, limits.temp_total)
         self.run = self._commit.run
 
@@ -109,6 +110,7 @@ class Sessions:
                 self._report(address, remark)
             if loaded.made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote them
                 self._commit.beside.outdate(log)
+            self.opened(log)
             return log
         finally:
             self._changing.pop(address).set()
@@ -195,6 +197,33 @@ class Sessions:
         self._commit.descriptors.forget(folder / EVENTS)
         self._commit.beside.indexes.removed(address, cwd)
         return size
+
+    async def cut(self, address: Address, end: int) -> None:
+        """End a log at that byte: what is behind it is kept in a file beside it. Whoever has the log has one
+        that has ended; who opens it again has the shorter one."""
+        await self._turn(address)
+        self._changing[address] = trio.Event()
+        try:
+            with trio.CancelScope(shield=True):
+                async with self._commit.exclusive():
+                    if log := self._logs.pop(address, None):
+                        self._commit.forget(log)
+                    await trio.to_thread.run_sync(self._cut, address, end)
+        except OSError as error:
+            raise fault_of(error, "cut") from None
+        finally:
+            self._changing.pop(address).set()
+
+    def _cut(self, address: Address, end: int) -> None:
+        folder = self.folder(address)
+        for name in ("meta.json", checkpoint.NAME):  # which tell of more than there is
+            (folder / name).unlink(missing_ok=True)
+        with self._commit.descriptors.using(folder / EVENTS, write=True) as descriptor:
+            if os.fstat(descriptor).st_size > end:
+                kept = disk.cut(folder / EVENTS, descriptor, end)
+                self._report(address, f"the team's log goes on otherwise; what was here alone is in {kept}")
+            os.fsync(descriptor)
+        self._commit.descriptors.forget(folder / EVENTS)
 
     async def expired(self, space: Space, policy: Policy) -> list[Info]:
         """Returns the sessions that `collect` would remove: never one that is in use, runs, is an object's

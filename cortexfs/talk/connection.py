@@ -34,14 +34,11 @@ from cortexfs.pool.people import People
 from cortexfs.sessions.log import READ
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.session import ANSWER, APPROVAL, Asker, ClientView, LiveSession, QuestionKey, key_of
-from cortexfs.talk.stream import ANSWERS, Hearing, Saying
+from cortexfs.talk.stream import ANSWERS, CheckCwd, Hearing, Saying
 
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
 
 _numbers = itertools.count(1)
-
-# Whether this client may work there: raises the Fault that says why not.
-CheckCwd = Callable[[str], Awaitable[None]]
 
 
 class Connection:
@@ -154,7 +151,9 @@ class Connection:
 
         return Asker(self._identity, over, self._sight.object)
 
-    async def _ping(self, request: Ping) -> None:
+    async def _ping(self, request: Ping | requests.Take) -> None:
+        if isinstance(request, requests.Take):
+            await self._conversations.take(self._sight, request)
         self._saying.say(frames.Pong(request=request.id))
 
     async def _send(self, request: Send) -> None:
@@ -165,8 +164,8 @@ class Connection:
         try:
             if request.cwd is not None:
                 await self._check_cwd(request.cwd)
+            await self._conversations.admit(self._sight.address(key))
             live = await self._open(key)
-            self._conversations.accepts()
             if request.id is None or not live.session.find(request.id):  # no retry
                 live.log.check_share()
             if not is_followed:  # else it is somewhere already
@@ -397,4 +396,5 @@ _ANSWERS: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
     Approve: Connection._approve,
     Respond: Connection._answer_tool,
     Ping: Connection._ping,
+    requests.Take: Connection._ping,
 }

@@ -21,6 +21,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from typing import Protocol
 
 import msgspec
 import trio
@@ -29,6 +30,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault, bare
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.talk.requests import SessionKey, Take
 from cortexfs.core.talk.session import AcceptedMessage, Session, unknown
 from cortexfs.models.ask.driver import Driver
 from cortexfs.pool.run_table import SOCKET, Runs
@@ -37,7 +39,7 @@ from cortexfs.sessions.layout import Address
 from cortexfs.sessions.log import Log, nobody
 from cortexfs.sessions.memory_log import MemoryLog
 from cortexfs.sessions.store import Sessions
-from cortexfs.talk.session import APPROVAL_SECS, Follower, LiveSession, SessionTurn
+from cortexfs.talk.session import APPROVAL_SECS, ClientView, Follower, LiveSession, SessionTurn
 
 IDLE = 64  # sessions that stay in memory when nobody uses them, so that a script's next call finds them
 IDLE_RUNS = 1000  # and the largest of them
@@ -47,6 +49,16 @@ SHORT_LOG = REPLAY // 16  # that is folded at once
 STOPPED = "the daemon was stopped during this run; send the message again under another id"
 
 log = logging.getLogger("cortexfs")
+
+
+class TeamSide(Protocol):
+    """The team, as far as conversations know it."""
+
+    async def admit(self, address: Address) -> None:
+        """Before a message: raises the Fault that says why this machine has not that session."""
+
+    async def take(self, address: Address, by_force: bool) -> None:
+        """Have the session be this machine's from now on."""
 
 
 class Conversations:
@@ -81,6 +93,7 @@ class Conversations:
         self._working: set[LiveSession] = set()
         self._rested = trio.lowlevel.ParkingLot()
         self._stopping = False
+        self.team: TeamSide | None = None  # of a machine that is in a team
 
     def __len__(self) -> int:
         return len(self._live)
@@ -140,7 +153,7 @@ class Conversations:
             log.warning("%s: %d events cannot be understood", "/".join(address.parts), damaged)
         log_.grown = live.wake
         live.session.leap(log_.given + 1)
-        if events := live.session.recover():
+        if not log_.is_copy and (events := live.session.recover()):
             live.append(events)
             with suppress(Fault):  # which whoever uses it next is told
                 await log_.durable(
@@ -211,13 +224,28 @@ class Conversations:
         ]
         if not found:
             raise unknown(id_)
-        return min(found, key=lambda each: each[:2])[2:]
+        _, _, live, run = min(found, key=lambda each: each[:2])
+        if live.log.is_copy:
+            raise Fault("EACCES", "another machine has the session, and alone stops its runs and is answered")
+        return live, run
 
     # Runs.
 
-    def accepts(self) -> None:
+    async def admit(self, address: Address) -> None:
+        """Before a message: raises a Fault where none are taken, or another machine has the session."""
         if self._stopping:
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no messages")
+        if self.team and "+" in address.session:
+            await self.team.admit(address)
+
+    async def take(self, sight: ClientView, request: Take) -> None:
+        if self.team is None:
+            raise Fault("EHOSTDOWN", "this machine is in no team; see: ctx team join --help")
+        address = sight.address(SessionKey("private", sight.uid, request.session))
+        await self.team.take(address, request.force)
+
+    def live(self, address: Address) -> LiveSession | None:
+        return self._live.get(address)
 
     def start(self, live: LiveSession) -> None:
         """Answer what was sent, unless that goes on already."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -29,6 +29,9 @@ RECEIVE = 16 << 10  # bytes at a turn, which is a thousand of the shortest reque
 LONG = 16 << 10  # bytes of a line that is understood at once: in 3 ms, whatever it is
 PACE = 64  # short lines in a row, before others have their turn
 ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
+
+# Whether a client may work there: raises the Fault that says why not.
+CheckCwd = Callable[[str], Awaitable[None]]
 
 
 class Hearing:

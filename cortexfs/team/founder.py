@@ -23,6 +23,7 @@ from cortexfs.team.facts import FACTS
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import MachineRecord, Member, TeamFacts, TeamPlaces
+from cortexfs.team.session_store import stream_config
 
 ANSWER_SECONDS = 5.0
 LOOK_SECONDS = 0.5
@@ -57,7 +58,7 @@ class Founder:
             await self._client.said_all()
             await trio.sleep(LOOK_SECONDS)  # the server passes it on, before it begins anew
         self._directory.hear(Delivery(subject, "", "", "", {}, sealed))
-        await self._make_stream(server.SERVERS if is_cluster else 1)
+        await self._make_streams(server.SERVERS if is_cluster else 1)
         await self._client.stored(subject, sealed)
         if removed:
             await self._tell_servers(records)
@@ -75,18 +76,19 @@ class Founder:
                 except Fault:
                     self._seen = 0
 
-    async def _make_stream(self, replicas: int) -> None:
-        config = {
+    async def _make_streams(self, replicas: int) -> None:
+        directory = {
             "name": subjects.DIRECTORY, "subjects": ["ctx.dir.*.*.*"], "num_replicas": replicas,
             "storage": "file", "retention": "limits", "discard": "new", "allow_direct": True,
             "max_msgs_per_subject": 1, "max_msgs": 2 * messages.MAX_OBJECTS,
             "max_msg_size": messages.MAX_ENTRY + 1024, "max_bytes": messages.MAX_DIRECTORY,
         }  # fmt: skip
-        subject = f"$JS.API.STREAM.CREATE.{subjects.DIRECTORY}"
-        answer = await self._client.request(subject, msgspec.json.encode(config), ANSWER_SECONDS)
-        error = msgspec.json.decode(answer[0].data).get("error")
-        if error and error.get("err_code") != _IS_THERE:
-            raise Fault("EHOSTDOWN", f"the server says {error.get('description')}")
+        for config in (directory, stream_config(replicas)):
+            subject = f"$JS.API.STREAM.CREATE.{config['name']}"
+            answer = await self._client.request(subject, msgspec.json.encode(config), ANSWER_SECONDS)
+            error = msgspec.json.decode(answer[0].data).get("error")
+            if error and error.get("err_code") != _IS_THERE:
+                raise Fault("EHOSTDOWN", f"the server says {error.get('description')}")
 
     async def _tell_servers(self, records: dict[str, MachineRecord]) -> None:
         """Have the servers refuse whom they have to, and be without those that were removed."""

@@ -44,6 +44,8 @@ from cortexfs.team.places import Export, TeamFacts, TeamPlaces, written
 from cortexfs.team.pools import Pools
 from cortexfs.team.presence import GONE_SECONDS, Presence
 from cortexfs.team.server import TeamServer
+from cortexfs.team.session_messages import FROM_DAEMON, SessionChannel, SessionOpening
+from cortexfs.team.session_stream import SessionStream
 from cortexfs.team.standins import StandIns
 
 RETRY_SECONDS = 0.5
@@ -51,7 +53,9 @@ RETRY_SECONDS = 0.5
 log = logging.getLogger("cortexfs")
 
 _pack = msgspec.msgpack.Encoder().encode
-_openings = msgspec.msgpack.Decoder(CallOpening)
+_openings: msgspec.msgpack.Decoder[CallOpening | SessionOpening] = msgspec.msgpack.Decoder(
+    CallOpening | SessionOpening
+)
 
 
 class DaemonChannel:
@@ -82,8 +86,8 @@ class DaemonChannel:
             self._news = trio.Event()
             await self._news.wait()
 
-    async def receive(self) -> tuple[CallOpening, socket.socket] | None:
-        """The next call; None when the daemon is gone."""
+    async def receive(self) -> tuple[CallOpening | SessionOpening, socket.socket] | None:
+        """The next call, or the stream for sessions; None when the daemon is gone."""
         await trio.lowlevel.wait_readable(self._control)
         try:
             data, rights, _ = syscalls.receive(self._control, messages.MAX_PACKET, 1)
@@ -130,6 +134,8 @@ class TeamLink:
         self.server = TeamServer(places, me)
         self.founder = Founder(places, client, member, self.directory) if places.secrets.exists() else None
         self._facts_changed(facts.now)
+        cursor, found, is_live = places.cursor, self.directory.key_of, self.presence.is_live
+        self.sessions = SessionStream(client, me, key, self.mapping, cursor, found, is_live)
         self._status: object = None
         client.on_connect = self._connected
         client.subscribe(subjects.ENTRIES, self.directory.hear)
@@ -150,7 +156,11 @@ class TeamLink:
             self.nursery.start_soon(self.daemon.send)
             self.nursery.start_soon(self._watch)
             while (call := await self.daemon.receive()) is not None:
-                self.nursery.start_soon(self.outgoing.call, *call)
+                if isinstance(call[0], SessionOpening):
+                    channel = SessionChannel(call[1], FROM_DAEMON)
+                    self.nursery.start_soon(self.sessions.serve, channel)
+                else:
+                    self.nursery.start_soon(self.outgoing.call, call[0], call[1])
             self.presence.beat(b"gone")
             with trio.move_on_after(0.2):
                 await self.client.said_all()
@@ -198,6 +208,7 @@ class TeamLink:
                 if self.founder:
                     await self.founder.begin()
                 await self.directory.load(self.client)
+                self.sessions.met.set()
                 await self.exporting.introduce(self.directory, self.member.token)
                 self.presence.beat()
                 self.daemon.tell(LinkState(""))

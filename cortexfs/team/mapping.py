@@ -4,7 +4,7 @@
     # a comment
 
 Rules: nobody is anybody here whom no line and no export names, root least of all. The first line that fits
-counts. A user's own daemon exports as that user, and has no map.
+counts. A user's own daemon exports as that user, whatever the map says.
 This file must never know how a call came.
 """
 
@@ -85,6 +85,16 @@ class Mapping:
         self._look()
         return self._exports
 
+    @property
+    def rows(self) -> Sequence[tuple[str, str]]:
+        """The map."""
+        self._look()
+        return self._map
+
+    def user(self, user: str, machine: str) -> str:
+        """The name that somebody has here by the map; empty where he has none."""
+        return next((here for who, here in self.rows if fits(who, user, machine)), "")
+
     def served(self, object_: str, stranger: Stranger) -> Served:
         """As whom `tool/make` runs for them; EACCES where it does not."""
         self._look()
@@ -108,9 +118,8 @@ class Mapping:
             return pwd.getpwuid(os.geteuid()).pw_name
         if export.as_user:
             return export.as_user
-        for who, here in self._map:
-            if fits(who, stranger.user, stranger.machine):
-                return here
+        if here := self.user(stranger.user, stranger.machine):
+            return here
         raise Fault("EACCES", f"the team.map of that machine does not say who {where} is there")
 
     def _look(self) -> None:
@@ -119,7 +128,7 @@ class Mapping:
         if seen != self._seen:
             self._exports, self._map, self._seen = [], [], ()
             self._exports = self._places.read_exports()
-            self._map = [] if os.geteuid() else of_map(self._places.map)
+            self._map = of_map(self._places.map)
             self._seen = seen
 
 

@@ -124,7 +124,13 @@ class Client:
             self._send(nats_wire.unsubscribe(number))
 
     async def request(
-        self, subject: str, data: bytes, seconds: float, *, many: Callable[[Delivery], bool] | None = None
+        self,
+        subject: str,
+        data: bytes,
+        seconds: float,
+        *,
+        many: Callable[[Delivery], bool] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> list[Delivery]:
         """Returns the answer; several until `many` says that one is the last. ETIMEDOUT without it."""
         word = secrets.token_hex(12)
@@ -132,7 +138,7 @@ class Client:
         self._answers[word] = send
         found: list[Delivery] = []
         try:
-            self.publish(subject, data, f"{self._inbox}.{word}")
+            self.publish(subject, data, f"{self._inbox}.{word}", headers)
             with trio.move_on_after(seconds):
                 while True:
                     found.append(await answers.receive())

@@ -4,6 +4,7 @@
     exports.json    what it exports, and to whom
     facts.json      what the team's key says of the team: its servers, and who is a member no more
     status.json     what the link says of itself
+    sessions.json   how far the team's sessions have been read
     server/         on a machine that is a server: the configuration of NATS, its keys, its logs
     tokens/         on the machine that began the team: one file for each token that is not used yet
     machines/       there too: one file for each machine that has joined
@@ -95,6 +96,7 @@ class TeamPlaces:
         self.exports = self.folder / "exports.json"
         self.facts = self.folder / "facts.json"
         self.status = self.folder / "status.json"
+        self.cursor = self.folder / "sessions.json"
         self.server = self.folder / "server"
         self.secrets = self.server / "secrets.json"
         self.engine = self.server / "engine.json"

@@ -105,12 +105,18 @@ class LinkProcess:
 
 class RemoteObjects:
     def __init__(
-        self, starter: Starter, pairs: Pairs, places: TeamPlaces, changed: Callable[[], Awaitable[None]]
+        self,
+        starter: Starter,
+        pairs: Pairs,
+        places: TeamPlaces,
+        changed: Callable[[], Awaitable[None]],
+        sessions: Callable[[socket.socket], Awaitable[None]],
     ) -> None:
         self._starter = starter
         self._pairs = pairs
         self._places = places
         self._changed = changed
+        self._sessions = sessions  # works with each link while it lasts
         self._link: LinkProcess | None = None
         self._told: dict[Key, RemoteObject] = {}
         self._live: set[str] = set()
@@ -172,6 +178,7 @@ class RemoteObjects:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._print, printed)
                 nursery.start_soon(self._until_left, link)
+                nursery.start_soon(self._sessions, link.control)
                 while (said := await link.receive()) is not None:
                     self._hear(said)
                 nursery.cancel_scope.cancel()

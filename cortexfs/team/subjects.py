@@ -4,6 +4,8 @@
     ctx.run.TO.FROM.RUN             a piece of one, either way
     ctx.dir.MACHINE.CLASS.NAME      what a machine exports; the stream DIRECTORY keeps the last of each
     ctx.live.MACHINE                it is there, and so busy
+    ctx.log.MACHINE.USER.CLASS.OBJECT.SESSION    a piece of a session; the stream LOGS keeps all
+    ctx.said.MACHINE                there is more in that stream
     ctx.join.TOKEN, ctx.joined.TOKEN    a machine that joins, and its answer
 
 Rules: FROM and MACHINE are tokens that a machine may say of itself alone. TO may be heard by that machine
@@ -17,6 +19,10 @@ from cortexfs.team.nats_wire import token
 DIRECTORY = "CTX_DIRECTORY"
 DIRECT = f"$JS.API.DIRECT.GET.{DIRECTORY}"
 PURGE = f"$JS.API.STREAM.PURGE.{DIRECTORY}"
+LOGS = "SESSIONS"
+LOG_GET = f"$JS.API.DIRECT.GET.{LOGS}"
+LOG_INFO = f"$JS.API.STREAM.INFO.{LOGS}"
+SAID = "ctx.said.*"
 ENTRIES = "ctx.dir.>"
 LIVES = "ctx.live.*"
 JOINS = "ctx.join.*"
@@ -46,6 +52,10 @@ def live(machine: str) -> str:
     return f"ctx.live.{machine}"
 
 
+def said(machine: str) -> str:
+    return f"ctx.said.{machine}"
+
+
 def inbox(machine: str) -> str:
     return f"_INBOX.{machine}"
 
@@ -65,11 +75,15 @@ def said_by(machine: str) -> list[str]:
         f"ctx.dir.{machine}.*.*",
         live(machine),
         DIRECT,
+        f"ctx.log.{machine}.*.*.*.*",
+        said(machine),
+        LOG_GET,
+        LOG_INFO,
     ]
 
 
 def heard_by(machine: str) -> list[str]:
-    return [calls(machine), runs(machine), ENTRIES, LIVES, f"{inbox(machine)}.>"]
+    return [calls(machine), runs(machine), ENTRIES, LIVES, SAID, f"{inbox(machine)}.>"]
 
 
 # Beside its own, of the machine that began the team, which has the keys of all in any case.

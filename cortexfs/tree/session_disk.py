@@ -53,17 +53,19 @@ class Roots(NamedTuple):
         return tuple(self) if place.kind in LOGGED and place.uid is not None else (self.sessions,)
 
 
-class SessionFacts(msgspec.Struct):
+class SessionFacts(msgspec.Struct, omit_defaults=True):
     session: str
     state: str
     updated: float  # seconds since the epoch
     messages: int
     size: int
+    machine: str | None = None  # of a team, whose session it is
 
 
 class _Meta(msgspec.Struct):
     state: str = "idle"
     messages: int = 0
+    machine: str | None = None
 
 
 _metas = msgspec.json.Decoder(_Meta)
@@ -172,7 +174,8 @@ def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[by
             with contextlib.suppress(OSError), held(name, _FOLDER, sessions) as here:
                 found = os.stat(LOG_NAME, dir_fd=here, follow_symlinks=False)
                 told = _meta(here)
-                line = SessionFacts(name, told.state, found.st_mtime, told.messages, found.st_size)
+                size = found.st_size
+                line = SessionFacts(name, told.state, found.st_mtime, told.messages, size, told.machine)
                 lines.append(msgspec.json.encode(line))
     return b"\n".join([*lines, b""]) if lines else b"", start + len(piece)
 

@@ -54,10 +54,13 @@ async def test_what_a_link_says_ends_nothing(tmp_path: Path, monkeypatch: pytest
     async def changed() -> None:
         await trio.lowlevel.checkpoint()
 
+    async def sessions(control: socket.socket) -> None:
+        await trio.lowlevel.checkpoint()
+
     places = TeamPlaces(tmp_path, tmp_path)
     places.write_member(Member("team", "laptop", [], "", "", "", ""))
     links = Links()
-    remote = RemoteObjects(cast(Any, links), cast(Any, None), places, changed)
+    remote = RemoteObjects(cast(Any, links), cast(Any, None), places, changed, sessions)
     text = msgspec.msgpack.encode(PLAIN).replace(b"plain", b"\xff\xfe\xff\xfe\xff")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(remote.run)

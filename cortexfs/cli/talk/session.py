@@ -20,6 +20,7 @@ from cortexfs.chat.sessions import SPACES, StoredSession
 from cortexfs.cli import mounts, objects, output, progress
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
+from cortexfs.client import Conversation
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.safe_text import counted, prose, quoted, within
 
@@ -36,11 +37,14 @@ def _list(options: argparse.Namespace) -> int:
         return EXIT_OK
     now = time.time()
     cells = (
-        (one.object, one.session, one.state, age(now - one.updated), str(one.messages), size(one.size))
+        (
+            *(one.object, one.session, one.state, age(now - one.updated), str(one.messages), size(one.size)),
+            one.machine or "",
+        )
         for one in there
     )
     if first := list(itertools.islice(cells, PAGE)):
-        heads = ("object", "session", "state", "updated", "messages", "size")
+        heads = ("object", "session", "state", "updated", "messages", "size", "machine")
         widths = [max(map(len, column)) for column in zip(*first, strict=True)]
         output.table(heads, itertools.chain(first, cells), widths)
     else:
@@ -82,6 +86,14 @@ def _rm(options: argparse.Namespace) -> int:
     sessions.remove(one)
     _unlog(options)
     output.say(f"removed {what}")
+    return EXIT_OK
+
+
+def _take(options: argparse.Namespace) -> int:
+    root, object_ = _named(options)
+    with Conversation(f"{root}/{object_}.sock") as conversation:
+        conversation.take(options.session, options.force)
+    output.say(f"the session {options.session} of {object_} is this machine's now")
     return EXIT_OK
 
 
@@ -179,6 +191,17 @@ VERBS = {
         (ROOT, SCOPE, objects.TALKING, SESSION, flag("--yes", "do not ask")),
         ("ctx session rm agent/coder old-one --yes",),
         "remove a session",
+    ),
+    "take": Command(
+        _take,
+        (
+            ROOT,
+            objects.TALKING,
+            SESSION,
+            flag("--force", "also from a machine that is there; what runs in it ends"),
+        ),
+        ("ctx session take agent/coder plan+laptop",),
+        "go on here with a session that another machine of the team has",
     ),
     "gc": Command(
         _gc,

@@ -76,7 +76,14 @@ class Ping(Request, frozen=True, tag="ping", kw_only=True):
     pass
 
 
-AnyRequest: TypeAlias = Send | Resume | Cancel | Approve | Respond | Ping
+class Take(Request, frozen=True, tag="take", kw_only=True):
+    """Have a session of the team be this machine's; by force, where the one that has it is there."""
+
+    session: str
+    force: bool = False
+
+
+AnyRequest: TypeAlias = Send | Resume | Cancel | Approve | Respond | Ping | Take
 Refusal: TypeAlias = frames.Error
 
 REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyRequest)}

@@ -65,7 +65,7 @@ REFUSED: list[tuple[bytes, str | None, str]] = [
     (b'{"op":"ping"}{}', None, "the line: is not one JSON value"),
     (b"[]", None, "expected an object, got array"),
     (b"null", None, "expected an object, got null"),
-    (b'{"id":"a"}', "a", "op: expected one of send, resume, cancel, approve, answer, ping; got null"),
+    (b'{"id":"a"}', "a", "op: expected one of send, resume, cancel, approve, answer, ping, take; got null"),
     (b'{"op":"dance","id":"a"}', "a", 'got "dance"'),
     (b'{"op":7,"id":"a"}', "a", "got 7"),
     (b'{"op":"send","id":"a"}', "a", "object missing required field input"),

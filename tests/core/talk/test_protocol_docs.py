@@ -54,6 +54,8 @@ def test_the_table_of_frames() -> None:
 def value_of(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " ".join(f"`{choice}`" for choice in get_args(hint))
+    if hint is bool:
+        return "boolean"
     if hint == dict[str, Any] | None:
         return "object"
     return "string or object" if hint == Input else "string"
@@ -62,6 +64,8 @@ def value_of(hint: Any) -> str:
 def default_of(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "required"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
     return "" if field.default is None else f'`"{field.default}"`'
 
 

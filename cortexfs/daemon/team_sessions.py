@@ -1,0 +1,323 @@
+"""The daemon's side of the sessions of its team: NAME+MACHINE, which that machine has begun.
+
+Main path: a message for such a session is admitted where this machine has it; its log then counts as on disk
+when the team's stream has it, too. What other machines say in theirs comes from the link, and is appended to
+the copies here, which are read as any session is.
+
+Rules: the log here is the first copy. Where the stream goes on otherwise, another machine has taken the
+session: the run here ends, and what only the log here had is kept in a file beside it. While the stream is
+away nothing is admitted, and a run under way ends after AWAY_SECONDS.
+This file must never know how the stream is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.sessions import layout
+from cortexfs.sessions.file_log import FileLog
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.store import Sessions
+from cortexfs.talk.conversations import Conversations
+from cortexfs.team.places import TeamPlaces
+from cortexfs.team.session_messages import (
+    OWNER,
+    TO_DAEMON,
+    KeptHere,
+    LocalLog,
+    LogPart,
+    LogPlace,
+    LogRemoved,
+    LogStored,
+    LogTaken,
+    MissingPieces,
+    PiecesMark,
+    SessionChannel,
+    SessionOpening,
+    StreamState,
+    TakeLog,
+    ToDaemon,
+    origin_of,
+)
+
+AWAY_SECONDS = 30.0
+
+log = logging.getLogger("cortexfs")
+
+
+class TeamSessions:
+    """Its attributes are the link as it is now, and what waits for it."""
+
+    def __init__(self, places: TeamPlaces, sessions: Sessions, conversations: Conversations) -> None:
+        self.places = places
+        self._machine = places.read_member().machine
+        self._sessions = sessions
+        self._conversations = conversations
+        self._channel: SessionChannel | None = None
+        self._problem = "the link to the team is being started"
+        self._own: dict[Address, FileLog] = {}  # logs of this machine that the stream has not whole
+        self._ours: set[Address] = set()
+        self._dirty: list[tuple[FileLog, int]] = []  # copies, and up to which event they were appended to
+        self._numbers = itertools.count(1)
+        self._takes: dict[int, tuple[trio.Event, list[Fault]]] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def _is_meant(self, address: Address) -> bool:
+        return _is_of_team(address) and self.places.is_joined
+
+    # -- what conversations ask
+
+    def judge(self, log_: FileLog) -> None:
+        """A log is in memory from now on, or has another owner."""
+        if not self._is_meant(log_.address):
+            return
+        machine = log_.facts.machine
+        log_.is_copy = machine is not None and machine != self._machine
+        log_.mirror = partial(self._more, log_) if machine == self._machine else None
+        if log_.mirror:
+            self._ours.add(log_.address)
+            log_.mirror()
+        else:
+            self._ours.discard(log_.address)
+
+    async def admit(self, address: Address) -> None:
+        if not self._is_meant(address):
+            return
+        machine = (await self._sessions.open(address)).facts.machine
+        if machine == self._machine:
+            self._check_stream()
+        elif machine:
+            words = f"ctx session take {address.class_}/{address.object} {address.session}"
+            raise Fault("EACCES", f"{machine} has the session, and it is read here; {words} moves it here")
+        elif origin_of(address.session) == self._machine:
+            await self.take(address, False)
+        else:
+            machine = origin_of(address.session)
+            raise Fault("ENOENT", f"there is no such session of the team, and {machine} alone begins it")
+
+    def _check_stream(self) -> SessionChannel:
+        if self._channel is None or self._problem:
+            raise Fault("EHOSTDOWN", f"the team's sessions can be read alone now: {self._problem}")
+        return self._channel
+
+    async def take(self, address: Address, by_force: bool) -> None:
+        """Have the session be this machine's; it is, where this returns."""
+        if not _is_of_team(address):
+            raise Fault("EINVAL", "only a session of the team, NAME+MACHINE, can be taken")
+        channel, number = self._check_stream(), next(self._numbers)
+        over, faults = trio.Event(), list[Fault]()
+        self._takes[number] = over, faults
+        try:
+            channel.tell(TakeLog(number, _place(address), by_force))
+            await over.wait()
+        finally:
+            del self._takes[number]
+        if faults:
+            raise faults[0]
+        if (await self._sessions.open(address)).facts.machine != self._machine:
+            raise Fault("EAGAIN", "another machine has taken the session since; try again")
+
+    def removed(self, address: Address) -> None:
+        """Its files are gone; where it was this machine's, it ends for the team."""
+        self._own.pop(address, None)
+        if address in self._ours and self._channel:
+            self._ours.discard(address)
+            self._channel.tell(LogRemoved(_place(address)))
+
+    # -- this machine's own
+
+    def _more(self, log_: FileLog) -> None:
+        self._own[log_.address] = log_
+        if self._channel:
+            self._channel.tell(LocalLog(_place(log_.address), str(log_.path), log_.here))
+
+    async def _tell_all(self) -> None:
+        """The stream is at hand, perhaps another one: it may lack a part of any log of this machine."""
+        for address in await trio.to_thread.run_sync(self._found):
+            with suppress(Fault):
+                self.judge(await self._sessions.open(address))
+        for log_ in list(self._own.values()):
+            self._more(log_)
+
+    def _found(self) -> list[Address]:
+        found = []
+        for space in layout.spaces(self._sessions.root):
+            for class_, object_ in layout.objects(self._sessions.root, space):
+                folder = self._sessions.root.joinpath(*layout.object_parts(space, class_, object_))
+                for name in filter(origin_of, layout.session_names(folder)):
+                    with suppress(Fault, OSError, msgspec.MsgspecError):
+                        address = Address(space, class_, object_, name)
+                        said = (folder / name / "meta.json").read_bytes()
+                        if msgspec.json.decode(said, type=layout.Meta).machine == self._machine:
+                            found.append(address)
+        return found
+
+    async def _give_up(self) -> None:
+        """End what has waited for the stream for too long."""
+        since: float | None = None
+        while True:
+            await trio.sleep(1.0)
+            now = trio.current_time()
+            since = (since or now) if self._problem else None
+            if since is not None and now - since >= AWAY_SECONDS:
+                fault = Fault("EHOSTDOWN", f"the team did not keep it: {self._problem}")
+                for address, log_ in list(self._own.items()):
+                    if log_.synced < log_.size and (live := self._conversations.live(address)):
+                        self._conversations.lose(live, fault)
+                        log_.give_up(fault)
+
+    # -- the link
+
+    async def serve(self, control: socket.socket) -> None:
+        """One life of the link."""
+        self._machine = self.places.read_member().machine
+        ours, theirs = socket.socketpair()
+        with theirs:
+            data = msgspec.msgpack.encode(SessionOpening())
+            try:
+                socket.send_fds(control, [data], [theirs.fileno()])
+            except OSError:  # it has ended again
+                ours.close()
+                return
+        channel = self._channel = SessionChannel(ours, TO_DAEMON)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(channel.send)
+                nursery.start_soon(self._give_up)
+                try:
+                    while (said := await channel.receive()) is not None:
+                        await self._hear(said, channel)
+                except Fault as fault:
+                    log.error("the link's word about sessions: %s", fault.message)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = self._channel = None
+            self._problem = "the link to the team has ended; it is started again"
+            for over, faults in self._takes.values():
+                faults.append(Fault("EHOSTDOWN", self._problem))
+                over.set()
+            await channel.aclose()
+
+    async def _hear(self, said: ToDaemon, channel: SessionChannel) -> None:
+        match said:
+            case LogPart():
+                try:
+                    await self._take_part(said, channel)
+                except Fault as fault:
+                    log.warning("%s of the team is not kept here: %s", said.place.session, fault.message)
+            case PiecesMark(number=number):
+                dirty, self._dirty = self._dirty, []
+                for log_, last in dirty:
+                    with suppress(Fault):
+                        await log_.durable(last)
+                channel.tell(KeptHere(number))
+            case LogStored(place=place, size=size):
+                if own := self._own.get(_address(place)):
+                    own.stored(size)
+                    if own.here <= size and not own.pending:
+                        del self._own[own.address]
+            case LogTaken(number=number, code=code, message=message):
+                if number in self._takes:
+                    over, faults = self._takes[number]
+                    faults += [Fault(code, message)] if code else []
+                    over.set()
+            case StreamState(problem=problem):
+                self._problem = problem
+                if not problem and self._nursery:
+                    self._nursery.start_soon(self._tell_all)
+
+    async def _take_part(self, part: LogPart, channel: SessionChannel) -> None:
+        address = _address(part.place)
+        if not part.data:
+            self._own.pop(address, None)
+            self._ours.discard(address)
+            await self._sessions.remove(address)
+            return
+        log_ = await self._sessions.open(address)
+        if log_.mirror is None and part.start == log_.end_place:
+            await self._append(log_, part.data)
+            return
+        if log_.mirror is None:
+            await log_.durable(log_.given)
+        if part.start > log_.size:
+            channel.tell(MissingPieces(part.place))
+            return
+        size = min(part.start + len(part.data), log_.size) - part.start
+        here = await trio.to_thread.run_sync(log_.read, part.start, size) if size else b""
+        same = size if here == part.data[:size] else _same_lines(here, part.data)
+        if same < size or (log_.mirror and part.data[same:]):
+            log_ = await self._cut(log_, part.start + same)
+        if rest := part.data[same:]:
+            await self._append(log_, rest)
+
+    async def _cut(self, log_: FileLog, end: int) -> FileLog:
+        """The stream goes on otherwise from there."""
+        fault = Fault("EHOSTDOWN", "another machine of the team has taken the session")
+        address = log_.address
+        log_.mirror = None
+        self._own.pop(address, None)
+        if live := self._conversations.live(address):
+            self._conversations.lose(live, fault)
+        log_.give_up(fault)
+        await self._sessions.cut(address, end)
+        log_ = await self._sessions.open(address)
+        log_.mirror, log_.is_copy = None, True  # whatever its last owner was
+        self._own.pop(address, None)
+        return log_
+
+    async def _append(self, log_: FileLog, data: bytes) -> None:
+        """More of a copy, for whoever reads it here as well."""
+        log_.check_share()
+        lines = data.splitlines(keepends=True)
+        try:
+            log_.append(lines)
+        except ValueError as error:
+            raise Fault("EPROTO", f"what the team has does not follow: {error}") from None
+        live = self._conversations.live(log_.address)
+        for line in lines if live else ():
+            with suppress(Fault):
+                live.session.replay(line)  # type: ignore[union-attr]
+        self._dirty.append((log_, log_.given))
+        if any(line.startswith(OWNER) for line in lines):
+            await log_.durable(log_.given)
+            self.judge(log_)
+            if not log_.is_copy and self._nursery:
+                self._nursery.start_soon(self._recover, log_.address)
+
+    async def _recover(self, address: Address) -> None:
+        """The session is this machine's now: what ran on the other one has ended."""
+        if live := self._conversations.live(address):
+            self._conversations.lose(live, Fault("EHOSTDOWN", "the session has moved to this machine"))
+        with suppress(Fault):
+            self._conversations.retire(await self._conversations.open(address))
+
+
+def _is_of_team(address: Address) -> bool:
+    return bool(origin_of(address.session)) and address.space.folder.startswith("home/")
+
+
+def _place(address: Address) -> LogPlace:
+    return LogPlace(address.space.uid, address.class_, address.object, address.session)
+
+
+def _address(place: LogPlace) -> Address:
+    return Address(Space.private(place.uid), place.class_, place.object, place.session)
+
+
+def _same_lines(here: bytes, there: bytes) -> int:
+    """Up to which byte both have the same lines."""
+    same = 0
+    for ours, theirs in zip(here.splitlines(keepends=True), there.splitlines(keepends=True), strict=False):
+        if ours != theirs:
+            break
+        same += len(ours)
+    return same

@@ -1,0 +1,221 @@
+"""The messages between a daemon and its link about sessions of the team, and the line that says whose one is.
+
+They go over a stream of their own, each with its length before it. The daemon has the logs; the link has the
+team's stream. Neither sends the other what it can read itself: of a log that is to be stored, the link is
+told how long it is.
+
+Rules: nothing here imports what only members of a team have, as the daemon reads this.
+This file must never know what carries a message between machines.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import MAX_LINE
+from cortexfs.team import messages
+
+OWNER = b'{"type":"owner"'
+PIECE = 512 << 10  # bytes of a log in one message, unless one line is longer
+MOST = MAX_LINE + PIECE
+_LENGTH = struct.Struct("<I")
+_ID = re.compile(rb'"id":"([1-9][0-9]{0,17})"')
+
+
+class SessionOpening(msgspec.Struct, frozen=True, array_like=True, tag="sessions"):
+    """The daemon's word that this stream is for the messages below."""
+
+
+class OwnerLine(msgspec.Struct, frozen=True, tag_field="type", tag="owner"):
+    """A line of a log: from here on the session is that machine's."""
+
+    id: str
+    machine: str
+    epoch: int
+    user: str  # whose it is, where it was begun
+    by: str  # who has begun or taken it, on that machine
+    may: list[str]  # USER@MACHINE who may take it, !USER@MACHINE who may not; the first that fits counts
+    proof: str  # the machine's signature
+
+    @property
+    def signed(self) -> bytes:
+        return msgspec.msgpack.encode([self.id, self.machine, self.epoch, self.user, self.by, self.may])
+
+
+class LogPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A session, as it is named here."""
+
+    uid: int
+    class_: str
+    object: str
+    session: str
+
+
+# From the daemon.
+class LocalLog(msgspec.Struct, frozen=True, array_like=True, tag="log"):
+    """So much of this machine's own log is on its disk, and is to be stored."""
+
+    place: LogPlace
+    path: str
+    size: int
+
+
+class TakeLog(msgspec.Struct, frozen=True, array_like=True, tag="take"):
+    number: int
+    place: LogPlace
+    by_force: bool
+
+
+class KeptHere(msgspec.Struct, frozen=True, array_like=True, tag="kept"):
+    """All pieces before that mark are on the disk."""
+
+    mark: int
+
+
+class MissingPieces(msgspec.Struct, frozen=True, array_like=True, tag="missing"):
+    """The log here ends before that piece."""
+
+    place: LogPlace
+
+
+class LogRemoved(msgspec.Struct, frozen=True, array_like=True, tag="removed"):
+    """The session was removed on the machine that has it."""
+
+    place: LogPlace
+
+
+# From the link.
+class LogPart(msgspec.Struct, frozen=True, array_like=True, tag="part"):
+    """A part of a session's log, as the team has it; no data: the session was removed."""
+
+    place: LogPlace
+    start: int
+    data: bytes
+
+
+class PiecesMark(msgspec.Struct, frozen=True, array_like=True, tag="mark"):
+    number: int
+
+
+class LogStored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
+    """So much of this machine's own log is stored."""
+
+    place: LogPlace
+    size: int
+
+
+class LogTaken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
+    """The answer to a TakeLog."""
+
+    number: int
+    code: str
+    message: str
+
+
+class StreamState(msgspec.Struct, frozen=True, array_like=True, tag="stream"):
+    """The team's stream is at hand; or it is not, for this reason."""
+
+    problem: str
+
+
+FromDaemon: TypeAlias = LocalLog | TakeLog | KeptHere | MissingPieces | LogRemoved
+ToDaemon: TypeAlias = LogPart | PiecesMark | LogStored | LogTaken | StreamState
+
+FROM_DAEMON: msgspec.msgpack.Decoder[FromDaemon] = msgspec.msgpack.Decoder(FromDaemon)
+TO_DAEMON: msgspec.msgpack.Decoder[ToDaemon] = msgspec.msgpack.Decoder(ToDaemon)
+_pack = msgspec.msgpack.Encoder().encode
+_owners = msgspec.json.Decoder(OwnerLine)
+
+
+class SessionChannel:
+    """One end of the stream between a daemon and its link."""
+
+    def __init__(self, end: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> None:
+        end.setblocking(False)
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
+        self._decoder = decoder
+        self._waiting: deque[bytes] = deque()
+        self._news = trio.Event()
+
+    def tell(self, said: FromDaemon | ToDaemon) -> None:
+        data = _pack(said)
+        self._waiting.append(_LENGTH.pack(len(data)) + data)
+        self._news.set()
+
+    async def send(self) -> None:
+        """Until the other end is gone, which `receive` tells."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while True:
+                while self._waiting:
+                    await self._stream.send_all(self._waiting.popleft())
+                self._news = trio.Event()
+                await self._news.wait()
+
+    async def receive(self) -> Any:
+        """The next message; None when the other end is gone."""
+        head = await self._exactly(_LENGTH.size)
+        if not head:
+            return None
+        (size,) = _LENGTH.unpack(head)
+        if size > 2 * MOST:
+            raise Fault("EPROTO", "a message about a session is over the limit")
+        try:
+            return self._decoder.decode(await self._exactly(size))
+        except messages.GARBAGE as error:
+            raise Fault("EPROTO", f"a message about a session is none: {error}") from None
+
+    async def _exactly(self, size: int) -> bytes:
+        found = bytearray()
+        try:
+            while len(found) < size:
+                if not (data := await self._stream.receive_some(size - len(found))):
+                    return b""
+                found += data
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+        return bytes(found)
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+def owner_of(line: bytes) -> OwnerLine | None:
+    """Returns what a line says of a session's owner; None where it is another line."""
+    if not line.startswith(OWNER):
+        return None
+    try:
+        return _owners.decode(line)
+    except messages.GARBAGE:
+        raise Fault("EPROTO", "a line about a session's owner cannot be understood") from None
+
+
+def owners_in(data: bytes) -> Iterator[OwnerLine]:
+    at = 0 if data.startswith(OWNER) else data.find(b"\n" + OWNER) + 1
+    while at or data.startswith(OWNER):
+        end = data.index(b"\n", at)
+        if found := owner_of(data[at:end]):
+            yield found
+        if not (at := data.find(b"\n" + OWNER, end) + 1):
+            return
+
+
+def last_id(data: bytes) -> int:
+    """The id of the last of these lines."""
+    found = _ID.search(data, data.rfind(b"\n", 0, -1) + 1)
+    return int(found[1]) if found else 0
+
+
+def origin_of(session: str) -> str:
+    """The machine where a session of the team was begun, by its name; empty for any other session."""
+    _, plus, machine = session.rpartition("+")
+    return machine if plus else ""

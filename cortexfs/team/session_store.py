@@ -1,0 +1,122 @@
+"""The stream that has the sessions of a team: what is asked of the server, and read of a log here.
+
+Rules: a piece is stored behind the last message about its session that is known here, or not at all.
+This file must never know what makes a piece count.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.team import keys, messages, subjects
+from cortexfs.team.nats_client import Client
+from cortexfs.team.nats_wire import Delivery
+from cortexfs.team.session_log import LogKey, StreamPiece, TeamLog
+from cortexfs.team.session_messages import PIECE, LocalLog, owner_of
+
+ANSWER_SECONDS = 5.0
+BATCH = 128
+BATCH_BYTES = 4 << 20
+_LAST = ("204", "404", "408", "413")
+_WRONG_SEQUENCE = 10071
+
+
+class _Error(msgspec.Struct):
+    err_code: int = 0
+    description: str = ""
+
+
+class _Counted(msgspec.Struct):
+    last_seq: int = 0
+
+
+class _Answer(msgspec.Struct):
+    error: _Error | None = None
+    seq: int = 0
+    created: str = ""
+    state: _Counted = msgspec.field(default_factory=_Counted)
+
+
+class LogStore:
+    def __init__(self, client: Client, machine: str, key: keys.Key) -> None:
+        self._client = client
+        self._machine = machine
+        self._key = key
+
+    async def look(self) -> tuple[str, int]:
+        """When the stream was made, and the number of its last message."""
+        answer = _answer(await self._client.request(subjects.LOG_INFO, b"", ANSWER_SECONDS))
+        if answer.error:
+            raise Fault("EHOSTDOWN", f"the server says {answer.error.description}")
+        return answer.created, answer.state.last_seq
+
+    async def get(self, filter_: str, first: int) -> list[Delivery]:
+        """Some messages from that number on; none where there are no more."""
+        asked = {"seq": first, "batch": BATCH, "max_bytes": BATCH_BYTES, "next_by_subj": filter_}
+        answers = await self._client.request(
+            subjects.LOG_GET, msgspec.json.encode(asked), ANSWER_SECONDS, many=lambda one: one.status in _LAST
+        )
+        found = [each for each in answers if not each.status]
+        return [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
+
+    async def publish(self, known: TeamLog, start: int, data: bytes) -> bool:
+        """Store a piece behind what is known; returns False where the stream has more than that."""
+        subject = known.key.subject(self._machine)
+        sealed = keys.seal(self._key, subject, msgspec.msgpack.encode(StreamPiece(start, data)))
+        headers = {
+            "Nats-Expected-Last-Subject-Sequence": str(known.sequence),
+            "Nats-Expected-Last-Subject-Sequence-Subject": known.key.filter,
+        }
+        found = await self._client.request(subject, sealed, ANSWER_SECONDS, headers=headers)
+        answer = _answer(found)
+        if answer.error is None:
+            self._client.publish(subjects.said(self._machine), b"")
+            return True
+        if answer.error.err_code != _WRONG_SEQUENCE:
+            raise Fault("ENOSPC", f"the team's server does not keep it: {answer.error.description[:100]}")
+        return False
+
+
+def sequence_of(one: Delivery) -> int:
+    return int(one.headers.get("Nats-Sequence", "0"))
+
+
+def _answer(found: list[Delivery]) -> _Answer:
+    try:
+        return msgspec.json.decode(found[0].data, type=_Answer)
+    except messages.GARBAGE:
+        raise Fault("EPROTO", "the team's server answers what is no answer") from None
+
+
+def stream_config(replicas: int) -> dict[str, Any]:
+    return {
+        "name": subjects.LOGS, "subjects": ["ctx.log.*.*.*.*.*"], "num_replicas": replicas,
+        "storage": "file", "retention": "limits", "discard": "new", "allow_direct": True,
+        "max_msg_size": 2 << 20,
+    }  # fmt: skip
+
+
+def key_in(local: LocalLog) -> LogKey | None:
+    """The session that a log is of, by its first line."""
+    with suppress(OSError), open(local.path, "rb") as file:
+        if owner := owner_of(file.readline(PIECE)):
+            return LogKey(owner.user, local.place.class_, local.place.object, local.place.session)
+    return None
+
+
+def lines_of(path: str, start: int, end: int) -> bytes:
+    """Whole lines of a log, at least one."""
+    with open(path, "rb") as file:
+        size, data = PIECE, b""
+        while not data:
+            found = os.pread(file.fileno(), min(size, end - start), start)
+            data = found[: found.rfind(b"\n") + 1]
+            if not data and (size > 4 * PIECE or len(found) < size):
+                raise Fault("EIO", f"{path} has no whole event at byte {start}")
+            size *= 2
+    return data

@@ -1,0 +1,109 @@
+"""What any machine may put into the stream of sessions, and what counts of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortexfs.core.errors import Fault
+from cortexfs.team import keys
+from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, owner_line
+
+KEY = LogKey("alice", "agent", "coder", "plan+laptop")
+KEYS = {name: keys.Key.new(keys.USER) for name in ("laptop", "box", "evil")}
+MAY = ["!bob@box", "*@box"]
+EVENT = b'{"type":"delta","id":"%d","run":"r","text":"x"}\n'
+
+
+def key_of(machine: str) -> bytes:
+    return KEYS[machine].public_raw
+
+
+def line(log: TeamLog, machine: str, by: str = "alice", may: list[str] = MAY, key: str = "") -> bytes:
+    return owner_line(KEYS[key or machine], log, machine, by, may, log.last_id + 1)
+
+
+def take(log: TeamLog, machine: str, start: int, data: bytes, stamp: int = 1) -> None:
+    log.take(machine, StreamPiece(start, data), key_of, stamp)
+
+
+def refused(log: TeamLog, machine: str, start: int, data: bytes, stamp: int = 1) -> None:
+    before = (log.machine, log.epoch, log.size, log.may)
+    with pytest.raises(Fault):
+        take(log, machine, start, data, stamp)
+    assert (log.machine, log.epoch, log.size, log.may) == before
+
+
+@pytest.fixture
+def log() -> TeamLog:
+    """A session that laptop has begun, of two events."""
+    log = TeamLog(KEY)
+    take(log, "laptop", 0, line(log, "laptop") + EVENT % 2)
+    return log
+
+
+def test_pieces_follow_each_other_and_are_their_owner_s(log: TeamLog) -> None:
+    # abi.md 14.20
+    size = log.size
+    take(log, "laptop", size, EVENT % 3)
+    refused(log, "laptop", size, EVENT % 3)  # a double
+    refused(log, "laptop", log.size + 1, EVENT % 4)
+    refused(log, "laptop", log.size, b"no event")
+    refused(log, "evil", log.size, EVENT % 4)
+    refused(log, "box", log.size, EVENT % 4)
+    assert log.last_id == 3
+
+
+def test_it_is_begun_where_its_name_says() -> None:
+    # abi.md 14.18
+    log = TeamLog(KEY)
+    refused(log, "laptop", 0, EVENT % 1)
+    refused(log, "evil", 0, line(log, "evil"))
+    refused(log, "evil", 0, line(log, "laptop", key="evil"))
+    refused(log, "laptop", 0, line(log, "laptop", by="bob"))
+    refused(log, "evil", 0, line(log, "laptop", may=[]))  # another's line, by who may not have it
+    take(log, "laptop", 0, line(log, "laptop"))
+
+
+def test_it_is_taken_by_whom_its_first_line_names(log: TeamLog) -> None:
+    # abi.md 14.17, 14.18
+    at = log.size
+    refused(log, "evil", at, line(log, "evil"))
+    refused(log, "box", at, line(log, "box", by="bob"))
+    refused(log, "box", at, line(log, "box", may=["*@*"]))
+    refused(log, "evil", at, line(log, "box"))
+    late = line(log, "box")
+    take(log, "box", at, line(log, "box") + EVENT % 9)
+    assert (log.machine, log.epoch) == ("box", 2)
+    refused(log, "laptop", log.size, EVENT % 10)  # who had it and comes back late
+    refused(log, "box", log.size, late)  # the line of another epoch
+    take(log, "laptop", log.size, line(log, "laptop"))
+    refused(log, "box", log.size, EVENT % 20)
+
+
+def test_a_lost_stream_is_repaired_by_who_may_have_it(log: TeamLog) -> None:
+    # abi.md 14.21
+    first = line(TeamLog(KEY), "laptop") + EVENT % 2
+    second = line(log, "box") + EVENT % 4
+    anew = TeamLog(KEY)
+    refused(anew, "evil", 0, first + second)
+    take(anew, "box", 0, first + second)
+    assert (anew.machine, anew.epoch, anew.size) == ("box", 2, len(first + second))
+
+
+def test_only_who_has_it_removes_it_and_for_good(log: TeamLog) -> None:
+    # abi.md 14.19
+    refused(log, "box", REMOVED, b"")
+    take(log, "laptop", REMOVED, b"", 5)
+    assert (log.machine, log.size) == ("", 0)
+    refused(log, "laptop", 0, line(log, "laptop"), 4)  # said again by the server, which has it
+    take(log, "laptop", 0, line(log, "laptop"), 6)
+
+
+@pytest.mark.parametrize("subject", ["ctx.log.box.a=40b.agent.x", "ctx.log.box.ab.agent.x.y=2Blaptop", "x"])
+def test_a_subject_that_is_no_session_s_is_left(subject: str) -> None:
+    with pytest.raises(Fault):
+        LogKey.of(subject)
+
+
+def test_a_subject_tells_the_session() -> None:
+    assert LogKey.of(KEY.subject("box")) == ("box", KEY)
