@@ -46,10 +46,10 @@ class Said(NamedTuple):
     notes: str
 
 
-async def command(place: WebPlace, words: Sequence[str]) -> Any:
+async def command(place: WebPlace, words: Sequence[str], input: str = "") -> Any:
     """Returns the JSON that a command prints; where it prints none, its sentence is the Fault."""
     try:
-        return msgspec.json.decode((await said(place, words, is_json=True)).output)
+        return msgspec.json.decode((await said(place, words, input, is_json=True)).output)
     except UNREADABLE:
         raise Fault("EPROTO", f"ctx {words[0]} printed no JSON") from None
 

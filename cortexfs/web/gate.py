@@ -22,14 +22,17 @@ from collections.abc import Callable, Mapping
 from cortexfs.core.errors import Fault
 
 SECRET_BYTES = 32
+FRAMES = "/frames/"  # below which files of frames are
+OPAQUE = "null"  # the origin of a page in a frame, as browsers tell it
 MAX_TICKETS = 16  # that wait to be used; the oldest goes first
 _LOOPBACK = re.compile(r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
 _HOST = re.compile(r"[a-z0-9.-]+(?::\d{1,5})?|\[[0-9a-f:.]+\](?::\d{1,5})?", re.IGNORECASE)
 
 # No script but our files, nothing from elsewhere, no text that becomes markup, and no frame around us.
+# A frame that leads itself away stays with us, where it gets nothing.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
+    "connect-src 'self'; frame-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
@@ -41,6 +44,14 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), display-capture=(), usb=()",
     "Cache-Control": "no-store",
+}
+# Of a frame's page, which has an opaque origin: to it we are another one. panels.py has its policy.
+_APART = ("Content-Security-Policy", "X-Frame-Options", "Cross-Origin-Opener-Policy")
+FRAMED = {name: value for name, value in HEADERS.items() if name not in _APART} | {
+    "Cross-Origin-Resource-Policy": "cross-origin",
+    "X-DNS-Prefetch-Control": "off",
+    # WebRTC and whatever else a policy has no word for; to browsers that know the header.
+    "Connection-Allowlist": "(response-origin)",
 }
 
 
@@ -92,14 +103,20 @@ class Gate:
         """Returns what only this process can say to a nonce: whoever has its port after it cannot."""
         return hmac.digest(self._token.encode(), nonce.encode(), "sha256").hex()
 
-    def judge(self, headers: Mapping[str, str]) -> None:
-        """Raises a Refusal unless this was asked of our host, and by our own page where a page asked."""
-        host = headers.get("host", "")
-        if not self._is_ours(host):
+    def judge(self, headers: Mapping[str, str], target: str = "") -> None:
+        """Raises a Refusal unless this was asked of our host, and by our own page where a page asked. A page
+        with an opaque origin may ask for the files of frames, whose addresses are secrets."""
+        if not self._is_ours(headers.get("host", "")):
             raise Refusal(421, "EACCES", "this is asked under a name that is not this page's")
         origin = headers.get("origin")
-        if origin is not None and origin.lower() != f"{self._scheme}://{host}".lower():
+        if origin == OPAQUE and target.startswith(FRAMES):
+            return
+        if origin is not None and origin.lower() != self.origin(headers).lower():
             raise Refusal(403, "EACCES", "this is asked by a page of another site")
+
+    def origin(self, headers: Mapping[str, str]) -> str:
+        """The origin of our page, as whoever asks this sees it."""
+        return f"{self._scheme}://{headers.get('host', '')}"
 
     def knows(self, headers: Mapping[str, str]) -> bool:
         shown = headers.get("authorization", "")

@@ -50,6 +50,7 @@ class PageRequest(NamedTuple):
     path: str
     given: Mapping[str, object]
     is_known: bool
+    origin: str = ""  # of the page that asks, by the name under which it knows us
 
     def text(self, name: str, default: str | None = None) -> str:
         """Returns a field that is a text; EINVAL where it is none, or has the byte that no argument has."""
@@ -63,6 +64,7 @@ class PageAnswer(NamedTuple):
     body: bytes
     kind: str = JSON
     status: int = 200
+    headers: Mapping[str, str] = HEADERS
 
 
 Emit: TypeAlias = Callable[[bytes], Awaitable[None]]
@@ -170,7 +172,7 @@ class _Guest:
         if not isinstance(event, h11.Request):
             return None
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
-        self._listener.gate.judge(headers)
+        self._listener.gate.judge(headers, event.target.decode("latin-1"))
         if is_known := self._listener.gate.knows(headers):
             self._listener.let_in(self._scope)
         body = await self._body(MAX_BODY if is_known else MAX_STRANGERS_BODY)
@@ -182,7 +184,7 @@ class _Guest:
             raise Fault("EINVAL", "the address is none of this page's") from None
         if method == "POST":
             given = _decoded(headers.get("content-type", ""), body)
-        return PageRequest(method, address.path, given, is_known)
+        return PageRequest(method, address.path, given, is_known, self._listener.gate.origin(headers))
 
     async def _body(self, most: int) -> bytes:
         body = bytearray()
@@ -204,7 +206,8 @@ class _Guest:
         return event
 
     async def _say(self, answer: PageAnswer, is_head: bool = False, is_last: bool = False) -> None:
-        headers = [*HEADERS.items(), ("Content-Type", answer.kind), ("Content-Length", str(len(answer.body)))]
+        sized = (("Content-Type", answer.kind), ("Content-Length", str(len(answer.body))))
+        headers = [*answer.headers.items(), *sized]
         if is_last:
             headers.append(("Connection", "close"))
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):

@@ -3,8 +3,9 @@
     answer = await Routes(gate, place, link, nursery).answer(asked)
 
 Rules: the files hold nothing of anybody's, and are there for everybody. All else is for who shows the token,
-except the exchange of a ticket for it, and the proof of who we are. Nothing below /api changes anything by
-GET. What a command does is done by that command (children.py): nobody's text becomes an option.
+except the exchange of a ticket for it, the proof of who we are, and the files of a frame (panels.py).
+Nothing below /api changes anything by GET. What a command does is done by that command (children.py):
+nobody's text becomes an option.
 This file must never know sockets or HTML.
 """
 
@@ -25,7 +26,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.talk.requests import Approve, Cancel, Decision, Respond, Resume, Send
-from cortexfs.web import children, controls, files, markdown, setup
+from cortexfs.web import apps, children, controls, files, markdown, panels, setup
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import Gate, Refusal
 from cortexfs.web.holding import Holders
@@ -51,6 +52,7 @@ LISTS = {
     "/api/agents": ("agent", "list", "--json"),
     "/api/providers": ("provider", "list", "--json"),
     "/api/plugins": ("plugin", "list", "--json"),
+    "/api/ui": ("plugin", "ui", "--json"),
     "/api/status": ("status", "--json"),
     "/api/servers": ("mcp", "list", "--json"),
     "/api/usage": ("log", "--usage", "--json"),
@@ -68,10 +70,14 @@ class Routes:
         self._files = files.all_files()
         self._holders = Holders(place, nursery)
         self._nursery = nursery
+        self._frames = panels.PanelFrames(place)
+        self._apps = apps.McpApps(place, self._frames)
 
     async def answer(self, asked: PageRequest) -> PageAnswer | Events:
         if asked.method in ("GET", "HEAD") and (file := self._files.get(asked.path)):
             return file
+        if asked.method == "GET" and (framed := self._frames.answer(asked.path, asked.origin)):
+            return framed
         if not asked.path.startswith("/api/"):
             raise Refusal(404, "ENOENT", "there is nothing of that name")
         if asked.path == "/api/enter" and asked.method == "POST":
@@ -85,6 +91,10 @@ class Routes:
         table = {"GET": _GET, "POST": _POST}.get(asked.method, {})
         if asked.method == "GET" and asked.path in LISTS:
             return answer_of(await children.command(self._place, LISTS[asked.path]))
+        if asked.method == "POST" and (way := panels.ROUTES.get(asked.path)):
+            return await way(self._frames, asked)
+        if asked.method == "POST" and (to_app := apps.ROUTES.get(asked.path)):
+            return await to_app(self._apps, asked)
         if route := table.get(asked.path):
             return await route(self, asked)
         raise Refusal(404, "ENOENT", "there is nothing of that name")

@@ -47,7 +47,7 @@ def folder_of(where: directories.Places, name: str) -> Path:
     return folder
 
 
-def _manifest_of(where: directories.Places, name: str) -> JsonManifest:
+def manifest_of(where: directories.Places, name: str) -> JsonManifest:
     """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
     folder = folder_of(where, name)
     manifest = directory.read(folder)
@@ -65,7 +65,7 @@ def _decide(options: argparse.Namespace, where: directories.Places, make: Callab
 
 def settings_verb(options: argparse.Namespace) -> int:
     where = places_of(options)
-    known = settings.settings_of(_manifest_of(where, options.name))
+    known = settings.settings_of(manifest_of(where, options.name))
     if options.key is not None and options.key not in known:
         hint = parser.nearest(options.key, known) or f"; see: ctx plugin config {options.name}"
         raise Fault("EINVAL", f"{options.key!r} is no setting of {options.name}{hint}")
@@ -146,7 +146,7 @@ def _text(value: Any) -> str:
 
 def permissions(options: argparse.Namespace) -> int:
     where = places_of(options)
-    manifest = _manifest_of(where, options.name)
+    manifest = manifest_of(where, options.name)
     wanted = dict(_decision(text) for text in options.set or ())
     private = None if options.private is None else networks(options.private)
 

@@ -87,6 +87,17 @@ VERBS = {
         ),
         "say or change the settings of a plugin",
     ),
+    "ui": Command(
+        "plugin.ui.ui",
+        (
+            *MOUNTED,
+            arg("name", "PLUGIN", "its name in: ctx plugin list (default: all that are shown)", nargs="?"),
+            arg("part", "panel/ID|widget/ID", "one of them, with its files", nargs="?"),
+            JSON,
+        ),
+        ("ctx plugin ui", "ctx plugin ui notes --json", "ctx plugin ui notes panel/main"),
+        "list what plugins show on the page, or the files of a panel",
+    ),
     "import-mcp": Command(
         "mcp.importing.import_mcp",
         (

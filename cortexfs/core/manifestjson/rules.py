@@ -17,7 +17,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import EVENTS
 from cortexfs.core.jsontext import nearest, shown
 from cortexfs.core.manifest import semver
-from cortexfs.core.manifestjson import capabilities, entry
+from cortexfs.core.manifestjson import capabilities, entry, widgets
 from cortexfs.core.manifestjson.fields import CommandField, JsonManifest
 from cortexfs.core.manifestjson.problems import Problem, below
 from cortexfs.core.manifestjson.settings import problems as setting_problems
@@ -202,8 +202,11 @@ def ui(one: JsonManifest) -> Iterator[Problem]:
         if not entry.inside(panel.html_path):
             what = f"{shown(panel.html_path)} is no file of the package"
             yield Problem("invalid_path", f"{path}.htmlPath", what, "write a path relative to the manifest")
+    for index, widget in enumerate(one.ui.widgets):
+        yield from _component(f"ui.widgets[{index}].id", widget.id)
     yield from _unique("ui.panels", [panel.id for panel in one.ui.panels], "id")
     yield from _unique("ui.widgets", [widget.id for widget in one.ui.widgets], "id")
+    yield from widgets.problems(one)
     yield from setting_problems(one)
 
 

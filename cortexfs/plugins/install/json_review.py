@@ -13,7 +13,7 @@ from pathlib import Path
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import POST, PRE, hooks
 from cortexfs.core.jsontext import shown
-from cortexfs.core.manifestjson import FILE, read
+from cortexfs.core.manifestjson import FILE, read, widgets
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.review import InstallCheck, risk_row, signature
@@ -61,9 +61,16 @@ def _hash(manifest: JsonManifest, files: dict[str, bytes]) -> InstallCheck:
 
 def _panels(manifest: JsonManifest, tree: PackageFiles) -> Iterator[InstallCheck]:
     for panel in manifest.ui.panels:
-        is_there = posixpath.normpath(panel.html_path) in tree.files
-        missing = f"{shown(panel.html_path)} is not among its files; add it, or mend ui.panels"
-        yield InstallCheck(f"panel {panel.id}", None if is_there else missing)
+        yield _page(f"panel {panel.id}", panel.html_path, "ui.panels", tree)
+    for widget in manifest.ui.widgets:
+        if path := widgets.page_of(widget):
+            yield _page(f"widget {widget.id}", path, "ui.widgets", tree)
+
+
+def _page(name: str, path: str, where: str, tree: PackageFiles) -> InstallCheck:
+    is_there = posixpath.normpath(path) in tree.files
+    missing = f"{shown(path)} is not among its files; add it, or mend {where}"
+    return InstallCheck(name, None if is_there else missing)
 
 
 def capabilities(manifest: JsonManifest) -> list[str]:

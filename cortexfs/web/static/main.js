@@ -5,13 +5,14 @@ import { h, show } from "./dom.js";
 import { approvals, counted } from "./approvals.js";
 import { agents } from "./agents.js";
 import { models, sessions } from "./lists.js";
+import { widgets } from "./panels.js";
 import { plugins } from "./plugins.js";
 import { servers } from "./servers.js";
 import { status } from "./status.js";
 import { talk } from "./talk.js";
 import { tools } from "./tools.js";
 
-const VIEWS = { talk, approvals, tools, agents, models, plugins: connected, sessions, status };
+const VIEWS = { talk, approvals, tools, agents, models, plugins: connected, sessions, status, widgets };
 const NAMES = ["Talk", "Approvals", "Tools", "Agents", "Models", "Plugins", "Sessions", "Status"];
 
 const main = h("main", { id: "main", tabindex: "-1" });

@@ -3,15 +3,21 @@
 import { get, post } from "./api.js";
 import { button, h, show } from "./dom.js";
 import { addressed, table } from "./lists.js";
+import { contributed, panel, told } from "./panels.js";
 
 export async function plugins(place, words, context) {
+  if (words[1]) return panel(place, words, context);
   const found = await get("/api/plugins", null, context.signal);
   const chosen = found.find(({ name }) => name === words[0]);
-  if (chosen) return one(place, chosen, context);
+  if (chosen) {
+    await one(place, chosen, context);
+    place.append(...(await contributed(chosen.name, context)));
+    return;
+  }
   show(place, h("h1", {}, "Plugins"), table("Plugins", ["Name", "Version", "Enabled", "Status", "Publisher"],
     found.map((each) => [h("a", { href: addressed("plugins", each.name) }, each.name), each.version || "",
       each.enabled ? "yes" : "no", each.status || "", each.publisher || "unsigned"]), "There are no plugins."),
-  newcomer(context));
+  await contributed(null, context), newcomer(context));
 }
 
 /** The form for a plugin that is not here yet: it is reviewed first, and installed as it was reviewed. */
@@ -45,7 +51,7 @@ function newcomer({ say }) {
 }
 
 async function one(place, chosen, { signal, say }) {
-  const told = await get("/api/plugin", { name: chosen.name }, signal);
+  const about = await get("/api/plugin", { name: chosen.name }, signal);
   const again = () => dispatchEvent(new Event("hashchange"));
   const step = (path, value, done) => post(path, { name: chosen.name, ...value })
     .then(() => { say(done); again(); }, (problem) => say(problem.message));
@@ -53,7 +59,7 @@ async function one(place, chosen, { signal, say }) {
   const verb = chosen.enabled ? "disable" : "enable";
   show(place, h("h1", {}, chosen.name), h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name),
     h("dd", {}, typeof value === "string" ? value : JSON.stringify(value))])),
-  permissions(told.permissions, step), settings(told.settings, chosen.name, say),
+  permissions(about.permissions, step), settings(about.settings, chosen.name, say),
   button(chosen.enabled ? "Disable" : "Enable", () => step(`/api/plugin/${verb}`, {}, `${verb}d ${chosen.name}`),
     { class: "go" }));
 }
@@ -82,7 +88,9 @@ function setting(one, id, plugin, say) {
     try {
       await post("/api/plugin/setting", { name: plugin, key: one.key, ...given });
       const { settings: fresh } = await get("/api/plugin", { name: plugin });
-      form.replaceWith(setting(fresh.find(({ key }) => key === one.key), id, plugin, say));
+      const now = fresh.find(({ key }) => key === one.key);
+      form.replaceWith(setting(now, id, plugin, say));
+      if (one.type !== "secret") told(plugin, "config:change", { key: one.key, value: now.value ?? null });
       say(done);
     } catch (problem) {
       say(problem.message);

@@ -1,6 +1,7 @@
 // Tools: a form made from each one's schema, the command that does the same, and the output as it comes.
 
 import { get, run } from "./api.js";
+import { offered } from "./apps.js";
 import { base64, button, h, show } from "./dom.js";
 import { addressed, table } from "./lists.js";
 
@@ -165,6 +166,7 @@ async function one(place, object, { signal, say }) {
       facts.runs.map(({ ts, status, code, ms }) => [new Date(ts).toLocaleString(), code ? `${status} (${code})` : status,
         `${(ms / 1000).toFixed(1)} s`]), "It was not run yet.")));
   look();
+  offered(place, object, () => form.value() || {}, { signal, say });
 }
 
 function hear(frames, output, fault, say) {

@@ -338,6 +338,7 @@ def test_panels_and_widgets_are_declared_soundly() -> None:
     assert found(**part("widgets", widget | {"type": "table"})) == []
     assert found(**part("widgets", widget | {"type": "map"})) == [("invalid_value", "ui.widgets[0].type")]
     assert found(**part("widgets", widget, widget)) == [("duplicate_name", "ui.widgets[1].id")]
+    assert found(**part("widgets", widget | {"id": "a/b"})) == [("invalid_name", "ui.widgets[0].id")]
 
 
 def test_providers_are_declared_soundly() -> None:

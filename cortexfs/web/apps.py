@@ -1,0 +1,177 @@
+"""MCP Apps: the page that an MCP server has for a tool (its `_meta.ui.resourceUri`), in a frame of panels.py.
+
+    opened = await apps.open(asked)     the frame of a tool's app; ENOENT for a tool that has none
+    await apps.ask(asked)               tools/call and resources/read, of the frame's own server
+
+Rules: lists and resources are the answers of the object SERVER.mcp, and a call is that of `ctx mcp call`.
+An app calls the tools of its server that are for apps, and reads its server's resources. It is given
+no host to reach, whatever it wishes in `_meta.ui.csp`.
+This file must never know how a frame is drawn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from cortexfs.core import frames as said
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.core.mcp_session import LIST, NAME_KEY
+from cortexfs.web import children
+from cortexfs.web.children import WebPlace
+from cortexfs.web.http import PageAnswer, PageRequest, answer_of
+from cortexfs.web.panels import PanelFrame, PanelFrames, effects_of
+from cortexfs.web.telling import object_named, waited
+
+KIND = "text/html;profile=mcp-app"
+SCHEME = "ui://"
+PAGE = "app.html"
+MAX_APP = 4 << 20  # characters of a resource
+MAX_PAGES = 20
+_SERVER = re.compile(r"plugin:mcp:([\w.+-]+)@")
+READ = "resources/read"
+
+
+class McpApps:
+    """The apps of the MCP servers of a mount."""
+
+    def __init__(self, place: WebPlace, frames: PanelFrames) -> None:
+        self._place = place
+        self._frames = frames
+
+    async def find(self, asked: PageRequest) -> PageAnswer:
+        """The address of a tool's app; null for a tool that has none."""
+        server = await self._server(asked)
+        tool = await self._named(server, object_named(asked)) if server else None
+        return answer_of({"uri": _uri(tool) if tool else None})
+
+    async def open(self, asked: PageRequest) -> PageAnswer:
+        server = await self._server(asked)
+        tool = await self._named(server, object_named(asked)) if server else None
+        if server is None or tool is None or (uri := _uri(tool)) is None:
+            raise Fault("ENOENT", f"{object_named(asked)} has no app")
+        html = self._frames.page((await self._page(server, uri)).encode(), scripted=False)
+        frame = PanelFrame(server, tool["name"], PAGE, {PAGE: html})
+        self._frames.add(frame)
+        title = str(tool.get("title") or tool["name"])
+        return answer_of(
+            {"frame": frame.id, "path": frame.path, "title": title, "tool": tool, "plugin": server}
+        )
+
+    async def _server(self, asked: PageRequest) -> str | None:
+        return await waited(partial(_server_of, f"{self._place.root}/{object_named(asked)}.d/origin"))
+
+    async def _named(self, server: str, object_: str) -> dict[str, Any] | None:
+        name = object_.rpartition("/")[2]
+        found = (one for one in await self._tools(server) if one["_meta"].get(NAME_KEY) == name)
+        return next(found, None)
+
+    async def ask(self, asked: PageRequest) -> PageAnswer:
+        frame = await self._frames.known(asked)
+        method, params = asked.text("method"), asked.given.get("params")
+        if not isinstance(params, dict):
+            raise Fault("EINVAL", "params: expected an object")
+        if method == READ:
+            return answer_of(await self._said(frame.owner, READ, {"uri": params.get("uri")}))
+        if method == "tools/call":
+            return answer_of(await self._call(frame, params.get("name"), params.get("arguments") or {}))
+        raise Fault("EACCES", f"an app may ask for tools/call and {READ}, and not for {method[:100]}")
+
+    async def tool(self, asked: PageRequest) -> PageAnswer:
+        """The object that a tool of the app's server is, and if a person is asked before each call."""
+        frame = await self._frames.known(asked)
+        tool = await self._own(frame, asked.text("tool"))
+        return answer_of(await effects_of(self._place, f"tool/{tool['_meta'][NAME_KEY]}"))
+
+    async def _own(self, frame: PanelFrame, name: object) -> dict[str, Any]:
+        """The tool of this name, if the app may call it: its own tool was chosen by a person."""
+        for one in await self._tools(frame.owner):
+            if one["name"] == name and (name == frame.part or "app" in _visible(one)):
+                return one
+        raise Fault("EACCES", f"{str(name)[:100]} is no tool of {frame.owner} that its apps may call")
+
+    async def _call(self, frame: PanelFrame, name: object, arguments: object) -> Any:
+        tool = await self._own(frame, name)
+        words = ("mcp", "call", "--json", "--", frame.owner, tool["name"])
+        return await children.command(self._place, words, msgspec.json.encode(arguments).decode())
+
+    async def _tools(self, server: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {}
+        for _ in range(MAX_PAGES):
+            page = await self._said(server, LIST, params)
+            found += page.get("tools", [])
+            if not page.get("nextCursor"):
+                break
+            params = {"cursor": page["nextCursor"]}
+        return found
+
+    async def _page(self, server: str, uri: str) -> str:
+        contents = (await self._said(server, READ, {"uri": uri})).get("contents", [])
+        for one in contents:
+            if str(one.get("mimeType")).replace(" ", "") == KIND and isinstance(one.get("text"), str):
+                return str(one["text"])
+        raise Fault("EPROTO", f"the MCP server {server} has no {KIND} at {uri[:200]}")
+
+    async def _said(self, server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """The answer of a server, as its object has it."""
+        parts: list[str] = []
+        faults: list[str] = []
+
+        async def hear(frame: AnyFrame) -> None:
+            if isinstance(frame, said.Delta) and sum(map(len, parts)) < MAX_APP:
+                parts.append(frame.text)
+            elif isinstance(frame, said.Error):
+                faults.append(frame.message)
+
+        given = msgspec.json.encode({"method": method, "params": params}).decode()
+        await children.run_object(self._place, f"tool/{server}.mcp", (), given, hear)
+        if faults:
+            raise Fault("EIO", faults[0])
+        try:
+            found: dict[str, Any] = msgspec.json.decode("".join(parts), type=dict[str, Any])
+        except UNREADABLE:
+            raise Fault(
+                "EPROTO", f"the MCP server {server} says nothing that can be read, or too much"
+            ) from None
+        return found
+
+
+def _ui(tool: dict[str, Any]) -> dict[str, Any]:
+    """The words of a tool about its app. The first version of the extension had the address alone."""
+    meta = tool.get("_meta") or {}
+    found = meta.get("ui")
+    return found if isinstance(found, dict) else {"resourceUri": meta.get("ui/resourceUri")}
+
+
+def _uri(tool: dict[str, Any]) -> str | None:
+    uri = _ui(tool).get("resourceUri")
+    return uri if isinstance(uri, str) and uri.startswith(SCHEME) else None
+
+
+def _visible(tool: dict[str, Any]) -> Any:
+    return _ui(tool).get("visibility") or ("model", "app")
+
+
+def _server_of(path: str) -> str | None:
+    """The MCP server whose tool this is; None for any other tool."""
+    try:
+        with open(path) as file:
+            found = _SERVER.match(file.read(4096))
+    except OSError as problem:
+        raise Fault("ENOENT", f"{path} cannot be read: {problem.strerror}") from None
+    return found[1] if found else None
+
+
+ROUTES: dict[str, Callable[[McpApps, PageRequest], Awaitable[PageAnswer]]] = {
+    "/api/app/find": McpApps.find,
+    "/api/app/open": McpApps.open,
+    "/api/app/tool": McpApps.tool,
+    "/api/app/ask": McpApps.ask,
+}

@@ -1,0 +1,261 @@
+"""Pages of plugins and MCP servers, each in a frame of its own, and what one of them may ask for.
+
+    opened = await frames.open(asked)     the frame of a panel or widget; `ctx plugin ui` says if it is shown
+    frames.answer(path)                   a file of a frame: its page once, and only then what lies beside it
+    await frames.ask(asked)               an answer to a page, as far as it is its plugin's own
+
+Rules: whose a frame is, is decided when it is opened, and never by what it says. Its address is a secret of
+this process. The page has an opaque origin, also where it is opened by itself, and reaches nothing: no
+other file, no host, no storage, no window. All that it can have done is done by commands and objects, as the
+user, and of its own plugin alone. A frame whose plugin is shown no more is known no more.
+This file must never know how a frame is drawn.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeAlias
+from urllib.parse import quote, unquote
+
+import msgspec
+import trio
+
+from cortexfs.core import frames as said
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.web import children, files
+from cortexfs.web.children import WebPlace
+from cortexfs.web.gate import FRAMED, FRAMES
+from cortexfs.web.http import PageAnswer, PageRequest, answer_of
+from cortexfs.web.telling import waited
+
+SCRIPT = "cortex.js"  # begins a plugin's page
+MAX_FRAMES = 64  # that are open; the oldest goes first
+MAX_OUTPUT = 1 << 20  # characters of a tool's output that a page is told
+HTML = "text/html"
+GONE = "it is no longer shown"
+_START = re.compile(rb"\s*(?:<!doctype[^>]*>)?", re.IGNORECASE)
+_PLAIN = re.compile(r"[a-zA-Z0-9][\w.+-]*", re.ASCII)
+_TOOLS = re.compile(r"(?:/api/)?tools/([^/]+)")
+_Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+SANDBOX = "allow-scripts allow-forms"  # forms are sent nowhere, but are heard by scripts
+# Of what a page can do, all else is forbidden by default-src; `{own}` is the folder of the frame.
+POLICY = (
+    "sandbox {sandbox}; default-src 'none'; script-src {own} 'unsafe-inline'; "
+    "style-src {own} 'unsafe-inline'; img-src {own} data: blob:; media-src {own} data: blob:; "
+    "font-src data:; connect-src 'none'; worker-src 'none'; frame-src 'none'; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors {origin}"
+)
+
+
+class PanelFrame:
+    """The page of a plugin's or an MCP server's that a tab has open."""
+
+    def __init__(self, owner: str, part: str, page: str, found: dict[str, PageAnswer]) -> None:
+        self.owner = owner
+        self.part = part
+        self.path = f"{FRAMES}{secrets.token_urlsafe(32)}/{quote(page)}"
+        self.watched: list[str] = []
+        self.stamp: _Stamp = ()
+        self._page = page
+        self._files = found
+
+    @property
+    def id(self) -> str:
+        return self.path.split("/")[2]
+
+    def take(self, name: str) -> PageAnswer | None:
+        """A file of it; the page is there once, and nothing before it."""
+        if name == self._page:
+            return self._files.pop(name, None)
+        return None if self._page in self._files else self._files.get(name)
+
+
+class PanelFrames:
+    """The frames of one process."""
+
+    def __init__(self, place: WebPlace) -> None:
+        self._place = place
+        self._open: dict[str, PanelFrame] = {}
+        self._script = (files.FOLDER / SCRIPT).read_bytes()
+
+    def add(self, frame: PanelFrame) -> None:
+        if len(self._open) >= MAX_FRAMES:
+            del self._open[next(iter(self._open))]
+        self._open[frame.id] = frame
+
+    def page(self, html: bytes, scripted: bool = True) -> PageAnswer:
+        """A page that begins with our script, behind the word by which browsers keep to standards."""
+        html = html.removeprefix(b"\xef\xbb\xbf")
+        start = _START.match(html)
+        at = start.end() if start else 0
+        script = b"<script>%s</script>" % self._script if scripted else b""
+        return PageAnswer((html[:at] or b"<!doctype html>") + script + html[at:], f"{HTML}; charset=utf-8")
+
+    def answer(self, path: str, origin: str) -> PageAnswer | None:
+        """The file at an address, with all that a browser is to forbid it."""
+        if not path.startswith(FRAMES):
+            return None
+        id_, _, name = unquote(path.removeprefix(FRAMES)).partition("/")
+        frame = self._open.get(id_)
+        if frame is None or (found := frame.take(name)) is None:
+            return None
+        policy = POLICY.format(sandbox=SANDBOX, own=f"{origin}{FRAMES}{id_}/", origin=origin)
+        return found._replace(headers={**FRAMED, "Content-Security-Policy": policy})
+
+    async def open(self, asked: PageRequest) -> PageAnswer:
+        plugin, part = asked.text("plugin"), asked.text("part")
+        told = await self._told(plugin, part)
+        found = {name: self._file(kind, data) for name, (kind, data) in told.pop("files").items()}
+        frame = PanelFrame(plugin, part, told.pop("page"), found)
+        frame.watched = told.pop("watched")
+        frame.stamp = await waited(partial(_stamp, frame.watched))
+        self.add(frame)
+        return answer_of({**told, "frame": frame.id, "path": frame.path})
+
+    def _file(self, kind: str, data: str) -> PageAnswer:
+        content = base64.b64decode(data)
+        return self.page(content) if kind.startswith(HTML) else PageAnswer(content, kind)
+
+    async def _told(self, plugin: str, part: str) -> dict[str, Any]:
+        told: dict[str, Any] = await children.command(
+            self._place, ("plugin", "ui", "--json", "--", plugin, part)
+        )
+        return told
+
+    async def close(self, asked: PageRequest) -> PageAnswer:
+        self._open.pop(asked.text("frame"), None)
+        return answer_of({})
+
+    async def still(self, asked: PageRequest) -> PageAnswer:
+        """Nothing, or why the frame is to go."""
+        await self.known(asked)
+        return answer_of({})
+
+    async def known(self, asked: PageRequest) -> PanelFrame:
+        """The frame that asks, if what it is of is still shown."""
+        frame = self._open.get(asked.text("frame"))
+        if frame is None:
+            raise Fault("ENOENT", GONE)
+        if frame.stamp != (stamp := await waited(partial(_stamp, frame.watched))):
+            try:
+                await self._told(frame.owner, frame.part)
+            except Fault as fault:
+                self._open.pop(frame.id, None)
+                raise Fault("ENOENT", fault.message) from None
+            frame.stamp = stamp
+        return frame
+
+    async def ask(self, asked: PageRequest) -> PageAnswer:
+        """One request of a page to its plugin: `config`, `settings`, or a tool, by method and path."""
+        frame = await self.known(asked)
+        method, path = asked.text("method", "GET").upper(), asked.text("path")
+        path = path.removeprefix(f"/api/plugins/{frame.owner}/")
+        if path == "config" and method in ("GET", "PUT"):
+            return await self._config(frame, asked if method == "PUT" else None)
+        if path == "settings" and method == "GET":
+            return answer_of(await self._settings(frame))
+        if (tool := _TOOLS.fullmatch(path)) and method == "POST":
+            object_ = await waited(partial(self._own, frame.owner, tool[1]))
+            return answer_of(await self._run(object_, tool[1], _object(asked)))
+        own = "config, settings and tools/NAME"
+        raise Fault("EACCES", f"{method} {path[:200]} is not {frame.owner}'s own; it may ask for {own}")
+
+    async def _settings(self, frame: PanelFrame) -> Any:
+        return await children.command(self._place, ("plugin", "config", "--fields", "--", frame.owner))
+
+    async def _config(self, frame: PanelFrame, asked: PageRequest | None) -> PageAnswer:
+        """The settings without secrets; with a request, after those that it has are set."""
+        for key, value in (_object(asked) if asked else {}).items():
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            words = ("plugin", "config", "--", frame.owner, key, "-")
+            await children.said(self._place, words, text)
+        found = await self._settings(frame)
+        return answer_of({one["key"]: one["value"] for one in found if one["type"] != "secret"})
+
+    async def tool(self, asked: PageRequest) -> PageAnswer:
+        """The object that a tool of the frame's plugin is, and if a person is asked before each call."""
+        frame = await self.known(asked)
+        object_ = await waited(partial(self._own, frame.owner, asked.text("tool")))
+        return answer_of(await effects_of(self._place, object_))
+
+    def _own(self, plugin: str, tool: str) -> str:
+        """The object of a tool that the mount has from this plugin, and from no other."""
+        object_ = f"tool/{tool}"
+        if not _PLAIN.fullmatch(tool) or not _is_of(f"{self._place.root}/{object_}.d/origin", plugin):
+            raise Fault("EACCES", f"{tool[:200]} is no tool of {plugin}")
+        return object_
+
+    async def _run(self, object_: str, tool: str, args: dict[str, Any]) -> dict[str, Any]:
+        """The result of a call, in the words of a manifest.json's tools."""
+        begun, output, faults = trio.current_time(), [""], [""]
+
+        async def hear(frame: AnyFrame) -> None:
+            if isinstance(frame, said.Delta) and len(output[0]) < MAX_OUTPUT:
+                output[0] = (output[0] + frame.text)[:MAX_OUTPUT]
+            elif isinstance(frame, said.Error):
+                faults[0] = frame.message
+
+        try:
+            await children.run_object(self._place, object_, (), msgspec.json.encode(args).decode(), hear)
+        except Fault as fault:
+            faults[0] = faults[0] or fault.message
+        took = round((trio.current_time() - begun) * 1000)
+        found = {"toolName": tool, "success": not faults[0], "output": output[0], "durationMs": took}
+        return found | ({"error": faults[0]} if faults[0] else {})
+
+
+async def effects_of(place: WebPlace, object_: str) -> dict[str, Any]:
+    """The effects of a tool, and True if a person is asked before a page calls it."""
+    effects = await waited(partial(_read, f"{place.root}/{object_}.d/effects"))
+    asks = any(line.split()[-2:-1] != ["never"] for line in effects.splitlines())
+    return {"object": object_, "asks": asks, "effects": effects}
+
+
+def _object(asked: PageRequest) -> dict[str, Any]:
+    found = asked.given.get("body")
+    if found is not None and not isinstance(found, dict):
+        raise Fault("EINVAL", "body: expected an object")
+    return found or {}
+
+
+def _stamp(watched: list[str]) -> _Stamp:
+    """The facts that change with a file, of each of them."""
+    return tuple(map(_of_file, watched))
+
+
+def _of_file(path: str) -> tuple[int, int, int] | None:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_mtime_ns, seen.st_size
+
+
+def _is_of(path: str, plugin: str) -> bool:
+    try:
+        return _read(path).startswith(f"plugin:{plugin}@")
+    except Fault:
+        return False
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(1 << 16)
+    except OSError as problem:
+        raise Fault("ENOENT", f"{path} cannot be read: {problem.strerror}") from None
+
+
+ROUTES: dict[str, Callable[[PanelFrames, PageRequest], Awaitable[PageAnswer]]] = {
+    "/api/frame/open": PanelFrames.open,
+    "/api/frame/close": PanelFrames.close,
+    "/api/frame/still": PanelFrames.still,
+    "/api/frame/ask": PanelFrames.ask,
+    "/api/frame/tool": PanelFrames.tool,
+}

@@ -1,0 +1,94 @@
+"""MCP Apps on the page (abi.md 13.29, 13.30): the official example from npm, and what it may not do."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.mounted.ctx_mount import Ctx
+from tests.mounted.mcp_clients import from_npm
+from tests.mounted.mcp_places import command, declare, tool_is
+from tests.waiting import until
+from tests.web.acting import part, question
+from tests.web.browsing import Tab, WebProcess
+from tests.web.test_web_looks import axe, violations
+
+__all__ = ["axe"]
+SERVER = "@modelcontextprotocol/server-basic-vanillajs"
+VERSION = "2.0.3"
+ASK = """([method, params]) => new Promise((done) => {
+  const id = `test-${Math.random()}`;
+  addEventListener("message", ({data}) => { if (data.id === id) done(data); });
+  parent.postMessage({jsonrpc: "2.0", id, method, params}, "*");
+})"""
+
+
+@pytest.fixture(scope="module")
+def served(ctx: Ctx) -> str:
+    """The server on a mount; its tool says the time, and its app shows it."""
+    program = from_npm("apps", f"{SERVER}@{VERSION}") / "node_modules" / SERVER / "dist/index.js"
+    node = shutil.which("node")
+    assert node
+    declare(ctx, "clock", command(node, str(program), "--stdio"))
+    tool_is(ctx, "clock.get-time")
+    return "clock.get-time"
+
+
+def app(tab: Tab, page: WebProcess, tool: str) -> Any:
+    """Run the tool in its app, as a person does; its frame."""
+    part(tab, page, f"tools/{tool}")
+    tab.get_by_role("button", name="Run in its app").click()
+    shown = tab.locator("section[aria-label=App] iframe")
+    shown.wait_for()
+    frame = shown.element_handle().content_frame()
+    frame.wait_for_selector("button")
+    return frame
+
+
+def test_an_app_shows_what_its_tool_says(tab: Tab, page: WebProcess, served: str, axe: str) -> None:
+    # abi.md 13.29, 13.30, 13.14
+    frame = app(tab, page, served)
+    assert frame.evaluate("[self.origin, typeof window.Cortex]") == ["null", "undefined"]
+    time = frame.locator("#server-time")
+    until(time.inner_text, lambda seen: "T" in seen and "Z" in seen)
+    before = time.inner_text()
+    frame.get_by_role("button", name="Get Server Time").click()
+    asked = question(tab, "get-time")
+    asked.get_by_role("button", name="Allow while it is open").click()
+    until(time.inner_text, lambda seen: "Z" in seen and seen != before)
+    assert violations(tab, axe) == []
+
+
+def test_an_app_asks_for_its_own_servers_tools_alone(tab: Tab, page: WebProcess, served: str) -> None:
+    # abi.md 13.30
+    frame = app(tab, page, served)
+    for method, params in (
+        ("tools/call", {"name": "fs.read", "arguments": {}}),
+        ("tools/call", {"name": "--help", "arguments": {}}),
+        ("tools/call", {"name": {"a": 1}}),
+        ("tools/call", None),
+        ("tools/list", {}),
+        ("resources/read", {"uri": "file:///etc/passwd"}),
+        ("resources/list", {}),
+        ("sampling/createMessage", {}),
+        ("ui/open-link", {"url": "http://127.0.0.1:1/"}),
+        ("ui/message", {"role": "user", "content": []}),
+        ("toString", {}),
+    ):
+        said = frame.evaluate(ASK, [method, params])
+        assert "error" in said, (method, said)
+        assert "root:" not in str(said)
+    assert question(tab, "fs.read").count() == 0
+    said = frame.evaluate(ASK, ["ui/request-display-mode", {"mode": "fullscreen"}])
+    assert said["result"] == {"mode": "inline"}
+    refused = "fetch('https://example.com').then(() => 'there', () => 'refused')"
+    assert frame.evaluate(refused) == "refused"
+    tab.faults.clear()
+
+
+def test_a_tool_without_an_app_has_no_button(tab: Tab, page: WebProcess, served: str) -> None:
+    part(tab, page, "tools/fs.read")
+    tab.get_by_role("button", name="Run", exact=True).wait_for()
+    assert tab.get_by_role("button", name="Run in its app").count() == 0
