@@ -140,7 +140,7 @@ def test_forms_of_every_kind(tab: Tab, page: WebProcess) -> None:
             },
         },
     }
-    fact = {"schema": schema, "description": "d", "effects": "", "status": "ready"}
+    fact = {"schema": schema, "description": "d", "effects": "", "status": "ready", "dry": False, "runs": []}
     given: list[Any] = []
 
     def ran(route: Any) -> None:
