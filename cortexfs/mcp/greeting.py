@@ -1,22 +1,26 @@
 """The first answer of `ctx mcp serve` on standard output, before the SDK is there: its import takes longer
 than clients like to wait.
 
-Main path: `early` reads the first line. If it is a greeting, it is answered. `GreetedInput` has the SDK hear
-it as well, and `GreetedOutput` drops what the SDK answers.
+Main path: `early` reads the first line. If it is a greeting, it is answered. `StdioInput` (stdio.py) has the
+SDK hear it as well, and `StdioOutput` drops what the SDK answers.
 
 Rules: what is answered is what the SDK would say, which a test compares. A greeting that is in any way odd is
-left to the SDK.
+left to the SDK, and so is one of a server of the mount that does not answer.
 This file must never know the SDK.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from cortexfs.client import execution, results
+from cortexfs.client.results import Failed
 from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.core.mcp_session import GREETING, VARIABLE
 from cortexfs.version import VERSION
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # those with a handshake
@@ -24,6 +28,9 @@ MAX_LINE = 64 << 10
 INFO = {"name": "cortexfs", "title": "CortexFS", "version": VERSION}
 TOOLS = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": False}}
 PROMPTS = {"prompts": {"listChanged": False}, "completions": {}}
+SAID = ("capabilities", "serverInfo", "instructions")  # what a server tells of itself
+
+Told: TypeAlias = Mapping[str, Any]
 
 
 class _Client(msgspec.Struct):
@@ -62,7 +69,24 @@ class Greeted(NamedTuple):
         return said.method is None and said.id == self.id
 
 
-def early(has_prompts: bool) -> Greeted:
+def of_mount(has_prompts: bool) -> Told:
+    """What the mount tells of itself."""
+    return {"capabilities": TOOLS | (PROMPTS if has_prompts else {}), "serverInfo": INFO}
+
+
+def of_server(object: str) -> Told | None:
+    """What a server of the mount tells of itself, by its object; None where that is to be asked again. It is
+    asked in no session: that begins when there is somebody to hear what the server says in it."""
+    environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    try:
+        with execution.run(object, input=msgspec.json.encode({"method": GREETING}), env=environ) as run:
+            told = msgspec.json.decode(results.text(run), type=dict[str, Any])
+    except (Failed, *UNREADABLE):
+        return None
+    return {key: told[key] for key in SAID if key in told} if "serverInfo" in told else None
+
+
+def early(told: Callable[[], Told | None]) -> Greeted:
     """Read the first line of standard input, and no byte more; answer it if it is a greeting."""
     line = bytearray()
     while not line.endswith(b"\n") and len(line) < MAX_LINE and (byte := os.read(0, 1)):
@@ -72,51 +96,10 @@ def early(has_prompts: bool) -> Greeted:
     except UNREADABLE:
         return Greeted(bytes(line))
     version = asked.params.protocolVersion
-    if asked.jsonrpc != "2.0" or version not in VERSIONS:
+    if asked.jsonrpc != "2.0" or version not in VERSIONS or (said := told()) is None:
         return Greeted(bytes(line))
-    can = TOOLS | (PROMPTS if has_prompts else {})
-    result = {"protocolVersion": version, "capabilities": can, "serverInfo": INFO}
+    result = {"protocolVersion": version, **said}
     answer = msgspec.json.encode({"jsonrpc": "2.0", "id": asked.id, "result": result}) + b"\n"
     while answer:
         answer = answer[os.write(1, answer) :]
     return Greeted(bytes(line), asked.id)
-
-
-class GreetedInput:
-    """The lines of standard input, from the first one on."""
-
-    def __init__(self, greeted: Greeted) -> None:
-        self._first = greeted.line.decode(errors="replace")
-        self._rest = os.fdopen(
-            _moved(0, os.open(os.devnull, os.O_RDONLY)), encoding="utf-8", errors="replace"
-        )
-
-    def readline(self) -> str:
-        first, self._first = self._first, ""
-        return first or self._rest.readline()
-
-
-class GreetedOutput:
-    """Standard output, without the second answer to the greeting."""
-
-    def __init__(self, greeted: Greeted) -> None:
-        self._greeted = greeted
-        self._file = os.fdopen(_moved(1, os.dup(2)), "w", encoding="utf-8")
-
-    def write(self, text: str) -> None:
-        if self._greeted.is_answer(text):
-            self._greeted = Greeted(b"")
-        else:
-            self._file.write(text)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _moved(number: int, instead: int) -> int:
-    """A descriptor of its own for a standard stream, in whose place another stands: nothing that a program
-    prints by mistake is to be heard by the client."""
-    moved = os.dup(number)
-    os.dup2(instead, number)
-    os.close(instead)
-    return moved

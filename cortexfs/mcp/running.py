@@ -1,28 +1,22 @@
-"""Objects run as any program of this user would run them, in asyncio.
+"""Objects run as any program of this user would run them, in an event loop.
 
 Rules: input goes by standard input, as arguments can be seen by others. Whatever ends the task of a run kills
-it, so a cancellation needs no message.
+it, so a cancellation needs no message; and a runner whose reader has gone ends by itself, so whoever kills us
+ends our runs. We have all of the SDK in memory, which a fork would copy the tables of: a run is spawned.
 This file must never know MCP.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import os
 import signal
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 
 import anyio
 
 from cortexfs.client import execution, places
 from cortexfs.client.results import Failed
 from cortexfs.core.frames import AnyFrame
-
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_prctl = ctypes.CDLL(None).prctl  # looked up before a fork, as nothing may be looked up behind it
 
 
 async def run(
@@ -33,46 +27,70 @@ async def run(
     arguments: Sequence[str] = (),
 ) -> None:
     """Run an object to its end, and pass on its frames; Failed when it cannot be run, or breaks off."""
-    process = await _started([path, *arguments], input, variables)
     said = execution.Frames(path)
-    try:
-        assert process.stdout is not None
-        while data := await process.stdout.read(execution.READ_BYTES):
+    with _Spawned([path, *arguments], input, variables) as spawned:
+        while data := await spawned.read():
             for frame in said.receive(data):
                 await hear(frame)
-        said.end(await process.wait())
-    finally:
-        if process.returncode is None:
-            process.kill()  # whoever kills the runner cancels its run
-            with anyio.CancelScope(shield=True):  # a killed process ends at once
-                await process.wait()
+        said.end(await spawned.status())
 
 
 async def printed(words: Sequence[str]) -> str:
     """Returns the text that a program of the mount prints; Failed where it does not end well."""
-    process = await _started(words, b"", {"CTX_OUTPUT": "text"})
-    try:
-        said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode:
-        raise Failed("EHOSTDOWN", f"{words[-1]} could not be asked; see: ctx status")
+    said = b""
+    with _Spawned(words, b"", {"CTX_OUTPUT": "text"}) as spawned:
+        while data := await spawned.read():
+            said += data
+        if await spawned.status():
+            raise Failed("EHOSTDOWN", f"{words[-1]} could not be asked; see: ctx status")
     return said.decode(errors="replace")
 
 
-async def _started(words: Sequence[str], input: bytes, variables: Mapping[str, str]) -> Process:
-    stdin = execution.given(input)
-    try:
-        return await asyncio.create_subprocess_exec(
-            *words,
-            stdin=stdin,
-            stdout=PIPE,
-            env={**os.environ, "CTX_OUTPUT": "jsonl", **variables},
-            # Clients kill servers: the runs are not to go on without anybody who asked for them.
-            preexec_fn=partial(_prctl, PR_SET_PDEATHSIG, signal.SIGTERM),
-        )
-    except OSError as problem:
-        raise places.refused(words[0], problem, places.EXEC_REFUSALS) from None
-    finally:
-        os.close(stdin)
+class _Spawned:
+    """A process, until the end of the block: it is killed if it still runs then."""
+
+    def __init__(self, words: Sequence[str], input: bytes, variables: Mapping[str, str]) -> None:
+        """Failed where it cannot be started."""
+        stdin = execution.given(input)
+        self._output, stdout = os.pipe()
+        self._is_over = False
+        try:
+            self._pid = os.posix_spawn(
+                words[0],
+                [*words],
+                {**os.environ, "CTX_OUTPUT": "jsonl", **variables},
+                file_actions=[(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)],
+            )
+        except OSError as problem:
+            os.close(self._output)
+            raise places.refused(words[0], problem, places.EXEC_REFUSALS) from None
+        finally:
+            os.close(stdin)
+            os.close(stdout)
+
+    def __enter__(self) -> _Spawned:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self._output)
+        if not self._is_over:
+            os.kill(self._pid, signal.SIGKILL)  # whoever kills the runner cancels its run
+            self._reaped()  # a killed process ends at once
+
+    async def read(self) -> bytes:
+        """Returns what it has printed meanwhile; nothing at the end."""
+        await anyio.wait_readable(self._output)
+        return os.read(self._output, execution.READ_BYTES)
+
+    async def status(self) -> int:
+        """Returns its exit status, once it has ended."""
+        pidfd = os.pidfd_open(self._pid)
+        try:
+            await anyio.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+        return self._reaped()
+
+    def _reaped(self) -> int:
+        self._is_over = True
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])

@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 import msgspec
-from anyio import AsyncFile, to_thread
+from anyio import to_thread
 from mcp import MCPError
 from mcp.server import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
@@ -43,11 +43,12 @@ from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from cortexfs.mcp.code import TOOLS, CodeTools
-from cortexfs.mcp.greeting import Greeted, GreetedInput, GreetedOutput
+from cortexfs.mcp.greeting import Greeted
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.results import McpResult
 from cortexfs.mcp.running import run
 from cortexfs.mcp.shelf import McpShelf
+from cortexfs.mcp.stdio import StdioInput, StdioOutput
 from cortexfs.version import VERSION
 
 LOOK_SECONDS = 2.0  # between looks at the mount: nothing tells a program what the daemon has changed
@@ -181,10 +182,8 @@ class Serving:
         return self._shelf.remember(path, result.whole())
 
 
-async def over_stdio(server: Server[Any], greeted: Greeted | None = None) -> None:
+async def over_stdio(server: Server[Any], greeted: Greeted) -> None:
     """Serve the client on standard input and output until it leaves."""
-    streams: list[Any] = []
-    if greeted is not None:
-        streams = [AsyncFile(GreetedInput(greeted)), AsyncFile(GreetedOutput(greeted))]  # type: ignore[arg-type]
+    streams: list[Any] = [StdioInput(greeted), StdioOutput(greeted)]  # all of a file that is asked for
     async with stdio_server(*streams) as (read, write):
         await server.run(read, write, server.create_initialization_options())

@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted import mcp_places
+from tests.mounted.ctx_mount import Ctx
 from tests.mounted.mcp_clients import served, words
 from tests.mounted.test_mcp_http import HELLO, begun
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "1999-01-01")
-
-
-@pytest.fixture(scope="module")
-def place(python: Any) -> Iterator[Ctx]:
-    with mounted(python, []) as ctx:
-        yield ctx
+OURS = ("--server", "conf")
+place = mcp_places.place
 
 
 def said(ctx: Ctx, *lines: dict[str, Any] | str, more: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -61,18 +57,25 @@ def test_a_first_line_that_is_none_is_left_to_the_sdk(line: bytes) -> None:
 PONG = {"jsonrpc": "2.0", "id": 2, "result": {}}
 
 
-@pytest.mark.parametrize("more", [(), ("--allow", "fs.*")])
-def test_it_is_the_one_that_the_sdk_would_give(place: Ctx, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("more", "versions"),
+    [((), VERSIONS), (("--allow", "fs.*"), VERSIONS[3:]), (("--code",), VERSIONS[:1]), (OURS, VERSIONS[3:4])],
+)
+def test_it_is_the_one_that_the_sdk_would_give(
+    place: Ctx, more: tuple[str, ...], versions: tuple[str, ...]
+) -> None:
     # docs/mcp.md; issue: "serve answers initialize in 0.5 s"
     with served(place, *more) as here:
-        for version in VERSIONS:
+        for version in versions:
             with begun(here, greeting(version)) as answer:
                 theirs = json.loads(answer.read().decode().split("data: ")[-1].strip() or "{}")
             assert said(place, greeting(version), more=more) == [theirs, PONG]
 
 
-def test_it_comes_before_the_sdk(place: Ctx) -> None:
-    with started(place, str(place.python), "-I", "-X", "importtime", *words(place)[2:]) as process:
+@pytest.mark.parametrize("more", [(), ("--code",), OURS])
+def test_it_comes_before_the_sdk(place: Ctx, more: tuple[str, ...]) -> None:
+    command = (str(place.python), "-I", "-X", "importtime", *words(place, *more)[2:])
+    with started(place, *command) as process:
         assert process.stdin
         assert process.stdout
         process.stdin.write(json.dumps(greeting("2025-11-25", "one")) + "\n")

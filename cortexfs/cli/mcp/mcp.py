@@ -41,11 +41,7 @@ def serve(options: argparse.Namespace) -> int:
         why = f"{where[0]} is not this machine alone; give a token, in {TOKEN} or with --token-file"
         raise Fault("EINVAL", why)
     root = mounts.answering(options.root)
-    greeted = None
-    if not (where or options.server or options.code) and find_spec("mcp"):
-        from cortexfs.mcp import greeting
-
-        greeted = greeting.early(has_prompts=not options.allow)
+    greeted = _greeted(root, options)
     try:
         import cortexfs.mcp.offer  # noqa: F401
     except ModuleNotFoundError:
@@ -58,12 +54,24 @@ def serve(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _greeted(root: str, options: argparse.Namespace) -> Greeted:
+    from cortexfs.core.mcp_session import OBJECT
+    from cortexfs.mcp import greeting
+
+    object = f"{root}/tool/{options.server}.{OBJECT}"
+    if options.http or not find_spec("mcp") or (options.server and not os.path.exists(object)):
+        return greeting.Greeted(b"")
+    if options.server:
+        return greeting.early(partial(greeting.of_server, object))
+    return greeting.early(partial(greeting.of_mount, not options.allow))
+
+
 async def _serving(
     root: str,
     options: argparse.Namespace,
     where: tuple[str, int] | None,
     given: str | None,
-    greeted: Greeted | None,
+    greeted: Greeted,
 ) -> None:
     from cortexfs.mcp.code import CodeTools
     from cortexfs.mcp.offer import McpOffer
