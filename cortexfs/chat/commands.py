@@ -18,14 +18,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cortexfs.chat import said as said_before
 from cortexfs.chat import sessions as stored
 from cortexfs.chat.along import Along, Outside, fits
 from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
 from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.names import check_session
 from cortexfs.core.safe_text import counted
-from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Scope
 
 if TYPE_CHECKING:
@@ -140,12 +141,12 @@ class ChatPlace:
     def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
         """Go to a session: its talk, and what was said in it before."""
         where = stored.place(self.root, self.whole, self.scope, session)
-        past = [] if self.scope == "temp" else stored.tail(where)
+        past = [] if self.scope == "temp" else said_before.tail(where)
         cwd = cwd or self.beginning(session)
         from cortexfs.client import new_id
 
         talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
-        said, is_cut = stored.recent(past)
+        said, is_cut = said_before.recent(past)
         deeds = talk.recall(said)
         if is_cut and deeds:
             command = f"ctx session show {self.whole} {session}{self.option}"
@@ -194,7 +195,7 @@ def carry_out(place: ChatPlace, order: TypedCommand) -> CommandOutcome:
 
 def _new(place: ChatPlace, argument: str) -> CommandOutcome:
     there = {one.session for one in place.sessions()}
-    if argument and requests.check_session(argument) in there:
+    if argument and check_session(argument) in there:
         raise Fault("EEXIST", f"there is a session {argument!r}; go on with it: /resume {argument}")
     now = time.strftime("%Y-%m-%d-%H%M%S")
     names = itertools.chain([argument or now], (f"{now}-{number}" for number in itertools.count(2)))
@@ -220,7 +221,7 @@ def _resume(place: ChatPlace, argument: str) -> CommandOutcome:
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
     there = [one.session for one in place.sessions()]
-    if argument and requests.check_session(argument) not in there:
+    if argument and check_session(argument) not in there:
         mend = f"see /sessions, or begin it: /new {argument}"
         raise Fault("ENOENT", f"there is no session {argument!r}; {mend}")
     others = [name for name in (place.before, *there) if name and name != place.session]
@@ -277,7 +278,7 @@ def _save(place: ChatPlace, argument: str) -> CommandOutcome:
         raise Fault("EINVAL", _NONE["temp"])
     path = os.path.abspath(os.path.expanduser(argument))
     with os_faults("nothing has been said yet in this session"):
-        said = [*stored.messages(stored.place(place.root, place.whole, place.scope, place.session))]
+        said = [*said_before.messages(stored.place(place.root, place.whole, place.scope, place.session))]
     whose = {"user": "You", "assistant": place.name}
     with os_faults(f"{path} cannot be written"), open(path, "x", encoding="utf-8") as file:
         for message in said:

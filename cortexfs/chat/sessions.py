@@ -1,33 +1,29 @@
-"""Sessions as their files in the mount tell of them: which there are, what was said, what may go.
+"""Sessions as their files in the mount tell of them: which there are, and what may go.
 
 Rules: only what every program could read too is read, and a session is removed as `rm -r` would do it.
 A file that is missing or damaged makes an answer poorer, never an error: a session may go at any moment.
-What a path on the mount does may block, so whoever calls has made sure that the mount answers.
-This file must never know commands, terminals or sockets.
+What a path on the mount does may block, so whoever calls has made sure that the mount answers. Lines are read
+by json, as msgspec takes longer to import than a thousand of them to read.
+What was said is said.py's. This file must never know commands, terminals or sockets.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from cortexfs.core import frames, names
+from cortexfs.core import names
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import AnyFrame
-from cortexfs.core.talk import requests
-from cortexfs.core.talk.requests import INDEX
+from cortexfs.core.names import INDEX
 
 SPACES = ("private", "shared")
 KEPT = "default"  # whoever gives no name means this one; it is not cleared away
 FACTS = ".facts"  # in a folder of sessions: a line for each, which the daemon writes as it is read
-TAIL = 1 << 20  # bytes of a log in which a chat looks for what was said last
-MESSAGES = 20
 
 
 class StoredSession(NamedTuple):
@@ -63,20 +59,6 @@ def objects(root: str, space: str) -> list[str]:
     return found
 
 
-class _Facts(msgspec.Struct):
-    """A line of FACTS."""
-
-    session: str
-    state: str
-    updated: float
-    messages: int
-    size: int
-    machine: str | None = None
-
-
-_facts = msgspec.json.Decoder(_Facts)
-
-
 def listing(root: str, object_: str, space: str) -> list[StoredSession]:
     """An object's sessions, newest first."""
     return list(each(root, object_, space))
@@ -90,9 +72,11 @@ def each(root: str, object_: str, space: str) -> Iterator[StoredSession]:
         return
     with contextlib.suppress(OSError), open(inside / FACTS, "rb") as file:
         for line in file:
-            one = _facts.decode(line)
-            told = one.state, one.updated, one.messages, one.size
-            yield StoredSession(object_, one.session, space, *told, inside / one.session, one.machine)
+            one = json.loads(line)
+            told = one["state"], one["updated"], one["messages"], one["size"]
+            yield StoredSession(
+                object_, one["session"], space, *told, inside / one["session"], one.get("machine")
+            )
 
 
 def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
@@ -106,7 +90,7 @@ def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
 
 def place(root: str, object_: str, space: str, session: str) -> Path:
     """Where a session is, or would be."""
-    requests.check_session(session)
+    names.check_session(session)
     return folder(root, object_, space) / session
 
 
@@ -138,8 +122,9 @@ def _stored(place: Path, object_: str, space: str) -> StoredSession | None:
 
 def meta(place: Path) -> dict[str, Any]:
     """Returns the fields of meta.json, as far as it can be read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((place / "meta.json").read_bytes(), type=dict[str, Any])
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if isinstance(said := json.loads((place / "meta.json").read_bytes()), dict):
+            return said
     return {}
 
 
@@ -149,55 +134,6 @@ def text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
-
-
-def messages(place: Path) -> Iterator[frames.Message]:
-    """Returns the messages, oldest first; a line of the file is a frame without its type."""
-    with open(place / "messages.jsonl", "rb") as file:
-        for line in file:
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                fields = msgspec.json.decode(line, type=dict[str, Any])
-                yield msgspec.convert(fields | {"type": "message"}, frames.Message)
-
-
-def last(place: Path) -> str | None:
-    """The id of the last event that is there now."""
-    past = tail(place)
-    return past[-1].id if past else None
-
-
-def tail(place: Path) -> list[AnyFrame]:
-    """The newest events, as many as a chat looks at."""
-    return [frame for _, frame in window(place)]
-
-
-def window(place: Path, end: int | None = None) -> list[tuple[int, AnyFrame]]:
-    """The events before this byte of the log, or before its end, each with the byte at which it begins: as
-    many as a chat looks at."""
-    try:
-        with open(place / "events.jsonl", "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            size = size if end is None else min(size, end)
-            start = file.seek(max(0, size - TAIL - frames.MAX_LINE))
-            data = file.read(size - start)
-    except OSError:
-        return []
-    found: list[tuple[int, AnyFrame]] = []
-    at, lines = start, data.split(b"\n")
-    for number, line in enumerate(lines[:-1]):  # what follows the last newline is being written
-        if number or not start:
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                found.append((at, frames.decode(line)))
-        at += len(line) + 1
-    return [(at, frame) for at, frame in found if frame.id is not None]
-
-
-def recent(past: list[AnyFrame], most: int = MESSAGES) -> tuple[list[AnyFrame], bool]:
-    """The end of `past` that has so many messages, and whether something was left out."""
-    places = [number for number, frame in enumerate(past) if isinstance(frame, frames.Message)]
-    if len(places) <= most:
-        return past, bool(past) and past[0].id != "1"
-    return past[places[-most] :], True
 
 
 def expired(there: list[StoredSession], age: float | None, keep: int | None) -> list[StoredSession]:

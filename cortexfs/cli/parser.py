@@ -8,6 +8,7 @@ is imported: start-up is part of every command's price.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import re
@@ -274,6 +275,9 @@ def run(name: str, options: argparse.Namespace) -> int:
     if isinstance(chosen, str):
         module, _, function = chosen.rpartition(".")
         chosen = getattr(_imported(module), function)
+    if not gc.isenabled():  # cli/main.py; what is there by now is there to stay
+        gc.freeze()
+        gc.enable()
     return chosen(options)
 
 

@@ -15,6 +15,7 @@ _COMPONENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", re.ASCII)
 _OUTSIDE = re.compile(r"[^a-zA-Z0-9._+-]", re.ASCII)
 RESERVED_SUFFIXES = (".sock", ".d")
 CLASSES = ("model", "agent", "tool")
+INDEX = "index"  # the directory beside the sessions; none can have its name
 
 
 def fault_of(name: str) -> str | None:
@@ -33,6 +34,18 @@ def fault_of(name: str) -> str | None:
 def check(name: str) -> str:
     """Return `name`, or raise EINVAL with the rule that it breaks."""
     if broken := fault_of(name):
+        raise Fault("EINVAL", f"the name {name!r} {broken}")
+    return name
+
+
+def fault_of_session(name: str) -> str | None:
+    """The rule that the name of a session breaks, as `fault_of` says it."""
+    return "is that of the sessions' index" if name == INDEX else fault_of(name)
+
+
+def check_session(name: str) -> str:
+    """Return `name` if a session can have it, or raise EINVAL with the rule that it breaks."""
+    if broken := fault_of_session(name):
         raise Fault("EINVAL", f"the name {name!r} {broken}")
     return name
 

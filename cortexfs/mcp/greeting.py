@@ -28,6 +28,7 @@ MAX_LINE = 64 << 10
 INFO = {"name": "cortexfs", "title": "CortexFS", "version": VERSION}
 TOOLS = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": False}}
 PROMPTS = {"prompts": {"listChanged": False}, "completions": {}}
+BEYOND = ("tasks", "extensions")  # capabilities that the SDK does not serve
 SAID = ("capabilities", "serverInfo", "instructions")  # what a server tells of itself
 
 Told: TypeAlias = Mapping[str, Any]
@@ -70,12 +71,12 @@ class Greeted(NamedTuple):
 
 
 def of_mount(has_prompts: bool) -> Told:
-    """What the mount tells of itself."""
+    """Returns the words of the mount about itself."""
     return {"capabilities": TOOLS | (PROMPTS if has_prompts else {}), "serverInfo": INFO}
 
 
 def of_server(object: str) -> Told | None:
-    """What a server of the mount tells of itself, by its object; None where that is to be asked again. It is
+    """Returns the words of a server of the mount about itself; None where it is to be asked again. It is
     asked in no session: that begins when there is somebody to hear what the server says in it."""
     environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
     try:
@@ -83,7 +84,10 @@ def of_server(object: str) -> Told | None:
             told = msgspec.json.decode(results.text(run), type=dict[str, Any])
     except (Failed, *UNREADABLE):
         return None
-    return {key: told[key] for key in SAID if key in told} if "serverInfo" in told else None
+    if "serverInfo" not in told:
+        return None
+    can = {key: one for key, one in told.get("capabilities", {}).items() if key not in BEYOND}
+    return {key: told[key] for key in SAID if key in told} | {"capabilities": can}
 
 
 def early(told: Callable[[], Told | None]) -> Greeted:

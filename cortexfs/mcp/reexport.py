@@ -37,6 +37,7 @@ from mcp_types.methods import INPUT_REQUIRED_METHODS
 from cortexfs.client.results import Failed
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcp_session import CALL, GREETING, HANDSHAKE, LIST, METHODS, NAME_KEY, OBJECT, QUESTIONS
+from cortexfs.mcp.greeting import BEYOND
 from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.relay import Channel, McpRelay, connection
 from cortexfs.mcp.rounds import RESPONSES, STATE, Rounds, Work, able
@@ -44,7 +45,6 @@ from cortexfs.version import VERSION
 
 Context = ServerRequestContext[Any, Any]
 MAX_PAGES = 100
-_BEYOND = ("tasks", "extensions")  # capabilities that the SDK does not serve
 READ = "resources/read"
 _OURS = ("_meta", STATE, RESPONSES)  # of a request, and nothing for the server
 
@@ -79,7 +79,7 @@ class Reexport(Server[Any]):
         told = await self._ask(context, GREETING, {})
         info = told.get("serverInfo") or (told.get("_meta") or {}).get(SERVER_INFO_META_KEY)
         can = told.get("capabilities", {})
-        known["capabilities"] = {key: one for key, one in can.items() if key not in _BEYOND}
+        known["capabilities"] = {key: one for key, one in can.items() if key not in BEYOND}
         if context.method == "initialize" and info:
             known["serverInfo"] = info
         elif info:

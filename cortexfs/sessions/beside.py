@@ -20,10 +20,11 @@ from pathlib import Path
 import trio
 
 from cortexfs.core.errors import bare
+from cortexfs.core.names import INDEX
 from cortexfs.sessions import disk, layout
 from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.file_log import FileLog
-from cortexfs.sessions.layout import INDEX, Address, DerivedFacts, by_use, text
+from cortexfs.sessions.layout import Address, DerivedFacts, by_use, text
 
 SHARE = 128  # logs in a pass: whoever looks at the files of one waits for it
 PAUSE = 0.05  # seconds; runs that end together share a pass

@@ -29,13 +29,13 @@ import msgspec
 
 from cortexfs.core import frames, names
 from cortexfs.core.errors import Fault
+from cortexfs.core.names import INDEX
 from cortexfs.sessions import disk
 from cortexfs.sessions.log_facts import MESSAGE, LogFacts
 from cortexfs.state import whole_files
 
 EVENTS = "events.jsonl"
 MESSAGES = "messages.jsonl"
-INDEX = "index"
 
 
 class Space(msgspec.Struct, frozen=True):

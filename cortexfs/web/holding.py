@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import trio
 
-from cortexfs.chat import sessions
+from cortexfs.chat import said
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
@@ -144,7 +144,7 @@ class Holders:
         held, telling = HeldSession(address, self._tell), Telling(self._place, address)
         try:
             async with opened(self._place, address.object) as held.line:
-                known = await trio.to_thread.run_sync(sessions.tail, telling.folder, abandon_on_cancel=True)
+                known = await trio.to_thread.run_sync(said.tail, telling.folder, abandon_on_cancel=True)
                 await self._hear(held, telling, known)
                 last = known[-1].id if known else None
                 follow = Resume(session=address.session, scope=address.scope, after=last, id="page")

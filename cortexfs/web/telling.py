@@ -22,6 +22,7 @@ import msgspec
 import trio
 
 from cortexfs.chat import diffs, sessions
+from cortexfs.chat.said import MESSAGES, window
 from cortexfs.core import forms, frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
@@ -139,7 +140,7 @@ def _form(asked: frames.Question) -> dict[str, Any]:
 async def past(telling: Telling, before: int | None) -> dict[str, Any]:
     """The newest of what a session holds before a byte of its log: events, the last one's id, and the byte
     before which there is more, if there is."""
-    look = partial(sessions.window, telling.folder, before)
+    look = partial(window, telling.folder, before)
     found = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
     first = _first([frame for _, frame in found])
     shown = [frame for _, frame in found[first:]]
@@ -154,10 +155,10 @@ async def past(telling: Telling, before: int | None) -> dict[str, Any]:
 def _first(found: list[AnyFrame]) -> int:
     """The place of the first event that is shown: the start of a run, as far as it is there."""
     said = [number for number, frame in enumerate(found) if isinstance(frame, frames.Message)]
-    if len(said) <= sessions.MESSAGES:
+    if len(said) <= MESSAGES:
         starts = (number for number, frame in enumerate(found) if isinstance(frame, frames.Start))
         return next(starts, 0) if found and found[0].id != "1" else 0
-    last = said[-sessions.MESSAGES]
+    last = said[-MESSAGES]
     return next((n for n in range(last, 0, -1) if isinstance(found[n], frames.Start)), 0)
 
 

@@ -365,7 +365,7 @@ OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
 
 def measured(wanted: set[str]) -> list[Row]:
     rows: list[Row] = []
-    with interpreter() as python:
+    with measure.as_if_unset(), interpreter() as python:
         if wanted & SHARED.keys():
             with mounted(python) as ctx:
                 for name in filter(wanted.__contains__, SHARED):

@@ -15,6 +15,19 @@ DEVNULL = os.open(os.devnull, os.O_RDWR)
 TICK = os.sysconf("SC_CLK_TCK")
 
 
+@contextlib.contextmanager
+def as_if_unset() -> Iterator[None]:
+    """Drop what is set for interpreters and mounts: where nothing may be compiled, that would be measured."""
+    before, sys.dont_write_bytecode = dict(os.environ), False
+    for name in before:
+        if name.startswith(("CTX_", "PYTHON")) and name not in ("PYTHONHOME", "PYTHONPATH"):
+            del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
 def spawn(words: list[str], environ: dict[str, str], out: int = DEVNULL) -> float:
     """Milliseconds from spawn to exit; the command must succeed."""
     began = time.perf_counter()

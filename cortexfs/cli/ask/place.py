@@ -20,7 +20,8 @@ from cortexfs.chat import sessions
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.cli import talking
 from cortexfs.core.errors import Fault
-from cortexfs.core.talk.requests import Scope, check_session
+from cortexfs.core.names import check_session
+from cortexfs.core.talk.requests import Scope
 from cortexfs.state import believed, directories, whole_files
 
 MAIN = "model/main"

@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cortexfs.chat import sessions
 from cortexfs.chat.sessions import SPACES
-from cortexfs.cli.log import reading
-from cortexfs.cli.log.reading import LoggedRun
 from cortexfs.core.errors import Fault
 from cortexfs.state import believed, directories, no_links
+
+if TYPE_CHECKING:
+    from cortexfs.cli.log.reading import LoggedRun
 
 VERSION = 2  # of the tables; an index of another one is made anew
 BUSY_SECONDS = 60.0  # for which another command of the same user may be at work
@@ -163,6 +164,8 @@ class LogIndex:
 
     def _take(self, which: tuple[str, str], places: list[Path]) -> None:
         """Bring sessions up to date."""
+        from cortexfs.cli.log import reading  # and msgspec with it, where something is new
+
         rows = [self._row(which, place.name) for place in places]
         logs = [(place / LOG, row.next, row.head) for place, row in zip(places, rows, strict=True)]
         for place, row, log in zip(places, rows, reading.read_all(logs), strict=True):

@@ -2,7 +2,7 @@
 
 Rules: one's own sessions and shared ones are shown, as their files in the mount tell of them, and found by an
 index of one's own (index.py). A question is removed with its session. What models have said is escaped on a
-terminal.
+terminal. A list needs neither prices nor msgspec, and does not import them.
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ import os
 import re
 import sys
 import time
-from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from cortexfs.chat import sessions
-from cortexfs.cli import kept, mounts, output, prices, progress
-from cortexfs.cli.log import index, reading
+from cortexfs.cli import kept, mounts, output, progress
+from cortexfs.cli.log import index
 from cortexfs.cli.log.index import LOG, Entry, Wanted
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.models.prices import Prices
-from cortexfs.core.models.usage import ToldLimit, UsageLine, decoded, summed
 from cortexfs.core.safe_text import counted, prose, quoted
+
+if TYPE_CHECKING:
+    from cortexfs.core.models.prices import Prices
 
 MOST = 20
 ALL = 1 << 40  # characters of a text that is shown
 UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGO = r"(\d{1,6})([mhdw])"
-_HEADS = ("day", "model", "agent", "calls", "tokens in", "out", "cost")
 _MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M")
 
 
@@ -48,9 +45,13 @@ def _list(options: argparse.Namespace) -> int:
         most=options.n or -1,
     )
     if options.usage:
-        return _usage(root, wanted, options.json)
+        from cortexfs.cli.log import usage  # what shows no money does not pay for its tables
+
+        return usage.shown(root, wanted, options.json)
     found = _found(root, wanted)
     if options.json:
+        from cortexfs.cli import prices
+
         known = prices.load()
         output.emit([_row(entry, known) for entry in found])
         return EXIT_OK
@@ -65,6 +66,9 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from cortexfs.cli import prices
+    from cortexfs.cli.log import reading
+
     root = mounts.answering(options.root)
     entry = _one(root, options.logged)
     with open(sessions.place(root, entry.object, entry.space, entry.session) / LOG, "rb") as log:
@@ -157,44 +161,6 @@ def moment(text: str, now: float) -> float:
         except (ValueError, OverflowError):
             continue
     raise Fault("EINVAL", f"--since: {text!r} is no time; say 3d, 12h, 2026-11-25 or 2026-11-25T08:30")
-
-
-def _usage(root: str, wanted: Wanted, as_json: bool) -> int:
-    """One's own tokens, and what they cost by one's own prices. The daemon has counted each answer, whatever
-    became of its session (`.usage` in the user's home); limits are by the prices of whoever has set them."""
-    known, today = prices.load(), _day(time.time())
-    path = Path(root, "home", str(os.getuid()), "model", ".usage")
-    lines = summed(decoded(path.read_bytes() if path.exists() else b"")).values()
-    meant = [
-        (line, known.cost(line.model, line.input_tokens, line.output_tokens))
-        for line in sorted(lines, key=lambda line: line.key, reverse=True)
-        if wanted.model.lower() in line.model.lower()
-        and wanted.agent in ("", line.agent)
-        and line.day >= _day(wanted.since)
-    ]
-    texts = mounts.facts(mounts.status_text(root)).get("usage limit", [])
-    limits = [msgspec.json.decode(text, type=ToldLimit) for text in texts]
-    own = [(limit, limit.used(lines, today)) for limit in limits if limit.applies(os.getuid())]
-    if as_json:
-        days = [msgspec.structs.asdict(line) | {"cost": cost} for line, cost in meant]
-        told = [msgspec.structs.asdict(limit) | {"used": used} for limit, used in own]
-        output.emit({"currency": known.currency, "usage": days, "limits": told})
-        return EXIT_OK
-    rows = [(line.day, line.model, line.agent, *_counts(line), known.told(cost)) for line, cost in meant]
-    total = sum((line for line, _ in meant), UsageLine("total", ""))
-    cost = known.told(sum(cost or 0 for _, cost in meant) if known.models else None)
-    output.table(_HEADS, [*rows, ("total", "", "", *_counts(total), cost)])
-    for limit, used in own:
-        print(limit.sentence(used, today, Prices(limit.currency)))
-    return EXIT_OK
-
-
-def _counts(line: UsageLine) -> tuple[str, ...]:
-    return tuple(f"{count:,}" for count in (line.calls, line.input_tokens, line.output_tokens))
-
-
-def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
 
 
 ID = arg("logged", "ID", "as `ctx log` shows it, or its beginning")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from cortexfs.chat import sessions
+from cortexfs.chat import said, sessions
 from cortexfs.chat.calls import Show
 from cortexfs.chat.state import Talk
 from cortexfs.cli import objects, output, talking
@@ -23,7 +23,7 @@ def resume(options: argparse.Namespace) -> int:
     heard, show = talking.printing(talking.output(options))
     where = talking.named(options)
     talk = Talk(where.name, options.session, options.scope, new_id)
-    newest = sessions.last(sessions.place(where.root, where.whole, options.scope, options.session))
+    newest = said.last(sessions.place(where.root, where.whole, options.scope, options.session))
     if not options.follow and newest is None:
         output.say(f"the session {options.session!r} of {where.name} is empty")
         return EXIT_OK

@@ -20,7 +20,6 @@ from cortexfs.chat.sessions import SPACES, StoredSession
 from cortexfs.cli import mounts, objects, output, progress
 from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
-from cortexfs.client import Conversation
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.safe_text import counted, prose, quoted, within
 
@@ -55,7 +54,9 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     one = _one(options)
-    said, meta = sessions.messages(one.path), sessions.meta(one.path)
+    from cortexfs.chat import said as said_before  # and frames with it, of which a listing has none
+
+    said, meta = said_before.messages(one.path), sessions.meta(one.path)
     if options.json:
         messages = [
             {
@@ -91,6 +92,8 @@ def _rm(options: argparse.Namespace) -> int:
 
 def _take(options: argparse.Namespace) -> int:
     root, object_ = _named(options)
+    from cortexfs.client import Conversation  # what lists sessions only does not pay for it
+
     with Conversation(f"{root}/{object_}.sock") as conversation:
         conversation.take(options.session, options.force)
     output.say(f"the session {options.session} of {object_} is this machine's now")

@@ -23,8 +23,6 @@ MAX_EDITED = 256 << 10
 MAX_CWD = 4095  # bytes: PATH_MAX of Linux, without the NUL; longer ones name nothing
 # Bytes that a value takes in memory, by what it begins with or is behind: measured with CPython 3.11.
 WEIGHTS = {b"{": 240, b"[": 96, b",": 72}
-INDEX = "index"  # the directory beside the sessions; none can have its name
-
 Scope = Literal["private", "shared", "temp"]
 Decision = Literal["allow_once", "allow_session", "deny"]
 Input: TypeAlias = str | dict[str, Any]
@@ -204,19 +202,8 @@ def _check_id(field: str, value: str) -> None:
         raise Fault("EINVAL", f"{field}: is longer than {MAX_ID} characters")
 
 
-def check_session(name: str) -> str:
-    """Return `name` if a session can have it, or raise EINVAL with the rule that it breaks."""
-    if broken := _fault_of_session(name):
-        raise Fault("EINVAL", f"the name {name!r} {broken}")
-    return name
-
-
-def _fault_of_session(name: str) -> str | None:
-    return "is that of the sessions' index" if name == INDEX else names.fault_of(name)
-
-
 def _check_session(field: str, value: str) -> None:
-    if broken := _fault_of_session(value):
+    if broken := names.fault_of_session(value):
         raise Fault("EINVAL", f"{field}: the name {jsontext.shown(value)} {broken}")
 
 

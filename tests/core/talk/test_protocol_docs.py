@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cortexfs.core import frames, jsontext
+from cortexfs.core import frames, jsontext, names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
 from cortexfs.core.talk import protocol, requests, session
 from cortexfs.core.talk.requests import Input, SessionKey
@@ -117,7 +117,7 @@ def test_the_table_of_limits() -> None:
         store.SessionLimits().temp_total >> 20,
         jsontext.MAX_DEPTH,
     ]
-    assert f"none is `{requests.INDEX}`" in PAGE
+    assert f"none is `{names.INDEX}`" in PAGE
 
 
 def examples() -> list[list[str]]:

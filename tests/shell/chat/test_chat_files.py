@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.chat import keys
+from cortexfs.chat import said as said_before
 from cortexfs.chat import sessions as stored
 from cortexfs.chat.keys import History
 from cortexfs.core.errors import Fault
@@ -111,18 +112,18 @@ def test_the_end_of_a_log_is_read_as_far_as_it_is_whole(sessions: Sessions) -> N
     place = sessions.add("one", 100)
     with open(place / "events.jsonl", "ab") as file:
         file.write(b'not a frame\n{"type":"delta","id":"99","run":"r","text":"to')
-    past = stored.tail(place)
+    past = said_before.tail(place)
     assert [frame.id for frame in past] == ["1", "2", "3", "4", "5"]
-    assert stored.last(place) == "5"
-    assert stored.last(sessions.folder / "none") is None
+    assert said_before.last(place) == "5"
+    assert said_before.last(sessions.folder / "none") is None
 
 
 def test_a_chat_recalls_the_last_messages(sessions: Sessions) -> None:
     place = sessions.add("one", 100)
-    past = stored.tail(place)
-    assert stored.recent(past) == (past, False)
-    assert stored.recent([]) == ([], False)
-    cut, is_cut = stored.recent(past, most=1)
+    past = said_before.tail(place)
+    assert said_before.recent(past) == (past, False)
+    assert said_before.recent([]) == ([], False)
+    cut, is_cut = said_before.recent(past, most=1)
     assert is_cut
     assert isinstance(cut[0], Message)
     assert cut == past[3:]
@@ -133,17 +134,17 @@ def test_a_long_log_is_read_from_its_end(sessions: Sessions) -> None:
     line = json.dumps({"type": "delta", "id": "{}", "run": "r", "text": "x" * 1000}).replace("{}", "%d")
     with open(place / "events.jsonl", "a") as file:
         file.writelines(f"{line % number}\n" for number in range(6, 5006))
-    past = stored.tail(place)
+    past = said_before.tail(place)
     assert past[-1].id == "5005"
     assert isinstance(past[0], Delta)
-    assert stored.recent(past)[1]
+    assert said_before.recent(past)[1]
 
 
 def test_messages_can_be_read(sessions: Sessions) -> None:
     place = sessions.add("one", 100)
     with open(place / "messages.jsonl", "a") as file:
         file.write("damaged\n")
-    said = [(message.role, message.content[0].text) for message in stored.messages(place)]
+    said = [(message.role, message.content[0].text) for message in said_before.messages(place)]
     assert said == [("user", "hello"), ("assistant", "hello")]
 
 

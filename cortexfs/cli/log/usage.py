@@ -1,0 +1,57 @@
+"""`ctx log --usage`: one's own tokens by day, model and agent, and what they cost.
+
+Rules: the daemon has counted each answer, whatever became of its session (`.usage` in the user's home). Costs
+are by one's own prices, limits by the prices of whoever has set them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.cli import mounts, output, prices
+from cortexfs.cli.log.index import Wanted
+from cortexfs.core.errors import EXIT_OK
+from cortexfs.core.models.prices import Prices
+from cortexfs.core.models.usage import ToldLimit, UsageLine, decoded, summed
+
+_HEADS = ("day", "model", "agent", "calls", "tokens in", "out", "cost")
+
+
+def shown(root: str, wanted: Wanted, as_json: bool) -> int:
+    known, today = prices.load(), _day(time.time())
+    path = Path(root, "home", str(os.getuid()), "model", ".usage")
+    lines = summed(decoded(path.read_bytes() if path.exists() else b"")).values()
+    meant = [
+        (line, known.cost(line.model, line.input_tokens, line.output_tokens))
+        for line in sorted(lines, key=lambda line: line.key, reverse=True)
+        if wanted.model.lower() in line.model.lower()
+        and wanted.agent in ("", line.agent)
+        and line.day >= _day(wanted.since)
+    ]
+    texts = mounts.facts(mounts.status_text(root)).get("usage limit", [])
+    limits = [msgspec.json.decode(text, type=ToldLimit) for text in texts]
+    own = [(limit, limit.used(lines, today)) for limit in limits if limit.applies(os.getuid())]
+    if as_json:
+        days = [msgspec.structs.asdict(line) | {"cost": cost} for line, cost in meant]
+        told = [msgspec.structs.asdict(limit) | {"used": used} for limit, used in own]
+        output.emit({"currency": known.currency, "usage": days, "limits": told})
+        return EXIT_OK
+    rows = [(line.day, line.model, line.agent, *_counts(line), known.told(cost)) for line, cost in meant]
+    total = sum((line for line, _ in meant), UsageLine("total", ""))
+    cost = known.told(sum(cost or 0 for _, cost in meant) if known.models else None)
+    output.table(_HEADS, [*rows, ("total", "", "", *_counts(total), cost)])
+    for limit, used in own:
+        print(limit.sentence(used, today, Prices(limit.currency)))
+    return EXIT_OK
+
+
+def _counts(line: UsageLine) -> tuple[str, ...]:
+    return tuple(f"{count:,}" for count in (line.calls, line.input_tokens, line.output_tokens))
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
