@@ -16,6 +16,9 @@ from tests.waiting import until
 from tests.web.acting import part
 from tests.web.browsing import Tab, WebProcess
 from tests.web.showing import install, package, panel, tried
+from tests.web.test_web_looks import axe, violations
+
+__all__ = ["axe"]
 
 NAMES = {"json": "manifest.json", "ts": "mod.ts", "html": "ui/main.html", "js": "ui/main.js"}
 PLUGIN = "shown-plugin"
@@ -167,6 +170,19 @@ def test_widgets_are_on_a_page_and_beside_their_plugin(tab: Tab, page: WebProces
         tab.get_by_text("There is nothing to show.").wait_for()
         tab.get_by_role("alert").get_by_text("fs.read is no tool of shown-plugin").wait_for()
         assert tab.title() == "CortexFS"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_here(tab: Tab, page: WebProcess, shown: str, axe: str, scheme: str) -> None:
+    # abi.md 13.14
+    tab.emulate_media(color_scheme=scheme)
+    for view in ("widgets", f"plugins/{shown}", f"plugins/{shown}/panel%2Fmain", "plugins"):
+        part(tab, page, "approvals")
+        tab.get_by_role("heading", name="Approvals").wait_for()
+        part(tab, page, view)
+        if view != "plugins":
+            tab.locator("iframe").first.wait_for()
+        assert violations(tab, axe) == [], view
 
 
 def test_the_command_lists_what_is_shown_and_why_not(ctx: Ctx, shown: str, tmp_path: Path) -> None:

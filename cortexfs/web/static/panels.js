@@ -69,10 +69,11 @@ async function watch(id, { close, signal }) {
 /** The panel or widget of a plugin, as an element. */
 export async function opened(plugin, part, { signal, say }) {
   const found = await post("/api/frame/open", { plugin, part });
-  const place = h("section", { class: "panel", "aria-label": found.title });
+  const is_drawn = found.type === "chart" || found.type === "table";
+  const place = is_drawn ? h("div", {}) : h("section", { class: "panel", "aria-label": found.title });
   const questions = h("div", {});
   const ended = (why) => show(place, h("p", { class: "error", role: "alert" }, why));
-  if (found.type === "chart" || found.type === "table") {
+  if (is_drawn) {
     const call = (tool, args) => run(found, tool, args, null);
     await drawn(place, found, call, signal);
     return place;
@@ -205,13 +206,13 @@ export async function contributed(plugin, context) {
   const widgets = own.filter(({ part }) => part.startsWith("widget/"));
   if (!widgets.length) return links;
   if (!plugin) return [...links, h("p", {}, h("a", { href: "#/widgets" }, "Widgets"))];
-  return [...links, h("h2", {}, "Widgets"), placed(widgets, context)];
+  return [...links, h("h2", {}, "Widgets"), placed(widgets, context, "h3")];
 }
 
 /** The widgets, each of which is filled as soon as it is there; one that fails says why. */
-function placed(rows, context) {
+function placed(rows, context, level) {
   return h("div", { class: "widgets" }, rows.map((row) => {
-    const place = h("div", { class: "widget" }, h("h3", {}, row.title));
+    const place = h("div", { class: "widget" }, h(level, {}, row.title));
     opened(row.plugin, row.part, context).then((made) => place.append(made), (problem) => {
       if (!context.signal.aborted) place.append(h("p", { class: "error", role: "alert" }, problem.message));
     });
@@ -221,7 +222,7 @@ function placed(rows, context) {
 
 export async function widgets(place, words, context) {
   const rows = (await get("/api/ui", null, context.signal)).filter((row) => !row.fault && row.part.startsWith("widget/"));
-  show(place, h("h1", {}, "Widgets"), rows.length ? placed(rows, context) : h("p", {}, "No plugin has widgets."));
+  show(place, h("h1", {}, "Widgets"), rows.length ? placed(rows, context, "h2") : h("p", {}, "No plugin has widgets."));
 }
 
 /** One panel by itself. */
