@@ -49,6 +49,7 @@ MAX_QUESTIONS = 16  # of one call: its user is to be asked, and not to be worn o
 MAX_SAMPLINGS = 8  # of one call, each of which costs what an answer of the agent's own costs
 MAX_TOKENS = 4096  # of one answer
 MAX_ROOTS = 100
+MAX_ANSWER = 64 << 10  # characters of it, whatever the model makes of that; a host takes 1 MiB of JSON
 MAX_TOLD = 4 << 10  # bytes of an answer in the session's log
 # The permission that a method needs. An elicitation needs none: a person answers it, or does not.
 PERMISSIONS = {SAMPLING: rules.SAMPLE, ROOTS: rules.ROOTS}
@@ -92,6 +93,15 @@ class SampledRequest(msgspec.Struct):
         ]
         made["max_tokens"] = min(self.maxTokens, MAX_TOKENS)
         return made | ({} if self.temperature is None else {"temperature": self.temperature})
+
+
+class _Root(msgspec.Struct):
+    uri: str
+    name: str = ""
+
+
+class _Roots(msgspec.Struct):
+    roots: Annotated[list[_Root], Meta(max_length=MAX_ROOTS)]
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
@@ -197,8 +207,9 @@ class CallQuestions:
     async def _roots(self) -> dict[str, Any]:
         made = [{"uri": PurePosixPath(one).as_uri(), "name": one} for one in self._folders()][:MAX_ROOTS]
         call = await self._allowed(rules.ROOTS, {"roots": made})
-        await self._told(call, "\n".join(one["uri"] for one in made))
-        return {"roots": made}
+        said = jsontext.converted(call.input, _Roots).roots  # its user may have taken some away
+        await self._told(call, "\n".join(one.uri for one in said))
+        return {"roots": msgspec.to_builtins(said)}
 
     def _folders(self) -> Iterator[str]:
         """Where the agent works, and what its mount table lets it write outside of the mount."""
@@ -216,10 +227,17 @@ class CallQuestions:
         model, name = self._model(wanted.hints)
         call = await self._allowed(rules.SAMPLE, {"model": name} | wanted.request(), name)
         ports = self._ports
-        ports.budget.step(trio.current_time())
-        request = {key: one for key, one in call.input.items() if key != "model"}
+        request: dict[str, Any] = dict(call.input)
         inner = ModelQuestion(ports.turn, ports.identity, request, ports.budget, quiet=True)
-        fault = await answered(ports.world.driver(model), inner)
+        try:
+            if request.pop("model", name) != name:
+                raise Fault("EINVAL", "the user chose another model, which a server cannot be given")
+            ports.budget.step(trio.current_time())
+            fault = await answered(ports.world.driver(model), inner)
+            if fault is None and len(inner.text) > MAX_ANSWER:
+                fault = Fault("EFBIG", f"the model said over {MAX_ANSWER >> 10} Ki characters")
+        except Fault as refused:
+            fault = refused
         await self._told(call, inner.text, fault)
         if fault is not None:
             raise fault

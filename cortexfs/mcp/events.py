@@ -66,8 +66,10 @@ class EventShelf(EventStore):
         last, is_over = 0, stream is None
         while not is_over:
             added = self._added
-            for event in [event for event in self._after(last) if event.stream == stream]:
+            for event in self._after(last):
                 last = event.number
+                if event.stream != stream:
+                    continue
                 is_over = is_over or isinstance(event.message, JSONRPCResponse | JSONRPCError)
                 if event.number > int(last_event_id) and event.message is not None:
                     await send_callback(EventMessage(event.message, str(event.number)))

@@ -29,7 +29,7 @@ from cortexfs.core.mcp_session import HANDSHAKE, QUESTIONS, ServerAnswer, Server
 from cortexfs.mcp.relay import Channel, McpRelay, Way
 
 ROUND_SECONDS = 600.0  # for a person to answer
-MAX_OPEN = 100  # runs that wait for an answer: each is a call of a server
+MAX_OPEN = 24  # runs that wait for an answer, each in a session: a host has 32
 STATE, RESPONSES, KEY = "requestState", "inputResponses", "question"
 
 Context = ServerRequestContext[Any, Any]
@@ -93,7 +93,7 @@ class Rounds:
         self._object = object
         self._seconds = seconds
         self._open: dict[str, Round] = {}
-        self._idle: dict[frozenset[str], list[McpRelay]] = {}
+        self._idle: dict[frozenset[str], list[tuple[McpRelay, anyio.CancelScope]]] = {}
 
     async def said(self, tasks: TaskGroup, context: Context, channel: Channel, work: Work) -> dict[str, Any]:
         params = context.params or {}
@@ -112,14 +112,15 @@ class Rounds:
         """In a session that nobody else uses meanwhile, and that goes on for whoever comes next."""
         idle = self._idle.setdefault(can, [])
         if not idle:
-            relay = McpRelay(self._object, [HANDSHAKE, *can])
-            tasks.start_soon(_hold, relay)
-            idle.append(relay)
-        relay = idle.pop()
-        try:
-            await one.run(work, relay)
-        finally:
-            idle.append(relay)
+            relay, held = McpRelay(self._object, [HANDSHAKE, *can]), anyio.CancelScope()
+            tasks.start_soon(_hold, relay, held)
+            idle.append((relay, held))
+        relay, held = idle.pop()
+        await one.run(work, relay)
+        if one.scope.cancel_called or isinstance(one.outcome, Failed):
+            held.cancel()  # its server may go on with that, and would ask whoever comes next
+        elif not held.cancel_called:
+            idle.append((relay, held))
 
     def _resumed(self, state: str, about: tuple[object, ...], responses: object) -> Round:
         one = self._open.get(state)
@@ -156,7 +157,8 @@ class _Nobody:
         return ServerAnswer(error=ServerError(INTERNAL_ERROR, "this client is asked in answers alone"))
 
 
-async def _hold(relay: McpRelay) -> None:
-    """Have the session end with this server."""
-    with contextlib.suppress(Failed, MCPError):  # whoever asks next is told
+async def _hold(relay: McpRelay, held: anyio.CancelScope) -> None:
+    """Have the session end with this server, or sooner."""
+    with held, contextlib.suppress(Failed, MCPError):  # whoever asks next is told
         await relay.listen(_Nobody())
+    held.cancel()  # nothing holds it any more

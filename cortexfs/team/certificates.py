@@ -19,6 +19,7 @@ from cortexfs.team.extra import needed
 
 with needed():
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -66,7 +67,7 @@ def key_pin(public: str) -> str:
 def _public(pem: str) -> ec.EllipticCurvePublicKey:
     try:
         found = serialization.load_pem_public_key(pem.encode())
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         found = None
     if not isinstance(found, ec.EllipticCurvePublicKey):
         raise Fault("EPROTO", "this is no key of a server")

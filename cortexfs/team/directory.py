@@ -26,7 +26,7 @@ TOKEN = ("machine", "token")  # class and name of the entry with a machine's tok
 INCARNATION = ("machine", "incarnation")  # and with the word that its link has made up when it began
 LOAD_SECONDS = 5.0
 _BATCH = 512
-_ORDER = {".".join(FACTS): 0, ".".join(TOKEN): 1}  # in which they are heard
+_FIRST = [".".join(each) for each in (FACTS, TOKEN, INCARNATION)]  # in which order they are heard
 _LAST = ("204", "404", "408", "413")
 
 log = logging.getLogger("cortexfs")
@@ -76,7 +76,7 @@ class Directory:
             if not found or len(held) > 2 * MAX_OBJECTS:
                 break
             first = int(found[-1].headers.get("Nats-Sequence", "0")) + 1
-        for one in sorted(held, key=lambda each: _ORDER.get(each.subject.split(".", 3)[-1], 2)):
+        for one in sorted(held, key=lambda each: _place(each.subject.split(".", 3)[-1])):
             try:
                 self.hear(one)
             except Fault as fault:
@@ -113,7 +113,8 @@ class Directory:
         stamp = keys.stamp_of(delivery.data)
         if stamp < self._stamps.get(subject, 0):
             raise Fault("EPROTO", "it is older than what is known")
-        if subject not in self._stamps and len(self._stamps) >= MAX_OBJECTS:
+        is_full = len(self._stamps) >= MAX_OBJECTS and (class_, name) != INCARNATION  # or it got no calls
+        if subject not in self._stamps and is_full:
             raise Fault("EAGAIN", f"there are {MAX_OBJECTS} objects already")
         self._stamps[subject] = stamp
         if (class_, name) == INCARNATION:
@@ -160,3 +161,7 @@ def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
         raise Fault("EPROTO", "it is about something else")
     messages.shown_name(class_, said.name, machine)
     return said
+
+
+def _place(what: str) -> int:
+    return _FIRST.index(what) if what in _FIRST else len(_FIRST)

@@ -54,13 +54,20 @@ class Exporting:
                 directory.disturbed = again.set
                 self._seen, self._said = {}, {}
                 await self.introduce(directory, token)
+            full: list[str] = []
             now = await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
             for subject in (left | {*self._said}) - {*now}:
                 await self._say(directory, subject, b"")
             for subject, one in now.items():
                 if self._said.get(subject) != one:
-                    await self._say(directory, subject, _pack(one))
-            self._said, left = now, set()
+                    try:
+                        await self._say(directory, subject, _pack(one))
+                    except Fault as fault:
+                        if fault.code != "ENOSPC":
+                            raise
+                        full.append(subject)  # the others are said in any case
+                        self.problems[f"{one.class_}/{one.name}"] = fault.message
+            self._said, left = {each: one for each, one in now.items() if each not in full}, set()
             await trio.sleep(LOOK_SECONDS)
 
     async def introduce(self, directory: Directory, token: str) -> None:

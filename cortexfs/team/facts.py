@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import keys, messages
+from cortexfs.team import joining, keys, messages, server
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import TeamFacts, TeamPlaces, written
 
@@ -37,8 +37,12 @@ class Facts:
         if stamp == self.now.stamp:
             return
         try:
-            self.now = replace(_facts.decode(data), stamp=stamp)
+            said = _facts.decode(data)
         except messages.GARBAGE as error:
             raise Fault("EPROTO", f"it is none: {error}") from None
+        for each in said.servers:  # they go into the configuration of the server here
+            messages.check_machine(each.machine)
+            server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
+        self.now = replace(said, stamp=stamp)
         written(self._places.facts, self.now)
         self._changed(self.now)

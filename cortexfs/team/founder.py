@@ -20,6 +20,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.team import keys, messages, server, subjects
 from cortexfs.team.directory import Directory
 from cortexfs.team.facts import FACTS
+from cortexfs.team.line import until_one_ends
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import MachineRecord, Member, TeamFacts, TeamPlaces
@@ -85,10 +86,7 @@ class Founder:
         }  # fmt: skip
         for config in (directory, stream_config(replicas)):
             subject = f"$JS.API.STREAM.CREATE.{config['name']}"
-            answer = await self._client.request(subject, msgspec.json.encode(config), ANSWER_SECONDS)
-            error = msgspec.json.decode(answer[0].data).get("error")
-            if error and error.get("err_code") != _IS_THERE:
-                raise Fault("EHOSTDOWN", f"the server says {error.get('description')}")
+            await self._client.stored(subject, msgspec.json.encode(config), _IS_THERE)
 
     async def _tell_servers(self, records: dict[str, MachineRecord]) -> None:
         """Have the servers refuse whom they have to, and be without those that were removed."""
@@ -103,13 +101,14 @@ class Founder:
         )
         proof = Account(key, token.signed(system), member.authority)
         client = Client("founder", self._client.servers, proof, inbox)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.run)
+
+        async def tell() -> None:
             with trio.move_on_after(ANSWER_SECONDS):
                 await client.connected.wait()
             await client.request(_CLAIMS, said.encode(), ANSWER_SECONDS)
             for machine, one in records.items():
-                if one.removed and one.server:
+                if one.removed and one.server and self._directory.facts.now.is_cluster:
                     asked = msgspec.json.encode({"peer": machine})
                     await client.request(_REMOVE, asked, ANSWER_SECONDS)
-            nursery.cancel_scope.cancel()
+
+        await until_one_ends(tell, client.run)

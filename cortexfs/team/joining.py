@@ -186,8 +186,19 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
     told = keys.machine_of(said.token, invitation.account)
     if (told.name, told.public) != (machine, key.public_raw):
         raise Fault("EPROTO", "the team's answer is about another machine")
+    check_reply(said, wish)
     account_ = invitation.account
     return Member(said.team, machine, said.servers, account_, key.seed, said.token, said.authority), said
+
+
+def check_reply(said: Reply, wish: Wish) -> None:
+    """Raises a Fault where what goes into the files here is no name, address or token: a configuration of
+    NATS can have a server that root runs write anywhere."""
+    server.check_words(said.team, *map(check_address, said.servers))
+    if wish.server is not None:
+        server.check_words(said.system, *said.claims)
+        if len(said.claims) != server.CLAIMS:
+            raise Fault("EPROTO", "the team's answer lacks what a server has to believe")
 
 
 def machine_token(account: keys.Key, machine: str, public: str, *, is_first: bool = False) -> str:

@@ -54,6 +54,7 @@ class _Info(msgspec.Struct):
 
 class _StoreError(msgspec.Struct):
     description: str = ""
+    err_code: int = 0
 
 
 class _Stored(msgspec.Struct):
@@ -150,14 +151,14 @@ class Client:
             del self._answers[word]
         raise Fault("ETIMEDOUT", f"the team's server has not answered within {seconds:g} s")
 
-    async def stored(self, subject: str, data: bytes) -> None:
-        """Say it, and wait until a stream has it; a Fault where it does not."""
+    async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
+        """Say it, and wait until a stream has it; a Fault where it does not, but for the error `passed`."""
         answer = await self.request(subject, data, STORE_SECONDS)
         try:
             error = msgspec.json.decode(answer[0].data, type=_Stored).error
         except UNREADABLE:
             raise Fault("EPROTO", "the team's server answers what is no answer") from None
-        if error is not None:
+        if error is not None and error.err_code != passed:
             raise Fault("ENOSPC", f"the team's server does not keep it: {error.description[:100]}")
 
     def _answered(self, delivery: Delivery) -> None:

@@ -39,8 +39,11 @@ RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
 SERVERS = 3  # of a cluster: one of them may be away
 ROUTES = 2000  # how far the port of servers is from that of clients
+CLAIMS = 3  # JWTs that a server has to believe
 VARIABLE = "CTX_NATS_SERVER"  # another program than the first that is found
 _VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
+
+_WORD = re.compile(r"[A-Za-z0-9._:\[\]-]+", re.ASCII)
 
 log = logging.getLogger("cortexfs")
 
@@ -98,6 +101,13 @@ def route(address: str) -> str:
     """The address for other servers of one that has this for clients."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + ROUTES}"
+
+
+def check_words(*words: str) -> None:
+    """Raises EPROTO where what another machine said would be more than a word in the configuration."""
+    for each in words:
+        if not _WORD.fullmatch(each):
+            raise Fault("EPROTO", f"the team says {each[:80]!r}, which is no word for a server")
 
 
 def _configuration(folder: Path, engine: NatsSettings, machine: str, facts: TeamFacts) -> bytes:

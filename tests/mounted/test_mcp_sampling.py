@@ -145,6 +145,46 @@ def test_its_user_is_asked_in_a_conversation(place: Ctx) -> None:
         assert decided(place, path, "allow_once", input=edited)[1] == "debug/echo says: b"
 
 
+def test_another_model_than_the_one_that_was_shown_answers_nothing(place: Ctx) -> None:
+    with agent(place, "changer", "asking.*", approval="ask") as path:
+        let(place, path, SAMPLE, ECHO)
+        asked, _ = decided(place, path, "allow_once")
+        other = asked["input"] | {"model": "debug/script"}  # type: ignore[operator]
+        said = decided(place, path, "allow_once", input=other)[1]
+        assert said == "refused after 0: the user chose another model, which a server cannot be given"
+
+
+def test_roots_that_the_user_takes_away_are_not_told(place: Ctx) -> None:
+    # abi.md 7.12
+    with agent(place, "hider", "asking.*", approval="ask") as path:
+        let(place, path, ROOTS)
+        task = script(call("asking.roots"), say("x"))
+        kept = [{"uri": "file:///some/where"}]
+        for edited, told_ in (
+            ({}, f'["{place.work.as_uri()}"]'),
+            ({"input": {"roots": []}}, "[]"),
+            ({"input": {"roots": kept}}, '["file:///some/where"]'),
+            ({"input": {"roots": 1}}, "refused: roots: "),
+        ):
+            with working(place, path, task, scope="temp") as client:
+                asked = client.until("approval")[-1]
+                client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+                asked = client.until("approval")[-1]
+                client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once", **edited)
+                said = str(results(client.until("done", status="ok"))[-1]["output"])
+                assert said.startswith(told_)
+
+
+def test_an_answer_without_end_is_none(place: Ctx) -> None:
+    # a model that keeps to no max_tokens; what a host takes in one piece has an end
+    with agent(place, "endless", "asking.*") as path:
+        let(place, path, SAMPLE, ECHO)
+        answer = told(place, path, "asking.sample", prompt="a", size=100 << 10, hint="echo")
+        assert text_of(answer) == "refused after 0: the model said over 64 Ki characters"
+        last = [one for one in results(answer.frames) if one["name"] == "asking.mcp"]
+        assert [one["is_error"] for one in last] == [True]
+
+
 def test_where_nobody_can_be_asked_nothing_is_sampled(place: Ctx) -> None:
     with agent(place, "alone", "asking.*") as path:
         let(place, path, SAMPLE, ECHO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,18 @@ import trio
 import trio.testing
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import certificates, joining, keys, subjects
-from cortexfs.team.directory import TOKEN, Directory
+from cortexfs.core.hostcalls import Capabilities
+from cortexfs.team import certificates, directory, joining, keys, subjects
+from cortexfs.team import exporting as exporting_
+from cortexfs.team.directory import INCARNATION, TOKEN, Directory
+from cortexfs.team.exporting import Exporting
 from cortexfs.team.facts import FACTS, Facts
 from cortexfs.team.joining import Invitation, Issuer, Reply, ServerWish, Wish, machine_token
+from cortexfs.team.mapping import Mapping
+from cortexfs.team.messages import RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import Member, TeamFacts, TeamPlaces, TeamSecrets, written
+from cortexfs.team.places import Member, ServerRecord, TeamFacts, TeamPlaces, TeamSecrets, written
 from cortexfs.team.presence import QUIET_SECONDS, Presence
 
 
@@ -44,12 +50,12 @@ def test_a_machine_that_was_removed_is_met_no_more(tmp_path: Path) -> None:
     first.hear(met)
     assert first.key_of("lost") == key.public_raw
     first.hear(gone)
-    for directory in (first, begun()):
+    for known in (first, begun()):
         for each in (before, met):
             with pytest.raises(Fault, match="EPROTO"):
-                directory.hear(each)
+                known.hear(each)
         with pytest.raises(Fault, match="EPROTO"):
-            directory.key_of("lost")
+            known.key_of("lost")
 
 
 def entry(machine: str, what: tuple[str, str], data: bytes) -> Delivery:
@@ -88,6 +94,12 @@ async def _coming_and_going() -> None:
     assert moves[1:] == [("laptop", False)]
 
 
+def of_no_known_curve(public: str) -> str:
+    begin, *lines, end, _ = public.split("\n")
+    data = base64.b64decode("".join(lines)).replace(bytes.fromhex("2a8648ce3d030107"), b"\x2a" * 8)
+    return "\n".join([begin, base64.b64encode(data).decode(), end, ""])
+
+
 def test_a_token_of_a_machine_makes_no_server(tmp_path: Path) -> None:
     # abi.md 14.12
     places, client = TeamPlaces(tmp_path, tmp_path), Told()
@@ -118,12 +130,106 @@ def test_a_token_of_a_machine_makes_no_server(tmp_path: Path) -> None:
         ServerWish(["h:1"] * 99, public),
         ServerWish(["h:1"], "no key"),
         ServerWish(["h:1"], ca.certificate.decode()),
+        ServerWish(["h:1"], of_no_known_curve(public)),
     ):
         assert asked(good, bad).problem
         assert not list(places.machines.iterdir())
     assert asked(good, wish).certificate
     assert places.read_machines()["third"].server
     assert asked(plain, None).code == "EEXIST"  # the name is taken, and the token still good
+
+
+QUOTE = 'x"\nlog_file: "/etc/cron.d/x'  # of a configuration of NATS, which root's server follows
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Reply(team="t", system=QUOTE, claims=["a", "b", "c"]),
+        Reply(team="t", system="A", claims=["a", "b", QUOTE]),
+        Reply(team="t", system="A", claims=["a", "b"]),
+        Reply(team="t\x1b[2J", system="A", claims=["a", "b", "c"]),
+        Reply(team="t", servers=[QUOTE], system="A", claims=["a", "b", "c"]),
+    ],
+)
+def test_who_began_a_team_writes_nothing_into_the_files_of_another(said: Reply) -> None:
+    wish = Wish("third", "", ServerWish(["h:1"], ""))
+    with pytest.raises(Fault):
+        joining.check_reply(said, wish)
+    joining.check_reply(Reply(team="t", servers=["h:1"], system="A", claims=["a.b-_", "b", "c"]), wish)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ServerRecord("box", ["h:1"], QUOTE, "ab"),
+        ServerRecord("box", ["h:1"], "h:2001", QUOTE),
+        ServerRecord("box", ["h:port"], "h:2001", "ab"),
+        ServerRecord("box" + QUOTE, ["h:1"], "h:2001", "ab"),
+    ],
+)
+def test_no_fact_of_a_team_is_more_than_words(bad: ServerRecord, tmp_path: Path) -> None:
+    account, places = keys.Key.new(keys.ACCOUNT), TeamPlaces(tmp_path, tmp_path)
+    places.folder.mkdir()
+    changed: list[TeamFacts] = []
+    facts = Facts(places, account.public, changed.append)
+    subject = subjects.entry("box", *FACTS)
+    for each in (bad, ServerRecord("box", ["h:1"], "h:2001", "ab")):
+        sealed = keys.seal(account, subject, msgspec.msgpack.encode(TeamFacts([each])), time.time())
+        if each is bad:
+            with pytest.raises(Fault):
+                facts.hear(entry("box", FACTS, sealed))
+            assert (changed, places.read_facts()) == ([], TeamFacts())
+        else:
+            facts.hear(entry("box", FACTS, sealed))
+            assert changed == [places.read_facts()]
+
+
+def test_a_full_directory_does_not_keep_a_machine_from_its_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "MAX_OBJECTS", 0)
+    account, key = keys.Key.new(keys.ACCOUNT), keys.Key.new(keys.USER)
+    facts = Facts(TeamPlaces(tmp_path, tmp_path), account.public, lambda said: None)
+    known = Directory(account.public, "laptop", facts, lambda said: None)
+    known.hear(entry("box", TOKEN, machine_token(account, "box", key.public).encode()))
+    sealed = keys.seal(key, subjects.entry("box", *INCARNATION), b"word")
+    known.hear(entry("box", INCARNATION, sealed))
+    assert known.incarnation_of("box") == b"word"
+    with pytest.raises(Fault, match="EAGAIN"):
+        known.hear(entry("box", ("tool", "a"), keys.seal(key, subjects.entry("box", "tool", "a"), b"")))
+
+
+async def test_an_export_that_finds_no_room_keeps_no_other_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting_, "LOOK_SECONDS", 0)
+    said: list[str] = []
+    full = subjects.entry("box", "tool", "full")
+
+    class Full(Told):
+        async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
+            said.append(subject)
+            if said.count(full) == 3:  # it is tried until there is room
+                scope.cancel()
+            if subject == full:
+                raise Fault("ENOSPC", "it is full")
+
+    class Two(Exporting):
+        def _look(self) -> dict[str, RemoteObject]:
+            self.problems = {}
+            made = (
+                RemoteObject("box", "tool", name, "", b"{}", Capabilities(), None, False, {})
+                for name in ("full", "small")
+            )
+            return {subjects.entry("box", one.class_, one.name): one for one in made}
+
+    key = keys.Key.new(keys.USER)
+    places = TeamPlaces(Path("/nowhere"), Path("/nowhere"))
+    known = Directory(key.public, "box", Any, lambda said: None)  # type: ignore[arg-type]
+    exporting = Two("/nowhere", "box", Mapping(places), Full(), key)
+    with trio.CancelScope() as scope:
+        await exporting.run(known, "token")
+    assert said.count(subjects.entry("box", "tool", "small")) == 1
+    assert exporting.problems == {"tool/full": "it is full"}
 
 
 @pytest.mark.parametrize("server", ["h:port", "h:", "h", "h:99999", "h:0", "", "h\n:1", "[::1]", ":1"])

@@ -92,7 +92,7 @@ class Link:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._is_session = session is not None
-        self.asking = Asking(session, self._tell, self._is_heard, can)
+        self.asking = Asking(session, self._tell, self.is_heard, can)
         self._judge = Judge(self.asking.answered)
         self._pipe: Pipe | None = None
         self._direct: ClientSession | None = None
@@ -212,7 +212,7 @@ class Link:
         else:
             pass_on(runtime, self.told.name, message, as_it_is=self._is_session)
 
-    def _is_heard(self) -> bool:
+    def is_heard(self) -> bool:
         return bool(self._calls or self._listener or (self._pipe and self._pipe.is_busy))
 
     def _tell(self, message: ServerMessage) -> bool:

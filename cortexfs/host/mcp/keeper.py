@@ -98,7 +98,7 @@ class Keeper:
 
     def of(self, runtime: sdk.ToolRuntime) -> Keeper:
         """Returns that of the session in which a call is made, else that of its umask and of what its
-        server may ask."""
+        server may ask; EAGAIN where all that there may be are at work."""
         umask = own_umask() if self.told.command else self._as[0]
         as_ = (umask, askable(runtime))
         if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None and as_ == self._as:
@@ -106,11 +106,20 @@ class Keeper:
         key = as_ if session is None else session
         with self._lock:
             known = self._beside.pop(key, None) or Keeper(self.told, session, *as_)
+            if len(self._beside) >= MAX_BESIDE:
+                idle = next((each for each, one in self._beside.items() if not one.is_used), None)
+                if idle is None:
+                    why = f"{MAX_BESIDE} sessions with the MCP server {self.told.name} go on already"
+                    raise Fault("EAGAIN", f"{why}; end one of them, or try again")
+                self._beside.pop(idle).close()
             self._beside[key] = known  # the last
-            over = [*self._beside][:-MAX_BESIDE]
-            for each in over:
-                self._beside.pop(each).close()
         return known
+
+    @property
+    def is_used(self) -> bool:
+        """Returns True while a call goes on, or a client is there that began its session."""
+        link = self._link
+        return link is not None and link.is_open and (link.is_heard() or not link.has_greeted)
 
     def renew(self, told: McpTarget) -> None:
         """Have the connections go on with the token that this one has."""

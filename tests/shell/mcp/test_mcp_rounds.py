@@ -1,0 +1,72 @@
+"""Sessions with a server for clients that are asked in answers: whose they are next."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from cortexfs.client.results import Failed
+from cortexfs.mcp import rounds
+from cortexfs.mcp.relay import Way
+from cortexfs.mcp.rounds import Rounds
+
+
+class Relay:
+    def __init__(self, *_: object) -> None:
+        self.is_held = False
+
+    async def listen(self, _: object) -> None:
+        self.is_held = True
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.is_held = False
+
+
+def asked() -> Any:
+    can = SimpleNamespace(elicitation={}, sampling=None, roots=None)
+    session = SimpleNamespace(client_capabilities=can)
+    return SimpleNamespace(session=session, protocol_version="2026-07-28", method="tools/call", params={})
+
+
+async def test_a_session_with_a_call_that_was_given_up_is_nobody_else_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # a server may go on with it, and its question would reach whoever calls next
+    monkeypatch.setattr(rounds, "McpRelay", Relay)
+    made: list[Any] = []
+
+    async def good(relay: Any, _: Way) -> dict[str, Any]:
+        made.append(relay)
+        return {}
+
+    async def fails(relay: Any, _: Way) -> dict[str, Any]:
+        made.append(relay)
+        raise Failed("ETIMEDOUT", "late", None)
+
+    async def hangs(relay: Any, _: Way) -> dict[str, Any]:
+        made.append(relay)
+        leaves.cancel()
+        await anyio.sleep_forever()
+        return {}
+
+    async with anyio.create_task_group() as tasks:
+        said = Rounds("tool/a.mcp")
+        channel: Any = None
+        await said.said(tasks, asked(), channel, good)
+        with anyio.CancelScope() as leaves:
+            await said.said(tasks, asked(), channel, hangs)
+        await said.said(tasks, asked(), channel, good)
+        with pytest.raises(Failed):
+            await said.said(tasks, asked(), channel, fails)
+        await said.said(tasks, asked(), channel, good)
+        first, again, second, third, last = made
+        assert first is again
+        assert second is third
+        assert len({first, second, last}) == 3
+        await anyio.wait_all_tasks_blocked()
+        assert [each.is_held for each in (first, second, last)] == [False, False, True]
+        tasks.cancel_scope.cancel()
