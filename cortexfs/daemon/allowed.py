@@ -19,7 +19,7 @@ from cortexfs.agents.ports import AgentPorts
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import metadata
-from cortexfs.daemon.confined import is_allowed
+from cortexfs.daemon.confined import is_allowed, patterns_of
 
 IN_A_ROW = 50  # decisions of some 50 us each, while others wait
 
@@ -34,7 +34,7 @@ class AllowedTools:
         """With patterns, of those that a script may run which this caller runs for a client."""
         registry = self._registry()
         if patterns and not identity.label and identity.script is None:
-            identity = replace(identity, script=tuple(one.decode(errors="replace") for one in patterns))
+            identity = replace(identity, script=patterns_of(patterns))
         if identity.label:
             return await self._of_agent(registry, identity)
         if identity.script is not None:

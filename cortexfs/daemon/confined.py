@@ -51,10 +51,7 @@ class Scripts:
         own = caller.identity
         if own.is_elsewhere:
             raise Fault("EACCES", "scripts do not run for callers in containers; call it from outside")
-        if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in patterns):
-            most = f"{MAX_PATTERNS} patterns of tools, of {MAX_PATTERN} bytes each"
-            raise Fault("E2BIG", f"a script has at most {most}")
-        allowed = tuple(pattern.decode(errors="replace") for pattern in patterns)  # names are ASCII
+        allowed = patterns_of(patterns)
         cwd = "/" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
         home = home_of(await self._world.home(own.uid))
         shown = view("", cwd, root=self._world.root, home=home, writable=False)
@@ -90,6 +87,14 @@ class Scripts:
             return caller
         free = replace(identity, view=None, caps=(), network=True, script=None, scratch="")
         return caller._replace(identity=free)
+
+
+def patterns_of(said: Sequence[bytes]) -> tuple[str, ...]:
+    """Returns a client's patterns of tools; E2BIG where the daemon would be at work on them for long."""
+    if len(said) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in said):
+        most = f"{MAX_PATTERNS} patterns of tools, of {MAX_PATTERN} bytes each"
+        raise Fault("E2BIG", f"a script has at most {most}")
+    return tuple(pattern.decode(errors="replace") for pattern in said)  # names are ASCII
 
 
 def is_named(name: str, patterns: tuple[str, ...]) -> bool:

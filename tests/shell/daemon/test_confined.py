@@ -68,3 +68,6 @@ async def test_who_runs_scripts_for_a_client_finds_what_these_may_run() -> None:
     (found,) = (await told(client, [b"*"])).decode().splitlines()
     assert SHELL.name not in found
     assert await told(client, [b"text.*"]) == b""
+    for many in ([b"a"] * (confined.MAX_PATTERNS + 1), [b"a" * (confined.MAX_PATTERN + 1)]):
+        with pytest.raises(Fault, match="E2BIG"):  # any user could have the daemon compile megabytes of them
+            await told(client, many)
