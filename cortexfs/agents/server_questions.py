@@ -34,7 +34,7 @@ from cortexfs.agents.view import allowed
 from cortexfs.agents.window import wording
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Question, ToolCall, ToolResult
+from cortexfs.core.frames import Frame, Media, Question, ReasoningDelta, ToolCall, ToolResult
 from cortexfs.core.hostcalls import Identity, ToolAnswer, ToolQuestion
 from cortexfs.core.manifest.mcp_server import KIND, PREFIX
 from cortexfs.core.mcp_session import ELICITATION, OBJECT, ROOTS, SAMPLING
@@ -111,6 +111,13 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
         case {"type": "image", "data": str(data), "mimeType": str(kind)}:
             return {"type": "image", "data": data, "media_type": kind}
     raise Fault("EINVAL", "a message for a model has texts and images here, and nothing else")
+
+
+class SampledQuestion(ModelQuestion):
+    """Its model's thoughts and pictures are of what a server says, and would look like the agent's."""
+
+    async def say(self, *said: Frame) -> None:
+        await super().say(*(one for one in said if not isinstance(one, ReasoningDelta | Media)))
 
 
 class QuestionPorts(NamedTuple):
@@ -228,7 +235,7 @@ class CallQuestions:
         call = await self._allowed(rules.SAMPLE, {"model": name} | wanted.request(), name)
         ports = self._ports
         request: dict[str, Any] = dict(call.input)
-        inner = ModelQuestion(ports.turn, ports.identity, request, ports.budget, quiet=True)
+        inner = SampledQuestion(ports.turn, ports.identity, request, ports.budget, quiet=True)
         try:
             if request.pop("model", name) != name:
                 raise Fault("EINVAL", "the user chose another model, which a server cannot be given")
