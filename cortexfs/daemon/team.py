@@ -62,7 +62,9 @@ class Team:
             daemon.starter, daemon.pool.pairs, sessions.places, changed, sessions.serve
         )
         daemon.pool.remote = self._remote.host
-        await self._remote.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sessions.give_up)
+            await self._remote.run()
 
     def _join_sessions(self) -> TeamSessions:
         from cortexfs.daemon.team_sessions import TeamSessions

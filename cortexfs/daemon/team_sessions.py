@@ -160,14 +160,14 @@ class TeamSessions:
                             found.append(address)
         return found
 
-    async def _give_up(self) -> None:
-        """End what has waited for the stream for too long."""
+    async def give_up(self, away: float = AWAY_SECONDS) -> None:
+        """End what has waited for the stream for too long, for ever and through all lives of the link."""
         since: float | None = None
         while True:
             await trio.sleep(1.0)
             now = trio.current_time()
-            since = (since or now) if self._problem else None
-            if since is not None and now - since >= AWAY_SECONDS:
+            since = (now if since is None else since) if self._problem else None
+            if since is not None and now - since >= away:
                 fault = Fault("EHOSTDOWN", f"the team did not keep it: {self._problem}")
                 for address, log_ in list(self._own.items()):
                     if log_.synced < log_.size and (live := self._conversations.live(address)):
@@ -192,7 +192,6 @@ class TeamSessions:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(channel.send)
-                nursery.start_soon(self._give_up)
                 try:
                     while (said := await channel.receive()) is not None:
                         await self._hear(said, channel)

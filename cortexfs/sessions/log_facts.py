@@ -52,7 +52,10 @@ def id_of(line: bytes) -> int | None:
 
 def check(line: bytes) -> None:
     """Refuse, with a ValueError, one of the TELLING lines that cannot be understood."""
-    _decoder.decode(line)
+    try:
+        _decoder.decode(line)
+    except RecursionError:  # another machine may have written it
+        raise ValueError("it is nested too deeply") from None
 
 
 class LogFacts:

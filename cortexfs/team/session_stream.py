@@ -13,6 +13,7 @@ This file must never know what a session is about.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pwd
 import time
@@ -165,12 +166,13 @@ class SessionStream:
 
     async def _follow(self) -> None:
         problem: str | None = "it was not read yet"
-        is_quiet = True
+        looked = -math.inf
         while True:
             self._news = trio.Event()
             try:
-                if is_quiet:
+                if trio.current_time() - looked >= LOOK_SECONDS:  # however much is said meanwhile
                     await self._look()
+                    looked = trio.current_time()
                 await self._catch_up()
                 if problem is not None:
                     problem = None
@@ -179,12 +181,11 @@ class SessionStream:
                 if problem != fault.message:
                     problem = fault.message
                     self._channel.tell(StreamState(problem))
-                is_quiet = True
+                looked = -math.inf
                 await trio.sleep(RETRY_SECONDS)
                 continue
-            with trio.move_on_after(LOOK_SECONDS) as silence:
+            with trio.move_on_after(LOOK_SECONDS):
                 await self._news.wait()
-            is_quiet = silence.cancelled_caught
 
     async def _look(self) -> None:
         """Find out whether it is the stream that was read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
@@ -107,3 +108,10 @@ def test_a_subject_that_is_no_session_s_is_left(subject: str) -> None:
 
 def test_a_subject_tells_the_session() -> None:
     assert LogKey.of(KEY.subject("box")) == ("box", KEY)
+
+
+@pytest.mark.parametrize("proof", ["\u00e9", "", "=", "AAAA", "\ud7ff" * 100])
+def test_a_proof_that_is_none_is_refused_and_ends_nothing(log: TeamLog, proof: str) -> None:
+    # abi.md 14.18: such a piece stays in the stream, so that it would end the link of each machine for ever
+    owner = msgspec.json.decode(line(log, "box", by="bob"))
+    refused(log, "box", log.size, msgspec.json.encode({**owner, "proof": proof}) + b"\n")

@@ -17,7 +17,7 @@ import pytest
 
 from tests.mounted.ctx_mount import wait_gone
 from tests.mounted.talking import SCRIPT, Closed, Frame, Talk, talk
-from tests.team.machines import Machine, team
+from tests.team.machines import Machine, free_ports, machine, team
 from tests.team.sessions import MAP, events, same, send, take, whole
 from tests.waiting import until
 
@@ -140,6 +140,29 @@ def test_the_logs_repair_a_stream_that_was_lost(machines: dict[str, Machine]) ->
     assert play(box, "two+laptop", {"delta": "and on"})["status"] == "ok"
     for session in ("one+laptop", "two+laptop"):
         same(session, laptop, third, box, path=SCRIPT)
+
+
+def test_sessions_outlive_the_step_to_three_servers(python: Path) -> None:
+    # abi.md 14.12, 14.21
+    session = "grows+laptop"
+    with machine(python, "box") as box, machine(python, "laptop") as laptop, machine(python, "desk") as desk:
+        for each in (box, laptop, desk):
+            (each.ctx.config / "team.map").write_text(MAP)
+            where = ("--name", each.name, "--listen", f"127.0.0.1:{free_ports()}", "--address", "127.0.0.1")
+            if each is box:
+                box.team("init", *where)
+            else:
+                each.team("join", "--server", *where, box.team("init", "--server").stdout.strip())
+            if each is laptop:  # one server as yet
+                until(lambda: send(laptop, session, "one", check=False) == "")
+                before = same(session, laptop, box)
+        until(lambda: box.status["is_cluster"])
+        assert same(session, laptop, box, desk).startswith(before)  # desk has it from the new stream alone
+        lose(box)
+        until(lambda: send(laptop, session, "two", check=False) == "")
+        assert b"two" in same(session, laptop, desk)
+        back(box)
+        assert b"two" in same(session, laptop, desk, box)
 
 
 def test_a_log_that_was_lost_comes_back_from_the_stream(machines: dict[str, Machine]) -> None:
