@@ -114,7 +114,9 @@ class McpApps:
 
     async def _page(self, server: str, uri: str) -> str:
         contents = (await self._said(server, READ, {"uri": uri})).get("contents", [])
-        for one in contents:
+        for one in contents if isinstance(contents, list) else ():
+            if not isinstance(one, dict):
+                continue
             if str(one.get("mimeType")).replace(" ", "") == KIND and isinstance(one.get("text"), str):
                 return str(one["text"])
         raise Fault("EPROTO", f"the MCP server {server} has no {KIND} at {uri[:200]}")

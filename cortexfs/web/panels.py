@@ -28,6 +28,7 @@ import trio
 from cortexfs.core import frames as said
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.jsontext import shown
 from cortexfs.web import children, files
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import FRAMED, FRAMES
@@ -41,7 +42,6 @@ HTML = "text/html"
 GONE = "it is no longer shown"
 _START = re.compile(rb"\s*(?:<!doctype[^>]*>)?", re.IGNORECASE)
 _PLAIN = re.compile(r"[a-zA-Z0-9][\w.+-]*", re.ASCII)
-_TOOLS = re.compile(r"(?:/api/)?tools/([^/]+)")
 _Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 SANDBOX = "allow-scripts allow-forms"  # forms are sent nowhere, but are heard by scripts
 # Of what a page can do, all else is forbidden by default-src; `{own}` is the folder of the frame.
@@ -152,26 +152,32 @@ class PanelFrames:
         return frame
 
     async def ask(self, asked: PageRequest) -> PageAnswer:
-        """One request of a page to its plugin: `config`, `settings`, or a tool, by method and path."""
+        """One request of a page to its plugin, by method and path. A tool is called by run() alone."""
         frame = await self.known(asked)
-        method, path = asked.text("method", "GET").upper(), asked.text("path")
-        path = path.removeprefix(f"/api/plugins/{frame.owner}/")
+        method, path = asked.text("method", "GET"), asked.text("path")
         if path == "config" and method in ("GET", "PUT"):
             return await self._config(frame, asked if method == "PUT" else None)
         if path == "settings" and method == "GET":
             return answer_of(await self._settings(frame))
-        if (tool := _TOOLS.fullmatch(path)) and method == "POST":
-            object_ = await waited(partial(self._own, frame.owner, tool[1]))
-            return answer_of(await self._run(object_, tool[1], _object(asked)))
         own = "config, settings and tools/NAME"
         raise Fault("EACCES", f"{method} {path[:200]} is not {frame.owner}'s own; it may ask for {own}")
+
+    async def run(self, asked: PageRequest) -> PageAnswer:
+        """A call of a tool of the frame's plugin, about which our page has asked where tool() says so."""
+        frame, tool = await self.known(asked), asked.text("tool")
+        object_ = await waited(partial(self._own, frame.owner, tool))
+        return answer_of(await self._run(object_, tool, _object(asked)))
 
     async def _settings(self, frame: PanelFrame) -> Any:
         return await children.command(self._place, ("plugin", "config", "--fields", "--", frame.owner))
 
     async def _config(self, frame: PanelFrame, asked: PageRequest | None) -> PageAnswer:
         """The settings without secrets; with a request, after those that it has are set."""
-        for key, value in (_object(asked) if asked else {}).items():
+        given = _object(asked) if asked else {}
+        known = [one["key"] for one in await self._settings(frame)] if given else []
+        for key in given.keys() - set(known):
+            raise Fault("EINVAL", f"{shown(key[:100])} is no setting of {frame.owner}")
+        for key, value in given.items():
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             words = ("plugin", "config", "--", frame.owner, key, "-")
             await children.said(self._place, words, text)
@@ -258,4 +264,5 @@ ROUTES: dict[str, Callable[[PanelFrames, PageRequest], Awaitable[PageAnswer]]] =
     "/api/frame/still": PanelFrames.still,
     "/api/frame/ask": PanelFrames.ask,
     "/api/frame/tool": PanelFrames.tool,
+    "/api/frame/run": PanelFrames.run,
 }

@@ -88,6 +88,25 @@ def test_an_app_asks_for_its_own_servers_tools_alone(tab: Tab, page: WebProcess,
     tab.faults.clear()
 
 
+def test_an_app_that_floods_is_refused_or_closed(tab: Tab, page: WebProcess, served: str) -> None:
+    # abi.md 13.32
+    frame = app(tab, page, served)
+    said = frame.evaluate("""() => new Promise((done) => {
+      const heard = [];
+      addEventListener("message", ({data}) => {
+        if (data.error) heard.push(data.error.message);
+        if (heard.length === 20) done(heard);
+      });
+      for (let id = 0; id < 40; id++) parent.postMessage(
+        {jsonrpc: "2.0", id: `flood-${id}`, method: "resources/read", params: {uri: "ui://none"}}, "*");
+    })""")  # fmt: skip
+    assert "too much is asked at once" in said
+    long = "{jsonrpc: '2.0', method: 'ping', of: 'x'.repeat(1 << 19)}"
+    frame.evaluate(f"() => {{ parent.postMessage({long}, '*'); }}")
+    tab.get_by_role("alert").get_by_text("said more than a page may say").wait_for()
+    assert tab.locator("section[aria-label=App] iframe").count() == 0
+
+
 def test_a_tool_without_an_app_has_no_button(tab: Tab, page: WebProcess, served: str) -> None:
     part(tab, page, "tools/fs.read")
     tab.get_by_role("button", name="Run", exact=True).wait_for()

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { button, h, show } from "./dom.js";
-import { allowed, frame } from "./panels.js";
+import { MOST_ASKED, allowed, frame } from "./panels.js";
 
 const VERSION = "2026-01-26";
 const TALLEST = 2000;  // pixels of a frame that says its height
@@ -27,7 +27,7 @@ export async function offered(place, object, input, context) {
 async function app(place, object, args, { signal, say }) {
   const found = await post("/api/app/open", { object });
   const questions = h("div", {});
-  const state = { found, questions, allowed: new Set() };
+  const state = { found, questions, asked: 0, allowed: new Set() };
   const call = (method, params) => post("/api/app/ask", { frame: found.frame, method, params });
   const result = call("tools/call", { name: found.tool.name, arguments: args });
   result.catch(() => {});  // it is said when the app listens
@@ -65,6 +65,16 @@ async function heard({ method, params }, state, call, inner, say) {
   if (method.startsWith("notifications/") || method.startsWith("ui/notifications/")) return {};
   if (method === "ui/request-display-mode") return { mode: "inline" };
   if (!ASK.includes(method)) throw Object.assign(new Error(`${method.slice(0, 100)} is not done here`), { rpc: -32601 });
+  if (state.asked >= MOST_ASKED) throw new Error("too much is asked at once");
+  state.asked += 1;
+  try {
+    return await done(method, params, state, call);
+  } finally {
+    state.asked -= 1;
+  }
+}
+
+async function done(method, params, state, call) {
   if (method === "tools/call") {
     const tool = String(params?.name);
     const about = await post("/api/app/tool", { frame: state.found.frame, tool });

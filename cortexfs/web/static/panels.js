@@ -8,8 +8,9 @@ import { drawn } from "./widgets.js";
 const SANDBOX = "allow-scripts allow-forms";
 const LOOK = 2000;  // milliseconds between two looks if a frame's plugin is still shown
 const MOST_SAID = 200;  // messages of a frame in a second
-const MOST_ASKED = 16;  // that wait for their answers
+export const MOST_ASKED = 16;  // that wait for their answers
 const MOST_TEXT = 1 << 18;  // characters of one
+const CONSIDER = 500;  // milliseconds before a question can be answered: a second click was meant for the frame
 const SHOWN = 200;  // characters of a notice
 const OWN_EVENTS = ["config:change", "tool:pre-execute", "tool:post-execute"];
 
@@ -41,17 +42,19 @@ export function frame(title, path, hear, signal, ended) {
     post("/api/frame/close", { frame: path.split("/")[2] }).catch(() => {});
     if (why) ended(why);
   };
-  const counted = () => {
+  const counted = (data) => {
     const now = Math.floor(Date.now() / 1000);
     [second, said] = [now, now === second ? said + 1 : 1];
     if (said > MOST_SAID) close("It said too much at once, and was closed.");
+    else if (!sized(data)) close("It said more than a page may say, and was closed.");
     return !ending.signal.aborted;
   };
   addEventListener("message", ({ source, data, ports }) => {
-    if (source === inner.contentWindow && source && counted()) hear(data, ports);
+    if (source === inner.contentWindow && source && counted(data)) hear(data, ports);
   }, { signal: ending.signal });
   inner.addEventListener("load", () => { if (++loads > 1) close("It led itself elsewhere, and was closed."); });
   signal.addEventListener("abort", () => close());
+  if (signal.aborted) close();
   return { inner, close, counted, signal: ending.signal };
 }
 
@@ -75,6 +78,9 @@ export async function opened(plugin, part, { signal, say }) {
   const ended = (why) => show(place, h("p", { class: "error", role: "alert" }, why));
   if (is_drawn) {
     const call = (tool, args) => run(found, tool, args, null);
+    const close = () => post("/api/frame/close", { frame: found.frame }).catch(() => {});
+    if (signal.aborted) close();
+    else signal.addEventListener("abort", close);
     await drawn(place, found, call, signal);
     return place;
   }
@@ -88,7 +94,7 @@ export async function opened(plugin, part, { signal, say }) {
 }
 
 /** From now on the frame is heard by its own channel. */
-function connect(state, port, { close, counted, signal }) {
+function connect(state, port, { counted, signal }) {
   const { plugin, events } = state.found;
   state.port = port;
   const hear = (one) => {
@@ -98,8 +104,7 @@ function connect(state, port, { close, counted, signal }) {
   hearers.add(hear);
   signal.addEventListener("abort", () => { hearers.delete(hear); port.close(); });
   port.onmessage = async ({ data }) => {
-    if (!counted()) return;
-    if (!sized(data)) return close("It said more than a page may say, and was closed.");
+    if (!counted(data)) return;
     const own = Object.hasOwn(OPERATIONS, data?.op) ? OPERATIONS[data.op] : null;
     if (!own) return;
     if (state.asked >= MOST_ASKED) return refuse(port, data.id, "EBUSY", "too much is asked at once");
@@ -117,7 +122,7 @@ function connect(state, port, { close, counted, signal }) {
 
 function sized(data) {
   try {
-    return JSON.stringify(data).length <= MOST_TEXT;
+    return (JSON.stringify(data) ?? "").length <= MOST_TEXT;
   } catch {
     return false;
   }
@@ -131,11 +136,14 @@ const ask = (found, method, path, body) => post("/api/frame/ask", { frame: found
 
 const OPERATIONS = {
   async fetch(state, { path, method, body }) {
-    const tool = /^(?:\/api\/)?tools\/([^/]+)$/.exec(String(path));
+    const own = `/api/plugins/${state.found.plugin}/`;
+    const inside = String(path).startsWith(own) ? String(path).slice(own.length) : String(path);
+    const verb = String(method).toUpperCase();
+    const tool = /^(?:\/api\/)?tools\/([^/]+)$/.exec(inside);
     try {
-      const value = tool && method === "POST" ? await run(state.found, tool[1], body, state)
-        : await ask(state.found, String(method), String(path), body);
-      if (method === "PUT") changed(state.found.plugin, value, body);
+      const value = tool && verb === "POST" ? await run(state.found, tool[1], body, state)
+        : await ask(state.found, verb, inside, body);
+      if (verb === "PUT") changed(state.found.plugin, value, body);
       return { status: 200, value };
     } catch (problem) {
       return { status: problem.status || 403, value: { error: problem.message, code: problem.code } };
@@ -151,7 +159,8 @@ const OPERATIONS = {
   emit(state, { event, data }) {
     if (String(event).length > SHOWN) throw new Error("an event's name is too long");
     if (OWN_EVENTS.includes(event)) throw new Error(`${event} is an event of the page's`);
-    told(state.found.plugin, String(event), data);
+    const plain = JSON.parse(JSON.stringify(data ?? null));  // what was counted, and no buffers besides
+    told(state.found.plugin, String(event), plain);
   },
   notify({ found, say }, { message, type }) {
     const text = String(message).slice(0, SHOWN);
@@ -170,7 +179,7 @@ async function run(found, tool, args, state) {
   if (about.asks && !state) throw new Error(`${tool} asks before each call, so no widget can call it by itself.`);
   if (about.asks && !state.allowed.has(tool)) await allowed(state, tool, args, about.effects);
   told(found.plugin, "tool:pre-execute", { toolName: tool, args });
-  const result = await ask(found, "POST", `tools/${tool}`, args);
+  const result = await post("/api/frame/run", { frame: found.frame, tool, body: args });
   told(found.plugin, "tool:post-execute", { toolName: tool, result });
   return result;
 }
@@ -184,11 +193,13 @@ export function allowed(state, tool, args, effects) {
       if (is_allowed) go();
       else fail(Object.assign(new Error(`${tool} was denied`), { code: "EACCES", status: 403 }));
     };
+    const choices = [button("Allow", () => answer(true), { class: "go", disabled: true }),
+      button("Allow while it is open", () => answer(true, true), { disabled: true }), button("Deny", () => answer(false))];
+    setTimeout(() => choices.forEach((each) => { each.disabled = false; }), CONSIDER);
     const asked = h("section", { class: "asked", "aria-label": `Question about ${tool}` }, h("h2", {}, `Call ${tool}?`),
       h("p", {}, `${state.found.title} of ${state.found.plugin} asks.`), h("pre", { tabindex: "0" }, written(args ?? {})),
       effects ? h("pre", { tabindex: "0" }, effects) : null,
-      h("div", { class: "row" }, button("Allow", () => answer(true), { class: "go" }),
-        button("Allow while it is open", () => answer(true, true)), button("Deny", () => answer(false))));
+      h("div", { class: "row" }, choices));
     state.questions.append(asked);
   });
 }
