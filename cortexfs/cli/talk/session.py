@@ -35,21 +35,23 @@ def _list(options: argparse.Namespace) -> int:
         output.emit([_row(one) for one in there])
         return EXIT_OK
     now = time.time()
-    cells = (
-        (
-            *(one.object, one.session, one.state, age(now - one.updated), str(one.messages), size(one.size)),
-            one.machine or "",
-        )
-        for one in there
-    )
-    if first := list(itertools.islice(cells, PAGE)):
-        heads = ("object", "session", "state", "updated", "messages", "size", "machine")
-        widths = [max(map(len, column)) for column in zip(*first, strict=True)]
-        output.table(heads, itertools.chain(first, cells), widths)
+    rows = iter(there)
+    if first := list(itertools.islice(rows, PAGE)):
+        team = any(one.machine for one in first)
+        heads = ("object", "session", "state", "updated", "messages", "size", *(("machine",) if team else ()))
+        shown = [_cells(one, now, team) for one in first]
+        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+        output.table(heads, itertools.chain(shown, (_cells(one, now, team) for one in rows)), widths)
     else:
         whose = f" of {options.object}" if options.object else ""
         output.say(f"there are no {options.scope} sessions{whose}")
     return EXIT_OK
+
+
+def _cells(one: StoredSession, now: float, team: bool) -> tuple[str, ...]:
+    since, held = age(now - one.updated), size(one.size)
+    machine = (one.machine or "",) if team else ()
+    return (one.object, one.session, one.state, since, str(one.messages), held, *machine)
 
 
 def _show(options: argparse.Namespace) -> int:

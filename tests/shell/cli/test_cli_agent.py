@@ -121,9 +121,9 @@ def test_what_it_is_told_to_be_comes_from_a_file_or_standard_input(
 
 
 def test_labels_are_unique_whatever_the_names(root: Path, state: Path) -> None:
-    for name in ("c+", "c-", "c++"):
+    for name in ("c.", "c-", "c.."):
         assert new(name) == 0
-    ControlStore(state / "tree").put_value(("agent", "c+"), "label", b"user_u:agent_r:d_t:s0\n")
+    ControlStore(state / "tree").put_value(("agent", "c."), "label", b"user_u:agent_r:d_t:s0\n")
     assert new("d") == 0
     labels = [one.extra["label"] for one in records.load(state).objects]
     assert len(set(labels)) == len(labels)

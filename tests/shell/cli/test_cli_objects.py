@@ -184,7 +184,7 @@ def test_run_says_why_it_cannot(first_line: str, mode: int, status: int, sentenc
         ("ctx run --r", ["--root"]),
         ("ctx ls to", ["tool"]),
         ("ctx completion ", ["bash", "zsh", "fish"]),
-        ("ctx plugin u", ["uninstall"]),
+        ("ctx plugin u", ["uninstall", "ui"]),
         ("ctx plugin list --j", ["--json"]),
         ("ctx mount --f", ["--foreground"]),
         ("ctx mount ", []),

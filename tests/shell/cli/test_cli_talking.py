@@ -327,7 +327,7 @@ def test_sessions_complete(root: Path, sessions: Sessions, monkeypatch: pytest.M
     ):
         assert complete.candidates(["ctx", *line.split()]) == ["fix-it"], line
     assert complete.candidates(["ctx", "send", "model/main", "--scope", ""]) == ["private", "shared", "temp"]
-    assert complete.candidates(["ctx", "session", ""]) == ["list", "show", "rm", "gc"]
+    assert complete.candidates(["ctx", "session", ""]) == ["list", "show", "rm", "take", "gc"]
     assert complete.candidates(["ctx", "ping", "openai"]) == ["openai/gpt-5"]
     assert complete.candidates(["ctx", "chat", ""]) == ["main", "openai/gpt-5"]  # tools hold no conversations
 
