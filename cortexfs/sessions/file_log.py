@@ -121,22 +121,15 @@ class FileLog(Log):
 
     # Of a log that a second place has to have as well before it counts as on disk.
 
-    @property
-    def wants_sync(self) -> bool:
-        return super().wants_sync if self.mirror is None else self.size > self.here
-
-    def on_disk(self, size: int, id: int) -> None:
-        self.here = max(self.here, size)
-        if self.mirror is None:
-            super().on_disk(size, id)
-        else:
-            self._kept_here.append((size, id))
-            self.mirror()
+    def only_here(self, size: int, id: int, mirror: Callable[[], None]) -> None:
+        """All up to `size` and to the event `id` is on disk, and the second place is told so."""
+        self._kept_here.append((size, id))
+        mirror()
 
     def stored(self, size: int) -> None:
         """The second place has it up to there."""
         while self._kept_here and self._kept_here[0][0] <= size:
-            super().on_disk(*self._kept_here.popleft())
+            self.on_disk(*self._kept_here.popleft())
 
     def read(self, offset: int, size: int) -> bytes:
         with self._disk.descriptors.using(self.path) as descriptor:

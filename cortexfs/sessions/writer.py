@@ -79,6 +79,10 @@ class _Queue:
             await self._lot.park()
 
 
+def _wants_sync(log: FileLog) -> bool:
+    return log.wants_sync if log.mirror is None else log.size > log.here
+
+
 class Commit:
     """The way of records to the disk, for all sessions.
 
@@ -114,7 +118,7 @@ class Commit:
         self._in_use.add(log)
         if log.pending:
             self._unwritten.add(log)
-        elif log.wants_sync:
+        elif _wants_sync(log):
             self._want_sync(log)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -209,7 +213,7 @@ class Commit:
                 self.lost(log.address)
                 continue
             self._behind[log] = None
-            told, wants_sync = log.written(job.lines, job.data), log.wants_sync
+            told, wants_sync = log.written(job.lines, job.data), _wants_sync(log)
             if told:
                 self.beside.outdate(log)
             if wants_sync:
@@ -263,10 +267,14 @@ class Commit:
         log.syncing = False
         if job.size == log.size:
             self._behind.pop(log, None)
-        log.on_disk(job.size, job.last)
+        log.here = max(log.here, job.size)
+        if log.mirror is None:
+            log.on_disk(job.size, job.last)
+        else:
+            log.only_here(job.size, job.last, log.mirror)
         if told and not log.ended:
             self.beside.outdate(log)
-        if log.wants_sync and not log.ended:
+        if _wants_sync(log) and not log.ended:
             self._want_sync(log)
 
     async def _sync_again(self, log: FileLog, error: OSError) -> None:
