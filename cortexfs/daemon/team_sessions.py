@@ -257,6 +257,10 @@ class TeamSessions:
             log_ = await self._cut(log_, part.start + same)
         if rest := part.data[same:]:
             await self._append(log_, rest)
+        if log_.mirror is None and log_.facts.machine == self._machine:
+            # Ours, of which the log here had lost the end: what is said from now on goes to the stream.
+            await log_.durable(log_.given)
+            self.judge(log_)
 
     async def _cut(self, log_: FileLog, end: int) -> FileLog:
         """The stream goes on otherwise from there."""

@@ -276,6 +276,8 @@ class SessionStream:
             now = trio.current_time()
             if now - self._strangers.setdefault(machine, now) < MEET_SECONDS:
                 raise NotMet(fault.code, fault.message) from None
+        else:
+            self._strangers.pop(machine, None)  # who is gone for a while is waited for again
 
     async def _again(self, key: LogKey) -> None:
         """The log here lacks something: tell it from its beginning."""
