@@ -109,13 +109,14 @@ def test_a_panel_reaches_nothing(tab: Tab, page: WebProcess, hostile: str) -> No
     for name, body in OF_THE_PAGE.items():
         assert str(tried(frame, body)).startswith(REFUSED), name
     with outside() as (address, came):
-        for body in OUTSIDE:
+        for number, body in enumerate(OUTSIDE):
             frame = panel(tab, page, hostile) if frame.is_detached() else frame
             with contextlib.suppress(Exception):  # it may be closed for it
-                tried(frame, f"const at = {json.dumps(address)}; {body}; return 1;")
-        for body in AWAY:
+                tried(frame, f"const at = {json.dumps(f'{address}{number}')}; {body}; return 1;")
+        for number, body in enumerate(AWAY):
             frame = panel(tab, page, hostile)
-            frame.evaluate(f"() => {{ const at = {json.dumps(address)}; setTimeout(() => {{ {body} }}) }}")
+            at = json.dumps(f"{address}-away{number}")
+            frame.evaluate(f"() => {{ const at = {at}; setTimeout(() => {{ {body} }}) }}")
             tab.get_by_role("alert").get_by_text("It led itself elsewhere").wait_for()
         part(tab, page, "status")  # whatever the frames were to send is under way or given up by then
         assert tab.url.startswith(page.url)
