@@ -67,6 +67,7 @@ class TeamSessions:
         self._ours: set[Address] = set()
         self._dirty: list[tuple[FileLog, int]] = []  # copies, and up to which event they were appended to
         self._numbers = itertools.count(1)
+        self._part = 0  # the last part of a log that was taken in
         self._takes: dict[int, tuple[trio.Event, list[Fault]]] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -137,7 +138,7 @@ class TeamSessions:
     def _more(self, log_: FileLog) -> None:
         self._own[log_.address] = log_
         if self._channel:
-            self._channel.tell(LocalLog(_place(log_.address), str(log_.path), log_.here))
+            self._channel.tell(LocalLog(_place(log_.address), str(log_.path), log_.here, self._part))
 
     async def _tell_all(self) -> None:
         """The stream is at hand, perhaps another one: it may lack a part of any log of this machine."""
@@ -188,6 +189,7 @@ class TeamSessions:
                 ours.close()
                 return
         channel = self._channel = SessionChannel(ours, TO_DAEMON)
+        self._part = 0
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -213,6 +215,9 @@ class TeamSessions:
                     await self._take_part(said, channel)
                 except Fault as fault:
                     log.warning("%s of the team is not kept here: %s", said.place.session, fault.message)
+                self._part = said.number
+                if own := self._own.get(_address(said.place)):
+                    self._more(own)
             case PiecesMark(number=number):
                 dirty, self._dirty = self._dirty, []
                 for log_, last in dirty:

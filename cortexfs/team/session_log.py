@@ -132,7 +132,7 @@ class TeamLog:
         self._writer = machine
 
     def _begin_anew(self) -> None:
-        self.machine, self.epoch, self.may, self.size, self.last_id = "", 0, [], 0, 0
+        self.machine, self.epoch, self.size, self.last_id = "", 0, 0, 0  # `may` says who is told of that
         self._writer = ""
 
     def _take_owners(self, machine: str, data: bytes, key_of: Callable[[str], bytes]) -> None:

@@ -68,6 +68,7 @@ class LocalLog(msgspec.Struct, frozen=True, array_like=True, tag="log"):
     place: LogPlace
     path: str
     size: int
+    after: int  # the last LogPart that was taken in before
 
 
 class TakeLog(msgspec.Struct, frozen=True, array_like=True, tag="take"):
@@ -99,6 +100,7 @@ class LogPart(msgspec.Struct, frozen=True, array_like=True, tag="part"):
     """A part of a session's log, as the team has it; no data: the session was removed."""
 
     place: LogPlace
+    number: int
     start: int
     data: bytes
 

@@ -64,8 +64,8 @@ class LogStore:
         found = [each for each in answers if not each.status]
         return [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
 
-    async def publish(self, known: TeamLog, start: int, data: bytes) -> bool:
-        """Store a piece behind what is known; returns False where the stream has more than that."""
+    async def publish(self, known: TeamLog, start: int, data: bytes) -> int:
+        """Store a piece behind what is known; returns its number, or 0 where the stream has more."""
         subject = known.key.subject(self._machine)
         sealed = keys.seal(self._key, subject, msgspec.msgpack.encode(StreamPiece(start, data)))
         headers = {
@@ -76,10 +76,10 @@ class LogStore:
         answer = _answer(found)
         if answer.error is None:
             self._client.publish(subjects.said(self._machine), b"")
-            return True
+            return answer.seq
         if answer.error.err_code != _WRONG_SEQUENCE:
             raise Fault("ENOSPC", f"the team's server does not keep it: {answer.error.description[:100]}")
-        return False
+        return 0
 
 
 def sequence_of(one: Delivery) -> int:

@@ -1,12 +1,11 @@
-"""The sessions of the team, from the side of the link: the stream that has them, read and written.
+"""The sessions of the team, from the side of the link: what the daemon hears of them, and what it says.
 
-Main path: `_follow` reads what the stream has beyond what is known, has each session's TeamLog judge it, and
-tells the daemon of what is new for users here; `_store` puts what the daemon has on its disk into the stream,
-a piece at a time, behind the last one that it knows of.
+Main path: what counts of what the stream says is told to the daemon, for users of this machine; `_store` puts
+what the daemon has on its disk into the stream, a piece at a time, behind the last message that is known.
 
 Rules: a piece is written with the number of the last message about its session, and the server refuses it
-where there is another by now: then that is read first. What has been read is noted when the daemon has it on
-its disk. The stream may be lost: then all is read, and each owner stores its logs again.
+where there is another by now: then that is read first. The daemon's word of how long a log is counts when
+the daemon has taken in every part of that log that it was told.
 This file must never know what a session is about.
 """
 
@@ -20,16 +19,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, subjects
 from cortexfs.team.mapping import Mapping
 from cortexfs.team.nats_client import Client
-from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import written
-from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, is_allowed, owner_line, piece_of
+from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, is_allowed, owner_line
 from cortexfs.team.session_messages import (
     FromDaemon,
     KeptHere,
@@ -46,26 +42,14 @@ from cortexfs.team.session_messages import (
     TakeLog,
     origin_of,
 )
-from cortexfs.team.session_store import LogStore, key_in, lines_of, sequence_of
+from cortexfs.team.session_reading import TeamLogs
+from cortexfs.team.session_store import ANSWER_SECONDS, LogStore, key_in, lines_of
 
 RETRY_SECONDS = 0.25
 LOOK_SECONDS = 2.0  # after which the stream is looked at, also where nobody says that there is more
 LEAP = 1_000_000  # ids that who takes a session leaves out: some may have been seen there, and lost
-MEET_SECONDS = 5.0  # after which a machine that is not in the directory is none
-MAX_LOGS = 100_000
 
 log = logging.getLogger("cortexfs")
-
-
-class _Cursor(msgspec.Struct):
-    """How far the stream has been read, and which stream that was."""
-
-    created: str = ""
-    sequence: int = 0
-
-
-class NotMet(Fault):
-    """A machine is not known yet, nor is the worth of its word."""
 
 
 class SessionStream:
@@ -76,28 +60,28 @@ class SessionStream:
         key_of: Callable[[str], bytes], is_live: Callable[[str], bool],
     ) -> None:  # fmt: skip
         self._stream = LogStore(client, machine, key)
+        self._team = TeamLogs(self._stream, cursor, key_of, self._counted)
         self._machine = machine
         self._key = key
         self._mapping = mapping
-        self._path = cursor
-        self._key_of, self._is_live = key_of, is_live
-        self._cursor = _Cursor()
-        self._logs: dict[LogKey, TeamLog] = {}
+        self._is_live = is_live
         self._local: dict[LogKey, LocalLog] = {}
         self._storing: set[LogKey] = set()
-        self._turn = trio.Lock()  # the logs change in one hand
-        self._news = trio.Event()
-        self.met = trio.Event()  # the machines of the team are known
-        self._strangers: dict[str, float] = {}  # machines that are not, and since when
+        self._removing: dict[LogKey, trio.Event] = {}
+        self._unread: str | None = "it was not read yet"
+        self._unkept: dict[LogKey, str] = {}  # why the server does not keep a piece
+        self._part = 0  # the last one that the daemon was told
+        self._told: dict[LogKey, int] = {}  # the last one about a session, unless the daemon has taken it in
         self._marks: dict[int, trio.Event] = {}  # which the daemon has not reached yet
         self._mark = 0
+        self._news = trio.Event()
+        self.met = trio.Event()  # the machines of the team are known
         client.subscribe(subjects.SAID, lambda delivery: self._news.set())
 
     async def serve(self, channel: SessionChannel) -> None:
         """For as long as the daemon has sessions of the team."""
         await self.met.wait()
-        if self._path.exists():
-            self._cursor = msgspec.json.decode(self._path.read_bytes(), type=_Cursor)
+        self._team.load()
         self._channel = channel
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(channel.send)
@@ -112,7 +96,8 @@ class SessionStream:
     def _hear(self, said: FromDaemon) -> None:
         match said:
             case LocalLog(place=place):
-                if key := self._key_at(place) or key_in(said):
+                key = self._key_at(place) or key_in(said)
+                if key and said.after >= self._told.get(key, 0):
                     self._local[key] = said
                     if key not in self._storing:
                         self._storing.add(key)
@@ -124,9 +109,12 @@ class SessionStream:
                     self._marks.pop(mark).set()
             case MissingPieces(place=place):
                 if key := self._key_at(place):
-                    self._nursery.start_soon(self._again, key)
+                    self._nursery.start_soon(self._team.again, key)
             case LogRemoved(place=place):
-                if key := self._key_at(place):
+                key = self._key_at(place)
+                if key and key not in self._removing:
+                    self._local.pop(key, None)
+                    self._removing[key] = trio.Event()
                     self._nursery.start_soon(self._remove, key)
 
     # -- who is who
@@ -138,18 +126,18 @@ class SessionStream:
         for key, local in self._local.items():
             if local.place == place:
                 return key
-        for key in self._logs:
-            if key[1:] == rest and (found := self._place(self._logs[key])) and found.uid == place.uid:
+        for key, known in self._team.logs.items():
+            if key[1:] == rest and (found := self._place(known)) and found.uid == place.uid:
                 return key
         return None
 
-    def _place(self, team_log: TeamLog) -> LogPlace | None:
-        """Where it is here; None where it is nobody's here."""
-        key = team_log.key
+    def _place(self, known: TeamLog) -> LogPlace | None:
+        """Returns its place on this machine; None where it is nobody's here."""
+        key = known.key
         user = key.user
         if key.origin != self._machine:
             user = self._mapping.user(key.user, key.origin)
-            if not user or not is_allowed(team_log.may, user, self._machine):
+            if not user or not is_allowed(known.may, user, self._machine):
                 return None
         try:
             uid = pwd.getpwnam(user).pw_uid
@@ -165,135 +153,56 @@ class SessionStream:
     # -- reading
 
     async def _follow(self) -> None:
-        problem: str | None = "it was not read yet"
         looked = -math.inf
         while True:
             self._news = trio.Event()
             try:
                 if trio.current_time() - looked >= LOOK_SECONDS:  # however much is said meanwhile
-                    await self._look()
+                    if await self._team.look():
+                        self._channel.tell(StreamState("the stream is read"))
+                        self._tell_state()
                     looked = trio.current_time()
-                await self._catch_up()
-                if problem is not None:
-                    problem = None
-                    self._channel.tell(StreamState(""))
+                while found := await self._team.catch_up():
+                    await self._wait_kept()
+                    await self._team.note(found)
+                if self._unread is not None:
+                    self._unread = None
+                    self._tell_state()
             except Fault as fault:
-                if problem != fault.message:
-                    problem = fault.message
-                    self._channel.tell(StreamState(problem))
+                if self._unread != fault.message:
+                    self._unread = fault.message
+                    self._tell_state()
                 looked = -math.inf
                 await trio.sleep(RETRY_SECONDS)
                 continue
             with trio.move_on_after(LOOK_SECONDS):
                 await self._news.wait()
 
-    async def _look(self) -> None:
-        """Find out whether it is the stream that was read."""
-        created, last = await self._stream.look()
-        if created != self._cursor.created or last < self._cursor.sequence:
-            if self._cursor.created:
-                log.warning("the stream of the team's sessions was lost; each owner stores its own again")
-            async with self._turn:
-                self._cursor = _Cursor(created)
-                self._logs.clear()
-            self._channel.tell(StreamState("the stream is read"))
-            self._channel.tell(StreamState(""))
-
-    async def _catch_up(self) -> None:
-        while True:
-            async with self._turn:
-                found = await self._stream.get("ctx.log.>", self._cursor.sequence + 1)
-                for one in found:
-                    await self._take_in(one)
-            if not found:
-                return
-            await self._wait_kept()
-            self._cursor.sequence = max(self._cursor.sequence, sequence_of(found[-1]))
-            await trio.to_thread.run_sync(written, self._path, self._cursor)
+    def _tell_state(self) -> None:
+        self._channel.tell(StreamState(self._unread or next(iter(self._unkept.values()), "")))
 
     async def _wait_kept(self) -> None:
         self._mark += 1
-        reached = self._marks[self._mark] = trio.Event()
+        part, reached = self._part, trio.Event()
+        self._marks[self._mark] = reached
         self._channel.tell(PiecesMark(self._mark))
         await reached.wait()
+        self._told = {key: last for key, last in self._told.items() if last > part}
 
-    async def _take_in(self, one: Delivery) -> None:
-        """One message of the stream; the turn is ours."""
-        try:
-            _, key = LogKey.of(one.subject)
-            if key not in self._logs:
-                if len(self._logs) >= MAX_LOGS:
-                    raise Fault("EAGAIN", f"there are {MAX_LOGS} sessions already")
-                self._logs[key] = TeamLog(key)
-                await self._read(key)
-            else:
-                self._judge(one)
-        except NotMet:
-            raise
-        except Fault as fault:
-            _left(one, fault)
-
-    async def _read(self, key: LogKey) -> None:
-        """All that the stream has of a session beyond what is known."""
-        known = self._logs.setdefault(key, TeamLog(key))
-        while found := await self._stream.get(key.filter, known.sequence + 1):
-            for one in found:
-                try:
-                    self._judge(one)
-                except NotMet:
-                    raise
-                except Fault as fault:
-                    _left(one, fault)
-
-    def _judge(self, one: Delivery) -> None:
-        machine, key = LogKey.of(one.subject)
-        known, sequence = self._logs[key], sequence_of(one)
-        if sequence <= known.sequence:
-            return
-        self._meet(machine)
-        known.sequence = sequence
-        piece = piece_of(keys.opened(self._key_of(machine), one.subject, one.data, fresh=False))
+    def _counted(self, known: TeamLog, machine: str, piece: StreamPiece) -> None:
+        """A piece of the stream has counted."""
         place = self._place(known)
-        known.take(machine, piece, self._key_of, keys.stamp_of(one.data))
-        if piece.start == REMOVED:
-            self._local.pop(key, None)
-        place = self._place(known) or place
-        if place is None:
-            return
-        local = self._local.get(key)
-        if machine == known.machine == self._machine and local and local.size >= known.size:
+        local = self._local.get(known.key)
+        if place and local and machine == known.machine == self._machine and local.size >= known.size:
             self._channel.tell(LogStored(place, known.size))
             return
-        if known.machine != self._machine:
-            self._local.pop(key, None)
-        self._channel.tell(LogPart(place, max(piece.start, 0), piece.data))
-
-    def _meet(self, machine: str) -> None:
-        """Raises NotMet about a machine whose token may still come: what it has said is not to be left."""
-        try:
-            self._key_of(machine)
-        except Fault as fault:
-            now = trio.current_time()
-            if now - self._strangers.setdefault(machine, now) < MEET_SECONDS:
-                raise NotMet(fault.code, fault.message) from None
-        else:
-            self._strangers.pop(machine, None)  # who is gone for a while is waited for again
-
-    async def _again(self, key: LogKey) -> None:
-        """The log here lacks something: tell it from its beginning."""
-        async with self._turn:
-            self._logs[key] = TeamLog(key)
-            try:
-                await self._read(key)
-            except Fault as fault:
-                log.warning("a session cannot be read again: %s", fault.message)
+        self._local.pop(known.key, None)  # what the daemon has may change now, and then it says so anew
+        if place:
+            self._part += 1
+            self._told[known.key] = self._part
+            self._channel.tell(LogPart(place, self._part, max(piece.start, 0), piece.data))
 
     # -- writing
-
-    async def _known(self, key: LogKey) -> TeamLog:
-        async with self._turn:
-            await self._read(key)
-            return self._logs[key]
 
     async def _store(self, key: LogKey) -> None:
         """Store what the daemon has on its disk, until that is all."""
@@ -304,35 +213,48 @@ class SessionStream:
                         return
                 except (Fault, OSError) as fault:
                     log.info("a session waits to be stored: %s", fault)
+                    if isinstance(fault, Fault) and fault.code == "ENOSPC" and key not in self._unkept:
+                        self._unkept[key] = fault.message
+                        self._tell_state()
                     await trio.sleep(RETRY_SECONDS)
         finally:
             self._storing.discard(key)
+            self._keeps(key)
+
+    def _keeps(self, key: LogKey) -> None:
+        if self._unkept.pop(key, None):
+            self._tell_state()
 
     async def _store_piece(self, key: LogKey, local: LocalLog) -> bool:
-        known = self._logs.get(key) or await self._known(key)
-        async with self._turn:
-            if known is not self._logs.get(key):
+        """Returns False where there is no more to store."""
+        known = self._team.logs.get(key) or await self._team.known(key)
+        async with self._team.turn:
+            if self._local.get(key) is not local or self._team.logs.get(key) is not known:
                 return True
-            if (known.size and known.machine != self._machine) or local.size <= known.size:
-                if local.size <= known.size and known.machine == self._machine:
-                    self._channel.tell(LogStored(local.place, known.size))
-                return self._local.get(key) is not local
-            data = lines_of(local.path, known.size, local.size)
-            is_taken = await self._stream.publish(known, known.size, data)
-            if is_taken and self._advance(known, data):
+            if known.size and known.machine != self._machine:
+                return False
+            if local.size <= known.size:
                 self._channel.tell(LogStored(local.place, known.size))
+                return False
+            data = lines_of(local.path, known.size, local.size)
+            sequence = await self._stream.publish(known, known.size, data)
+            self._keeps(key)
+            if sequence and self._advance(known, data, sequence):
+                if self._local.get(key):
+                    self._channel.tell(LogStored(local.place, known.size))
             else:
-                await self._read(key)
+                await self._team.read(key)
             return True
 
-    def _advance(self, known: TeamLog, data: bytes) -> bool:
+    def _advance(self, known: TeamLog, data: bytes, sequence: int) -> bool:
         """A piece of ours is stored: it counts at once, and is passed over where it is read."""
         try:
             now = int(time.time() * 1000) + 1
-            known.take(self._machine, StreamPiece(known.size, data), self._key_of, now)
+            self._team.advance(known, self._machine, StreamPiece(known.size, data), now)
         except Fault as fault:
             log.warning("a piece of a session does not count: %s", fault.message)
             return False
+        known.sequence = sequence
         return True
 
     async def _take(self, asked: TakeLog) -> None:
@@ -349,35 +271,44 @@ class SessionStream:
         key = self._key_at(place)
         if key is None:
             raise Fault("ENOENT", f"the team has no session {place.session} that is yours here")
+        if key in self._removing:
+            with trio.move_on_after(ANSWER_SECONDS):
+                await self._removing[key].wait()
+            if key in self._removing:
+                why = "the team has not heard yet that the session of that name was removed; try again"
+                raise Fault("EHOSTDOWN", why)
         for _ in range(3):
-            known = await self._known(key)
-            async with self._turn:
+            known = await self._team.known(key)
+            async with self._team.turn:
                 if known.machine == self._machine:
                     if key not in self._local:  # the log here was lost
-                        self._logs[key] = TeamLog(key)
-                        await self._read(key)
+                        await self._team.read_anew(key)
                     return
                 if known.machine and self._is_live(known.machine) and not asked.by_force:
                     why = f"the session is on {known.machine}, which is there; --force takes it all the same"
                     raise Fault("EBUSY", why)
                 if known.machine and not known.may_have(by, self._machine):
                     raise Fault("EACCES", f"{key.origin}, where it was begun, has not said that you may")
-                may = known.may if known.size else self._may(key.user)
-                id_ = known.last_id + LEAP if known.size else 1
+                is_new = not known.size
+                may = self._may(key.user) if is_new else known.may
+                id_ = 1 if is_new else known.last_id + LEAP
                 line = owner_line(self._key, known, self._machine, by, may, id_)
                 await self._stream.publish(known, known.size, line)
-                await self._read(key)
+                await self._team.read(key)
+                if is_new and known.machine == self._machine:
+                    return  # a session that was taken may be lost here in part, and is read anew
         raise Fault("EAGAIN", "other machines take this session now; try again")
 
     async def _remove(self, key: LogKey) -> None:
         while True:
             try:
-                known = await self._known(key)
-                async with self._turn:
+                known = await self._team.known(key)
+                async with self._team.turn:
                     if known.machine != self._machine:
+                        self._removing.pop(key).set()
                         return
                     await self._stream.publish(known, REMOVED, b"")
-                    await self._read(key)
+                    await self._team.read(key)
             except Fault:
                 await trio.sleep(RETRY_SECONDS)
 
@@ -387,8 +318,3 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         raise Fault("EACCES", f"the user {uid} has no name here, and so no sessions of the team") from None
-
-
-def _left(one: Delivery, fault: Fault) -> None:
-    if fault.code != "ESTALE":  # a piece of ours, which counted when it was stored
-        log.info("a message about a session, %s, is left: %s", one.subject, fault.message)

@@ -87,9 +87,9 @@ async def test_a_line_of_another_machine_that_is_no_event_is_left(tmp_path: Path
     async with store(tmp_path) as sessions:
         team = TeamSessions(OnLaptop(tmp_path, tmp_path), sessions, cast(Conversations, Followed()))
         channel = cast(SessionChannel, None)
-        await team._hear(LogPart(place, 0, first), channel)
-        await team._hear(LogPart(place, len(first), line), channel)
-        await team._hear(LogPart(place, len(first), EVENT), channel)
+        await team._hear(LogPart(place, 1, 0, first), channel)
+        await team._hear(LogPart(place, 2, len(first), line), channel)
+        await team._hear(LogPart(place, 3, len(first), EVENT), channel)
         log = await sessions.open(theirs)
         await log.durable(2)
         assert log.read(0, log.size) == first + EVENT
