@@ -101,7 +101,7 @@ class TeamLog:
         self.last_id = 0
         self.sequence = 0  # in the stream, of the last message about it, whether it counted or not
         self._writer = ""  # who has said the last piece
-        self._removed = 0  # when, if it was
+        self.removed = 0  # when, in milliseconds, if it was
 
     def may_have(self, user: str, machine: str) -> bool:
         is_own = (user, machine) == (self.key.user, self.key.origin)
@@ -109,13 +109,13 @@ class TeamLog:
 
     def take(self, machine: str, piece: StreamPiece, key_of: Callable[[str], bytes], stamp: int) -> None:
         """`stamp` is the time at which that machine has signed it, in milliseconds."""
-        if stamp <= self._removed:
+        if stamp <= self.removed:
             raise Fault("ESTALE", "it is of a session that was removed")
         if piece.start == REMOVED:
             if machine != self.machine:
                 raise Fault("EACCES", "it is not that machine's to remove")
             self._begin_anew()
-            self._removed = stamp
+            self.removed = stamp
             return
         if piece.start != self.size or not piece.data or len(piece.data) > MOST:
             raise Fault("ESTALE", "it does not follow")

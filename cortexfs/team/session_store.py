@@ -7,6 +7,7 @@ This file must never know what makes a piece count.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -67,7 +68,8 @@ class LogStore:
     async def publish(self, known: TeamLog, start: int, data: bytes) -> int:
         """Store a piece behind what is known; returns its number, or 0 where the stream has more."""
         subject = known.key.subject(self._machine)
-        sealed = keys.seal(self._key, subject, msgspec.msgpack.encode(StreamPiece(start, data)))
+        now = max(time.time(), (known.removed + 1.5) / 1000)  # after its end, whatever the clock there said
+        sealed = keys.seal(self._key, subject, msgspec.msgpack.encode(StreamPiece(start, data)), now)
         headers = {
             "Nats-Expected-Last-Subject-Sequence": str(known.sequence),
             "Nats-Expected-Last-Subject-Sequence-Subject": known.key.filter,
