@@ -59,19 +59,31 @@ class Line:
 @contextlib.asynccontextmanager
 async def opened(place: WebPlace, object_: str) -> AsyncIterator[Line]:
     """A connection to this object; a Fault with the mend, where nobody can be reached."""
+    try:
+        end = await _connected(place, object_)
+    except OSError:
+        if not await _is_mounted(place.root):
+            raise Fault("EHOSTDOWN", f"no mount is at {place.root}; see: ctx status") from None
+        try:
+            end = await _connected(place, object_)  # the mount may have come since
+        except OSError as problem:
+            raise places.refused(object_, problem) from None
+    with end:
+        yield Line(trio.SocketStream(end), object_)
+
+
+async def _connected(place: WebPlace, object_: str) -> trio.socket.SocketType:
     path = await looked_up(f"{place.root}/{object_}")
     end = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with end:
-        try:
-            with places.address(path) as short, trio.fail_after(ANSWER_SECONDS):
-                await end.connect(short)
-        except OSError as problem:
-            if not await _is_mounted(place.root):
-                raise Fault("EHOSTDOWN", f"no mount is at {place.root}; see: ctx status") from None
-            raise places.refused(object_, problem) from None
-        except trio.TooSlowError:
+    try:
+        with places.address(path) as short, trio.fail_after(ANSWER_SECONDS):
+            await end.connect(short)
+    except BaseException as problem:
+        end.close()
+        if isinstance(problem, trio.TooSlowError):
             raise Fault("ETIMEDOUT", f"{object_} does not answer; see: ctx status") from None
-        yield Line(trio.SocketStream(end), object_)
+        raise
+    return end
 
 
 async def _is_mounted(root: str) -> bool:

@@ -132,7 +132,7 @@ class Routes:
         try:
             async with opened(self._place, address.object) as line:
                 await line.say(Resume(session=address.session, scope=address.scope, after=after, id="page"))
-                await emit(b": follows\n\n")
+                await emit(b'data: {"type":"follows"}\n\n')
                 async for found in line.heard():
                     await emit(await telling.events(found))
         except Fault as fault:

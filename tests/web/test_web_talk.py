@@ -198,9 +198,6 @@ def test_the_daemon_is_killed_and_mounted_again(tab: Tab, page: WebProcess, ctx:
         assert client.is_alive()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="known fault: a message that is sent while the daemon is away may not be answered"
-)
 def test_a_daemon_that_is_killed_in_mid_stream_and_mounted_again(
     tab: Tab, page: WebProcess, ctx: Ctx
 ) -> None:

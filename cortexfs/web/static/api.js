@@ -111,8 +111,15 @@ export async function follow(path, words, hear, signal, state = () => {}) {
   for (let times = 0; !signal.aborted; times++) {
     try {
       const answer = await asked(address(path, words()), { signal });
-      state(true);
-      await read(answer, (found) => { times = 0; hear(found); });
+      let is_there = false;
+      await read(answer, (found) => {
+        if (!is_there && found[0].type !== "error") {
+          is_there = true;
+          times = 0;
+          state(true);
+        }
+        hear(found);
+      });
     } catch (problem) {
       if (signal.aborted || problem.status === 401) return;
     }
