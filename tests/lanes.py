@@ -1,6 +1,7 @@
 """The order in which lanes take the files: the longest first, so that no lane is left with a long one.
 
-Rules: `make lanes` measures; seconds.txt has a line for each file, `SECONDS PATH`. A file without a line goes
+Rules: `make lanes` measures, or `--measure` with some files; seconds.txt has a line for each,
+`SECONDS PATH`. A file without a line goes
 first. Without lanes the order is pytest's own. It must never change which tests run.
 """
 
@@ -25,8 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        lines = (line.split() for line in SECONDS.read_text().splitlines())
-        seconds = {path: float(number) for number, path in lines}
+        seconds = _known()
         items.sort(key=lambda item: -seconds.get(_file(item.nodeid), float("inf")))
 
 
@@ -42,9 +42,15 @@ def pytest_report_teststatus(
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if config.option.measure and not hasattr(config, "workerinput"):
-        files = sorted(config.stash[measured].items(), key=lambda file: -file[1])
+        known = {path: number for path, number in _known().items() if Path(path).exists()}
+        files = sorted((known | config.stash[measured]).items(), key=lambda file: -file[1])
         lines = [f"{seconds:.1f} {path}\n" for path, seconds in files]
         SECONDS.write_text("".join(lines))
+
+
+def _known() -> dict[str, float]:
+    lines = (line.split() for line in SECONDS.read_text().splitlines())
+    return {path: float(number) for number, path in lines}
 
 
 def _file(nodeid: str) -> str:

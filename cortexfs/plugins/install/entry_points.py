@@ -60,13 +60,13 @@ def found(path: list[str] | None = None) -> list[FoundPlugin]:
 
 def _may_offer(place: str) -> bool:
     """Returns True if some package in a directory of the path, or an archive on it, may offer a plugin."""
-    with suppress(FileNotFoundError):
-        try:
-            names = os.listdir(place or ".")
-        except OSError:  # an archive, perhaps
-            return True
-        return any(_mentions(f"{place or '.'}/{name}") for name in names if name.lower().endswith(METADATA))
-    return False
+    try:
+        names = os.listdir(place or ".")
+    except FileNotFoundError:  # as the archive of Python's own modules, which is on each path
+        return False
+    except OSError:  # an archive, perhaps
+        return True
+    return any(_mentions(f"{place or '.'}/{name}") for name in names if name.lower().endswith(METADATA))
 
 
 def _mentions(package: str) -> bool:

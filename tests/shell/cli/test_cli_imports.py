@@ -39,3 +39,16 @@ def imported(words: str) -> set[str]:
         [sys.executable, "-c", LOOK, *words.split()], check=True, capture_output=True, text=True
     )
     return set(done.stdout.split())
+
+
+FOUND = """
+import sys
+from cortexfs.plugins.install.entry_points import found
+assert found(["/nowhere/python.zip", "/nowhere"]) == []
+print("importlib.metadata" in sys.modules)
+"""
+
+
+def test_a_path_without_plugins_is_looked_at_by_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", FOUND], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
