@@ -60,6 +60,10 @@ class Machine:
         path = self.ctx.root / f"{name}.d/status"
         until(lambda: path.read_text() if path.exists() else "", lambda seen: seen == "ready\n")
 
+    def is_in_cluster(self) -> bool:
+        """Returns True if its server has the streams of three; before that it is none that may be lost."""
+        return any("SESSIONS" in names for _, names, _ in os.walk(self.folder / "server/cluster"))
+
     def sees_no(self, name: str) -> None:
         until(lambda: (self.ctx.root / name).exists(), lambda seen: not seen)
 
@@ -143,6 +147,8 @@ def cluster(
         for each in others:
             token = first.team("init", "--server").stdout.strip()
             each.team("join", "--server", *where(each.name), token)
+        for each in machines.values():
+            until(each.is_in_cluster)
         for each in machines.values():
             to = [word for name in names if name != each.name for word in ("--to", f"root@{name}")]
             each.team("export", f"tool/{COUNT}", *to, "--as", "daemon")

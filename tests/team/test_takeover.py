@@ -142,10 +142,6 @@ def test_the_logs_repair_a_stream_that_was_lost(machines: dict[str, Machine]) ->
         same(session, laptop, third, box, path=SCRIPT)
 
 
-def has_cluster_stream(machine: Machine) -> bool:
-    return any("SESSIONS" in names for _, names, _ in os.walk(machine.ctx.state / "team/server/cluster"))
-
-
 def test_sessions_outlive_the_step_to_three_servers(python: Path) -> None:
     # abi.md 14.12, 14.21
     session = "grows+laptop"
@@ -161,7 +157,7 @@ def test_sessions_outlive_the_step_to_three_servers(python: Path) -> None:
                 until(lambda: send(laptop, session, "one", check=False), lambda seen: seen == "")
                 before = same(session, laptop, box)
         for each in (box, laptop, desk):  # all three have the new stream, which one alone can then lack
-            until(partial(has_cluster_stream, each))
+            until(each.is_in_cluster)
         assert same(session, laptop, box, desk).startswith(before)
         lose(box)
         until(lambda: send(laptop, session, "two", check=False), lambda seen: seen == "")
