@@ -1,6 +1,7 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
 #   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
+#   make test-ask   what people do every day: providers, ask, chat, scripts, logs
 #   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
 #   make test-web   the page, in a real browser
 #   make pictures   those of the page in the docs, taken anew
@@ -13,7 +14,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-mcp test-web pictures test-team lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
+.PHONY: up down fast test test-plugins test-ask test-mcp test-web pictures test-team lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
 
 PYTHON ?=
 LANES ?= 3
@@ -68,18 +69,26 @@ PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/
 
 MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_servers.py published_clients.py \
 	published_starts.py)
+ASK_TESTS := $(sort $(wildcard $(addprefix tests/mounted/test_,ask*.py believed.py chat*.py log.py own_models.py \
+	providers*.py scripts*.py usage_limits.py)))
 TEAM_TESTS := tests/team
 DIST_TESTS := tests/dist
 DIST_PACKAGES := git dpkg-dev lintian mmdebstrap man-db
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(MCP_TESTS) $(TEAM_TESTS) $(DIST_TESTS) tests/web)
+	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(ASK_TESTS) $(MCP_TESTS) $(TEAM_TESTS) \
+		$(DIST_TESTS) tests/web)
 	@.ci/running .venv/.running
 
 test-plugins: .venv/.local test-packages
 	@.ci/running >.venv/.running
 	@$(TESTS) $(PLUGIN_TESTS)
+	@.ci/running .venv/.running
+
+test-ask: .venv/.local test-packages
+	@.ci/running >.venv/.running
+	@$(TESTS) $(ASK_TESTS)
 	@.ci/running .venv/.running
 
 test-mcp: .venv/.local test-packages build/nodejs build/uv build/published build/langchain
@@ -92,7 +101,7 @@ test-team: .venv/.local test-packages build/team
 	@$(TESTS) $(TEAM_TESTS)
 	@.ci/running .venv/.running
 
-test-web: .venv/.local test-packages build/web
+test-web: .venv/.local test-packages build/web build/team
 	@.ci/packages $(WEB_PACKAGES)
 	@.ci/running >.venv/.running
 	@$(TESTS) tests/web
@@ -163,7 +172,8 @@ build/llm: tests/bench/llm.lock | .venv/.pins
 		|| echo "without llm, which is not to be had here: its row is left out"
 	@touch $@
 
-bench: .venv/.local test-packages build/peers build/llm build/team build/web
+bench: .venv/.local test-packages build/peers build/llm build/team build/web build/nodejs build/uv build/published
+	@.ci/packages $(WEB_PACKAGES) openssh-server
 	@$(BIN)/python -m tests.bench
 
 # A program that changes the code, to see whether tests notice.

@@ -107,6 +107,11 @@ class Reset(msgspec.Struct, frozen=True, array_like=True, tag="reset"):
     target: str
 
 
+class Converse(msgspec.Struct, frozen=True, array_like=True, tag="converse"):
+    """Talk to an agent of another machine as on its socket. What follows are its lines: from here as STDIN,
+    which is empty at its end, and from there as they are."""
+
+
 Request: TypeAlias = CallRequest | ShownCallRequest | Describe | Enter | Follow | Reset
 
 

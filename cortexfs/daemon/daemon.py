@@ -36,7 +36,7 @@ from cortexfs.config import Config
 from cortexfs.core import hostcalls, starts
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
 from cortexfs.core.registry import Key, Object, Registry
-from cortexfs.core.tree.places import COMMANDS, TEXTS
+from cortexfs.core.tree.places import ALLOWED, COMMANDS, EVENTS, TEXTS
 from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
@@ -177,6 +177,7 @@ class Daemon:
             config.state / "sessions",
             _report,
             removed=self._removed,
+            vacate=lambda address: self.conversations.vacate(address),
             most=terms.most(config),
         )
         self.fs = Filesystem(
@@ -316,7 +317,10 @@ class Daemon:
                         world.admit,
                         world.under,
                         fs.own.renew,
-                        AllowedTools(world, lambda: fs.tree.registry).told,
+                        {
+                            ALLOWED: AllowedTools(world, lambda: fs.tree.registry).told,
+                            EVENTS: self.middleware.events.recent.told,
+                        },
                         world.nested.of,
                         Scripts(world, world.find),
                     )

@@ -53,9 +53,11 @@ class Team:
         while not self.is_joined:
             self._asked = trio.Event()
             await self._asked.wait()
+        from cortexfs.run.remote_agent import RemoteAgents
         from cortexfs.team.remote_objects import RemoteObjects
 
         daemon = self._daemon
+        daemon.drivers.remote_agent = RemoteAgents(daemon.pool).driver
         sessions = self._sessions or self._join_sessions()
         changed = daemon.reload.show_own
         self._remote = RemoteObjects(

@@ -210,9 +210,10 @@ async def begins(
         if has_left():
             return True  # whoever gives the call up takes it back
         looks += 1
-        if not host.is_alive and not host.was_stopped:  # it dies for every call that it was given
+        is_dead = not host.is_alive and not host.was_stopped
+        if is_dead and not host.has_served:  # the next might die of the same
             break
-        if looks >= LOOKS or host.aside or host.was_stopped or host.is_stopped:
+        if is_dead or looks >= LOOKS or host.aside or host.was_stopped or host.is_stopped:
             return not take_back(call, theirs)
     theirs.close()
     return True

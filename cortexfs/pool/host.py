@@ -89,6 +89,7 @@ class Host:
         self._kill = kill
         self.calls = 0
         self.retired = False
+        self.has_served = False  # a call has ended in it, so that it does not die of being asked
         self.stuck = False
         self.calls_at_end = 0  # as whoever first sees that it has ended counts them
         self.was_stopped = False  # and is killed for that
@@ -182,7 +183,7 @@ class Host:
         return how + when + (others if when and self.calls_at_end > 1 else "") + self.last_words
 
 
-def announce(request: hostcalls.Request) -> bytes:
+def announce(request: hostcalls.Request | hostcalls.Converse) -> bytes:
     """The first message of a call."""
     packed = _pack(request)
     return wire.HEADER.pack(wire.REQUEST, len(packed)) + packed

@@ -55,30 +55,34 @@ class People:
 
     def number(self, identity: Identity) -> int:
         """By which the fork server knows this person, or somebody who is no less; 0 where it does not."""
-        person = self._known.get(_base(identity))
-        if person is None:
-            others = (one for base, one in self._known.items() if _is_no_less(base, identity))
-            person = next(others, None)
-        if person is None:
-            return 0
-        self._introduce(person)
-        return person.number
+        exact = self._known.get(_base(identity))
+        found = [exact] if exact else []
+        found += [
+            one for base, one in self._known.items() if one is not exact and _is_no_less(base, identity)
+        ]
+        for person in found:
+            self._introduce(person)
+            if person.is_met:
+                return person.number
+        return found[0].number if found else 0
 
     def keep(self, identity: Identity, connection: socket.socket) -> Callable[[], None]:
         """Have this person be known until the answer is called, which is before the connection is closed."""
-        person = self._person(identity)
+        person = self._person(_base(identity))
         person.connections.append(connection)
         return functools.partial(self._let_go, _base(identity), person, connection)
 
     def outlast(self, identity: Identity, connection: socket.socket | None = None) -> Callable[[], None]:
-        """The same for work that may go on when there is no connection; somebody keeps them now, or this is
-        a connection of theirs."""
-        person = self._person(identity)
-        self._introduce(person, connection)
-        return functools.partial(self._let_go, _base(identity), person, None)
-
-    def _person(self, identity: Identity) -> _Person:
+        """The same for work that may go on when there is no connection. This is a connection of theirs, or
+        somebody keeps this person now, or one who is no less."""
         base = _base(identity)
+        if connection is None and base not in self._known:  # an agent, of whom there is no connection ever
+            base = next((other for other in self._known if _is_no_less(other, identity)), base)
+        person = self._person(base)
+        self._introduce(person, connection)
+        return functools.partial(self._let_go, base, person, None)
+
+    def _person(self, base: _Base) -> _Person:
         if base not in self._known:
             self._number += 1
             self._known[base] = _Person(self._number)

@@ -269,6 +269,7 @@ class Pool:
         """A call has ended. A stuck one did not let go of its thread: its host is replaced. So is a worn one,
         in which calls have left too much behind."""
         host.calls -= 1
+        host.has_served = host.has_served or not stuck
         host.idle_since = trio.current_time()
         if worn:
             self.retire(host)

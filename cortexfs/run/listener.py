@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -22,12 +22,12 @@ import trio
 
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import dryrun, usage
+from cortexfs.core.arguments.schema import shape_of
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.mcp_session import refuse_agents
-from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
-from cortexfs.core.tree.places import ALLOWED, COMMANDS, CONFINED, OWN
+from cortexfs.core.tree.places import COMMANDS, CONFINED, OWN
 from cortexfs.hooks.middleware import Middleware, MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
@@ -44,7 +44,7 @@ from cortexfs.pool.run_table import ObjectRun, Runs
 from cortexfs.run import shebang
 from cortexfs.run.hooked_tool_run import AskedRun, HookedRelay, NestedRuns
 from cortexfs.run.model_run import ModelRun
-from cortexfs.run.output import JsonlVoice, TextVoice, Voice, printed
+from cortexfs.run.output import JsonlVoice, Voice, printed, voice_of
 from cortexfs.run.runner import farewell
 from cortexfs.run.tool_run import Relay
 
@@ -82,8 +82,8 @@ class ExecTree(NamedTuple):
     # The identity with less: for whom another machine calls (wire.UNDER).
     under: Callable[[Object, Identity, str], Awaitable[Identity]]
     renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script is another one
-    # Lines about the tools that this caller may run; with patterns, that a script of its client may.
-    allowed: Callable[[Identity, list[bytes]], Awaitable[bytes]]
+    # What is told without a run, by inode: lines for this caller, as its arguments ask for them.
+    told: Mapping[int, Callable[[Identity, list[bytes]], Awaitable[bytes]]]
     nested: Callable[[str], NestedRuns | None]  # the agent's call that goes on in a host, by its identity's
     scripts: ScriptCalls
 
@@ -168,24 +168,26 @@ class Exec:
             object_ = self._tree.find(greeting.inode, guest.uid)
             if greeting.inode == COMMANDS:
                 await in_task()
-                voice = _voice(None, greeting.flags, environ)
+                voice = voice_of(None, greeting.flags, environ)
                 object_, arguments = await self._tree.command(arguments, guest.uid)
             elif greeting.inode == OWN:
                 object_ = MANAGED
-            elif greeting.inode == ALLOWED:
-                await self._told(stream, look, arguments)
+            elif tell := self._tree.told.get(greeting.inode):
+                await _told(tell, stream, look, arguments)
                 return
             elif greeting.inode == CONFINED:
                 await in_task()
                 with await look.caller() as caller:
-                    voice = _voice(None, greeting.flags, environ)
+                    voice = voice_of(None, greeting.flags, environ)
                     shell, caller, environ = await self._tree.scripts.begin(caller, arguments, environ)
                     call = _Call(shell, caller, guest, stream, voice, [], greeting.umask, environ)
                     await self._run(call, is_script=True)
                 return
-            voice = _voice(object_, greeting.flags, environ)
+            voice = voice_of(object_, greeting.flags, environ)
             if object_ is None:
                 raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
+            if not arguments and greeting.flags & wire.TTY_STDIN and _takes_nothing(object_):
+                arguments = [b"{}"]  # abi.md 4.5
             if answer := self._without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
@@ -202,12 +204,6 @@ class Exec:
         except Fault as fault:
             voice = voice or JsonlVoice("")
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
-
-    async def _told(self, stream: socket.socket, look: Look, patterns: list[bytes]) -> None:
-        await in_task()
-        with await look.caller() as caller:
-            lines = await self._tree.allowed(caller.identity, patterns)
-        await send(stream, printed(wire.STDOUT, lines) + farewell(None))
 
     async def _run(self, call: _Call, is_script: bool = False) -> None:
         depth = self._settings.depth
@@ -330,6 +326,22 @@ class Exec:
         return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
 
 
+async def _told(
+    tell: Callable[[Identity, list[bytes]], Awaitable[bytes]],
+    stream: socket.socket,
+    look: Look,
+    arguments: list[bytes],
+) -> None:
+    await in_task()
+    with await look.caller() as caller:
+        lines = await tell(caller.identity, arguments)
+    await send(stream, printed(wire.STDOUT, lines) + farewell(None))
+
+
+def _takes_nothing(object_: Object) -> bool:
+    return object_.class_ == "tool" and not shape_of(msgspec.json.decode(object_.schema)).properties
+
+
 def _place(caller: Caller) -> str:
     """The name of the caller's working directory; looked at by nobody here."""
     return "" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
@@ -381,18 +393,3 @@ class _Hello:
 
 def _is_dry(call: _Call) -> bool:
     return call.object_.dry_run_flag and dryrun.is_among(call.arguments)
-
-
-def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
-    """abi.md 4.18: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
-    name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
-    errors = bool(flags & wire.TTY_STDERR)
-    if class_ == CLASS:  # what a program says of its work, also in a pipe
-        errors = True
-    class_ = class_ if class_ in CLASSES else "tool"
-    terminal = bool(flags & wire.TTY_STDOUT)
-    chosen = environ.get(b"CTX_OUTPUT", b"")
-    is_text = chosen == b"text" or (terminal and chosen != b"jsonl")
-    voice = TextVoice(name, terminal, errors, class_) if is_text else JsonlVoice(name, class_)
-    voice.is_piped = bool(flags & wire.PIPE_STDIN) and class_ != CLASS
-    return voice

@@ -12,8 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from cortexfs.core import frames, lines, wire
+from cortexfs.core.names import CLASSES
+from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import prose
 from cortexfs.core.talk import refusals
+from cortexfs.plugins.command_object import CLASS
 
 _header = wire.HEADER.pack  # wire.message without the call, as each run says several
 
@@ -159,3 +162,18 @@ def printed(kind: int, data: bytes) -> bytes:
         return wire.message(kind, data)
     parts = (data[start : start + wire.MAX_TEXT] for start in range(0, len(data), wire.MAX_TEXT))
     return b"".join(wire.message(kind, part) for part in parts)
+
+
+def voice_of(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
+    """abi.md 4.18: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
+    name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
+    errors = bool(flags & wire.TTY_STDERR)
+    if class_ == CLASS:  # what a program says of its work, also in a pipe
+        errors = True
+    class_ = class_ if class_ in CLASSES else "tool"
+    terminal = bool(flags & wire.TTY_STDOUT)
+    chosen = environ.get(b"CTX_OUTPUT", b"")
+    is_text = chosen == b"text" or (terminal and chosen != b"jsonl")
+    voice = TextVoice(name, terminal, errors, class_) if is_text else JsonlVoice(name, class_)
+    voice.is_piped = bool(flags & wire.PIPE_STDIN) and class_ != CLASS
+    return voice

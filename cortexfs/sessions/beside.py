@@ -201,6 +201,15 @@ class Indexes:
         if cwd and text(path := self._by_cwd(folder, cwd)) == address.session:
             path.unlink()
 
+    def renamed(self, address: Address, name: str, cwd: str | None) -> None:
+        """The session has another name, and its place among the others."""
+        above = address.parts[:-1]
+        folder, order = self._order(above)
+        self._orders[folder] = {name if each == address.session else each: None for each in order}
+        self._write(folder, above, self._orders[folder])
+        if cwd and text(path := self._by_cwd(folder, cwd)) == address.session:
+            disk.replace(path, [name.encode() + b"\n"])
+
     def _order(self, above: tuple[str, ...]) -> tuple[Path, dict[str, None]]:
         folder = self._root.joinpath(*above)
         if folder not in self._orders:

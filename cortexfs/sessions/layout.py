@@ -133,6 +133,14 @@ def text(path: Path) -> str:
         return ""
 
 
+def renamed(folder: Path, name: str) -> None:
+    """Have the file that names its session name it as it is called now."""
+    path = folder / "meta.json"
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        meta = msgspec.json.decode(path.read_bytes(), type=Meta)
+        disk.replace(path, [msgspec.json.encode(msgspec.structs.replace(meta, session=name)), b"\n"])
+
+
 def derived(folder: Path) -> int:
     """Up to which byte of the log the other files were made, as far as they say so."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):

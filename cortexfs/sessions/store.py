@@ -34,6 +34,8 @@ from cortexfs.sessions.memory_log import MemoryBudget, MemoryLog
 from cortexfs.sessions.quota import Shares, taken
 from cortexfs.sessions.writer import Commit
 
+GONE = "there is no such session; `ctx session list` shows those that are there"
+
 log = logging.getLogger("cortexfs")
 
 
@@ -53,6 +55,12 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Sessions:
+    """All of them on disk, and those in memory.
+
+    Its attributes are what is told of sessions that go or move, the logs that are open or changing, and the
+    parts that write, read and count them.
+    """
+
     def __init__(
         self,
         root: Path,
@@ -60,6 +68,7 @@ class Sessions:
         *,
         limits: SessionLimits | None = None,
         removed: Callable[[Address], None] = lambda _: None,
+        vacate: Callable[[Address], None] = lambda _: None,
         sync: Callable[[int], None] = os.fsync,
         most: Most | None = None,
     ) -> None:
@@ -69,6 +78,7 @@ class Sessions:
         self.root = root
         self._report = report
         self._removed = removed
+        self._vacate = vacate  # a session that nobody uses is put away; EBUSY where somebody does
         descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._commit = Commit(root, descriptors, sync, report)
         self._loading = Loading(root, self._commit.descriptors)
@@ -183,8 +193,7 @@ class Sessions:
             size = await trio.to_thread.run_sync(self._discard, address)
             self._shares.removed(address.space, size)
         except FileNotFoundError:
-            why = "there is no such session; `ctx session list` shows those that are there"
-            raise Fault("ENOENT", why) from None
+            raise Fault("ENOENT", GONE) from None
         except OSError as error:
             raise fault_of(error, "removed") from None
 
@@ -197,6 +206,50 @@ class Sessions:
         self._commit.descriptors.forget(folder / EVENTS)
         self._commit.beside.indexes.removed(address, cwd)
         return size
+
+    async def rename(self, address: Address, name: str) -> None:
+        """Give a session that nobody uses another name, which no session has. Its log ends for whoever holds
+        it, as a removed one does."""
+        target = msgspec.structs.replace(address, session=name)
+        if "+" in address.session + name:
+            raise Fault("EPERM", "a name with + is a team's, and stays as it is")
+        await self.freshen(address.parts[:-1])  # what is kept beside it goes along as it is
+        while changing := self._changing.get(address) or self._changing.get(target):
+            await changing.wait()
+        self._changing[address] = self._changing[target] = trio.Event()
+        try:
+            with trio.CancelScope(shield=True):
+                async with self._commit.exclusive():
+                    await self._rename(address, target)
+        finally:
+            del self._changing[target]
+            self._changing.pop(address).set()
+
+    async def _rename(self, address: Address, target: Address) -> None:
+        log = self._logs.get(address)
+        if address in self._commit.unclean or (log and (log.pending or log.fault)):
+            raise Fault("EBUSY", "the session is being written; try again")
+        for each in (address, target):  # the other may have been looked for when it was not there
+            self._vacate(each)
+            if log := self._logs.pop(each, None):
+                self._commit.forget(log)
+        self._removed(address)
+        try:
+            await trio.to_thread.run_sync(self._move, address, target)
+        except FileNotFoundError:
+            raise Fault("ENOENT", GONE) from None
+        except OSError as error:
+            raise fault_of(error, "renamed") from None
+
+    def _move(self, address: Address, target: Address) -> None:
+        folder, new = self.folder(address), self.folder(target)
+        cwd = layout.text(folder / "cwd")
+        os.rename(folder, new)
+        disk.sync_path(new.parent)
+        for each in (folder, new):
+            self._commit.descriptors.forget(each / EVENTS)
+        layout.renamed(new, target.session)
+        self._commit.beside.indexes.renamed(address, target.session, cwd)
 
     async def cut(self, address: Address, end: int) -> None:
         """End a log at that byte: what is behind it is kept in a file beside it. Whoever has the log has one

@@ -187,6 +187,13 @@ class Conversations:
         if (live := self._live.get(address)) and (fault := live.log.fault):
             self.lose(live, fault)
 
+    def vacate(self, address: Address) -> None:
+        """Put a session away; EBUSY where somebody talks in it, or follows it."""
+        if live := self._live.get(address):
+            if live.is_used:
+                raise Fault("EBUSY", "the session is in use; leave it everywhere, and try again")
+            self._drop(live)
+
     def removed(self, address: Address) -> None:
         """Its files are gone, and so is the session."""
         if live := self._live.get(address):

@@ -33,6 +33,7 @@ from cortexfs.pool.call import ask
 from cortexfs.pool.callers import Look
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
+from cortexfs.talk import elsewhere
 from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
 from cortexfs.tree.socket_binding import Bindings, Gone
@@ -181,6 +182,14 @@ class Sockets:
             let_go = people.keep(identity, stream)
         except Fault as fault:
             await send(stream, frames.encode(requests.refusal(fault)))
+            return
+        if elsewhere.is_elsewhere(object_):
+            try:
+                await elsewhere.converse(self._pool, object_, identity, stream)
+            except Fault as fault:
+                await send(stream, frames.encode(requests.refusal(fault)))
+            finally:
+                let_go()
             return
         connection = Connection(
             self._conversations, object_.key, stream, identity, self._guests, people, check_cwd

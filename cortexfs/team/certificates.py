@@ -99,6 +99,14 @@ def pin_of(der: bytes | None) -> bytes:
     return hashlib.sha256(der or b"").digest()
 
 
+def check_authority(pem: str) -> None:
+    """Raises EPROTO where it is none."""
+    try:
+        trusting(pem)
+    except (ssl.SSLError, ValueError):
+        raise Fault("EPROTO", "the team's answer has no authority for its servers") from None
+
+
 def trusting(pem: str) -> ssl.SSLContext:
     """A client's context that believes this authority and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

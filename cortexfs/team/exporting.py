@@ -39,7 +39,7 @@ class Exporting:
         self._client = client
         self._key = key
         self.incarnation = secrets.token_bytes(16)
-        self._seen: dict[str, int] = {}  # by path: when its executable changed
+        self._seen: dict[str, int] = {}  # by path: when it changed
         self._said: dict[str, RemoteObject] = {}  # by subject
         self.problems: dict[str, str] = {}  # by path
 
@@ -94,7 +94,7 @@ class Exporting:
             class_, name = registry.key_of(path)
             subject = subjects.entry(self._machine, class_, name)
             try:
-                changed = (self._root / path).stat().st_mtime_ns
+                changed = _changed(self._root / path)
                 if self._seen.get(path) != changed or subject not in self._said:
                     found[subject] = exported(self._root, path, self._machine)
                     self._seen[path] = changed
@@ -105,6 +105,20 @@ class Exporting:
             except Fault as fault:
                 self.problems[path] = fault.message
         return found
+
+
+def _changed(executable: Path) -> int:
+    """When the object changed, or an agent's model."""
+    model = executable.with_name(f"{executable.name}.d") / "model"
+    own = model.stat().st_mtime_ns if model.exists() else 0
+    return max(executable.stat().st_mtime_ns, own)
+
+
+def _cap_of_model(root: Path, model: str) -> str:
+    """Returns the abilities of the model of an agent; nothing where it has none."""
+    where = (root / "model" / model).resolve()
+    cap = where.with_name(f"{where.name}.d") / "cap"
+    return cap.read_text(errors="replace").rstrip("\n") if model and cap.exists() else ""
 
 
 def exported(root: Path, path: str, machine: str) -> RemoteObject:
@@ -125,6 +139,10 @@ def exported(root: Path, path: str, machine: str) -> RemoteObject:
         tuple(_effect(line) for line in control("effects").splitlines()),
     )
     is_tool = class_ == "tool"
+    if class_ == "agent":
+        extra = {"cap": _cap_of_model(root, control("model"))}
+    else:
+        extra = {} if is_tool else {row: control(row) for row in ("cap", "limit")}
     timeout = control("timeout") if is_tool else ""
     said = RemoteObject(
         machine=machine,
@@ -135,7 +153,7 @@ def exported(root: Path, path: str, machine: str) -> RemoteObject:
         capabilities=capabilities if is_tool else hostcalls.Capabilities(),
         timeout=float(timeout) if timeout else None,
         dry_run_flag="dry_run_flag" in flags,
-        extra={} if is_tool else {row: control(row) for row in ("cap", "limit")},
+        extra=extra,
     )
     if len(_pack(said)) > MAX_ENTRY:
         raise Fault("EMSGSIZE", f"its description and schema are over {MAX_ENTRY >> 10} KiB")

@@ -26,7 +26,9 @@ from cortexfs.peers.streams import receive, send
 
 MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)
 
-_requests: msgspec.msgpack.Decoder[hostcalls.Request] = msgspec.msgpack.Decoder(hostcalls.Request)
+_requests: msgspec.msgpack.Decoder[hostcalls.Request | hostcalls.Converse] = msgspec.msgpack.Decoder(
+    hostcalls.Request | hostcalls.Converse
+)
 _answers = msgspec.msgpack.Decoder(tuple[str, bytes])
 
 
@@ -48,12 +50,12 @@ class HostSide:
     async def say(self, data: bytes) -> None:
         await send(self._stream, data)
 
-    async def request(self) -> hostcalls.CallRequest | None:
+    async def request(self) -> hostcalls.CallRequest | hostcalls.Converse | None:
         heard = await self.next()
         if heard is None:
             return None
         request = _requests.decode(heard[1]) if heard[0] == wire.REQUEST else None
-        if isinstance(request, hostcalls.CallRequest):
+        if isinstance(request, hostcalls.CallRequest | hostcalls.Converse):
             return request
         raise Fault("EPROTO", "an object of another machine is asked for what only a host here has")
 
@@ -87,9 +89,11 @@ class _InputWantedError(Exception):
 
 
 async def arguments_of(
-    side: HostSide, request: hostcalls.CallRequest, class_: str, schema: bytes
+    side: HostSide, request: hostcalls.CallRequest | hostcalls.Converse, class_: str, schema: bytes
 ) -> list[bytes]:
     """The words for the runner on the other machine."""
+    if isinstance(request, hostcalls.Converse):
+        return []
     if class_ == "model":
         return [_prompt(request.input or b"{}")]
     if not isinstance(request, hostcalls.ShownCallRequest):

@@ -103,6 +103,9 @@ class Incoming:
 
     async def _answer(self, line: CallLine, begin: CallBegin, path: str) -> None:
         served = self._mapping.served(path, Stranger(begin.user, line.peer, begin.label))
+        if begin.talks:
+            await self._converse(line, begin, served.user, path)
+            return
         inode, stream = await self._standins.connect(served.user, path)
         with stream:
             if line.left:
@@ -110,6 +113,17 @@ class Incoming:
             agent = served.agents if begin.label else ""
             await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
             await until_one_ends(partial(_from_mount, stream, line), partial(_to_mount, stream, line))
+
+    async def _converse(self, line: CallLine, begin: CallBegin, user: str, path: str) -> None:
+        """Be a client of the agent's socket, for a person there."""
+        if begin.label or not path.startswith("agent/"):
+            raise Fault("EACCES", f"{begin.label or begin.user} may not hold conversations with {path} there")
+        _, stream = await self._standins.connect(user, f"{path}.sock")
+        with stream:
+            line.say((messages.BEGUN, b""))
+            await until_one_ends(
+                partial(_lines_from_mount, stream, line), partial(_lines_to_mount, stream, line)
+            )
 
 
 def _decoded(data: bytes) -> CallBegin:
@@ -156,6 +170,13 @@ async def _from_mount(stream: socket.socket, line: CallLine) -> None:
     raise Fault("EHOSTDOWN", "the daemon of that machine has ended during the call")
 
 
+async def _lines_from_mount(stream: socket.socket, line: CallLine) -> None:
+    while data := await receive(stream):
+        await line.say_output(wire.STDOUT, data)
+        await trio.lowlevel.checkpoint()
+    line.say((wire.EXIT, b"\0"))
+
+
 async def _to_mount(stream: socket.socket, line: CallLine) -> None:
     """Standard input, and the wish to cancel."""
     while True:
@@ -164,3 +185,16 @@ async def _to_mount(stream: socket.socket, line: CallLine) -> None:
                 await send(stream, wire.message(wire.STDIN, payload))
             elif kind == messages.CANCEL:
                 stream.shutdown(socket.SHUT_WR)
+
+
+async def _lines_to_mount(stream: socket.socket, line: CallLine) -> None:
+    """Pass on the lines of a person, until nobody hears there any more."""
+    while True:
+        for kind, payload in await line.next():
+            if kind == wire.STDOUT:
+                await send(stream, payload)
+                line.took(len(payload))
+            elif kind == wire.STDIN:  # the person says no more
+                stream.shutdown(socket.SHUT_WR)
+            elif kind == messages.CANCEL:
+                return

@@ -192,9 +192,10 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
 
 
 def check_reply(said: Reply, wish: Wish) -> None:
-    """Raises a Fault where what goes into the files here is no name, address or token: a configuration of
-    NATS can have a server that root runs write anywhere."""
+    """Raises a Fault where what goes into the files here is no name, address, token or authority: a
+    configuration of NATS can have a server that root runs write anywhere."""
     server.check_words(said.team, *map(check_address, said.servers))
+    certificates.check_authority(said.authority)
     if wish.server is not None:
         server.check_words(said.system, *said.claims)
         if len(said.claims) != server.CLAIMS:

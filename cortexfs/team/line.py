@@ -4,13 +4,15 @@
     await line.say_output(data)             sent when the other side has room for it
     for kind, payload in await line.next()  what the other side said; then line.took(size)
 
-Rules: a number that is missing ends the call, as what NATS does not deliver is gone. What the other side
-sends beyond its credit ends it, too: nothing is piled up here.
+Rules: a number that is missing ends the call, as what NATS does not deliver is gone. A side that has heard
+nothing for a while asks, so that the last piece is missed, too, and a call that the other side does not know
+any more. What the other side sends beyond its credit ends it: nothing is piled up here.
 This file must never know what a call is about.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -25,6 +27,8 @@ from cortexfs.team.nats_wire import Delivery
 
 MAX_QUEUE = wire.MAX_STRINGS + (1 << 20)  # bytes of standard input that one WANT may have asked for
 _MAX_PIECE = 2 << 20
+QUIET_SECONDS = 3.0
+QUIET_LOOKS = 5  # that have found nothing new, until the other side is given up
 
 
 async def until_one_ends(*tasks: Callable[[], Awaitable[None]]) -> None:
@@ -63,6 +67,7 @@ class CallLine:
         self._taken = 0
         self.left = False  # the other side has cancelled it
         self._is_unanswered = False
+        self._quiet = (-1, 0)  # how much had been heard at the last look, and how many looks found no more
         self._fault: Fault | None = None
 
     # -- said
@@ -118,6 +123,8 @@ class CallLine:
     def _take(self, data: bytes) -> None:
         if len(data) < NUMBER.size:
             raise Fault("EPROTO", f"{self.peer} sends what is no piece of a call")
+        if data == messages.UNKNOWN:
+            raise Fault("EHOSTDOWN", f"{self.peer} was away during the call, and has ended it")
         if NUMBER.unpack_from(data)[0] != self._heard & 0xFFFFFFFF:
             raise Fault("EHOSTDOWN", f"a part of what {self.peer} said was lost on its way")
         self._heard += 1
@@ -125,6 +132,10 @@ class CallLine:
             if kind == messages.CREDIT:
                 self._credit = min(WINDOW, self._credit + _number(payload))
                 self._room.set()
+                continue
+            if kind == messages.ASK:
+                self.say((messages.ANSWER, b""))
+            if kind in (messages.ASK, messages.ANSWER):
                 continue
             self._queued += len(payload)
             self._queue.append((kind, payload))
@@ -134,6 +145,17 @@ class CallLine:
         if not self._splitter.clean or self._queued > MAX_QUEUE or len(self._queue) > MAX_QUEUE >> 6:
             raise Fault("EPROTO", f"{self.peer} sends more than it was given room for")
         self._news.set()
+
+    def look(self) -> None:
+        """Ask, where nothing was heard since the last look; break off where nothing is for too long."""
+        heard, looks = self._quiet
+        looks = looks + 1 if heard == self._heard else 0
+        self._quiet = (self._heard, looks)
+        if looks > QUIET_LOOKS:
+            self.break_off(Fault("EHOSTDOWN", f"{self.peer} has not answered during the call"))
+        elif looks:
+            with contextlib.suppress(Fault):  # the connection is away, which its reader sees
+                self.say((messages.ASK, b""))
 
     def break_off(self, fault: Fault) -> None:
         """End the call: nothing more is to be heard."""
@@ -203,6 +225,13 @@ class CallLines:
         if line is not None:
             line.hear(delivery)
         return line is not None
+
+    async def watch(self) -> None:
+        """Look after all of them, for ever."""
+        while True:
+            await trio.sleep(QUIET_SECONDS)
+            for line in list(self._by_run.values()):
+                line.look()
 
     def lose(self, peer: str | None, fault: Fault) -> None:
         """A machine is gone, or all are."""

@@ -14,6 +14,7 @@ This file must never know what an object does.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import random
@@ -26,6 +27,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.linux import syscalls
 from cortexfs.team import keys, messages, subjects
@@ -49,6 +51,7 @@ from cortexfs.team.session_stream import SessionStream
 from cortexfs.team.standins import StandIns
 
 RETRY_SECONDS = 0.5
+_ASKED = wire.message(messages.ASK)
 
 log = logging.getLogger("cortexfs")
 
@@ -153,6 +156,8 @@ class TeamLink:
                 self.nursery.start_soon(self.founder.watch)
             self.nursery.start_soon(self.client.run)
             self.nursery.start_soon(self.presence.run)
+            self.nursery.start_soon(self.outgoing.lines.watch)
+            self.nursery.start_soon(self.incoming.lines.watch)
             self.nursery.start_soon(self.daemon.send)
             self.nursery.start_soon(self._watch)
             while (call := await self.daemon.receive()) is not None:
@@ -169,7 +174,11 @@ class TeamLink:
 
     def _piece(self, delivery: Delivery) -> None:
         _, _, _, from_, run = delivery.subject.split(".")
-        self.outgoing.lines.hear(from_, run, delivery) or self.incoming.lines.hear(from_, run, delivery)
+        lines = self.outgoing.lines, self.incoming.lines
+        known = any(each.hear(from_, run, delivery) for each in lines)
+        if not known and delivery.data[messages.NUMBER.size :] == _ASKED:
+            with contextlib.suppress(Fault):  # it asks again
+                self.client.publish(subjects.run(from_, self.member.machine, run), messages.UNKNOWN)
 
     def _facts_changed(self, facts: TeamFacts) -> None:
         """Other servers than before, perhaps: this machine's own is the first that it tries."""

@@ -26,7 +26,10 @@ BEGUN = ord("b")  # the other machine has taken the call
 REFUSED = ord("f")  # msgpack [code, message]: it has not, or has lost it
 CREDIT = ord("r")  # u32: that many more bytes may be sent
 CANCEL = ord("k")  # empty
+ASK = ord("?")  # empty: answer, as nothing was heard of you
+ANSWER = ord("!")  # empty
 NUMBER = struct.Struct("<I")
+UNKNOWN = NUMBER.pack(0xFFFFFFFF)  # all of an answer to who asks about a call that does not go on
 
 WINDOW = 256 << 10  # bytes that may be on their way; measured: enough for 50 MB/s on a LAN
 PIECE = 64 << 10
@@ -35,7 +38,7 @@ MAX_ENTRY = 128 << 10  # of what a machine says of an object
 MAX_DIRECTORY = 64 << 20  # bytes of all entries, which each link and daemon has in memory
 MAX_OBJECTS = 4096  # of all other machines
 ANY = "any"
-CLASSES = ("tool", "model")  # of objects that can be exported
+CLASSES = ("tool", "model", "agent")  # of objects that can be exported
 # Of the caller's environment, what says how to answer; paths, homes and names are the other machine's own.
 TRAVELS = frozenset(b"LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR".split())
 GARBAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding a stranger's word raises
@@ -100,6 +103,7 @@ class CallBegin(msgspec.Struct, frozen=True, array_like=True):
     arguments: list[bytes]
     environment: dict[bytes, bytes]
     incarnation: bytes  # of the link that it is for
+    talks: bool = False  # it is a conversation on the agent's socket, and no run
 
 
 def travelling(variables: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -25,6 +25,7 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.lines import LineSplitter
+from cortexfs.core.talk import requests
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import Directory
 from cortexfs.team.host_side import HostSide, arguments_of
@@ -60,8 +61,7 @@ class Outgoing:
             try:
                 await self._call(opening, side)
             except Fault as fault:
-                await side.say(wire.message(wire.FAULT, _pack((fault.code, fault.message))))
-                await side.say(wire.message(wire.DONE))
+                await side.say(_end(opening.class_, fault))
             except OSError:
                 raise
             except Exception as error:  # of one call, by a stranger's schema or words; the others go on
@@ -90,7 +90,7 @@ class Outgoing:
         machine: str,
         opening: CallOpening,
         side: HostSide,
-        request: hostcalls.CallRequest,
+        request: hostcalls.CallRequest | hostcalls.Converse,
         arguments: list[bytes],
     ) -> None:
         """The call on this machine; _NotTakenError where it has certainly not begun there."""
@@ -100,10 +100,10 @@ class Outgoing:
         try:
             self._begin(machine, opening, request, run, arguments)
             await self._begun(line, machine)
-            await until_one_ends(
-                partial(self._to_daemon, side, line, _Conversion(opening.class_)),
-                partial(self._from_daemon, side, line),
-            )
+            is_agents = opening.class_ == "agent"
+            heard = _Frames() if is_agents else _Conversion(opening.class_)
+            say = self._lines_from_daemon if is_agents else self._from_daemon
+            await until_one_ends(partial(self._to_daemon, side, line, heard), partial(say, side, line))
         finally:
             end()
 
@@ -111,14 +111,17 @@ class Outgoing:
         self,
         machine: str,
         opening: CallOpening,
-        request: hostcalls.CallRequest,
+        request: hostcalls.CallRequest | hostcalls.Converse,
         run: str,
         arguments: list[bytes],
     ) -> None:
-        environment = messages.travelling(request.environment)
+        if isinstance(request, hostcalls.Converse):
+            talks, environment = True, {}
+        else:
+            talks, environment = False, messages.travelling(request.environment)
         incarnation = self._directory.incarnation_of(machine)
         begin = CallBegin(
-            run, _name(opening.uid), opening.label, opening.depth, arguments, environment, incarnation
+            run, _name(opening.uid), opening.label, opening.depth, arguments, environment, incarnation, talks
         )
         subject = subjects.call(machine, self._machine, opening.class_, opening.name)
         answers = subjects.run(self._machine, machine, run)
@@ -153,7 +156,18 @@ class Outgoing:
                 await trio.lowlevel.checkpoint()
         self._cancel(line)
 
-    async def _to_daemon(self, side: HostSide, line: CallLine, conversion: _Conversion) -> None:
+    async def _lines_from_daemon(self, side: HostSide, line: CallLine) -> None:
+        """Pass on a client's lines, and their end; the daemon half-closes where nobody hears any more."""
+        with contextlib.suppress(OSError, Fault):
+            while (heard := await side.next()) is not None:
+                if heard[1]:
+                    await line.say_output(wire.STDOUT, heard[1])
+                else:
+                    line.say((wire.STDIN, b""))
+                await trio.lowlevel.checkpoint()
+        self._cancel(line)
+
+    async def _to_daemon(self, side: HostSide, line: CallLine, conversion: _Conversion | _Frames) -> None:
         while True:
             out, taken, ended = bytearray(), 0, False
             for kind, payload in await line.next():
@@ -174,6 +188,41 @@ class Outgoing:
                 return
             line.took(taken)
             await trio.lowlevel.checkpoint()
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
+class _Frames:
+    """The frames of an agent, in a run or a conversation: lines of JSON, each with its type."""
+
+    def __init__(self) -> None:
+        self._lines = LineSplitter()
+
+    def said(self, data: bytes) -> bytes:
+        return b"".join(line + b"\n" for line in self._lines.feed(data) if line and _is_frame(line))
+
+    def end(self, status: bytes) -> bytes:
+        return b""
+
+
+def _is_frame(line: bytes) -> bool:
+    try:
+        _typed.decode(line)
+    except messages.GARBAGE:
+        return False
+    return True
+
+
+def _end(class_: str, fault: Fault) -> bytes:
+    """How the daemon is told that there is no (more of an) answer."""
+    if class_ == "agent":
+        return frames.encode(requests.refusal(fault))
+    return wire.message(wire.FAULT, _pack((fault.code, fault.message))) + wire.message(wire.DONE)
 
 
 class _NotTakenError(Exception):

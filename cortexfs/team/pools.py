@@ -36,15 +36,17 @@ class Pools:
             if not found:
                 why = f"no machine that exports {class_}/{name} is there"
                 raise Fault("EHOSTDOWN", f"{why}; see: ctx team status")
-            return sorted(found, key=lambda one: (self._load(one.machine), one.machine))
+            return sorted(found, key=lambda one: self._rank(one.machine))
         if not self._presence.is_live(machine):
             raise Fault("EHOSTDOWN", f"the machine {machine} is away; see: ctx team status")
         if machine not in members:
             raise Fault("ENOENT", f"the machine {machine} exports {class_}/{name} no more")
         return [members[machine]]
 
-    def _load(self, machine: str) -> int:
-        return max(self._presence.busy.get(machine, 0), self.going(machine))
+    def _rank(self, machine: str) -> tuple[int, int, str]:
+        """Its load; where that is the same, our own calls decide, as its word may be of a moment ago."""
+        ours = self.going(machine)
+        return max(self._presence.busy.get(machine, 0), ours), ours, machine
 
     def changed(self, said: RemoteObject | ObjectGone) -> None:
         """A machine says something else of an object, or nothing any more."""

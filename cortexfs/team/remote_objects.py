@@ -41,6 +41,7 @@ ORIGIN = "machine:"
 RETRY_SECONDS = 1.0
 SETTLE_SECONDS = 0.05  # what comes in a row is shown at once
 _PRINTED = 64 << 10
+MAX_ABILITIES = 64  # of an agent's model
 # What is sent to another machine leaves this one, whatever it says of itself.
 LEAVES = Effect("network_request", "partially_reversible", "on_risk", "not_supported")
 
@@ -264,7 +265,27 @@ class RemoteObjects:
             facts if class_ == "model" else None,
             dry_run_flag=said.dry_run_flag,
         )
-        made = catalog.object_of(plugin, origin, self._since[key], catalog.judged(told))
+        if class_ == "agent":
+            made = _agent(plugin, self._since[key], catalog.judged(told), said.extra.get("cap", ""))
+        else:
+            made = catalog.object_of(plugin, origin, self._since[key], catalog.judged(told))
         if made.plugin is None or said.machine in self._live:
             return made
         return replace(made, status=f"broken: the machine {said.machine} is away")
+
+
+def _agent(plugin: Plugin, since: float, told: Descriptor, cap: str) -> Object:
+    """An agent: its powers, tools and sessions are its machine's. Raises a Fault where it is none."""
+    if told.fault:
+        raise Fault("EPROTO", told.fault)
+    abilities = [word for word in cap.split() if word.isascii() and word.isidentifier()]
+    return Object(
+        class_="agent",
+        name=told.name,
+        description=told.description,
+        capabilities=told.capabilities,
+        plugin=plugin,
+        origin=plugin.name,
+        registered=since,
+        extra={"cap": "\n".join(abilities[:MAX_ABILITIES])},
+    )

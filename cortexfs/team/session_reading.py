@@ -5,14 +5,17 @@
         await logs.note(found)                the daemon has it on its disk
     known = await logs.known(key)             one session, as the stream has it now
 
-Rules: the logs change in one hand, whose turn it is. What has been read is noted when the daemon has it on
-its disk. The stream may be lost: then all is read, and each owner stores its logs again.
+Rules: a log has no gap: where the stream did not answer, it is read on before anything else of it counts, as
+whoever takes a session cuts off what its own log lacks. The logs change in one hand, whose turn it is. What
+has been read is noted when the daemon has it on its disk. The stream may be lost: then all is read, and each
+owner stores its logs again.
 This file must never know what a daemon does with a piece.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from cortexfs.team.session_store import LogStore, sequence_of
 
 MEET_SECONDS = 5.0  # after which a machine that is not in the directory is none
 MAX_LOGS = 100_000
+MAX_OF_ONE = MAX_LOGS // 4  # of those that one machine has begun
 
 log = logging.getLogger("cortexfs")
 
@@ -57,7 +61,9 @@ class TeamLogs:
         self._counted = counted
         self._cursor = _Cursor()
         self._strangers: dict[str, float] = {}  # machines that are not known, and since when
+        self._begun: Counter[str] = Counter()  # logs that are known by a machine's word first
         self.logs: dict[LogKey, TeamLog] = {}
+        self._unread: set[LogKey] = set()  # of which the stream has more than was read
         self.turn = trio.Lock()
 
     def load(self) -> None:
@@ -74,6 +80,8 @@ class TeamLogs:
         async with self.turn:
             self._cursor = _Cursor(created)
             self.logs.clear()
+            self._unread.clear()
+            self._begun.clear()
         return True
 
     async def catch_up(self) -> int:
@@ -111,6 +119,7 @@ class TeamLogs:
     async def read(self, key: LogKey) -> None:
         """All that the stream has of a session beyond what is known."""
         known = self.logs.setdefault(key, TeamLog(key))
+        self._unread.add(key)
         while found := await self._stream.get(key.filter, known.sequence + 1):
             for one in found:
                 try:
@@ -119,25 +128,29 @@ class TeamLogs:
                     raise
                 except Fault as fault:
                     _left(one, fault)
+        self._unread.discard(key)
 
     def advance(self, known: TeamLog, machine: str, piece: StreamPiece, stamp: int) -> None:
         """Take a piece that is not read from the stream."""
         known.take(machine, piece, self._key_of, stamp)
 
     async def _take_in(self, one: Delivery) -> None:
-        """One message of the stream."""
+        """One message of the stream. Raises a Fault where the rest of its log does not come."""
         try:
-            _, key = LogKey.of(one.subject)
-            if key not in self.logs:
-                if len(self.logs) >= MAX_LOGS:
-                    raise Fault("EAGAIN", f"there are {MAX_LOGS} sessions already")
-                await self.read(key)
-            else:
+            machine, key = LogKey.of(one.subject)
+            if key in self.logs and key not in self._unread:
                 self._judge(one)
+                return
+            if key not in self.logs:
+                if len(self.logs) >= MAX_LOGS or self._begun[machine] >= MAX_OF_ONE:
+                    raise Fault("EAGAIN", f"there are {MAX_LOGS} sessions already, or {MAX_OF_ONE} of it")
+                self._begun[machine] += 1
         except NotMet:
             raise
         except Fault as fault:
             _left(one, fault)
+            return
+        await self.read(key)
 
     def _judge(self, one: Delivery) -> None:
         machine, key = LogKey.of(one.subject)

@@ -2,8 +2,9 @@
 
     python -I -S standin.py ROOT        standard input is a SOCK_SEQPACKET socket to the link
 
-A packet is the path of an object. The answer is its inode number and, as SCM_RIGHTS, a connection to
-`.run.sock`, or an errno. The daemon learns from the connection who calls, as of any caller.
+A packet is the path of an object, or of its socket. The answer is its inode number and, as SCM_RIGHTS, a
+connection to `.run.sock` or to that socket, or an errno. The daemon learns from the connection who calls, as
+of any caller.
 
 Rules: it is a program of its own and imports the standard library alone, as it starts for each user. It reads
 no byte of a call. It ends with the link.
@@ -11,6 +12,7 @@ no byte of a call. It ends with the link.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -26,8 +28,9 @@ def serve(link: socket.socket, root: str) -> None:
     while path := link.recv(MAX_PATH):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            inode = os.stat(f"{root}/{path.decode()}").st_ino
-            connection.connect(f"{root}/{SOCKET}")
+            wanted = f"{root}/{path.decode()}"
+            inode = os.stat(wanted).st_ino
+            connection.connect(wanted if wanted.endswith(".sock") else f"{root}/{SOCKET}")
             socket.send_fds(link, [ANSWER.pack(0, inode)], [connection.fileno()])
         except OSError as problem:
             link.send(ANSWER.pack(problem.errno or errno.EIO, 0))
@@ -36,4 +39,5 @@ def serve(link: socket.socket, root: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=0), sys.argv[1])
+    with contextlib.suppress(ConnectionError):  # the link was killed, with an answer unread
+        serve(socket.socket(fileno=0), sys.argv[1])

@@ -254,9 +254,8 @@ class Filesystem(pyfuse3.Operations):
         if flags & ~pyfuse3.RENAME_NOREPLACE:
             raise Fault("EINVAL", "files here cannot be exchanged")
         old, new = os.fsdecode(name_old), os.fsdecode(name_new)
-        for inode, name in ((parent_inode_old, old), (parent_inode_new, new)):
-            if await self._spaces.holder(inode, name):
-                raise read_only()
+        if await self._spaces.rename(parent_inode_old, old, parent_inode_new, new):
+            return
         await self._changes.rename(parent_inode_old, old, parent_inode_new, new, replace=not flags)
         self._entries.clear()
         await self._metadata_changed(parent_inode_old)

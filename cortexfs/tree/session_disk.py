@@ -60,11 +60,13 @@ class SessionFacts(msgspec.Struct, omit_defaults=True):
     messages: int
     size: int
     machine: str | None = None  # of a team, whose session it is
+    cwd: str = ""
 
 
 class _Meta(msgspec.Struct):
     state: str = "idle"
     messages: int = 0
+    cwd: str = ""
     machine: str | None = None
 
 
@@ -174,8 +176,8 @@ def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[by
             with contextlib.suppress(OSError), held(name, _FOLDER, sessions) as here:
                 found = os.stat(LOG_NAME, dir_fd=here, follow_symlinks=False)
                 told = _meta(here)
-                size = found.st_size
-                line = SessionFacts(name, told.state, found.st_mtime, told.messages, size, told.machine)
+                seen = found.st_mtime, told.messages, found.st_size
+                line = SessionFacts(name, told.state, *seen, told.machine, told.cwd)
                 lines.append(msgspec.json.encode(line))
     return b"\n".join([*lines, b""]) if lines else b"", start + len(piece)
 

@@ -2,6 +2,7 @@
 
     lookup, attributes, listing, open      what there is now; the kernel keeps nothing of it
     unlink, rmdir                          how `rm -r` ends sessions
+    rename                                 gives a session another name
 
 Rules: the files on disk are the only copy. What is made from a log is brought up to date before it is looked
 at, and of a log only what its readers may see is shown. An inode follows from its path, so that it is the
@@ -275,6 +276,24 @@ class Spaces:
             raise Fault("ENOTEMPTY", "there are folders of sessions in it")
         await self._remove(place)
         self._outlive(place.parts)
+
+    async def rename(self, folder: int, name: str, new_folder: int, new: str) -> bool:
+        """Give a session another name, and return True; False where neither name is here."""
+        here, there = await self.holder(folder, name), await self.holder(new_folder, new)
+        if here is None and there is None:
+            return False
+        place = await self._there(here, name) if here and here == there else None
+        target = here.child(new) if here else None
+        if place is None or place.kind is not PlaceKind.SESSION or place.parts in self._ghosts:
+            raise read_only()
+        if target is None or target.kind is not PlaceKind.SESSION:
+            raise Fault("EINVAL", f"{new} is no name for a session")
+        if await self._look(target) is not None:
+            raise Fault("EEXIST", f"{new} is there already")
+        await self._source.rename(self._address(place), new)
+        self._outlive(place.parts)
+        self._outlive(target.parts)
+        return True
 
     async def _there(self, folder: SessionPlace, name: str) -> SessionPlace:
         place = folder.child(name)

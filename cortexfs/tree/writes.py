@@ -50,7 +50,7 @@ def said(name: str) -> Iterator[None]:
 
 
 def _control(object_: Object | None, name: str) -> Control | None:
-    return controls.find(object_.class_, name) if object_ and controls.has(object_.key, name) else None
+    return controls.find(object_.class_, name) if object_ and controls.has(object_, name) else None
 
 
 def _leaves(key: Key, registry: Registry) -> bool:

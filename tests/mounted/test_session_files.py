@@ -328,7 +328,6 @@ def test_who_stands_in_a_session_that_went_does_not_spoil_the_next(mount: Ctx) -
         "touch {}/x",
         "mkdir {}/x",
         "ln -s x {}/x",
-        "mv {0} {0}2",
         "mv {0}/state {0}/x",
         "echo x > {}/state",
         "echo x >> {}/events.jsonl",

@@ -141,7 +141,7 @@ def test_private_sessions_are_keyed_by_uid(ctx: Ctx) -> None:
 
 
 def test_runs_of_others_private_sessions_are_not_there(ctx: Ctx) -> None:
-    # docs/protocol.md: "runs of others' private sessions are not there"
+    # docs/protocol.md: "no such run of yours or a shared session"
     with talk(ctx, SCRIPT) as mine, talk(ctx, SCRIPT, uid=NOBODY) as his:
         run = hanging(mine, session="secret", id="m")
         for id_ in (run, "m"):

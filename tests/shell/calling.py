@@ -115,8 +115,8 @@ class World:
         drivers = Drivers(lambda key: None, control)
         chosen, root = drivers.chosen, "/the/root"
         found, admit = self.object_of, lambda *_: None
-        ports = (admit, unchanged, not_renewed, none_allowed, lambda token: None, NoScripts())
-        tree = ExecTree(root, found, no_command, chosen, *ports)
+        ports = (admit, unchanged, not_renewed)
+        tree = ExecTree(root, found, no_command, chosen, *ports, {}, lambda token: None, NoScripts())
         self.arrivals = Arrivals()
         self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)
         self.listener = listener
@@ -176,10 +176,6 @@ class NoScripts:
 
     def inside(self, object_: Object, caller: Caller) -> Caller:
         return caller
-
-
-async def none_allowed(identity: hostcalls.Identity, patterns: list[bytes]) -> bytes:
-    return b""
 
 
 async def unchanged(object_: Object, identity: hostcalls.Identity, under: str) -> hostcalls.Identity:

@@ -246,7 +246,7 @@ def odd_objects() -> list[tuple[str, bytes]]:
         *(replace(plain, schema=text) for text in (b'{"a":"\xff"}', b"[]", b"[" * 5000)),
         replace(plain, schema=b'{"properties":5}', dry_run_flag=True),
         *(replace(model, extra={"limit": text, "cap": "\0"}) for text in ("\u00b2", "9" * 5000)),
-        replace(plain, class_="agent"),
+        replace(plain, class_="agent", extra={"cap": "\x1b[2J vision \u00b2"}),
     ]
     packed = [(subjects.entry("laptop", one.class_, one.name), msgspec.msgpack.encode(one)) for one in said]
     text = msgspec.msgpack.encode(plain).replace(b"xxxx", b"\xff\xfe\xff\xfe")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import keys
+from cortexfs.team import keys, session_reading
+from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, owner_line
+from cortexfs.team.session_reading import TeamLogs
+from cortexfs.team.session_store import LogStore
 
 KEY = LogKey("alice", "agent", "coder", "plan+laptop")
 KEYS = {name: keys.Key.new(keys.USER) for name in ("laptop", "box", "evil")}
@@ -115,3 +122,54 @@ def test_a_proof_that_is_none_is_refused_and_ends_nothing(log: TeamLog, proof: s
     # abi.md 14.18: such a piece stays in the stream, so that it would end the link of each machine for ever
     owner = msgspec.json.decode(line(log, "box", by="bob"))
     refused(log, "box", log.size, msgspec.json.encode({**owner, "proof": proof}) + b"\n")
+
+
+async def test_one_machine_takes_no_others_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # abi.md 14.22
+    monkeypatch.setattr(session_reading, "MAX_OF_ONE", 2)
+    stream = SimpleNamespace(get=nothing)
+    logs = TeamLogs(cast(LogStore, stream), tmp_path / "cursor", key_of, lambda *_: None)
+    for number in range(4):
+        for machine in ("evil", "laptop"):
+            if machine == "evil" or number < 2:
+                key = KEY._replace(session=f"{machine}{number}+laptop")
+                await logs._take_in(Delivery(key.subject(machine), "1", "", "", {}, b""))
+    assert [key.session for key in logs.logs] == [
+        f"{machine}{number}+laptop" for number in range(2) for machine in ("evil", "laptop")
+    ]
+
+
+async def nothing(filter_: str, first: int) -> list[Delivery]:
+    return []
+
+
+async def test_a_log_that_did_not_come_whole_is_read_on_and_has_no_gap(tmp_path: Path) -> None:
+    # abi.md 14.20: whoever takes a session cuts off what its own log lacks
+    log, said = TeamLog(KEY), list[Delivery]()
+    for number, data in enumerate((line(log, "laptop") + EVENT % 2, EVENT % 3, EVENT % 4), 1):
+        piece = msgspec.msgpack.encode(StreamPiece(log.size, data))
+        sealed = keys.seal(KEYS["laptop"], subject := KEY.subject("laptop"), piece)
+        said.append(Delivery(subject, "1", "", "", {"Nats-Sequence": str(number)}, sealed))
+        take(log, "laptop", log.size, data)
+    answers: list[list[Delivery] | Fault] = [
+        said[:1],  # all messages, from the first on
+        said[:1], Fault("ETIMEDOUT", "the team's server has not answered"),  # those of this session
+        said, said[1:2], Fault("EHOSTDOWN", "the team's server is away"),
+        said, said[2:], [],
+    ]  # fmt: skip
+
+    async def get(filter_: str, first: int) -> list[Delivery]:
+        answer = answers.pop(0)
+        if isinstance(answer, Fault):
+            raise answer
+        return answer
+
+    counted: list[bytes] = []
+    stream = cast(LogStore, SimpleNamespace(get=get))
+    logs = TeamLogs(stream, tmp_path / "cursor", key_of, lambda _, __, piece: counted.append(piece.data))
+    for _ in range(2):
+        with pytest.raises(Fault):
+            await logs.catch_up()
+    assert await logs.catch_up() == 3
+    assert (logs.logs[KEY].size, answers) == (log.size, [])
+    assert b"".join(counted).endswith(EVENT % 2 + EVENT % 3 + EVENT % 4)

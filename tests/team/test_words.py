@@ -139,24 +139,29 @@ def test_a_token_of_a_machine_makes_no_server(tmp_path: Path) -> None:
     assert asked(plain, None).code == "EEXIST"  # the name is taken, and the token still good
 
 
+PEM = certificates.authority("t").certificate.decode()
 QUOTE = 'x"\nlog_file: "/etc/cron.d/x'  # of a configuration of NATS, which root's server follows
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        Reply(team="t", system=QUOTE, claims=["a", "b", "c"]),
-        Reply(team="t", system="A", claims=["a", "b", QUOTE]),
-        Reply(team="t", system="A", claims=["a", "b"]),
-        Reply(team="t\x1b[2J", system="A", claims=["a", "b", "c"]),
-        Reply(team="t", servers=[QUOTE], system="A", claims=["a", "b", "c"]),
+        Reply(team="t", system=QUOTE, authority=PEM, claims=["a", "b", "c"]),
+        Reply(team="t", system="A", authority=PEM, claims=["a", "b", QUOTE]),
+        Reply(team="t", system="A", authority=PEM, claims=["a", "b"]),
+        Reply(team="t\x1b[2J", system="A", authority=PEM, claims=["a", "b", "c"]),
+        Reply(team="t", servers=[QUOTE], system="A", authority=PEM, claims=["a", "b", "c"]),
+        Reply(team="t", system="A", authority="", claims=["a", "b", "c"]),
+        Reply(team="t", system="A", authority="-----BEGIN CERTIFICATE-----", claims=["a", "b", "c"]),
     ],
 )
 def test_who_began_a_team_writes_nothing_into_the_files_of_another(said: Reply) -> None:
     wish = Wish("third", "", ServerWish(["h:1"], ""))
     with pytest.raises(Fault):
         joining.check_reply(said, wish)
-    joining.check_reply(Reply(team="t", servers=["h:1"], system="A", claims=["a.b-_", "b", "c"]), wish)
+    joining.check_reply(
+        Reply(team="t", servers=["h:1"], system="A", authority=PEM, claims=["a.b-_", "b", "c"]), wish
+    )
 
 
 @pytest.mark.parametrize(

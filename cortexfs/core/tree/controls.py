@@ -19,7 +19,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
 from cortexfs.core.manifest import own_script
 from cortexfs.core.policy import rules
-from cortexfs.core.registry import Key, Object, is_own
+from cortexfs.core.registry import Object
 
 MAX_VALUE = 64 << 10  # a control is something that a person reads
 
@@ -130,6 +130,8 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("pid", _extra("pid")),
         _LOG,
         Control("meta.json", _extra("meta.json", "{}")),
+        Control("cap", _extra("cap")),
+        _ORIGIN,
     ),
 }
 LOG = "log"
@@ -141,12 +143,21 @@ def find(class_: str, name: str) -> Control | None:
     return BY_NAME.get((class_, name))
 
 
-def has(key: Key, name: str) -> bool:
+# Of an agent of another machine, where its powers and tools are to be seen. `cap` says what its model can do,
+# at which a client here cannot look.
+_ELSEWHERE = ("cap", "status", "log", "origin")
+
+
+def has(object_: Object, name: str) -> bool:
     """Returns True if an object has a control of this name: a script, only a tool of one's own; and none of
     one's own `session`, which is the folder of sessions there."""
-    if (key[0], name) not in BY_NAME:
+    if (object_.class_, name) not in BY_NAME:
         return False
-    return is_own(key) if name == own_script.CONTROL else name != "session" or not is_own(key)
+    if object_.class_ == "agent" and (object_.plugin is not None or name in ("cap", "origin")):
+        return object_.plugin is not None and name in _ELSEWHERE
+    if name == own_script.CONTROL:
+        return object_.home is not None
+    return name != "session" or object_.home is None
 
 
 def line_ended(text: str) -> bytes:

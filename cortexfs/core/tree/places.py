@@ -28,7 +28,7 @@ VEILED = SLOT  # the log, to everybody but its owner: how long it is and when it
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
 ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
-COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED = range(11, 17)  # in no listing
+COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS = range(11, 18)  # in no listing
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
@@ -53,8 +53,9 @@ FIXED = {
     TEXTS: (ROOT, ".texts", stat.S_IFREG | 0o444),
     CONFINED: (ROOT, ".confined", stat.S_IFREG | 0o444),  # run, it is a shell for scripts of clients
     ALLOWED: (ROOT, ".allowed", stat.S_IFREG | 0o444),  # run, it tells the tools that its caller may run
+    EVENTS: (ROOT, ".events", stat.S_IFREG | 0o444),  # run, it tells the newest events of its caller
 }
-_HIDDEN = (COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED)
+_HIDDEN = (COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS)
 UNLISTED = {FIXED[inode][1]: inode for inode in _HIDDEN}  # in the root
 CLASS_FOLDERS = {MODEL: "model", AGENT: "agent", TOOL: "tool"}
 HOME_SLOTS = {"model": 1, "agent": 2, "tool": 3}

@@ -151,10 +151,11 @@ class Tree:
         return self.nodes.object_inode(object_.key) | wanted
 
     def _in_control_folder(self, key: Key, folder: int, name: str) -> int | None:
-        if key not in self.registry.objects:
+        object_ = self.registry.objects.get(key)
+        if object_ is None:
             return None
         wanted = places.control_slot(key[0], name)
-        if wanted is not None and controls.has(key, name):
+        if wanted is not None and controls.has(object_, name):
             return None if self.values.is_absent(key, name) else self.nodes.object_inode(key) | wanted
         temporary = self.temporaries.find(folder, name)
         return temporary.inode if temporary else None
@@ -200,9 +201,9 @@ class Tree:
             yield leaf + SUFFIXES[SOCKET], inode | SOCKET
 
     def _controls_in(self, key: Key) -> Iterator[tuple[str, int]]:
-        inode = self.nodes.object_inode(key)
+        inode, object_ = self.nodes.object_inode(key), self.registry.objects[key]
         for row, control in enumerate(controls.CONTROLS[key[0]]):
-            if controls.has(key, control.name) and not self.values.is_absent(key, control.name):
+            if controls.has(object_, control.name) and not self.values.is_absent(key, control.name):
                 yield control.name, inode | (CONTROL + row)
 
     # Attributes and values.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Capabilities, Effect
+from cortexfs.core.hostcalls import TEAM, Capabilities, Effect, Plugin
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.core.tree.controls import CONTROLS, MAX_VALUE, find, judge, line_ended
@@ -23,7 +24,7 @@ WRITABLE = {
     "model": "default effort driver fallback policy",
     "agent": "groups label cwd env path mount model window system.md tools skills approval policy",
 }
-OF_HOME = {"tool": ["script"]}  # of one in a home, besides; it is writable
+OF_SOME = {"tool": ["script"], "agent": ["cap", "origin"]}  # of a user's own; of another machine's
 
 
 def render(object_: Object, name: str) -> str:
@@ -34,12 +35,21 @@ def render(object_: Object, name: str) -> str:
 
 @each_of("class_", list(FILES))
 def test_the_table_is_the_abis(class_: str) -> None:
-    assert [control.name for control in CONTROLS[class_]] == FILES[class_].split() + OF_HOME.get(class_, [])
+    assert [control.name for control in CONTROLS[class_]] == FILES[class_].split() + OF_SOME.get(class_, [])
+
+
+def test_an_agent_of_another_machine_has_what_is_to_be_seen_here() -> None:
+    # abi.md 14.23
+    here = Object(class_="agent", name="x", description="")
+    there = msgspec.structs.replace(here, plugin=Plugin("machine:box", "", TEAM, "box agent x"))
+    names = [control.name for control in CONTROLS["agent"]]
+    assert [name for name in names if controls.has(there, name)] == ["status", "log", "cap", "origin"]
+    assert [name for name in names if not controls.has(here, name)] == ["cap", "origin"]
 
 
 @each_of("class_", list(WRITABLE))
 def test_what_may_be_written_is_what_the_abi_says(class_: str) -> None:
-    writable = {control.name for control in CONTROLS[class_] if control.check} - {*OF_HOME.get(class_, [])}
+    writable = {control.name for control in CONTROLS[class_] if control.check} - {*OF_SOME.get(class_, [])}
     assert writable == set(WRITABLE[class_].split())
 
 

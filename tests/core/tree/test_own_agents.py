@@ -192,12 +192,11 @@ def test_any_text_is_a_value_or_refused(control: controls.Control, text: str) ->
         assert controls.judge(control, text.encode()).decode().rstrip("\n") == text.rstrip("\n")
 
 
-def test_numbers_of_agents_md() -> None:
-    page = " ".join((PROJECT / "docs" / "agents.md").read_text().split())
-    mib = (
-        f"{writes.MAX_OF_HOME >> 20} MiB written in their files, {open_files.MAX_OF_HOME} files of them open"
-    )
-    assert f"You can have {home_objects.MAX_OF_USER} agents, with {mib}" in page
-    assert f"at most {writes.MAX_LINES} lines of policy each" in page
-    assert f"and {edits.MAX_OF_HOME} temporary files" in page
-    assert f"all users together {home_objects.MAX_IN_TREE} agents" in page
+def test_the_numbers_that_are_told() -> None:
+    # abi.md 1.10
+    rule = " ".join((PROJECT / "docs" / "abi.md").read_text().split())
+    most, lines = home_objects.MAX_OF_USER, writes.MAX_LINES
+    assert f"at most {most} agents and {most} tools of his own, with {lines} lines of policy each" in rule
+    mib, open_ = writes.MAX_OF_HOME >> 20, open_files.MAX_OF_HOME
+    assert f"{mib} MiB written in their files, {open_} of those open, and {edits.MAX_OF_HOME} temp" in rule
+    assert f"all users together have {home_objects.MAX_IN_TREE} such objects" in rule

@@ -16,6 +16,7 @@ from cortexfs.core import frames, hostcalls
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
 from cortexfs.plugins.catalog import BUILTIN
+from cortexfs.pool import call as calls
 from cortexfs.pool.host import Host
 from cortexfs.pool.tool_call import ToolCalls
 from tests.shell.calling import SERVE, World, serving
@@ -162,6 +163,31 @@ async def test_a_stopped_host_gets_no_calls_until_it_goes_on(tmp_path: Path) -> 
         while int((await world.call(shell, "echo $PPID")).output) != host.pid:
             pass
         await awaited(lambda: list(world.pool.by_pid), [host.pid].__eq__)
+
+
+async def test_a_call_that_waits_in_a_host_that_is_killed_runs_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 4.50
+    monkeypatch.setattr(calls, "LOOKS", 1_000_000)  # its end alone takes the call back
+    pipe, count, answers = tmp_path / "pipe", tmp_path / "count", {}
+    os.mkfifo(pipe)
+    async with serving(tmp_path) as world:
+        await world.pid()
+        host = only_host(world)
+
+        async def call(name: str, *words: str) -> None:
+            answers[name] = await world.call(world.inode(name), *words)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, "hold", str(pipe))
+            await awaited(pipe.with_name("pipe.held").exists)
+            nursery.start_soon(call, "count", str(count))
+            await awaited(lambda: host.calls, (2).__eq__)
+            os.kill(host.pid, signal.SIGKILL)
+    assert "was killed by SIGKILL during the call" in answers["hold"].message
+    assert (answers["count"].message, answers["count"].output) == ("", "1")
+    assert count.read_text() == "0\n"
 
 
 async def test_a_call_that_waits_in_a_host_that_is_ended_runs_in_another(tmp_path: Path) -> None:

@@ -70,6 +70,32 @@ def test_it_is_told_once_of_all_that_somebody_does(people: People, forks: Forks,
     assert forks.told == [Meet(1), Forget(1)]
 
 
+def test_an_agent_without_a_connection_is_known_by_its_person(
+    people: People, forks: Forks, sock: socket.socket
+) -> None:
+    let_go = people.keep(SHE, sock)
+    outlasts = people.outlast(AGENT)
+    assert people.number(AGENT) == people.number(SHE) == 1
+    let_go()
+    assert people.number(AGENT) == 1  # there is still something to do for it
+    outlasts()
+    assert forks.told == [Meet(1), Forget(1)]
+
+
+def test_whoever_can_be_met_is_known_before_one_who_cannot(
+    people: People, forks: Forks, sock: socket.socket
+) -> None:
+    left = people.outlast(AGENT)  # nobody is there yet
+    assert people.number(AGENT) == 1
+    assert forks.told == []
+    let_go = people.keep(SHE, sock)
+    assert people.number(AGENT) == 2
+    assert forks.told == [Meet(2)]
+    left()
+    let_go()
+    assert forks.told == [Meet(2), Forget(2)]
+
+
 @pytest.mark.parametrize(
     "more", [{"uid": 8}, {"gid": 8}, {"groups": (1, 7, 8)}, {"capabilities": 4}, {"root": (1, 2)}]
 )

@@ -72,7 +72,8 @@ async def test_help_and_usage_need_no_host(tmp_path: Path) -> None:
                 pass
         assert runner.status == 0
         assert len(runner.out) > wire.MAX_MESSAGE
-        async with world.begun(world.inode("echo"), flags=wire.TTY_STDIN) as runner:
+        schema = b'{"type":"object","properties":{"text":{"type":"string"}}}'
+        async with world.begun(world.inode("echo", schema=schema), flags=wire.TTY_STDIN) as runner:
             while await runner.hear():
                 pass
         # "No argument and a terminal: a tool prints short usage from its schema on stderr and exits 2"

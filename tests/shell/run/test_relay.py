@@ -31,7 +31,7 @@ CALL = hostcalls.CallRequest("r1", hostcalls.Invocation("t"), [b"x"], None, 0o22
 class OneHost:
     """A pool of one host, whose end of each call the test holds."""
 
-    is_enclosed = is_stopped = was_stopped = False
+    is_enclosed = is_stopped = was_stopped = has_served = False
     aside = None
 
     def __init__(self) -> None:

@@ -170,8 +170,9 @@ async def test_nothing_can_be_made_or_moved(tmp_path: Path, path: str) -> None:
             await fs.mkdir(folder, b"x", 0o700, who)
         with refused(errno.EROFS):
             await fs.mknod(folder, b"x", stat.S_IFSOCK | 0o600, 0, who)
-        with refused(errno.EROFS):
-            await fs.rename(folder, name, folder, b"x", 0, who)
+        if path != MINE:  # a session gets another name, and nothing else does
+            with refused(errno.EROFS):
+                await fs.rename(folder, name, folder, b"x", 0, who)
         with refused(errno.EROFS):
             await fs.rename(await world.find(f"home/{ME}/agent"), b"x", folder, name, 0, who)
         if not alias:

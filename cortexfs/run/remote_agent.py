@@ -1,0 +1,86 @@
+"""The driver of an agent of another machine, for single calls: it is asked there, and its words come here.
+
+Rules: the run is the other machine's, with its own start and end; here it is part of the caller's. What that
+machine says is a stranger's word: decoded, bounded, and without its numbers and names of runs.
+This file must never know how machines talk to each other.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from cortexfs.core import frames, hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Done, Error, Start
+from cortexfs.core.jsontext import UNREADABLE, clipped
+from cortexfs.core.lines import LineSplitter
+from cortexfs.core.registry import Object
+from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.peers import safe_sockets
+from cortexfs.peers.streams import receive, send
+from cortexfs.pool.call import of_the_tool
+from cortexfs.pool.host import announce
+from cortexfs.pool.pool import Pool
+
+UMASK = 0o077
+
+
+class RemoteAgents:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def driver(self, agent: Object) -> Driver:
+        async def answer(turn: Turn) -> None:
+            await self._answer(agent, turn)
+
+        return answer
+
+    async def _answer(self, agent: Object, turn: Turn) -> None:
+        assert agent.plugin is not None
+        asked = {"input": turn.input} if isinstance(turn.input, str) else turn.input
+        invocation = hostcalls.Invocation(agent.name, None, str(turn.uid), "exec")
+        request = hostcalls.CallRequest("", invocation, None, msgspec.json.encode(asked), UMASK, {})
+        host = await self._pool.acquire(agent.plugin, turn.who.identity)
+        with safe_sockets.closing(host.call(None)) as there:
+            await send(there, announce(request))
+            lines, said = LineSplitter(), _Said()
+            while not said.is_done and (data := await receive(there)):
+                if heard := said.frames(lines.feed(data)):
+                    await turn.say(*heard)
+                await trio.lowlevel.checkpoint()
+        if said.fault is not None:
+            raise said.fault
+        if not said.is_done:
+            raise Fault("EHOSTDOWN", "the link to the team has ended during the call")
+
+
+class _Said:
+    """A run there, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.fault: Fault | None = None
+
+    def frames(self, lines: list[bytes | None]) -> list[frames.Frame]:
+        """Returns the frames that are said here; raises EPROTO."""
+        found: list[frames.Frame] = []
+        for line in lines:
+            if not line:
+                raise Fault("EPROTO", "the agent's machine has said a line that is too long, or empty")
+            try:
+                frame = frames.decode(line)
+            except UNREADABLE as error:
+                raise Fault("EPROTO", f"the agent's machine has said what is no frame: {error}") from None
+            match frame:
+                case Start():
+                    continue
+                case Error(code=code, message=message):
+                    self.fault = of_the_tool(code, clipped(message))
+                case Done(status=status, code=code):
+                    self.is_done = True
+                    if status != "ok" and self.fault is None:
+                        self.fault = of_the_tool(code or "EPROTO", "the run has failed there")
+                case _:
+                    found.append(msgspec.structs.replace(frame, id=None, run=None, request=None))
+        return found

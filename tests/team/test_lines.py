@@ -1,0 +1,89 @@
+"""The pieces of a call between two machines, of which some never come."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+import trio
+
+from cortexfs.core import wire
+from cortexfs.core.errors import Fault
+from cortexfs.team import line, messages
+from cortexfs.team.line import CallLine
+from cortexfs.team.nats_client import Client
+from cortexfs.team.nats_wire import Delivery
+
+
+class Wire(Client):
+    """Hands what one side says to the other, unless it is lost."""
+
+    def __init__(self) -> None:
+        self.said: deque[bytes] = deque()
+
+    def publish(
+        self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        self.said.append(data)
+
+    def deliver(self, to: CallLine) -> None:
+        while self.said:
+            to.hear(Delivery("ctx.run.laptop.box.1", "1", "", "", {}, self.said.popleft()))
+
+
+class Pair:
+    def __init__(self) -> None:
+        self.wires = Wire(), Wire()
+        self.here = CallLine(self.wires[0], "to the box", "box")
+        self.there = CallLine(self.wires[1], "to the laptop", "laptop")
+
+    def deliver(self) -> None:
+        while self.wires[0].said or self.wires[1].said:
+            self.wires[0].deliver(self.there)
+            self.wires[1].deliver(self.here)
+
+
+def code(of: CallLine) -> str:
+    with pytest.raises(Fault) as fault:
+        trio.run(of.next)
+    return fault.value.code
+
+
+def test_the_loss_of_the_last_piece_is_noticed() -> None:
+    # abi.md 14.25
+    pair = Pair()
+    pair.there.say((wire.EXIT, b"\0"))
+    pair.wires[1].said.clear()  # as a server that was killed has lost it
+    pair.here.look()
+    assert not pair.wires[0].said  # the first look asks nothing
+    pair.here.look()
+    pair.deliver()
+    assert code(pair.here) == "EHOSTDOWN"
+
+
+def test_a_quiet_call_goes_on_while_the_other_side_answers() -> None:
+    # abi.md 14.25
+    pair = Pair()
+    for _ in range(3 * line.QUIET_LOOKS):
+        pair.here.look()
+        pair.there.look()
+        pair.deliver()
+    pair.there.say((wire.STDOUT, b"late"))
+    pair.deliver()
+    assert trio.run(pair.here.next) == [(wire.STDOUT, b"late")]
+
+
+def test_who_never_answers_is_given_up() -> None:
+    # abi.md 14.25
+    pair = Pair()
+    for _ in range(line.QUIET_LOOKS + 2):
+        pair.here.look()
+    assert code(pair.here) == "EHOSTDOWN"
+
+
+def test_a_call_that_is_not_known_any_more_ends() -> None:
+    # abi.md 14.25
+    pair = Pair()
+    pair.wires[1].publish("to the laptop", messages.UNKNOWN)
+    pair.deliver()
+    assert code(pair.here) == "EHOSTDOWN"
