@@ -29,7 +29,7 @@ from cortexfs.core.talk import refusals
 
 BRIEF = 200  # characters of what a tool is called with
 LONG = 1000  # and where somebody is to decide about it
-HINT = " (not all of it is shown: [y]es shows more first)"
+HINT = " (not all of it is shown: y shows more first)"
 RESULT_LINES = 8  # of what a tool gave
 MAX_LINE = 400  # characters of a line of a command, a change or a result
 LEAST_ROWS = 6  # that a change gets however small the screen is

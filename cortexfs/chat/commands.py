@@ -40,7 +40,7 @@ KEYS = {
     "Ctrl-D": "leave",
     "Up, Ctrl-R": "what you typed before; search in it",
     "Ctrl-X Ctrl-E": "write in your editor",
-    "Tab": "complete orders, and sessions after /resume",
+    "Tab": "complete orders, sessions after /resume, and files after /attach and /save",
     "y, n, a, e": "answer a question: yes, this once; no; always in this session; edit the call first",
 }
 _ORDER = re.compile(r"(/[A-Za-z]+)(?:[ \t]+(.*))?", re.ASCII)
@@ -121,6 +121,11 @@ class ChatPlace:
     def is_agents(self) -> bool:
         return self.whole.startswith("agent/")
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Returns True for an agent of another machine, whose files are that machine's."""
+        return self.is_agents and stored.text(Path(f"{os.path.realpath(self.path)}.d/origin")) != ""
+
     def connect(self) -> Conversation:
         from cortexfs.client import Conversation  # what lists sessions only does not pay for it
 
@@ -158,7 +163,7 @@ class ChatPlace:
     def beginning(self, session: str) -> str | None:
         """Returns where an agent's session works that begins now: where we are. None for one that is there,
         which stays where it was. Models work nowhere."""
-        if not self.is_agents:
+        if not self.is_agents or self.is_elsewhere:
             return None
         if self.scope != "temp" and stored.place(self.root, self.whole, self.scope, session).exists():
             return None
@@ -168,6 +173,8 @@ class ChatPlace:
 
     def sight(self, session: str, cwd: str | None) -> Surroundings:
         """Where the calls of a session find their files."""
+        if self.is_elsewhere:
+            return Surroundings(rows=self._sight.rows)
         return self._sight._replace(
             read=lambda path: self._sight.read(os.path.join(self._working(session, cwd), path))
         )

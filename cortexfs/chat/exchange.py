@@ -7,7 +7,7 @@
 Rules: a signal is a byte in a pipe, so that it never tears a frame apart: the first Ctrl-C cancels, the
 second leaves. What asks for approval where nobody can be asked is denied, and the person told what to do.
 A pipe is one message, up to its end; so is each end that is typed at a terminal whose output goes elsewhere.
-A terminal that can do nothing is read line by line, and knows the orders; there nothing is asked either. A
+A terminal that can do nothing is read line by line, knows the orders, and is asked so (asking.py). A
 connection that was lost is opened again for its next message.
 This file must never know escape sequences.
 """
@@ -20,29 +20,25 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
 
 from cortexfs.chat import commands
+from cortexfs.chat.asking import Decide, Fill, decider, filler
 from cortexfs.chat.calls import Show
 from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
-from cortexfs.chat.forms import AskedForm, Filled
 from cortexfs.chat.printing import Printer, tolerant
 from cortexfs.chat.state import Deed, Leave, Talk
 from cortexfs.client import Conversation, Failed
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.frames import MAX_LINE, AnyFrame, Approval
+from cortexfs.core.frames import MAX_LINE, AnyFrame
 from cortexfs.core.safe_text import one_line
-from cortexfs.core.talk.requests import Decision, Input
+from cortexfs.core.talk.requests import Input
 
 MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
-UNASKED = "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve {} allows"
-
+UNASKED = (
+    "denied, as nobody can be asked here; ctx chat on a terminal asks, and ctx ask or ctx send "
+    "with --approve {} allows"
+)
 UNFILLED = "declined, as nobody can be asked here; ctx chat and ctx ask on a terminal ask"
-
-# What is decided about a call; None where nobody can be asked. The descriptor can be read after Ctrl-C.
-Decide: TypeAlias = Callable[[Approval, int], Decision | None]
-# The next step of the form of a tool's that stands first, likewise; None where nobody can be asked.
-Fill: TypeAlias = Callable[[AskedForm, int], Filled | None]
 
 
 class PersonLeft(Exception):
@@ -185,6 +181,7 @@ class PipedInput:
         while True:
             print(prompt, end="", flush=True)
             if not (line := sys.stdin.readline()):
+                print()  # nobody has ended the line of the prompt
                 return lines or None
             line = line.removesuffix("\n")
             if not commands.goes_on(line):
@@ -210,7 +207,10 @@ class PipedInput:
         if self._conversation is None:
             self._conversation = self._place.connect()
             deeds = self._talk.back()
-        exchange = Exchange(self._talk, self._conversation, self._printer.show)
+        is_asked = self._is_person and sys.stderr.isatty()
+        show = self._printer.show
+        decide, fill = decider(frozenset(), is_asked, self._talk, show), filler(is_asked, self._talk)
+        exchange = Exchange(self._talk, self._conversation, show, decide=decide, fill=fill)
         try:
             exchange.do([*deeds, *self._talk.say(said)])
             exchange.run()

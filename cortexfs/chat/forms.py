@@ -23,7 +23,7 @@ from cortexfs.core.talk import approvals
 from cortexfs.core.talk.requests import Respond, check_content
 
 MAX_SHOWN = 1000  # characters of a message, and of a value
-CONFIRM = "[y]es [n]o: "
+CONFIRM = "y (yes) or n (no): "
 Filled: TypeAlias = list[Show | Respond]
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import is_done, is_searching
 from prompt_toolkit.history import History as PromptHistory
@@ -140,7 +140,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class Orders(Completer):
-    """Orders, and the names of sessions behind /resume."""
+    """Orders, the names of sessions behind /resume, and those of files."""
 
     def __init__(self, sessions: Callable[[], list[str]]) -> None:
         self._sessions = sessions
@@ -149,6 +149,9 @@ class Orders(Completer):
         text = document.text_before_cursor
         order, space, start = text.partition(" ")
         if not order.startswith("/") or "\n" in text:
+            return
+        if space and order in ("/attach", "/save"):
+            yield from PathCompleter(expanduser=True).get_completions(Document(start), complete_event)
             return
         known = list(ORDERS) if not space else self._sessions() if order == "/resume" else []
         start = start if space else order

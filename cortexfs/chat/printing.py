@@ -9,15 +9,16 @@ This file must never know conversations.
 from __future__ import annotations
 
 import io
+import os
 from typing import TextIO
 
 from cortexfs.chat.calls import Kind, Show
 from cortexfs.core.safe_text import prose, quoted
 
-# With which mark something is told: one for those who see Unicode, and one for others.
+# With which mark something is told: one for those who see Unicode, and one for others and to be read aloud.
 MARKS: dict[Kind, tuple[str, str]] = {
     "progress": ("\N{MIDDLE DOT} ", "- "),
-    "call": ("\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", "> "),
+    "call": ("\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", "call: "),
 }
 
 DIM, RED, GREEN, YELLOW, CYAN, BOLD, PLAIN = "2", "31", "32", "33", "36", "1", ""
@@ -58,6 +59,7 @@ class Printer:
         self._out, self._err = out, err
         self._out_is_terminal = out.isatty()
         self._chatty = err.isatty()  # where a person looks, what tools do is told as well
+        self._encoding = "ascii" if os.environ.get("TERM") == "dumb" else err.encoding
         self._mid_line = False
         for stream in (out, err):
             tolerant(stream)
@@ -78,7 +80,7 @@ class Printer:
                 self._out.flush()
             case kind if self._chatty or kind in ("error", "failed", "question"):
                 self._break()
-                print(marked(show, self._err.encoding), file=self._err, flush=True)
+                print(marked(show, self._encoding), file=self._err, flush=True)
 
     def _break(self) -> None:
         if self._mid_line:

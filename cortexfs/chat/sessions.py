@@ -18,11 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cortexfs.core import names
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.names import INDEX
 
 SPACES = ("private", "shared")
+LEAVE_SECONDS = 1.0  # for whoever has just left a session to be gone from it
 KEPT = "default"  # whoever gives no name means this one; it is not cleared away
+_REFUSED = {  # by the kernel's word for it
+    "EBUSY": "the session is in use; leave it everywhere, and try again",
+    "EEXIST": "there is a session {name} already; choose another name",
+    "ENOTEMPTY": "there is a session {name} already; choose another name",
+    "EACCES": "of shared sessions only the daemon's owner renames any",
+}
 FACTS = ".facts"  # in a folder of sessions: a line for each, which the daemon writes as it is read
 
 
@@ -38,6 +45,7 @@ class StoredSession(NamedTuple):
     size: int
     path: Path
     machine: str | None = None  # of a team, whose session it is
+    cwd: str = ""
 
 
 def home(root: str, space: str) -> Path:
@@ -74,9 +82,8 @@ def each(root: str, object_: str, space: str) -> Iterator[StoredSession]:
         for line in file:
             one = json.loads(line)
             told = one["state"], one["updated"], one["messages"], one["size"]
-            yield StoredSession(
-                object_, one["session"], space, *told, inside / one["session"], one.get("machine")
-            )
+            more = one.get("machine"), one.get("cwd", "")
+            yield StoredSession(object_, one["session"], space, *told, inside / one["session"], *more)
 
 
 def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
@@ -117,6 +124,7 @@ def _stored(place: Path, object_: str, space: str) -> StoredSession | None:
         stat.st_size,
         place,
         said.get("machine"),
+        said.get("cwd") or "",
     )
 
 
@@ -148,6 +156,26 @@ def expired(there: list[StoredSession], age: float | None, keep: int | None) -> 
         and one.session != KEPT
         and ((age is not None and now - one.updated > age) or (keep is not None and rank >= keep))
     ]
+
+
+def rename(one: StoredSession, name: str) -> None:
+    if names.check(name) == INDEX:
+        raise Fault("EINVAL", "no session can be named index; choose another name")
+    if "+" in one.session + name:
+        raise Fault("EPERM", "a name with + is a team's, and stays as it is")
+    until = time.monotonic() + LEAVE_SECONDS
+    while True:
+        try:
+            one.path.rename(one.path.with_name(name))
+            return
+        except OSError as problem:
+            code = code_of(problem.errno)
+            if code == "EBUSY" and time.monotonic() < until:
+                time.sleep(LEAVE_SECONDS / 20)
+            elif code in _REFUSED:
+                raise Fault(code, _REFUSED[code].format(name=name)) from None
+            else:
+                raise
 
 
 def remove(one: StoredSession) -> None:

@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from cortexfs.cli import progress
 from cortexfs.core.errors import Fault
 
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--retries", "2", "install")
@@ -27,7 +28,14 @@ def install(words: Sequence[str]) -> None:
     command = [*_installer(words[-1]), *words]
     if not os.access(site, os.W_OK):
         raise Fault("EACCES", f"you may not install into {site}; let its owner run this command")
-    done = subprocess.run(command, stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL, check=False)
+    quiet = {"PIP_PROGRESS_BAR": "off", "UV_NO_PROGRESS": "1"} if progress.stays() else {}
+    done = subprocess.run(
+        command,
+        stdout=sys.stderr.fileno(),
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **quiet},
+        check=False,
+    )
     if done.returncode:
         name = "pip" if command[0] == sys.executable else os.path.basename(command[0])
         mend = f"is the network there? See {name}'s words above, and run this again"

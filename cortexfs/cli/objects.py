@@ -201,6 +201,11 @@ def first_sentence(text: str) -> str:
     return found[1] if found else text
 
 
+def is_elsewhere(path: str) -> bool:
+    """Returns True for an object of another machine."""
+    return control(path, "origin").startswith("machine:")
+
+
 def control(path: str, name: str) -> str:
     """The value of a control of the object at `path`; one that is not there is empty."""
     try:

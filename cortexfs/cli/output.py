@@ -1,9 +1,10 @@
 """The standard streams of commands: tables, JSON, colour, one-line reports, and questions to a person.
 
 Rules: data goes to stdout and everything about the work to stderr. Colour and cut lines are for
-terminals alone (NO_COLOR and TERM=dumb are obeyed). Text that came from an object is never printed
-with its control characters: a tool's description must not move the reader's cursor. A descriptor that the
-caller closed becomes /dev/null, so that nothing which is opened later takes its number and is written into.
+terminals alone (NO_COLOR and TERM=dumb are obeyed); a column that says why is never cut. Text that came
+from an object is never printed with its control characters: a tool's description must not move the
+reader's cursor. A descriptor that the caller closed becomes /dev/null, so that nothing which is opened
+later takes its number and is written into.
 What the locale cannot show is replaced, and is no failure.
 """
 
@@ -63,7 +64,12 @@ def emit(value: Any) -> None:
 
 
 def colourful(stream: IO[str]) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and not dumb()
+
+
+def dumb() -> bool:
+    """The terminal shows lines and no more: it is read aloud, or by a program."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int] = ()) -> None:
@@ -73,7 +79,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     widths = [max(width, len(head)) for width, head in zip(widths, heads, strict=True)]
     room = 0  # how wide a line may be: 0 for no limit
-    if sys.stdout.isatty():
+    is_aloud = sys.stdout.isatty() and dumb()
+    if sys.stdout.isatty() and not is_aloud and heads[-1] != "why":
         try:
             room = os.get_terminal_size(sys.stdout.fileno()).columns
         except OSError:
@@ -81,7 +88,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[
     colour = colourful(sys.stdout)
     _row([head.upper() for head in heads], widths, room, False)
     for row in rows:
-        _row(row, widths, room, colour)
+        # Who hears a row counts its words: an empty cell would give its place to the next one.
+        _row([cell or "-" for cell in row] if is_aloud else row, widths, room, colour)
 
 
 def _row(row: Sequence[str], widths: Sequence[int], room: int, colour: bool) -> None:

@@ -36,7 +36,7 @@ COMMANDS = {
     "resume": ("talk.follow", "print what happened in a session, and follow it"),
     "cancel": ("talk.follow", "end a run"),
     "ping": ("talk.follow", "see whether an object's socket answers, and how fast"),
-    "session": ("talk.session", "list, show, remove and take over sessions"),
+    "session": ("talk.session", "list, show, rename, remove and take over sessions"),
     "log": ("log.log", "list, search, show and remove what was asked and answered"),
     "env": ("shell.look", "print the environment of a shell that works with the mount"),
     "plugin": ("plugin.group", "make, check, sign, install, enable and list plugins"),

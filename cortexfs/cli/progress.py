@@ -1,8 +1,9 @@
 """One line on a terminal that says what a long command is at, and that is gone when it is done.
 
-Rules: it is shown on a standard error that is a terminal and can clear a line, and from when the command has
-taken DELAY. It has no colour. What else is said clears it before (`apart`). A timer's signal paints it and
-no thread, as commands ask in forked children (cli/bounded.py). This file must never know what is waited for.
+Rules: it is shown on a standard error that is a terminal, and from when the command has taken DELAY. A
+terminal that can clear no line, and one without colours, gets it once, as a line that stays. It has no
+colour. What else is said clears it before (`apart`). A timer's signal paints it and no thread, as commands
+ask in forked children (cli/bounded.py). This file must never know what is waited for.
 """
 
 from __future__ import annotations
@@ -38,10 +39,19 @@ class _Line:
             room = (os.get_terminal_size(2).columns or COLUMNS) - len(passed) - 1
             _put(f"\r{within(self.text)[: max(room, 0)]}{passed}\x1b[K")
 
+    def tell(self, *_: object) -> None:
+        if not self.is_apart:
+            _put(f"{within(self.text)}\n")
+
     def clear(self) -> None:
         if self._is_there:
             _put(_CLEAR)
         self._is_there = False
+
+
+def stays() -> bool:
+    """No line is painted again: what reads a screen aloud would say it anew each time."""
+    return os.environ.get("TERM") in (None, "", "dumb") or bool(os.environ.get("NO_COLOR"))
 
 
 _line: _Line | None = None
@@ -58,12 +68,12 @@ def shown(text: str) -> Iterator[Callable[[str], None]]:
         finally:
             _line.text = outer
         return
-    if not os.isatty(2) or os.environ.get("TERM") in (None, "", "dumb"):
+    if not os.isatty(2):
         yield _nothing
         return
     _line = _Line(text)
-    before = signal.signal(signal.SIGALRM, _line.paint)
-    signal.setitimer(signal.ITIMER_REAL, DELAY, TICK)
+    before = signal.signal(signal.SIGALRM, _line.tell if stays() else _line.paint)
+    signal.setitimer(signal.ITIMER_REAL, DELAY, 0 if stays() else TICK)
     try:
         yield _line.say
     finally:

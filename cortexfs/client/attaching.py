@@ -15,27 +15,30 @@ import os
 from collections.abc import Collection
 from typing import Any
 
+from cortexfs.client.media import mime_of
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.errors import os_faults
 
 MOST = frames.MAX_LINE * 3 // 4 - (16 << 10)  # bytes that a line holds as base64, beside some words
-# How a file begins, its media type, how a part of a message calls it, and the ability that it takes.
-_KINDS = (
-    (b"\x89PNG\r\n\x1a\n", "image/png", "image", "vision"),
-    (b"\xff\xd8\xff", "image/jpeg", "image", "vision"),
-    (b"GIF8", "image/gif", "image", "vision"),
-    (b"RIFF", "image/webp", "image", "vision"),
-    (b"%PDF-", "application/pdf", "file", "pdf_input"),
-)
+_PICTURE, _PDF = ("image", "vision"), ("file", "pdf_input")
+# How a part of a message calls a file of this media type, and the ability that it takes.
+_KINDS = {
+    "image/png": _PICTURE,
+    "image/jpeg": _PICTURE,
+    "image/gif": _PICTURE,
+    "image/webp": _PICTURE,
+    "application/pdf": _PDF,
+}
 _NAMED = {"image": "pictures", "file": "PDFs"}
 
 
 def abilities(root: str, path: str) -> list[str]:
-    """Returns the words of an object's `.d/cap`; those of its model, where it is an agent."""
+    """Returns the words of an object's `.d/cap`; those of its model, where it is an agent of
+    this machine."""
     with os_faults(f"what {path} can take is not known"):
         path = os.path.realpath(path)
-        if os.path.basename(os.path.dirname(path)) == "agent":
+        if os.path.basename(os.path.dirname(path)) == "agent" and not os.path.exists(f"{path}.d/cap"):
             with open(f"{path}.d/model") as model:
                 path = os.path.realpath(f"{root}/model/{model.read().strip()}")
         with open(f"{path}.d/cap") as cap:
@@ -48,13 +51,14 @@ def parts(name: str, data: bytes, can: Collection[str]) -> list[dict[str, Any]]:
         raise Failed(
             "EMSGSIZE", f"{name} has {len(data):,} bytes and a message takes {MOST:,}; make it smaller"
         )
-    for start, media_type, kind, ability in _KINDS:
-        if data.startswith(start) and (start != b"RIFF" or data[8:12] == b"WEBP"):
-            if ability not in can:
-                mend = f"choose a model whose .d/cap has {ability}, or declare it: docs/models.md"
-                raise Failed("EINVAL", f"{name}: this model takes no {_NAMED[kind]}; {mend}")
-            media = {"type": kind, "media_type": media_type, "data": base64.b64encode(data).decode()}
-            return [_text(f"\n\n[{name}]"), media | ({"name": name} if kind == "file" else {})]
+    media_type = mime_of(data)
+    if media_type in _KINDS:
+        kind, ability = _KINDS[media_type]
+        if ability not in can:
+            mend = f"choose a model whose .d/cap has {ability}, or declare it: docs/models.md"
+            raise Failed("EINVAL", f"{name}: this model takes no {_NAMED[kind]}; {mend}")
+        media = {"type": kind, "media_type": media_type, "data": base64.b64encode(data).decode()}
+        return [_text(f"\n\n[{name}]"), media | ({"name": name} if kind == "file" else {})]
     try:
         text = data.decode()
     except UnicodeDecodeError:

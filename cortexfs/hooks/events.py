@@ -23,6 +23,7 @@ from cortexfs.core import hooks, hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import EVENT
 from cortexfs.core.safe_text import one_line
+from cortexfs.hooks.recent import RecentEvents
 from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.pool.host import Host
 
@@ -52,6 +53,7 @@ class HookEvents:
         self._queues: dict[_Key, _Queue] = {}
         self._nursery: trio.Nursery | None = None
         self.dropped = 0
+        self.recent = RecentEvents()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:
@@ -87,6 +89,7 @@ class HookEvents:
                 await trio.sleep(LAST_SECONDS / 50)
 
     def _put(self, key: _Key, site: Site, event: bytes) -> None:
+        self.recent.add(key[0].name, site.identity.uid, event)
         own = [queue for (_, who), queue in self._queues.items() if who.uid == site.identity.uid]
         queue = self._queues.get(key)
         if queue is None:

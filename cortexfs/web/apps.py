@@ -11,6 +11,7 @@ This file must never know how a frame is drawn.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -57,8 +58,10 @@ class McpApps:
         if server is None or tool is None or (uri := _uri(tool)) is None:
             raise Fault("ENOENT", f"{object_named(asked)} has no app")
         html = self._frames.page((await self._page(server, uri)).encode(), scripted=False)
-        frame = PanelFrame(server, tool["name"], PAGE, {PAGE: html})
-        self._frames.add(frame)
+        path = f"{self._place.root}/tool/{server}.mcp"
+        look = partial(waited, partial(_there, path, server))
+        frame = PanelFrame(server, tool["name"], PAGE, {PAGE: html}, [path], look)
+        await self._frames.add(frame)
         title = str(tool.get("title") or tool["name"])
         return answer_of(
             {"frame": frame.id, "path": frame.path, "title": title, "tool": tool, "plugin": server}
@@ -159,6 +162,11 @@ def _uri(tool: dict[str, Any]) -> str | None:
 
 def _visible(tool: dict[str, Any]) -> Any:
     return _ui(tool).get("visibility") or ("model", "app")
+
+
+def _there(path: str, server: str) -> None:
+    if not os.path.exists(path):
+        raise Fault("ENOENT", f"the MCP server {server} is not there any more")
 
 
 def _server_of(path: str) -> str | None:

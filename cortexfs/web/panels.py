@@ -29,7 +29,7 @@ from cortexfs.core import frames as said
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import shown
-from cortexfs.web import children, files
+from cortexfs.web import children, events, files
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import FRAMED, FRAMES
 from cortexfs.web.http import PageAnswer, PageRequest, answer_of
@@ -37,6 +37,7 @@ from cortexfs.web.telling import waited
 
 SCRIPT = "cortex.js"  # begins a plugin's page
 MAX_FRAMES = 64  # that are open; the oldest goes first
+MAX_BYTES = 64 << 20  # of all their files
 MAX_OUTPUT = 1 << 20  # characters of a tool's output that a page is told
 HTML = "text/html"
 GONE = "it is no longer shown"
@@ -56,12 +57,25 @@ POLICY = (
 class PanelFrame:
     """The page of a plugin's or an MCP server's that a tab has open."""
 
-    def __init__(self, owner: str, part: str, page: str, found: dict[str, PageAnswer]) -> None:
+    def __init__(
+        self,
+        owner: str,
+        part: str,
+        page: str,
+        found: dict[str, PageAnswer],
+        watched: list[str],
+        look: Callable[[], Awaitable[object]],
+    ) -> None:
+        """`look` raises a Fault where it is shown no more; it is made when one of the `watched` files has
+        changed."""
         self.owner = owner
         self.part = part
         self.path = f"{FRAMES}{secrets.token_urlsafe(32)}/{quote(page)}"
-        self.watched: list[str] = []
-        self.stamp: _Stamp = ()
+        self.size = sum(len(file.body) for file in found.values())
+        self.heard: int | None = None  # the number of the last event that it was told, if it is told any
+        self._watched = watched
+        self._look = look
+        self._stamp: _Stamp = ()
         self._page = page
         self._files = found
 
@@ -75,6 +89,19 @@ class PanelFrame:
             return self._files.pop(name, None)
         return None if self._page in self._files else self._files.get(name)
 
+    async def begin(self) -> None:
+        self._stamp = await waited(partial(_stamp, self._watched))
+
+    async def check(self) -> None:
+        """ENOENT where it is shown no more."""
+        stamp = await waited(partial(_stamp, self._watched))
+        if stamp != self._stamp:
+            try:
+                await self._look()
+            except Fault as fault:
+                raise Fault("ENOENT", fault.message) from None
+            self._stamp = stamp
+
 
 class PanelFrames:
     """The frames of one process."""
@@ -84,10 +111,16 @@ class PanelFrames:
         self._open: dict[str, PanelFrame] = {}
         self._script = (files.FOLDER / SCRIPT).read_bytes()
 
-    def add(self, frame: PanelFrame) -> None:
-        if len(self._open) >= MAX_FRAMES:
+    async def add(self, frame: PanelFrame) -> None:
+        """It is known from now on; the oldest make room."""
+        await frame.begin()
+        while self._open and not self._has_room(frame):
             del self._open[next(iter(self._open))]
         self._open[frame.id] = frame
+
+    def _has_room(self, frame: PanelFrame) -> bool:
+        taken = sum(one.size for one in self._open.values())
+        return len(self._open) < MAX_FRAMES and taken + frame.size <= MAX_BYTES
 
     def page(self, html: bytes, scripted: bool = True) -> PageAnswer:
         """A page that begins with our script, behind the word by which browsers keep to standards."""
@@ -112,10 +145,11 @@ class PanelFrames:
         plugin, part = asked.text("plugin"), asked.text("part")
         told = await self._told(plugin, part)
         found = {name: self._file(kind, data) for name, (kind, data) in told.pop("files").items()}
-        frame = PanelFrame(plugin, part, told.pop("page"), found)
-        frame.watched = told.pop("watched")
-        frame.stamp = await waited(partial(_stamp, frame.watched))
-        self.add(frame)
+        look = partial(self._told, plugin, part)
+        frame = PanelFrame(plugin, part, told.pop("page"), found, told.pop("watched"), look)
+        if told["is_hooked"]:
+            frame.heard = await events.newest(self._place)
+        await self.add(frame)
         return answer_of({**told, "frame": frame.id, "path": frame.path})
 
     def _file(self, kind: str, data: str) -> PageAnswer:
@@ -133,22 +167,25 @@ class PanelFrames:
         return answer_of({})
 
     async def still(self, asked: PageRequest) -> PageAnswer:
-        """Nothing, or why the frame is to go."""
-        await self.known(asked)
-        return answer_of({})
+        """The events that its plugin has heard since, or why the frame is to go."""
+        frame = await self.known(asked)
+        if frame.heard is None:
+            return answer_of({"events": []})
+        found = await events.after(self._place, frame.owner, frame.heard)
+        frame.heard = max((one.number for one in found), default=frame.heard)
+        return answer_of({"events": [one.told for one in found]})
 
     async def known(self, asked: PageRequest) -> PanelFrame:
         """The frame that asks, if what it is of is still shown."""
         frame = self._open.get(asked.text("frame"))
         if frame is None:
             raise Fault("ENOENT", GONE)
-        if frame.stamp != (stamp := await waited(partial(_stamp, frame.watched))):
-            try:
-                await self._told(frame.owner, frame.part)
-            except Fault as fault:
+        try:
+            await frame.check()
+        except Fault as fault:
+            if fault.code == "ENOENT":
                 self._open.pop(frame.id, None)
-                raise Fault("ENOENT", fault.message) from None
-            frame.stamp = stamp
+            raise
         return frame
 
     async def ask(self, asked: PageRequest) -> PageAnswer:

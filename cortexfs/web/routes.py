@@ -19,12 +19,12 @@ from typing import TypeAlias
 import msgspec
 import trio
 
-from cortexfs.client import attaching
+from cortexfs.client import attaching, media
 from cortexfs.client.sorting import new_id
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.core.jsontext import UNREADABLE, shown
 from cortexfs.core.talk.requests import Approve, Cancel, Decision, Respond, Resume, Send
 from cortexfs.web import apps, children, controls, files, markdown, panels, setup
 from cortexfs.web.children import WebPlace
@@ -46,6 +46,9 @@ from cortexfs.web.telling import (
 
 DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_session", "deny")}
 TOOL_TEXTS = ("description", "effects", "status", "cap")
+MEDIA_READERS = 4  # files of tools that are read at a time: any may lie where nothing answers
+MAX_MEDIA = 64 << 20  # bytes of a file that a tool made
+PLAYED = ("image/", "audio/", "video/")
 MAX_NAME = 255  # characters of a file's
 # What only shows something, and the command that prints it.
 LISTS = {
@@ -68,6 +71,7 @@ class Routes:
         self._place = place
         self._link = link
         self._files = files.all_files()
+        self._readers = trio.CapacityLimiter(MEDIA_READERS)
         self._holders = Holders(place, nursery)
         self._nursery = nursery
         self._frames = panels.PanelFrames(place)
@@ -193,6 +197,12 @@ class Routes:
         await children.said(self._place, words)
         return answer_of({})
 
+    async def rename(self, asked: PageRequest) -> PageAnswer:
+        address = SessionAddress.of(asked)
+        words = ("session", "rename", "--scope", address.scope, "--", address.object, address.session)
+        await children.said(self._place, (*words, asked.text("name")))
+        return answer_of({})
+
     async def markdown(self, asked: PageRequest) -> PageAnswer:
         """A text that is still being written: how much of it is settled, and the nodes of both parts."""
         text = asked.text("text")
@@ -273,6 +283,17 @@ class Routes:
         except Fault as fault:
             await hear(frames.Error(code=fault.code, message=fault.message))
 
+    async def media(self, asked: PageRequest) -> PageAnswer:
+        """A picture, sound or film that a tool made; its first bytes say what it is."""
+        url = asked.text("url")
+        late = f"{shown(url[:200])} cannot be read, as its file system does not answer"
+        data = await waited(partial(media.at, url, MAX_MEDIA), late, self._readers)
+        kind = media.mime_of(data or b"")
+        if not data or not kind or not kind.startswith(PLAYED):
+            most = f"of {MAX_MEDIA >> 20} MiB at most"
+            raise Fault("ENOENT", f"{shown(url[:200])} is no picture, sound or film {most} (any more)")
+        return PageAnswer(data, kind)
+
     async def ticket(self, asked: PageRequest) -> PageAnswer:
         """One more link that works once, for another browser of the same user's."""
         return answer_of({"link": f"{self._link}#ticket={self._gate.ticket()}"})
@@ -297,9 +318,11 @@ _POST: dict[str, Route] = {
     "/api/answer": Routes.respond,
     "/api/attach": Routes.attach,
     "/api/remove": Routes.remove,
+    "/api/rename": Routes.rename,
     "/api/markdown": Routes.markdown,
     "/api/run": Routes.run,
     "/api/mcp/login": Routes.login,
+    "/api/media": Routes.media,
     "/api/ticket": Routes.ticket,
     "/api/control": Routes.control,
     **dict.fromkeys(setup.STEPS, Routes.setup),

@@ -174,8 +174,13 @@ def stored(root: str) -> list[dict[str, Any]]:
     return [one._asdict() | {"path": str(one.path), "updated": one.updated * 1000} for one in newest]
 
 
-async def waited(look: Callable[[], T]) -> T:
-    """Returns the finding of a look at the mount, which is not waited for longer than a person would."""
+async def waited(
+    look: Callable[[], T],
+    late: str = "the mount does not answer; see: ctx status",
+    limiter: trio.CapacityLimiter | None = None,
+) -> T:
+    """Returns the finding of a look at the mount, which is not waited for longer than a person would. Looks
+    that may never end have a limiter of their own, and take no threads of others."""
     with trio.move_on_after(MOUNT_SECONDS):
-        return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
-    raise Fault("ETIMEDOUT", "the mount does not answer; see: ctx status")
+        return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=limiter)
+    raise Fault("ETIMEDOUT", late)

@@ -96,7 +96,7 @@ def from_npm(name: str, *packages: str) -> Path:
     seconds; `make clean` removes it."""
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("there is no npm here, which the MCP packages for Node.js come from")
-    folder = PROJECT / "build" / name
+    folder = PROJECT / "build" / f"npm-{name}"  # beside the environments that make fills
     folder.mkdir(parents=True, exist_ok=True)
     wanted, filled = " ".join(packages), folder / "filled"
     with open(folder / "lock", "w") as lock:

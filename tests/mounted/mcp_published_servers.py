@@ -63,5 +63,7 @@ def page(ctx: Ctx) -> Iterator[str]:
     handler = partial(QuietHandler, directory=str(ctx.work))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()

@@ -65,7 +65,7 @@ def test_a_line_that_is_added_counts_for_the_next_run(ctx: Ctx) -> None:
 
 
 def test_a_program_of_its_gains_nothing_either(ctx: Ctx) -> None:
-    # "So it is for programs that its calls run"
+    # abi.md 7.3: "what a run began without is not added to it", for programs that its calls run
     run_it = f"{ctx.root}/tool/text.word_count 'a b' 2>&1"
     with agent(ctx, "nests", "shell.exec") as path:
         task = script(call("shell.exec", cmd=run_it), say("x"))

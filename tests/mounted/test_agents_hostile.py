@@ -62,7 +62,7 @@ def test_a_tool_whose_plugin_is_disabled_meanwhile(ctx: Ctx) -> None:
 
 
 def test_nobody_else_decides_where_an_agent_works(ctx: Ctx, coder: str) -> None:
-    # "In a shared session everybody has a working directory of his own"
+    # abi.md 5.22: in a shared session an agent goes by the directory that each user has said there
     theirs = ctx.base / "theirs"
     theirs.mkdir(mode=0o755)
     (theirs / "private").write_text("mine")

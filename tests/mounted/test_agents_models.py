@@ -46,7 +46,7 @@ def test_it_opens_what_the_agents_tools_may_open(ctx: Ctx, peeks: str, uid: int 
 
 
 def test_it_has_a_network_where_the_policy_says_so(ctx: Ctx, peeks: str) -> None:
-    # "One that asks a server needs the line `allow TYPE network:default connect`"
+    # "To ask a server it needs the line `allow TYPE network:default connect`"
     with socket.create_server(("127.0.0.1", 0)) as server:
         task = f"connect {server.getsockname()[1]}"
         assert said(ctx, peeks, task) == "EACCES"

@@ -38,7 +38,7 @@ def fill(disk: Path, left: int) -> Path:
 
 
 def test_an_output_for_which_the_disk_has_no_room(small: Ctx) -> None:
-    # "an output for which the disk has no room is told as far as it fits, and the run goes on"
+    # "2 MiB of an output are kept ...; where the disk has no room, less", and the run goes on
     (small.work / "long.txt").write_text("".join(f"line {number}\n" for number in range(90_000)))
     with agent(small, "full", "fs.*") as path:
         task = script(call("fs.read", "c1", path="long.txt", limit=100_000), say("went on"))
@@ -84,7 +84,7 @@ def hung(place: Path) -> Iterator[None]:
 
 
 def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path) -> None:
-    # "A directory whose file system does not answer holds up the calls of its own runs"
+    # abi.md 5.22: "holds up the calls of its own runs alone"
     task = script(call("fs.list", path="."), say("on"))
     with mounted(python, []) as ctx, agent(ctx, "stuck", "fs.*") as path:
         with contextlib.ExitStack() as stack:

@@ -113,7 +113,7 @@ def test_a_large_change_is_shown_before_it_is_allowed(shown: Screen, ctx: Ctx) -
     given = {"path": "/nowhere/x", "content": "".join(f"line {number}\n" for number in range(200))}
     shown.type(script(asks("fs.write", given)))
     shown.wait("  +line 20\n  ... 179 more lines\nIt must.\nAllow fs.write on /nowhere/x")
-    shown.wait("(not all of it is shown: [y]es shows more first)")
+    shown.wait("(not all of it is shown: y shows more first)")
     shown.wait("there is no such file yet")
     shown.wait_last(ASKING)
     shown.type("y")
@@ -233,14 +233,19 @@ def test_a_question_that_nobody_answers_in_time(python: Path) -> None:
         leave(shown)
 
 
-def test_a_terminal_that_can_do_nothing_asks_nothing(shown: Screen) -> None:
-    # commands.md: "with `TERM=dumb`, calls that ask for approval are denied, with a hint"
+def test_a_terminal_that_can_do_nothing_asks_by_lines(shown: Screen) -> None:
+    # commands.md: "With `TERM=dumb` the chat reads and prints plain lines, and asks as `ctx send` does"
     chat(shown, "debug/script", "--session", "dumb", before="TERM=dumb")
-    shown.type(script(asks("t", {})))
-    shown.wait(
-        "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve t allows"
-    )
-    shown.wait("\ndeny\n")
+    shown.type(script(asks("t", {"b": 1})))
+    shown.wait("It must.\nAllow t with b=1?\n")
+    shown.wait_last("y (yes), n (no) or a (always):")
+    shown.type("e")
+    shown.wait("calls are edited in ctx chat, unless TERM is dumb; answer y, n or a")
+    shown.type("yes")
+    shown.wait("\nallow_once\n")
+    shown.wait_last(">")
+    shown.type(script({"tool_call": {"name": "t", "input": {"a": 1}}}))
+    shown.wait("\ncall: t a=1\n")
     shown.wait_last(">")
     shown.type("/quit")
     shown.wait_last(PROMPT.strip())
@@ -251,7 +256,7 @@ def test_calls_without_utf8(shown: Screen) -> None:
     # commands.md: "What the locale cannot show is replaced"
     chat(shown, "debug/script", "--scope", "temp", before="LC_ALL=C PYTHONUTF8=0")
     shown.type(script({"tool_call": {"name": "t", "input": {"a": 1}}}, {"progress": "half"}))
-    shown.wait("\n> t a=1\n- half\n")
+    shown.wait("\ncall: t a=1\n- half\n")
     shown.wait_last(">")
     leave(shown)
 
@@ -260,17 +265,17 @@ def test_send_asks_on_a_terminal(shown: Screen) -> None:
     # commands.md: "Calls that ask for approval are asked about on a terminal"
     steps = script(asks("shell.exec", {"cmd": "ls -l" + " " * 400 + "; rm -r x"}), asks("t", {}))
     shown.type(f"ctx send debug/script --scope temp --output jsonl '{steps}' > out")
-    shown.wait("It must.\nAllow shell.exec? (not all of it is shown: [y]es shows more first)\n")
-    shown.wait_last("[y]es [n]o [a]lways:")
+    shown.wait("It must.\nAllow shell.exec? (not all of it is shown: y shows more first)\n")
+    shown.wait_last("y (yes), n (no) or a (always):")
     shown.type("perhaps")
     shown.wait("answer y (yes, this once)")
     assert "rm -r x" not in shown.text.rpartition("Allow")[0].rpartition("shell.exec\n")[2]
     shown.type("y")
     shown.wait("; rm -r x\nAllow shell.exec?\n")  # what was cut is shown before it is allowed
-    shown.wait_last("[y]es [n]o [a]lways:")
+    shown.wait_last("y (yes), n (no) or a (always):")
     shown.type("y")
     shown.wait("It must.\nAllow t?\n")
-    shown.wait_last("[y]es [n]o [a]lways:")
+    shown.wait_last("y (yes), n (no) or a (always):")
     shown.keys("C-c")
     shown.wait_last(PROMPT.strip())
     was(shown, 130)

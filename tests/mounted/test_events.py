@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.mounted.agents import agent, call, run, say, script
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.agents import agent, call, run, say, script, shell
+from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.hooking import heard, hears, listener
 from tests.mounted.talking import ECHO, talk
 from tests.mounted.test_esm import plugin
@@ -67,6 +68,36 @@ def test_large_ones_are_cut(mount: Ctx, ear: str) -> None:
     assert (result["truncated"], result["outputLength"], len(result["output"])) == (True, 100_000, 8000)
     assert mount.call("text.word_count", input=json.dumps({"text": text}).encode()).status == 0
     assert hears(mount, ear, 4)[2]["args"] == {}
+
+
+def told(ctx: Ctx, *words: str, uid: int | None = None) -> list[dict[str, Any]]:
+    runner, file = ctx.root / "bin/cortexfs-object-runner", ctx.root / ".events"
+    done = ctx.run([str(runner), str(file), *words], uid=uid)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_person_reads_events_and_nothing_else_does(mount: Ctx, ear: str) -> None:
+    # abi.md 1.27
+    (begun,) = told(mount)
+    (other,) = told(mount, uid=NOBODY)
+    number = str(begun["number"])
+    assert mount.call("text.word_count", "--text", "to be").status == 0
+    before, after = until(lambda: told(mount, number), lambda found: len(found) == 2)
+    assert before["plugin"] == after["plugin"] == ear
+    assert before["event"]["args"] == {"text": "to be"}
+    assert before["number"] < after["number"]
+    assert told(mount, str(after["number"])) == []
+    assert told(mount, str(other["number"]), uid=NOBODY) == []
+    assert [one.get("code") for one in told(mount, "x") if one["type"] == "error"] == ["EINVAL"]
+    cmd = "CTX_OUTPUT=text $CTX_ROOT/bin/cortexfs-object-runner $CTX_ROOT/.events 0; echo $?"
+    script_ = [str(mount.root / "bin/cortexfs-object-runner"), str(mount.root / ".confined")]
+    refused = Answer(mount.run(script_, input=json.dumps({"cmd": cmd}).encode(), text=False))
+    assert "13" in refused.output
+    assert "to be" not in refused.output
+    with agent(mount, "curious", "shell.exec") as path:
+        output = shell(mount, path, cmd)
+    assert "a person's own processes" in output
+    assert "to be" not in output
 
 
 def test_answers_of_models(mount: Ctx, ear: str) -> None:

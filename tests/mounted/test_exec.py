@@ -215,6 +215,12 @@ def test_no_argument_on_a_terminal_prints_usage(ctx: Ctx) -> None:
     assert len(seen.splitlines()) < 12
 
 
+def test_a_tool_that_takes_nothing_runs_on_a_terminal(ctx: Ctx) -> None:
+    # abi.md 4.5
+    status, seen = on_a_terminal(ctx, [ctx.tool("bad.soft")])
+    assert (status, seen.startswith("bad.soft: EIO: ")) == (1, True), seen
+
+
 # -- exit status
 
 

@@ -47,7 +47,7 @@ def test_a_form_is_filled_in_in_a_chat(shown: Screen, place: Ctx, clerk: str) ->
     shown.wait_last(EMAIL)
     shown.type("a@example.org")
     shown.wait(f"  username: ann\n  email: a@example.org\nSend this to {TOOL}?")
-    shown.wait_last("[y]es [n]o:")
+    shown.wait_last("y (yes) or n (no):")
     shown.type("perhaps")
     shown.wait("answer y (yes) or n (no)")
     shown.type("y")

@@ -317,7 +317,7 @@ def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
 
 
 def test_servers_are_added_by_a_command(fresh: Ctx) -> None:
-    # docs/mcp.md: "`add` says what is wrong when the mount cannot use the server"
+    # `add` says what is wrong when the mount cannot use the server
     shutil.copy(HOSTILE, fresh.work)
     words = ("--", "/usr/bin/python3", str(fresh.work / "mcp_server.py"))
     fresh.ctx("mcp", "add", "one", "--tool", "echo", *words)

@@ -103,8 +103,8 @@ def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_another_version_is_no_other_installation(mount: Ctx, tmp_path: Path) -> None:
-    # docs/plugins.md: "before the first `onLoad` that a user's state knows of"; "each setting that is another
-    # than last time"
+    # abi.md 9.40: "before the first onLoad that a user's state knows of"; "each setting that is another than
+    # last time"
     fields: dict[str, Any] = {"config": {"settings": {"a": 1, "b": 1}}}
     mount.ctx(
         "plugin", "install", str(plugin(tmp_path, "growing", {"call": "return Deno.pid"}, SOURCE, **fields))
@@ -186,7 +186,7 @@ def test_without_a_mount_it_goes_as_well(fresh: Ctx, tmp_path: Path) -> None:
 
 
 def test_a_hook_may_be_missing_and_a_failing_first_one_is_a_broken_plugin(mount: Ctx, tmp_path: Path) -> None:
-    # docs/plugins.md: "an error is a plugin that does not load"
+    # abi.md 9.40: "An error of these is a plugin that does not load"
     for name in FIRST:
         source = f"export const {name} = () => {{ throw new Error('no {name}') }};"
         folder = plugin(tmp_path, "failing", {"call": "return 1"}, source)

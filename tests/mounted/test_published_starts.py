@@ -5,6 +5,7 @@ A date pins what they install, and not only the server.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -103,9 +104,9 @@ def test_a_cut_install_is_begun_anew(published: Ctx) -> None:
         extra_groups=[],
     ) as process:
         until(lambda: [*kept.rglob("*.json")], bool)  # it is in the midst of it
-        for pid in _of(4243):
-            os.kill(pid, signal.SIGKILL)
+        _kill_all_of(4243)
         process.communicate()
+    until(lambda: _kill_all_of(4243), (0).__eq__)  # also what was begun meanwhile
     again = published.call("all.echo", "--message", "hello", uid=4243)
     assert again.output == "Echo: hello", again
 
@@ -165,14 +166,12 @@ def test_they_work_on_a_users_own_mount(home: Path, python: Path, programs: Path
     assert "mcp@time" not in parts[5]
 
 
-def _of(uid: int) -> list[int]:
-    """The processes of a user."""
-    found = []
+def _kill_all_of(uid: int) -> int:
+    """Returns how many processes of this user were there."""
+    killed = 0
     for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            try:
-                if os.stat(entry.path).st_uid == uid:
-                    found.append(int(entry.name))
-            except FileNotFoundError:
-                continue
-    return found
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if entry.name.isdecimal() and os.stat(entry.path).st_uid == uid:
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed += 1
+    return killed

@@ -298,7 +298,7 @@ def test_where_nobody_can_be_asked_the_denial_is_told(talks: Ctx) -> None:
     script = '[{"approval": {"name": "fs.write"}}]'
     done = talks.ctx("send", "debug/script", "--output", "text", "--scope", "temp", script)
     assert done.stdout == "deny\n"
-    mend = "ctx chat on a terminal asks, ctx send --approve fs.write allows"
+    mend = "ctx chat on a terminal asks, and ctx ask or ctx send with --approve fs.write allows"
     assert done.stderr.splitlines() == [
         "Allow fs.write?",
         f"denied, as nobody can be asked here; {mend}",

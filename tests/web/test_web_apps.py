@@ -111,3 +111,12 @@ def test_a_tool_without_an_app_has_no_button(tab: Tab, page: WebProcess, served:
     part(tab, page, "tools/fs.read")
     tab.get_by_role("button", name="Run", exact=True).wait_for()
     assert tab.get_by_role("button", name="Run in its app").count() == 0
+
+
+def test_an_app_goes_with_its_server(tab: Tab, page: WebProcess, ctx: Ctx, served: str) -> None:
+    # abi.md 13.31
+    app(tab, page, served)
+    ctx.ctx("mcp", "remove", "clock")
+    shown = tab.get_by_role("region", name="App")
+    shown.get_by_role("alert").get_by_text("the MCP server clock is not there any more").wait_for()
+    assert shown.locator("iframe").count() == 0

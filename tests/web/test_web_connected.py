@@ -7,8 +7,9 @@ import shutil
 
 import pytest
 
-from tests.mounted import mcp_places
+from tests.mounted import mcp_places, outside
 from tests.mounted.ctx_mount import Ctx
+from tests.mounted.mcp_login_places import logins
 from tests.waiting import until
 from tests.web.acting import part
 from tests.web.browsing import Tab, WebProcess
@@ -82,13 +83,28 @@ def test_mcp_servers_are_added_imported_and_removed(tab: Tab, page: WebProcess, 
     mcp_places.tool_is(ctx, "conf.test_simple_text", there=False)
 
 
+def test_a_login_at_an_mcp_server_ends_well(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    # abi.md 13.26
+    with logins(ctx) as address:
+        ctx.ctx("mcp", "add", "closed", "--url", address)
+        part(tab, page, "plugins")
+        tab.get_by_role("button", name="Log in at closed").click()
+        with tab.context.expect_page() as opened:
+            tab.get_by_role("region", name="Login").get_by_role("link").click()
+        opened.value.close()
+        tab.get_by_role("region", name="Login").get_by_text("logged in at closed").wait_for()
+        mcp_places.tool_is(ctx, "closed.who")
+        assert ctx.call("closed.who").output == "somebody who is logged in"
+        ctx.ctx("mcp", "remove", "closed")
+
+
 def counted(day: str, model: str, agent: str, cost: float | None) -> dict[str, object]:
     """A line of `ctx log --usage --json`."""
     counts = {"calls": 1, "input_tokens": 1000, "output_tokens": 20}
     return {"day": day, "model": model, "agent": agent, "cost": cost, **counts}
 
 
-def test_what_was_used_is_added_up(tab: Tab, page: WebProcess, axe: str) -> None:
+def test_what_was_used_is_added_up(tab: Tab, page: WebProcess, ctx: Ctx, axe: str) -> None:
     # abi.md 13.27
     part(tab, page, "status")
     tab.get_by_text("No model was called yet.").wait_for()
@@ -110,6 +126,16 @@ def test_what_was_used_is_added_up(tab: Tab, page: WebProcess, axe: str) -> None
         seen = [" ".join(row.split()) for row in used.get_by_role("row").all_inner_texts()]
         assert seen[1:] == rows
     assert violations(tab, axe) == []
+    tab.unroute("**/api/usage")
+    with outside.katan() as url:
+        ctx.ctx("provider", "add", "katan", "--base-url", f"{url}/v1", "--format", "openai.chat")
+        secret = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "provider", "secret", "set", "katan"]
+        ctx.run(secret, input=outside.KEY + "\n", check=True)
+        assert "hello" in ctx.ctx("send", "katan/echo-1", "hello", "--output", "text").stdout
+        ctx.ctx("provider", "remove", "katan")
+    tab.reload()
+    tab.get_by_label("By", exact=True).select_option("model")
+    until(lambda: used.get_by_role("row").all_inner_texts(), lambda seen: "katan/echo-1" in str(seen))
 
 
 def test_the_doctor_is_asked(tab: Tab, page: WebProcess, ctx: Ctx, axe: str) -> None:

@@ -89,7 +89,7 @@ def test_questions_of_all_sessions_are_in_one_place(
     tab.get_by_role("link", name="Approvals (2)").wait_for()
     until(tab.title, lambda seen: seen == "(2) CortexFS")
     first, second = question(tab, "first.tool"), question(tab, "second.tool")
-    assert first.get_by_role("link", name=f"{SCRIPTED} one").is_visible()
+    first.get_by_role("link", name=f"{SCRIPTED} one").wait_for()
     assert "<b>x</b>" in second.get_by_label("Input").first.inner_text()
     second.get_by_role("button", name="Deny").click()
     second.wait_for(state="detached")
@@ -192,3 +192,25 @@ def sockets(pid: int) -> int:
             link = str(descriptor.readlink())
             found += link.startswith("socket:") and link[8:-1] in inodes
     return found
+
+
+def test_a_second_click_answers_no_second_question(tab: Tab, page: WebProcess, asking: Talk) -> None:
+    # abi.md 13.35
+    part(tab, page, "approvals")
+    for number in (1, 2):
+        ask(asking, f"twice-{number}", **EXEC | {"reason": f"question {number}"})
+    both = question(tab, "shell.exec")
+    until(both.count, lambda seen: seen == 2)
+    tab.evaluate(
+        """() => {
+            const all = [...document.querySelectorAll(".asked")];
+            window.place = all[0].parentElement;
+            new MutationObserver(() => { window.seen ??= window.place.style.pointerEvents; })
+                .observe(window.place, {childList: true, subtree: true});
+        }"""
+    )
+    both.first.get_by_role("button", name="Deny").click()
+    until(both.count, lambda seen: seen == 1)
+    assert tab.evaluate("window.seen") == "none"
+    both.first.get_by_role("button", name="Deny").click()  # which waits until it is heard
+    until(both.count, lambda seen: seen == 0)

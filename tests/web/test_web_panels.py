@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.mounted.ctx_mount import Ctx
+from tests.mounted.talking import said
 from tests.places import PROJECT
 from tests.waiting import until
 from tests.web.acting import part
@@ -49,7 +50,7 @@ def shown(ctx: Ctx) -> Iterator[str]:
     folder = package(
         ctx.work / PLUGIN,
         capabilities=("events:listener",),
-        events=("config:change", "tool:post-execute"),
+        events=("config:change", "tool:post-execute", "session:start", "llm:post-call"),
         widgets=WIDGETS,
         settings=[{"section": "All", "fields": SETTINGS}],
     )
@@ -150,6 +151,33 @@ def test_events_go_to_the_plugins_own_frames(tab: Tab, page: WebProcess, shown: 
     assert "tool:pre-execute" not in [name for name, _ in heard]  # its manifest does not list it
     frame.evaluate("Cortex.setConfig('word', 'first')")
     other.close()
+
+
+def test_a_panel_hears_of_the_mount_what_its_plugin_hears(
+    tab: Tab, page: WebProcess, ctx: Ctx, shown: str
+) -> None:
+    # abi.md 13.37
+    said(ctx, "before it is opened", session="unheard-of")
+    frame = panel(tab, page, shown)
+    frame.evaluate("""() => { window.heard = [];
+        for (const name of ["session:start", "llm:pre-call", "llm:post-call", "tool:post-execute"])
+            Cortex.onEvent(name, (data) => heard.push([name, data])); }""")  # fmt: skip
+    said(ctx, "two words", session="heard-of")
+    assert ctx.call("fs.list", "--path", "/").status == 0
+    until(lambda: [name for name, _ in frame.evaluate("heard")], lambda seen: "tool:post-execute" in seen)
+    heard = frame.evaluate("heard")
+    assert heard[0] == ["session:start", {"sessionId": "heard-of"}]
+    assert heard[1][0] == "llm:post-call"
+    assert heard[1][1]["model"] == "echo"
+    assert [name for name, _ in heard].count("tool:post-execute") == 1
+    assert heard[2][1]["toolName"] == "fs.list"
+    assert "llm:pre-call" not in [name for name, _ in heard]  # its manifest does not list it
+    frame.evaluate("Cortex.emit('llm:post-call', {forged: true})")
+    said(ctx, "once more", session="heard-of")
+    until(
+        lambda: [name for name, _ in frame.evaluate("heard")], lambda seen: seen.count("llm:post-call") == 2
+    )
+    assert "forged" not in str(frame.evaluate("heard"))
 
 
 def test_widgets_are_on_a_page_and_beside_their_plugin(tab: Tab, page: WebProcess, shown: str) -> None:

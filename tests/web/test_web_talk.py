@@ -84,6 +84,59 @@ def test_a_session_is_removed(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
     assert not [path for path in (ctx.root / "home").rglob("session/doomed") if path.exists()]
 
 
+def test_a_session_is_renamed(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    # abi.md 13.34
+    go(tab, page, ECHO, "unnamed")
+    say(tab, "how do you do")
+    answer(tab).get_by_text("how do you do").wait_for()
+    tab.once("dialog", lambda dialog: dialog.accept("greeting"))
+    tab.get_by_role("button", name="Rename").click()
+    tab.get_by_role("heading", name="greeting").wait_for()
+    answer(tab).get_by_text("how do you do").wait_for()
+    say(tab, "once more")
+    answer(tab).get_by_text("once more").wait_for()
+    assert types(history(ctx, "greeting")).count("start") == 2
+    with talk(ctx, "model/debug/echo.sock") as elsewhere:
+        elsewhere.ask("resume", session="greeting")
+        elsewhere.until("done")
+        tab.once("dialog", lambda dialog: dialog.accept("other"))
+        tab.get_by_role("button", name="Rename").click()
+        tab.get_by_role("status").get_by_text("the session is in use").wait_for()
+    tab.get_by_role("link", name="Sessions", exact=True).click()
+    tab.once("dialog", lambda dialog: dialog.accept("hello"))
+    tab.get_by_role("button", name="Rename greeting of model/debug/echo").click()
+    tab.get_by_role("link", name="hello", exact=True).wait_for()
+    assert not [path for path in (ctx.root / "home").rglob("session/greeting") if path.exists()]
+
+
+def test_the_machine_of_a_teams_session_is_shown(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    said(ctx, "here", session="alone")
+    there = [
+        {
+            "object": ECHO,
+            "session": "plan+box",
+            "space": "private",
+            "state": "done",
+            "updated": 0,
+            "messages": 2,
+            "size": 9,
+            "machine": "box",
+            "cwd": "/srv/plan",
+            "path": "",
+        }
+    ]
+    tab.get_by_role("link", name="Sessions", exact=True).click()
+    tab.get_by_role("link", name="alone", exact=True).wait_for()
+    assert tab.get_by_role("columnheader", name="Machine").count() == 0
+    tab.route("**/api/sessions", lambda route: route.fulfill(json=there))
+    tab.reload()
+    row = tab.get_by_role("row").filter(has_text="plan+box")
+    row.get_by_role("cell", name="box", exact=True).wait_for()
+    row.get_by_role("cell", name="/srv/plan", exact=True).wait_for()
+    tab.get_by_role("link", name="Talk", exact=True).click()
+    tab.get_by_role("navigation", name="Conversations").get_by_text("box · done").wait_for()
+
+
 def test_a_message_survives_a_page_that_ends(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
     # what was typed stays typed, and a failed send is not lost
     go(tab, page, ECHO, "survives")
@@ -98,6 +151,17 @@ def test_a_message_survives_a_page_that_ends(tab: Tab, page: WebProcess, ctx: Ct
     tab.reload()
     answer(tab).get_by_text("a draft").wait_for()
     assert types(history(ctx, "survives")).count("start") == 1
+
+
+def test_a_part_that_cannot_be_loaded_says_so(tab: Tab, page: WebProcess) -> None:
+    # a browser does not ask twice for a module, and the parts are loaded before they are wanted
+    tab.route("**/tools.js", lambda route: route.abort())
+    tab.reload()
+    tab.get_by_role("link", name="Tools", exact=True).click()
+    tab.get_by_role("alert").get_by_text("Reload the page").wait_for()
+    tab.unroute("**/tools.js")
+    tab.reload()
+    tab.get_by_role("heading", name="Tools").wait_for()
 
 
 def test_calls_and_reasoning_are_folded(tab: Tab, page: WebProcess) -> None:

@@ -119,6 +119,8 @@ def caller(root: str, word: str, user: str | None) -> PolicyCaller:
     if class_ != "agent":
         raise Fault("EINVAL", f"{word!r} calls nothing; a caller is a user, a uid or agent/NAME")
     path = os.path.join(root, below)
+    if objects.is_elsewhere(path):
+        raise Fault("EINVAL", f"what {below} may is decided on its own machine; ask there")
     owner = person(user or str(os.getuid() if home is None else home))
     if home not in (None, owner.uid):
         raise Fault("EINVAL", f"{below} works for uid {home} alone")
@@ -203,7 +205,7 @@ def world(root: str, directory: str | None, status: str) -> LintInput:
         tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
         names=frozenset([*((one.class_, one.in_policy) for one in there), *aliases]),
         files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
-        agents=tuple(_agent(root, path) for path in paths["agent"]),
+        agents=tuple(_agent(root, path) for path in paths["agent"] if not objects.is_elsewhere(path)),
         plugins=tuple(_governed(one, where.state) for one in _plugins(paths["tool"], status)),
     )
 

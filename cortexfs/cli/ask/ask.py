@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from cortexfs.chat.asking import decider, filler
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import Exchange
 from cortexfs.chat.state import Talk
@@ -29,7 +30,7 @@ from cortexfs.cli.ask.answer import Answer
 from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg, flag
-from cortexfs.cli.talk.send import APPROVE, carry_out, decider, filler
+from cortexfs.cli.talk.send import APPROVE, carry_out
 from cortexfs.client import attaching, new_id
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.talk.requests import Input, Scope
@@ -266,9 +267,7 @@ COMMANDS = {
             APPROVE,
             FAIL_ON_DENIED_FLAG,
             flag("-c --continue", "go on with the last question"),
-            arg(
-                "--session", "NAME", "ask in this session of the model's, which is begun where there is none"
-            ),
+            arg("--session", "SESSION", "ask in this one of the model's, which is begun where there is none"),
             flag("-x --extract", "print the first code block of the answer, and nothing else"),
             flag("-u --usage", "say on standard error what it took: tokens, and money by prices.toml"),
             flag("--json", "print the answer as JSON, with its session and what it took"),

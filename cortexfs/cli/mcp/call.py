@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cortexfs.cli import mounts, output
+from cortexfs.cli.mcp import extra
 from cortexfs.core import forms
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -35,6 +36,7 @@ MAX_ABOUT = 100  # characters of a description in a list
 
 
 def call(options: argparse.Namespace) -> int:
+    extra.check()
     from cortexfs.mcp import client as mcpclient
 
     async def use(client: Client) -> CallToolResult:
@@ -59,6 +61,7 @@ def call(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
+    extra.check()
     from cortexfs.mcp import client as mcpclient
 
     async def use(client: Client) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import webbrowser
 
 from cortexfs.cli import output, parser, reload
 from cortexfs.cli.daemons import places_of
+from cortexfs.cli.mcp import extra
 from cortexfs.cli.mcp.servers import typed
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest.mcp_server import McpServer
@@ -22,6 +23,7 @@ SECRET = "the client's secret"
 
 
 def login(options: argparse.Namespace) -> int:
+    extra.check()
     import anyio
 
     from cortexfs.mcp.login import LoginWish, logged_in

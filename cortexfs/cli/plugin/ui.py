@@ -21,6 +21,7 @@ from cortexfs.cli import mounts, output
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.parser import nearest
 from cortexfs.cli.plugin.decided import folder_of, manifest_of
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import widgets
@@ -151,8 +152,10 @@ def _one(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> 
         told = {name: (_kind(name), base64.b64encode(data).decode()) for name, data in files.items()}
         manifest = manifest_of(known.where, part.plugin)
         events = manifest.events if "events:listener" in known.capabilities(manifest) else ()
+        is_hooked = bool(events) and manifest.kind == hostcalls.ESM  # so the mount tells it events
         watched = [*map(str, _watched(known.where, folder))]
-        output.emit(part.row() | {"page": page, "files": told, "events": events, "watched": watched})
+        more = {"page": page, "files": told, "events": events, "is_hooked": is_hooked, "watched": watched}
+        output.emit(part.row() | more)
     else:
         output.table(("file", "bytes"), [(name, str(len(data))) for name, data in files.items()])
     return EXIT_OK

@@ -24,6 +24,7 @@ from cortexfs.core.names import CLASSES
 PROGRAMS = ("ctx", "cortex")
 # Completion is typed ahead of: a mount that takes longer has no candidates.
 SECONDS = 1.0
+MAIN = "model/main"  # whose sessions are meant where no object is named
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,7 +45,7 @@ COMMANDS = {"complete": Command(run)}
 def candidates(words: list[str], root: str | None = None) -> list[str]:
     """Returns the words that the last of `words` may become."""
     if os.path.basename(words[0]) not in PROGRAMS:
-        return _of_object(os.path.expanduser(words[0]), words[1:])
+        return _of_object(_expanded(words[0]), words[1:])
     own, rest = parser.split(words[1:-1])
     top = parser.top().parse_args(own)
     root = top.root or root
@@ -63,33 +64,47 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
     for number, word in enumerate(before):
         option = of._option_string_actions.get(word)
         if waiting or option:
+            named = word if waiting and waiting.dest == "asked" else named
             waiting = option if option and option.nargs is None and not waiting else None
         elif places and isinstance(places[0].choices, dict):
             return _of_command(places[0].choices[word], before[number + 1 :], current, root)
         elif places and places[0].dest == "runnable":
-            return _of_object(objects.resolve(_live(root), word), [*before[number + 1 :], current])
+            return _of_object(objects.resolve(_live(root), _expanded(word)), [*before[number + 1 :], current])
         elif not word.startswith("-"):
             named = word if places and places[0].metavar == "OBJECT" else named
             places = places if places and places[0].nargs == "+" else places[1:]
+    label, equals, value = current.partition("=")
+    if current.startswith("--") and equals and not waiting:
+        waiting = of._option_string_actions.get(label)
+        if waiting is None or waiting.nargs is not None:
+            return []
+        found = _values(waiting, named, value, root)
+        return [f"{label}={word}" for word in found] or _files(f"{label}=", current)
     if current.startswith("-") and not waiting:
         return _matching(_visible(of), current)
     here = waiting or next(iter(places), None)
-    if here is None:
-        return []
-    if here.metavar == "SESSION":
-        return _matching(_sessions(named, root), current)
-    if here.choices:
-        return _matching(list(here.choices), current)
-    known = VALUES.get(here.dest) or VALUES.get(str(here.metavar))
+    return _values(here, named, current, root) if here else []
+
+
+def _values(of: argparse.Action, named: str | None, current: str, root: str | None) -> list[str]:
+    """The words that an argument may be."""
+    if of.metavar == "SESSION":
+        return _matching(_sessions(named or MAIN, root), current)
+    if of.choices:
+        return _matching(list(of.choices), current)
+    known = VALUES.get(of.dest) or VALUES.get(str(of.metavar))
     return _matching(known(current, root), current) if known else []
 
 
-def _sessions(named: str | None, root: str | None) -> list[str]:
+def _expanded(word: str) -> str:
+    """A word as the shell will give it to its command: $CTX_ROOT/tool/fs.read is typed, too."""
+    return os.path.expandvars(os.path.expanduser(word))
+
+
+def _sessions(named: str, root: str | None) -> list[str]:
     """Those of the object that was named before, whoever may see them."""
     from cortexfs.chat import sessions
 
-    if named is None:
-        return []
     _, whole = objects.conversing(mount := _live(root), named)
     return [one.session for space in sessions.SPACES for one in sessions.each(mount, whole, space)]
 
@@ -202,7 +217,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "PLUGIN": _plugins,
     "PROVIDER": _providers,
     "SERVER": _servers,
-    "NAME": _presets,
+    "VENDOR|NAME": _presets,
     "FORMAT": _formats,
     "MODEL": lambda current, root: _called("", _live(root), ("model",)),
     "AGENT": _agents,
@@ -238,9 +253,12 @@ def _schema(path: str) -> bytes:
 
 def _spelt(candidate: str, current: str, files: str) -> list[str]:
     """The candidate, or the file names that it stands for."""
-    if not candidate.endswith(files):
-        return [candidate]
-    lead = candidate.removesuffix(files)
+    return _files(candidate.removesuffix(files), current) if candidate.endswith(files) else [candidate]
+
+
+def _files(lead: str, current: str) -> list[str]:
+    if current.startswith("~"):  # zsh would quote it in a candidate; each shell has these itself
+        return []
     directory, slash, start = current.removeprefix(lead).rpartition("/")
     try:
         entries = list(os.scandir(os.path.expanduser(directory + slash) or "."))

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import sys
-from collections.abc import Callable
 
+from cortexfs.chat.asking import decider, filler
 from cortexfs.chat.calls import Show
-from cortexfs.chat.exchange import Decide, Exchange, Fill, PersonLeft
-from cortexfs.chat.forms import AskedForm, Filled
+from cortexfs.chat.exchange import Exchange, PersonLeft
 from cortexfs.chat.printing import Printer
-from cortexfs.chat.state import EDIT, Talk, answer
+from cortexfs.chat.state import Talk
 from cortexfs.cli import objects, talking
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg
 from cortexfs.client import Failed, new_id
 from cortexfs.core.arguments import parse
-from cortexfs.core.errors import Fault, exit_status
-from cortexfs.core.frames import AnyFrame, Approval, Done, Error
-from cortexfs.core.talk.requests import Decision, Input
+from cortexfs.core.errors import exit_status
+from cortexfs.core.frames import AnyFrame, Done, Error
+from cortexfs.core.talk.requests import Input
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,56 +77,6 @@ def _asking(show: Show) -> None:
     """Where frames go to stdout, a person still sees what is asked."""
     if show.kind not in ("answer", "end", "other"):
         Printer(sys.stderr, sys.stderr).show(show)
-
-
-def decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
-    def decide(asked: Approval, pipe: int) -> Decision | None:
-        if asked.name in approved:
-            return "allow_once"
-        if not is_asked:
-            return None
-        while (decision := _decided(pipe)) != "deny" and (unseen := talk.unseen(asked.call)):
-            for each in unseen:
-                show(each)
-        return decision
-
-    return decide
-
-
-def filler(is_asked: bool, talk: Talk) -> Fill:
-    """Forms of tools, on the terminal; whoever closes it declines, and so does Ctrl-C."""
-
-    def fill(form: AskedForm, pipe: int) -> Filled | None:
-        if not is_asked:
-            return None
-        if (line := _typed(form.prompt, pipe)) is None:
-            return talk.forms.decline()
-        try:
-            return talk.forms.take(line)
-        except Fault as fault:
-            return [Show("error", fault.message)]
-
-    return fill
-
-
-def _typed(prompt: str, pipe: int) -> str | None:
-    print(prompt, end="", file=sys.stderr, flush=True)
-    ready, _, _ = select.select([sys.stdin, pipe], [], [])
-    return None if pipe in ready else sys.stdin.readline() or None
-
-
-def _decided(pipe: int) -> Decision:
-    """Returns the answer of the person at the terminal; whoever closes it denies, and so does Ctrl-C."""
-    while True:
-        if (line := _typed("[y]es [n]o [a]lways: ", pipe)) is None:
-            return "deny"
-        try:
-            reply = answer(line)
-            if reply != EDIT:
-                return reply
-            print("calls are edited in ctx chat; answer y, n or a", file=sys.stderr)
-        except Fault as fault:
-            print(fault.message, file=sys.stderr)
 
 
 _TEXT = "what to say; - adds standard input, and without any that is all (write -- before text with -)"

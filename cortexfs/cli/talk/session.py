@@ -92,6 +92,14 @@ def _rm(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _rename(options: argparse.Namespace) -> int:
+    one = _one(options)
+    sessions.rename(one, options.name)
+    _unlog(options)
+    output.say(f"the session {one.session} of {one.object} is {options.name} now")
+    return EXIT_OK
+
+
 def _take(options: argparse.Namespace) -> int:
     root, object_ = _named(options)
     from cortexfs.client import Conversation  # what lists sessions only does not pay for it
@@ -196,6 +204,12 @@ VERBS = {
         (ROOT, SCOPE, objects.TALKING, SESSION, flag("--yes", "do not ask")),
         ("ctx session rm agent/coder old-one --yes",),
         "remove a session",
+    ),
+    "rename": Command(
+        _rename,
+        (ROOT, SCOPE, objects.TALKING, SESSION, arg("name", "NAME", "its new name")),
+        ("ctx session rename agent/coder chat-mf3k2 parser",),
+        "give a session another name",
     ),
     "take": Command(
         _take,

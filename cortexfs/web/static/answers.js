@@ -4,6 +4,7 @@
 import { post } from "./api.js";
 import { about } from "./approvals.js";
 import { built, h, show } from "./dom.js";
+import { attached } from "./media.js";
 
 const STEP = 200;  // ms between two looks at what can no longer change
 const MOST = 48 << 10;  // characters of it that are looked at
@@ -182,10 +183,7 @@ const HEARD = {
     else run.add(run.progress = h("p", { class: "progress" }, frame.message));
   },
   media(run, frame) {
-    const { media_type: kind = "", data, url } = frame.attachment || {};
-    if (data && kind.startsWith("image/"))
-      run.add(h("img", { src: `data:${kind};base64,${data}`, alt: frame.attachment.name || "picture" }));
-    else run.add(h("p", { class: "note" }, `[${kind || "media"}] ${url || ""}`));
+    run.add(attached(frame.attachment || {}));
   },
   usage(run, frame) {
     run.usage = frame;

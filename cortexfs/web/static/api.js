@@ -84,6 +84,9 @@ function address(path, words) {
 export const get = async (path, words, signal) => (await asked(address(path, words), { signal })).json();
 export const post = async (path, value) => (await asked(path, posted(value))).json();
 
+/** A picture, sound or film that lies at an address of this machine. */
+export const file = async (url) => (await asked("/api/media", posted({ url }))).blob();
+
 /** Reads events until they end, several at a time: `hear([{id, data}, ...])`. */
 async function read(answer, hear) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -127,5 +130,14 @@ export async function follow(path, words, hear, signal, state = () => {}) {
     lost();
     state(false);
     await new Promise((go) => setTimeout(go, 1000 * PAUSES[Math.min(times, PAUSES.length - 1)]));
+  }
+}
+
+/** The file of a part; a browser does not ask again for a file that it could not have. */
+export async function loaded(file) {
+  try {
+    return await import(`./${file}.js`);
+  } catch {
+    throw new Error("This part of the page could not be loaded. Reload the page, or run ctx web again if it has ended.");
   }
 }

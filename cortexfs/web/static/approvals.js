@@ -4,6 +4,7 @@ import { get, post } from "./api.js";
 import { button, h, show, written } from "./dom.js";
 import { question, whence } from "./questions.js";
 
+const CONSIDER = 500;  // ms in which no click counts after a card has gone: the next moves to where it was
 const LOOK = 5000;  // ms between two looks at what goes on elsewhere, while somebody sees this part
 let latest = { asked: [], active: [] };
 const watching = new Set();
@@ -74,12 +75,19 @@ function card(asked, say) {
 /** The cards of what is asked, in a list: each stays as long as it is asked, with what was written into it. */
 export function cards(list, say) {
   const made = new Map();
+  let waits;
+  const wait = () => {
+    list.style.pointerEvents = "none";
+    clearTimeout(waits);
+    waits = setTimeout(() => { list.style.pointerEvents = ""; }, CONSIDER);
+  };
   return (asked) => {
     const now = new Map(asked.map((one) => [`${one.type} ${one.run} ${one.question || one.call}`, one]));
     for (const [key, element] of made) {
       if (now.has(key)) continue;
       element.remove();
       made.delete(key);
+      wait();
     }
     for (const [key, one] of now) {
       if (made.has(key)) continue;

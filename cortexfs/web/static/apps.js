@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { button, h, show } from "./dom.js";
-import { MOST_ASKED, allowed, frame } from "./panels.js";
+import { MOST_ASKED, allowed, frame, watch } from "./panels.js";
 
 const VERSION = "2026-01-26";
 const TALLEST = 2000;  // pixels of a frame that says its height
@@ -43,6 +43,7 @@ async function app(place, object, args, { signal, say }) {
     if (data.method === "ui/notifications/initialized") begin(made, args, result);
   }, signal, (why) => show(place, h("p", { class: "error", role: "alert" }, why)));
   show(place, questions, made.inner);
+  watch(found.frame, made);
 }
 
 async function begin(made, args, result) {

@@ -5,6 +5,7 @@ import { cards, watch } from "./approvals.js";
 import { Answers } from "./answers.js";
 import { base64, button, h, show } from "./dom.js";
 import { keep, kept } from "./kept.js";
+import { addressed, renamed } from "./lists.js";
 import { prompts } from "./prompts.js";
 
 const STOPPED = new Set(["EHOSTDOWN", "ETIMEDOUT"]);
@@ -39,7 +40,7 @@ export class Conversation {
     this.asked = cards(questions, say);
     this.place = h("small", {}, where.object);
     this.element = h("section", { class: "conversation", "aria-label": `${where.object} ${where.session}` },
-      h("h1", {}, where.session, " ", this.place), this.log, questions, this.note,
+      h("div", { class: "row" }, h("h1", {}, where.session, " ", this.place), button("Rename", () => this.rename())), this.log, questions, this.note,
       this.message.element);
   }
 
@@ -160,6 +161,20 @@ export class Conversation {
     const ids = [...this.answers.active, ...this.pending.keys()];
     for (const run of ids) {
       await post("/api/cancel", { object: this.where.object, run }).catch((problem) => this.say(problem.message));
+    }
+  }
+
+  /** A session in use keeps its name, so this tab leaves it first. */
+  async rename() {
+    if (this.answers.active.size || this.pending.size) return this.say("It can be renamed when it is answered.");
+    this.line?.abort();
+    try {
+      const name = await renamed(this.where, this.where.scope);
+      if (name) location.hash = addressed("talk", this.where.scope, this.where.object, name);
+      else this.connect();
+    } catch (problem) {
+      this.say(problem.message);
+      this.connect();
     }
   }
 

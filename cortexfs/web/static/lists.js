@@ -93,11 +93,24 @@ export async function sessions(place, words, { signal, say }) {
     row.closest("tr").remove();
     say(`removed the session ${one.session}`);
   };
-  show(place, h("h1", {}, "Sessions"), table("Sessions", ["Session", "Of", "State", "Used", "Messages", "Away with it"],
-    found.map((one) => {
-      const away = button("Remove", () => remove(one, away).catch((problem) => say(problem.message)),
-        { "aria-label": `Remove ${one.session} of ${one.object}` });
-      return [h("a", { href: addressed("talk", one.space, one.object, one.session) }, one.session),
-        one.object, one.state, ago(one.updated), String(one.messages), away];
-    }), "There are no sessions yet."));
+  const team = found.some(({ machine }) => machine);
+  const heads = ["Session", "Of", "State", "Used", "Messages", "Place", ...(team ? ["Machine"] : []), "Change"];
+  const where = ({ space, cwd }) => [space === "shared" ? space : "", cwd].filter(Boolean).join(", ");
+  show(place, h("h1", {}, "Sessions"), table("Sessions", heads, found.map((one) => {
+    const of = `${one.session} of ${one.object}`;
+    const failed = (problem) => say(problem.message);
+    const away = button("Remove", () => remove(one, away).catch(failed), { "aria-label": `Remove ${of}` });
+    const name = button("Rename", () => renamed(one, one.space).then((is) => is && dispatchEvent(new Event("hashchange")), failed),
+      { "aria-label": `Rename ${of}` });
+    return [h("a", { href: addressed("talk", one.space, one.object, one.session) }, one.session), one.object, one.state,
+      ago(one.updated), String(one.messages), where(one), ...(team ? [one.machine || ""] : []), h("span", { class: "row" }, name, away)];
+  }), "There are no sessions yet."));
+}
+
+/** Asks for the new name of a session and gives it that; the name, or nothing where there is none. */
+export async function renamed({ object, session }, scope) {
+  const name = prompt(`The new name of ${session}`, session)?.trim();
+  if (!name || name === session) return null;
+  await post("/api/rename", { object, session, scope, name });
+  return name;
 }

@@ -1,18 +1,17 @@
 // The frame of the page: its parts, which of them is shown, and what waits to be decided.
 
-import { enter, follow, Refused } from "./api.js";
+import { enter, follow, loaded, Refused } from "./api.js";
 import { h, show } from "./dom.js";
-import { approvals, counted } from "./approvals.js";
-import { agents } from "./agents.js";
 import { models, sessions } from "./lists.js";
-import { widgets } from "./panels.js";
-import { plugins } from "./plugins.js";
-import { servers } from "./servers.js";
-import { status } from "./status.js";
 import { talk } from "./talk.js";
-import { tools } from "./tools.js";
 
-const VIEWS = { talk, approvals, tools, agents, models, plugins: connected, sessions, status, widgets };
+// Parts that are not the first to be seen are loaded when they are wanted, or when there is nothing else to do.
+const part = (file, name = file) => async (...given) => (await loaded(file))[name](...given);
+const VIEWS = {
+  talk, models, sessions, approvals: part("approvals"), tools: part("tools"), agents: part("agents"),
+  plugins: connected, status: part("status"), widgets: part("panels", "widgets"),
+};
+const LATER = ["conversation", "approvals", "tools", "agents", "plugins", "servers", "status"];
 const NAMES = ["Talk", "Approvals", "Tools", "Agents", "Models", "Plugins", "Sessions", "Status"];
 
 const main = h("main", { id: "main", tabindex: "-1" });
@@ -21,8 +20,8 @@ let leaving = new AbortController();
 
 /** Plugins, and beside them the MCP servers, whose tools come the same way. */
 async function connected(place, words, context) {
-  await plugins(place, words, context);
-  if (!words[0]) place.append(...(await servers(context)));
+  await part("plugins")(place, words, context);
+  if (!words[0]) place.append(...(await part("servers")(context)));
 }
 
 export function say(text) {
@@ -83,8 +82,10 @@ function shut(why) {
 function inbox(links) {
   const link = links[1];
   const channel = new BroadcastChannel("inbox");
+  let newest;  // as the part may be loaded for an older state after it was for this one
   const hear = (state) => {
-    counted(state);
+    newest = state;
+    loaded("approvals").then(({ counted }) => counted(newest)).catch(() => null);  // said when the part is opened
     const count = state.asked.length;
     document.title = count ? `(${count}) CortexFS` : "CortexFS";
     link.textContent = count ? `Approvals (${count})` : "Approvals";
@@ -123,6 +124,7 @@ async function begin() {
   addEventListener("hashchange", () => route(links));
   inbox(links);
   await route(links);
+  requestIdleCallback(() => LATER.forEach((file) => loaded(file).catch(() => null)));  // said when it is wanted
 }
 
 begin();

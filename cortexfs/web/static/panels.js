@@ -12,7 +12,9 @@ export const MOST_ASKED = 16;  // that wait for their answers
 const MOST_TEXT = 1 << 18;  // characters of one
 const CONSIDER = 500;  // milliseconds before a question can be answered: a second click was meant for the frame
 const SHOWN = 200;  // characters of a notice
-const OWN_EVENTS = ["config:change", "tool:pre-execute", "tool:post-execute"];
+// Those of the mount and of the page, which no frame can make.
+const EVENTS = ["session:start", "session:end", "tool:pre-execute", "tool:post-execute", "llm:pre-call",
+  "llm:post-call", "agent:turn-start", "agent:turn-end", "config:change", "daemon:status"];
 
 const hearers = new Set();
 const others = new BroadcastChannel("panels");  // tabs of ours: a frame's origin has another one
@@ -58,12 +60,13 @@ export function frame(title, path, hear, signal, ended) {
   return { inner, close, counted, signal: ending.signal };
 }
 
-/** Looks from time to time if what a frame is of is still shown, and closes it where it is not. */
-async function watch(id, { close, signal }) {
+/** Looks from time to time if what a frame is of is still shown, and closes it where it is not; `hear` has
+ * what its plugin has heard of the mount meanwhile. */
+export async function watch(id, { close, signal }, hear = () => {}) {
   while (!signal.aborted) {
     await new Promise((go) => setTimeout(go, LOOK));
     if (signal.aborted) return;
-    await post("/api/frame/still", { frame: id }).catch((problem) => {
+    await post("/api/frame/still", { frame: id }).then(({ events }) => events.forEach(hear), (problem) => {
       if (problem.code === "ENOENT") close(`${problem.message}.`);
     });
   }
@@ -89,7 +92,7 @@ export async function opened(plugin, part, { signal, say }) {
     if (data === "cortex" && ports.length === 1 && !state.port) connect(state, ports[0], made);
   }, signal, ended);
   show(place, questions, made.inner);
-  watch(found.frame, made);
+  watch(found.frame, made, ([event, data]) => state.port?.postMessage({ event, data }));
   return place;
 }
 
@@ -98,7 +101,7 @@ function connect(state, port, { counted, signal }) {
   const { plugin, events } = state.found;
   state.port = port;
   const hear = (one) => {
-    if (one.plugin !== plugin || (OWN_EVENTS.includes(one.event) && !events.includes(one.event))) return;
+    if (one.plugin !== plugin || (EVENTS.includes(one.event) && !events.includes(one.event))) return;
     port.postMessage({ event: one.event, data: one.data });
   };
   hearers.add(hear);
@@ -158,7 +161,7 @@ const OPERATIONS = {
   },
   emit(state, { event, data }) {
     if (String(event).length > SHOWN) throw new Error("an event's name is too long");
-    if (OWN_EVENTS.includes(event)) throw new Error(`${event} is an event of the page's`);
+    if (EVENTS.includes(event)) throw new Error(`${event} is an event of the mount's`);
     const plain = JSON.parse(JSON.stringify(data ?? null));  // what was counted, and no buffers besides
     told(state.found.plugin, String(event), plain);
   },
@@ -178,9 +181,10 @@ async function run(found, tool, args, state) {
   const about = await post("/api/frame/tool", { frame: found.frame, tool });
   if (about.asks && !state) throw new Error(`${tool} asks before each call, so no widget can call it by itself.`);
   if (about.asks && !state.allowed.has(tool)) await allowed(state, tool, args, about.effects);
-  told(found.plugin, "tool:pre-execute", { toolName: tool, args });
+  const tell = found.is_hooked ? () => {} : told;  // the mount tells it, of every tool
+  tell(found.plugin, "tool:pre-execute", { toolName: tool, args });
   const result = await post("/api/frame/run", { frame: found.frame, tool, body: args });
-  told(found.plugin, "tool:post-execute", { toolName: tool, result });
+  tell(found.plugin, "tool:post-execute", { toolName: tool, result });
   return result;
 }
 

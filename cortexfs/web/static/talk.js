@@ -1,7 +1,6 @@
 // Conversations: the list of them, newest first, and the beginning of another.
 
-import { get } from "./api.js";
-import { Conversation } from "./conversation.js";
+import { get, loaded } from "./api.js";
 import { ago, h, show } from "./dom.js";
 import { addressed } from "./lists.js";
 
@@ -13,6 +12,7 @@ export async function talk(place, words, context) {
     await listed(list, null, context);
     return;
   }
+  const { Conversation } = await loaded("conversation");
   const conversation = new Conversation({ scope, object, session: session || "default" }, context, cwd);
   show(place, h("div", { class: "talk" }, list, conversation.element));
   listed(list, conversation.where, context).catch((problem) => context.say(problem.message));
@@ -29,7 +29,7 @@ async function listed(list, where, { signal, say }) {
     h("a", {
       href: addressed("talk", one.space || "private", one.object, one.session),
       "aria-current": where && one.object === where.object && one.session === where.session ? "true" : null,
-    }, one.session), h("small", {}, `${one.object.replace(/^model\/|^agent\//, "")} · ${one.state || ""} ${ago(one.updated)}`))),
+    }, one.session), h("small", {}, `${one.object.replace(/^model\/|^agent\//, "")} · ${one.machine ? `${one.machine} · ` : ""}${one.state || ""} ${ago(one.updated)}`))),
   rows.length ? null : h("li", {}, "none"));
   put(found);
   const look = async () => {

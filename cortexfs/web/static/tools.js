@@ -4,6 +4,7 @@ import { get, run } from "./api.js";
 import { offered } from "./apps.js";
 import { base64, button, h, show } from "./dom.js";
 import { addressed, table } from "./lists.js";
+import { attached } from "./media.js";
 
 const bare = (object) => object.replace(/^home\/\d+\//, "").replace(/^tool\//, "");
 const MOST = 1 << 20;  // characters of output that the page keeps
@@ -126,6 +127,7 @@ async function one(place, object, { signal, say }) {
   const form = group("Input", { ...facts.schema, properties: facts.schema.properties || {} });
   const line = h("code", {});
   const output = h("pre", { class: "output", role: "log", "aria-label": "Output", tabindex: "0" });
+  const made = h("div", {});
   const fault = h("p", { class: "error", role: "alert" });
   const ran = h("ul", {});
   let going = null;
@@ -143,11 +145,12 @@ async function one(place, object, { signal, say }) {
     event.preventDefault();
     fault.textContent = "";
     output.textContent = "";
+    show(made);
     going = new AbortController();
     [start.disabled, stop.disabled] = [true, false];
     try {
       const input = form.value() || {};
-      await run("/api/run", { object, input, dry: dry.checked }, (frames) => hear(frames, output, fault, say),
+      await run("/api/run", { object, input, dry: dry.checked }, (frames) => hear(frames, { output, made, fault, say }),
         AbortSignal.any([going.signal, signal]));
       ran.prepend(h("li", {}, h("code", {}, line.textContent)));
     } catch (problem) {
@@ -161,7 +164,7 @@ async function one(place, object, { signal, say }) {
     h("form", { onsubmit: press, oninput: look }, form.element, facts.dry
       ? h("div", { class: "check" }, dry, h("label", { for: "dry" }, "Dry run: say what it would do")) : null,
     h("div", { class: "row" }, start, stop)),
-    h("h2", {}, "In a shell"), h("p", {}, line), h("h2", {}, "Output"), fault, output,
+    h("h2", {}, "In a shell"), h("p", {}, line), h("h2", {}, "Output"), fault, output, made,
     h("details", {}, h("summary", {}, "Past runs"), ran, table("Past runs", ["When", "How it ended", "Took"],
       facts.runs.map(({ ts, status, code, ms }) => [new Date(ts).toLocaleString(), code ? `${status} (${code})` : status,
         `${(ms / 1000).toFixed(1)} s`]), "It was not run yet.")));
@@ -169,10 +172,11 @@ async function one(place, object, { signal, say }) {
   offered(place, object, () => form.value() || {}, { signal, say });
 }
 
-function hear(frames, output, fault, say) {
+function hear(frames, { output, made, fault, say }) {
   let text = "";
   for (const frame of frames) {
     if (frame.type === "delta") text += frame.text;
+    else if (frame.type === "media") made.append(attached(frame.attachment || {}));
     else if (frame.type === "progress") say(frame.message);
     else if (frame.type === "error") fault.textContent = frame.message;
     else if (frame.type === "done") say(`the run ended: ${frame.status}`);

@@ -120,7 +120,7 @@ def test_a_bound_is_in_bytes_and_splits_no_character(text: str, limit: int) -> N
 
 @given(long_texts, st.integers(LINE, 20_000))
 def test_what_was_cut_is_not_cut_again(text: str, limit: int) -> None:
-    # docs/agents.md: "the beginning of one question is that of the next": what was cut looks as it did
+    # what was cut looks as it did, so that the beginning of one question is that of the next
     assert bounded(bounded(text, limit), limit) == bounded(text, limit)
     told = shortened(result("t", "c", text), limit)
     assert shortened(told, limit) == told

@@ -102,7 +102,7 @@ def test_what_lies_below_has_at_least_what_is_above(some: View, path: str) -> No
 
 @each_of("mounts", ["", "/usr\t/usr\tro\t-\n"])
 def test_a_place_whose_name_is_no_text(mounts: str) -> None:
-    # docs/agents.md: "The name of a working directory must be UTF-8"; hosts and models are told it as text
+    # abi.md 5.22: "The name of an agent's directory is UTF-8"; hosts and models are told it as text
     with pytest.raises(Fault) as raised:
         view(mounts, os.fsdecode(b"/srv/\xff"), root="/ctx", home="", writable=False)
     assert raised.value.code == "EINVAL"

@@ -224,7 +224,7 @@ def test_a_result_is_its_first_lines() -> None:
 def test_marks_are_such_as_the_terminal_can_show() -> None:
     # commands.md: "What the locale cannot show is replaced"
     assert marked(Show("call", "t"), "UTF-8") == "\u25b8 t"
-    assert marked(Show("call", "t"), "ANSI_X3.4-1968") == "> t"
+    assert marked(Show("call", "t"), "ANSI_X3.4-1968") == "call: t"
     assert all(ascii_.isascii() for _, ascii_ in MARKS.values())
     assert marked(Show("error", "t"), "ascii") == "t"
 

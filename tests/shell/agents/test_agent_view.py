@@ -151,7 +151,7 @@ def test_in_a_home_directory_its_model_knows_what_is_closed(cwd: str, told: bool
 
 
 def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:
-    # docs/agents.md: "`HOME` of its tools says it, where `.gitconfig` is shown"; git ends where it is refused
+    # docs/ctx.md: "`HOME` where their view shows its `.gitconfig`"; git ends where it is refused
     setup = setup_of(Played(Model(), unused), AGENT)
 
     def home(table: str, home: str = "/home/alice") -> bytes | None:

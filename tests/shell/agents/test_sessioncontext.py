@@ -184,7 +184,7 @@ async def test_they_are_ordinary_files_of_the_session(tmp_path: Path) -> None:
 
 
 async def test_a_pin_goes_with_its_file(tmp_path: Path) -> None:
-    # docs/agents.md: "`rm` of its file removes a pin"
+    # docs/agents.md: "`rm` of its file removes it", of a pin
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
         files = context(world.sessions.folder(address()))

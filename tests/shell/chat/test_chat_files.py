@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
 from cortexfs.chat import keys
 from cortexfs.chat import said as said_before
@@ -23,6 +25,29 @@ ECHO = "model/debug/echo"
 @pytest.fixture
 def sessions(tmp_path: Path) -> Sessions:
     return Sessions(tmp_path)
+
+
+# What is completed.
+
+
+@pytest.mark.parametrize(
+    ("typed", "ends"),
+    [
+        ("/att", ["/attach"]),
+        ("/resume o", ["one"]),
+        ("/attach my", [" notes.txt"]),
+        ("/pin my", []),
+        ("my", []),
+    ],
+)
+def test_orders_complete(
+    typed: str, ends: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # commands.md: "completes orders, sessions after `/resume`, and files after `/attach` and `/save`"
+    (tmp_path / "my notes.txt").write_text("")
+    monkeypatch.chdir(tmp_path)
+    found = keys.Orders(lambda: ["one", "two"]).get_completions(Document(typed), CompleteEvent())
+    assert [one.text for one in found] == ends
 
 
 # History.

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -268,12 +269,14 @@ def test_an_answer_is_bounded() -> None:
 
 def on_terminal(*words: str, root: Path, **environ: str) -> str:
     """What a command prints on a terminal."""
+    program = [sys.executable, "-m", "cortexfs.cli.main", *words]
+    return written_by(program, **{"CTX_ROOT": str(root), "TERM": "xterm", **environ})
+
+
+def written_by(program: list[str], **environ: str) -> str:
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cortexfs.cli.main", *words],
-        env={"CTX_ROOT": str(root), "TERM": "xterm", **environ},
-        stdout=follower,
-    )
+    termios.tcsetwinsize(follower, (24, 80))
+    process = subprocess.Popen(program, env=environ, stdout=follower)
     os.close(follower)
     text = b""
     try:
@@ -293,6 +296,18 @@ def test_colour_is_for_terminals(root: Path) -> None:
     assert "\x1b" not in on_terminal("ls", root=root, NO_COLOR="1")
     assert "\x1b" not in on_terminal("ls", root=root, TERM="dumb")
     assert "\x1b" not in ctx("ls", root=root).stdout
+
+
+def test_a_table_that_is_read_aloud_is_whole() -> None:
+    # commands.md: "`TERM=dumb` is for screen readers ... no line is cut, and a cell without a value is `-`"
+    program = "from cortexfs.cli import output; output.table(('a', 'b', 'c'), [('x', '', 'y' * 200)])"
+    assert written_by([sys.executable, "-c", program], TERM="dumb").split()[3:] == ["x", "-", "y" * 200]
+    assert written_by([sys.executable, "-c", program], TERM="xterm").split()[3:] == ["x", "y" * 73 + "…"]
+
+
+def test_what_says_why_is_never_cut() -> None:
+    program = f"from cortexfs.cli import output; output.table(('a', 'why'), [('x', '{'y ' * 100}z')])"
+    assert written_by([sys.executable, "-c", program], TERM="xterm").endswith("y z\r\n")
 
 
 def test_foreign_text_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cortexfs.cli.main import main
+from cortexfs.cli.mcp import extra
 from cortexfs.cli.shell.complete import candidates
 from cortexfs.plugins.mcp_servers import Servers
 from tests.shell.plugin_commands import places
@@ -48,8 +48,19 @@ def servers() -> Servers:
     return Servers(Path(os.environ["CTX_CONFIG"]), Path(os.environ["CTX_STATE"]))
 
 
+@pytest.mark.parametrize("words", ["serve", "call x y", "inspect x", "login x"])
+def test_a_missing_package_is_named_by_its_extra(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # issue 14: "Missing packages are named by the extra, never by an inner module"
+    monkeypatch.setattr("cortexfs.cli.mounts.answering", lambda _: "/ctx")
+    monkeypatch.setattr(extra, "is_there", lambda: False)
+    assert run(*words.split()) == 69
+    assert capsys.readouterr().err.endswith("is not installed: pip install 'cortexfs[mcp]'\n")
+
+
 def test_a_program_is_what_follows_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
-    # docs/mcp.md: "ctx mcp add NAME ... -- COMMAND [ARGS]"; options may stand on either side of the name
+    # docs/commands.md: "ctx mcp add NAME ... -- COMMAND [ARGS]"; options may stand on either side of the name
     assert (
         run("add", "time", "--env", "ZONE=a=b", "--tool", "get_*", "--", "uvx", "a", "--url", "--", "b") == 0
     )
@@ -96,6 +107,7 @@ def test_secrets_are_typed_and_never_shown(
     [
         (["add", "a"], "say what it is: --url URL, or at the end -- COMMAND [ARGS]"),
         (["add", "a", "--"], "say what it is"),
+        (["add", "a", "--", "", "x"], "the COMMAND behind -- is empty"),
         (["add", "a", "--url", "https://x", "--", "b"], "one of them"),
         (["add", "a", "--url", "http://example.com"], "https://"),
         (["add", "a/b", "--", "x"], "the name 'a/b'"),
@@ -196,18 +208,6 @@ def test_a_file_of_another_client_is_taken_over_whole_or_not_at_all(tmp_path: Pa
     assert secrets() == {"mcp.a.Authorization": "Bearer abc\n"}
     (told,) = servers().load({}).plugins
     assert json.loads(told.target)["headers"] == {"Authorization": "Bearer abc"}
-
-
-def test_a_missing_package_is_named_by_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # issue 14: "Missing packages are named by the extra, never by an inner module"
-    monkeypatch.setattr("cortexfs.cli.mounts.answering", lambda _: "/ctx")
-    monkeypatch.setitem(sys.modules, "cortexfs.mcp.offer", None)
-    assert run("serve") == 69
-    said = capsys.readouterr().err
-    assert "cortexfs[mcp]" in said
-    assert "offer" not in said
 
 
 def test_a_server_needs_no_home() -> None:

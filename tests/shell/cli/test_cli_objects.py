@@ -193,6 +193,12 @@ def test_run_says_why_it_cannot(first_line: str, mode: int, status: int, sentenc
         ("ctx run model/main x", []),
         ("ctx run no.such --l", []),
         ("ctx nonsense --", []),
+        ("ctx ask --model=op", ["--model=openai/gpt-5"]),
+        ("ctx ask --no-log=", []),
+        ("ctx provider add op", ["openai", "openrouter"]),
+        ("ctx ask --save op", []),
+        ("ctx run $CTX_ROOT/tool/fs.read --l", ["--limit"]),
+        ("${CTX_ROOT}/tool/fs.read --l", ["--limit"]),
         ("ctx wa", ["wave-hand"]),
         ("cortex wave-hand --w", ["--wide", "--with"]),
         ("cortex wave-hand ann 1 ", ["true", "false"]),
@@ -222,6 +228,8 @@ def test_a_path_property_completes_files(root: Path, tmp_path: Path, monkeypatch
     assert complete.candidates([tool, "--path", ""]) == ["docs/"]
     assert complete.candidates([tool, "--path", "."]) == [".hidden"]
     assert complete.candidates([tool, "--path=docs/"]) == ["--path=docs/a b"]
+    assert complete.candidates([tool, "--path", "~/"]) == []
+    assert complete.candidates(["ctx", "ask", "--attach=do"]) == ["--attach=docs/"]
 
 
 def test_bash_is_told_every_path(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,13 +280,17 @@ complete -C 'ctx statu'
 complete -C 'ctx run fs'
 complete -C "$CTX_ROOT/tool/fs.read --li"
 complete -C 'ctx run fs.read --path do'
+complete -C 'ctx run fs.read path=docs/a\ b/'
+complete -C 'ctx run fs.read --path "docs/a b/'
+complete -C 'ctx tool add ~/doc'
+complete -C '$CTX_ROOT/tool/fs.read --li'
 complete -C 'cortex wav'
 complete -C 'ctx wave-hand --spe'
 """
 
 
 def typed(shell: list[str], script: str, root: Path, path: str, work: Path) -> list[str]:
-    (work / "docs").mkdir(parents=True)
+    (work / "docs" / "a b" / "c").mkdir(parents=True)
     done = subprocess.run(
         [*shell, script],
         env={"PATH": path, "CTX_ROOT": str(root), "HOME": str(work), "PYTHONPATH": os.getcwd()},
@@ -308,6 +320,10 @@ def test_fish_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
         "fs.read",
         "--limit",
         "docs/",
+        "path=docs/a b/c/",
+        "docs/a b/c/",
+        "~/docs/",
+        "--limit",
         "wave-hand",
         "--speed",
     ]
@@ -324,7 +340,7 @@ def test_zsh_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
         stdin=follower,
         stdout=follower,
         stderr=follower,
-        cwd=tmp_path,
+        cwd=root,
         start_new_session=True,
     )
     os.close(follower)
@@ -336,6 +352,8 @@ def test_zsh_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
             ("cortex wav", "cortex wave-hand"),
             ("ctx wave-hand --spe", "ctx wave-hand --speed"),
             (f"{root}/tool/fs.read --li", f"{root}/tool/fs.read --limit"),
+            ("$CTX_ROOT/tool/fs.read --li", f"{root}/tool/fs.read --limit"),
+            ("tool/fs.read --li", "tool/fs.read --limit"),
         ):
             os.write(leader, f"{start}\t\x01echo '<' \x05'>'\n".encode())
             await_text(leader, f"< {end}")

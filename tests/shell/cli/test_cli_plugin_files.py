@@ -244,7 +244,7 @@ def test_what_is_no_source_is_said(places: directories.Places, said: Said, word:
     assert err.count("\n") == 1
 
 
-def test_a_script_is_no_package(said: Said) -> None:
+def test_a_script_is_no_package(places: directories.Places, said: Said) -> None:
     # abi.md 12.18
     Path("greet.sh").write_text("#!/bin/sh\n# tool: Greet.\n")
     mend = "is no package of a plugin; to make a script a tool: ctx tool add greet.sh"

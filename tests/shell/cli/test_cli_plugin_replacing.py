@@ -78,7 +78,7 @@ def test_another_publisher_does_not_take_a_name(
 
 
 def test_a_publisher_is_its_key_and_not_its_name(installed: Path, said: Said) -> None:
-    # plugins.md: "belongs to the key that has signed it, whatever the publisher's id says"
+    # abi.md 11.24: "belongs to the key that has signed it, whatever the publisher's id says"
     said.ok("keygen", "other.key")
     sign(said, ANN, "other")
     assert "it is of another publisher" in refused(said, str(ANN), "--yes")
@@ -149,7 +149,7 @@ def test_a_damaged_copy_is_installed_anew(installed: Path, said: Said) -> None:
 
 
 def test_an_openpgp_key_is_a_publisher_too(world: World, signer: Signer) -> None:
-    # plugins.md: "both keys, where there is an OpenPGP one too"
+    # abi.md 11.24: "both keys, where there is an OpenPGP one too"
     source = world.base / "source"
     signature = signer.signature(package.read(json_plugin(source)))
     json_plugin(source, signature=signature)

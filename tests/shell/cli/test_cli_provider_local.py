@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from cortexfs.cli import main
+from cortexfs.cli.model import local
 from cortexfs.models.local import weights
+from tests.core.models import test_gguf
 
 
 class Pip:
@@ -24,15 +26,21 @@ class Pip:
     def __init__(self, status: int) -> None:
         self.status = status
         self.ran: list[list[str]] = []
+        self.environ: dict[str, str] = {}
 
     def run(self, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         assert options["stdin"] == subprocess.DEVNULL
         self.ran.append([*words])
+        self.environ = options["env"]
         return subprocess.CompletedProcess(words, self.status)
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, missing: list[str], carried: Path | None, status: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    missing: list[str],
+    carried: Path | None,
+    status: int = 0,
+    words: Sequence[str] = ("add-local",),
 ) -> tuple[int, Pip]:
     pip = Pip(status)
     monkeypatch.setattr(weights, "missing", lambda: missing)
@@ -41,7 +49,7 @@ def install(
     monkeypatch.setattr(sys, "argv", ["ctx"])
     monkeypatch.setenv("CTX_ROOT", "/nowhere")
     monkeypatch.setattr(sys.stderr, "fileno", lambda: 2, raising=False)
-    return main.main(["provider", "add-local"]), pip
+    return main.main(["provider", *words]), pip
 
 
 def test_both_are_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +64,53 @@ def test_both_are_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert said[0].startswith("installing the engine")
     assert said[1].startswith("installing the weights")
     assert said[2].startswith("installed huggingface/smollm2-135m-instruct; ")
+
+
+def test_no_progress_is_painted_where_no_line_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    # commands.md: "shows the progress of pip, where lines are repainted"
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert "PIP_PROGRESS_BAR" not in install(monkeypatch, ["xllamacpp"], None)[1].environ
+    monkeypatch.setenv("TERM", "dumb")
+    assert install(monkeypatch, ["xllamacpp"], None)[1].environ["PIP_PROGRESS_BAR"] == "off"
+
+
+@pytest.mark.parametrize("flags", [[], ["--install"]])
+@pytest.mark.parametrize("missing", [[], ["xllamacpp"]])
+def test_the_engine_of_a_file_is_installed_when_told_to(
+    flags: list[str],
+    missing: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    # issue: "says at once which extra is missing and installs it when told to (`--install`)"
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
+    tmp_path.chmod(0o755)
+    file = tmp_path / "a.gguf"
+    file.write_bytes(test_gguf.file(*test_gguf.WHOLE))
+    monkeypatch.setattr(local, "_check_readable", lambda path: None)  # the folders above are closed
+    words = ["add-gguf", str(file), "--name", "my/model", *flags]
+    status, pip = install(monkeypatch, missing, None, words=words)
+    assert (status, len(pip.ran)) == (0, 1 if missing and flags else 0)
+    assert (tmp_path / "config/gguf/my/model.gguf").readlink() == file
+    said = capsys.readouterr().err
+    assert ("pip install 'cortexfs[local]', or add --install" in said) == bool(missing and not flags)
+
+
+def test_an_engine_that_cannot_be_installed_adds_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
+    file = tmp_path / "a.gguf"
+    file.write_bytes(test_gguf.file(*test_gguf.WHOLE))
+    monkeypatch.setattr(local, "_check_readable", lambda path: None)
+    words = ["add-gguf", str(file), "--name", "my/model", "--install"]
+    status, pip = install(monkeypatch, ["xllamacpp"], None, status=1, words=words)
+    assert (status, len(pip.ran)) == (69, 1)
+    assert not (tmp_path / "config/gguf").exists()
 
 
 def test_nothing_is_installed_twice(
@@ -147,3 +202,9 @@ def test_what_the_system_keeps_is_left_alone(
     status, pip = install(monkeypatch, ["h11"], None)
     assert (status, pip.ran) == (13, [])
     assert "kept by the system's package manager" in capsys.readouterr().err
+
+
+def test_an_address_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "https://example.org/a.gguf"
+    assert main.main(["provider", "add-gguf", address]) == 2
+    assert f"{address} is an address; fetch the file first: curl -LO {address}" in capsys.readouterr().err

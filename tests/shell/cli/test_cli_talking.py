@@ -324,10 +324,12 @@ def test_sessions_complete(root: Path, sessions: Sessions, monkeypatch: pytest.M
         "send model/main --session f",
         "session show openai/gpt-5 f",
         "chat openai/gpt-5 --session f",
+        "ask -m openai/gpt-5 --session f",
+        "ask --session f",
     ):
         assert complete.candidates(["ctx", *line.split()]) == ["fix-it"], line
     assert complete.candidates(["ctx", "send", "model/main", "--scope", ""]) == ["private", "shared", "temp"]
-    assert complete.candidates(["ctx", "session", ""]) == ["list", "show", "rm", "take", "gc"]
+    assert complete.candidates(["ctx", "session", ""]) == ["list", "show", "rm", "rename", "take", "gc"]
     assert complete.candidates(["ctx", "ping", "openai"]) == ["openai/gpt-5"]
     assert complete.candidates(["ctx", "chat", ""]) == ["main", "openai/gpt-5"]  # tools hold no conversations
 

@@ -98,10 +98,14 @@ def test_a_line_is_as_short_as_the_terminal_and_moves_no_cursor() -> None:
     assert all(len(line) <= 80 for line in said.replace("\x1b[K", "").split("\r"))
 
 
-@pytest.mark.parametrize("term", ["dumb", ""])
-def test_a_terminal_that_clears_no_line_gets_none(term: str) -> None:
-    source = "with progress.shown('one'):\n    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)\n"
-    assert shown(source + "output.say('done')", TERM=term) == "done\r\n"
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"TERM": ""}, {"NO_COLOR": "1"}])
+def test_a_terminal_that_clears_no_line_is_told_once(environ: dict[str, str]) -> None:
+    # commands.md: "with `TERM=dumb` or `NO_COLOR` once, as a line that stays"
+    wait = "    time.sleep(0.1)\n"
+    source = (
+        f"import time\nwith progress.shown('one') as now:\n{wait}    now('two')\n{wait}output.say('done')"
+    )
+    assert shown(source, **environ) == "one\r\ndone\r\n"
 
 
 def test_nobody_else_gets_one() -> None:

@@ -77,7 +77,7 @@ async def test_a_library_reads_the_variables_of_its_caller(tmp_path: Path, libra
 async def test_a_library_never_reads_the_variables_of_another_call(
     tmp_path: Path, library: hostcalls.Plugin
 ) -> None:
-    # docs/plugins.md: "one state for each user and set of variables"
+    # docs/plugins.md: "Each user and set of variables has one state"
     ann, ben = home(tmp_path, "ann"), home(tmp_path, "ben")
     async with serving(tmp_path) as world:
         said = [await looked(world, library, PATH, each) for each in (ann, ben, ann, ben)]
@@ -125,7 +125,7 @@ async def test_a_warm_program_has_what_it_inherits(tmp_path: Path) -> None:
 
 
 async def test_a_warm_program_never_has_the_variables_of_another_call(tmp_path: Path) -> None:
-    # docs/plugins.md: "Calls with other inherited variables have a program of their own, 4 at most"
+    # abi.md 11.10: "Calls with other inherited variables have a program of their own, 4 at most"
     (tmp_path / "bin").mkdir()
     text = f"{SAYS}for line in sys.stdin:\n    call = json.loads(line)\n"
     text += "    said = [os.environ['HOME'], os.getpid()]\n"

@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_not_offered(tmp_path: Path) -> None:
 
 
 def test_effects_are_hints() -> None:
-    # docs/mcp.md: "hint | is true when"
+    # docs/mcp.md: "Effects are hints"
     def said(kind: str, reversibility: str = "reversible") -> tuple[bool | None, bool | None, bool | None]:
         made = hints([Effect(kind, reversibility, "never", "not_supported")])
         return made.read_only_hint, made.destructive_hint, made.open_world_hint

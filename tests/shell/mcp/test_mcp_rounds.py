@@ -7,8 +7,10 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp import MCPError
 
 from cortexfs.client.results import Failed
+from cortexfs.core.mcp_session import ServerMessage
 from cortexfs.mcp import rounds
 from cortexfs.mcp.relay import Way
 from cortexfs.mcp.rounds import Rounds
@@ -69,4 +71,50 @@ async def test_a_session_with_a_call_that_was_given_up_is_nobody_else_s(
         assert len({first, second, last}) == 3
         await anyio.wait_all_tasks_blocked()
         assert [each.is_held for each in (first, second, last)] == [False, False, True]
+        tasks.cancel_scope.cancel()
+
+
+async def asks(_: Any, way: Way) -> dict[str, Any]:
+    answer = await way.question(ServerMessage("elicitation/create", {}, 1))
+    return {"said": answer.result}
+
+
+def with_state(state: str) -> Any:
+    context = asked()
+    context.params = {"requestState": state, "inputResponses": {"question": {"action": "accept"}}}
+    return context
+
+
+async def test_a_question_is_open_for_a_time_and_then_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    # docs/mcp.md: "Its run waits ten minutes at most"
+    monkeypatch.setattr(rounds, "McpRelay", Relay)
+    channel: Any = None
+    async with anyio.create_task_group() as tasks:
+        waits = Rounds("tool/a.mcp")
+        state = (await waits.said(tasks, asked(), channel, asks))["requestState"]
+        assert await waits.said(tasks, with_state(state), channel, asks) == {"said": {"action": "accept"}}
+        with pytest.raises(MCPError, match="make the request anew"):  # it is good once
+            await waits.said(tasks, with_state(state), channel, asks)
+        late = Rounds("tool/a.mcp", seconds=0)
+        state = (await late.said(tasks, asked(), channel, asks))["requestState"]
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(MCPError, match="make the request anew"):
+            await late.said(tasks, with_state(state), channel, asks)
+        tasks.cancel_scope.cancel()
+
+
+async def test_so_many_wait_for_an_answer_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    # docs/mcp.md: "24 runs may wait"
+    monkeypatch.setattr(rounds, "McpRelay", Relay)
+    channel: Any = None
+    async with anyio.create_task_group() as tasks:
+        said = Rounds("tool/a.mcp")
+        states = [
+            (await said.said(tasks, asked(), channel, asks))["requestState"] for _ in range(rounds.MAX_OPEN)
+        ]
+        with pytest.raises(MCPError):
+            await said.said(tasks, asked(), channel, asks)
+        assert await said.said(tasks, with_state(states[0]), channel, asks)
+        states.append((await said.said(tasks, asked(), channel, asks))["requestState"])
+        assert len({*states}) == rounds.MAX_OPEN + 1
         tasks.cancel_scope.cancel()

@@ -122,7 +122,7 @@ def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
 
 
 def test_a_server_that_is_followed_is_not_waited_for_at_each_reload() -> None:
-    # docs/mcp.md: "tried again after 1 to 60 s"; abi.md 8.34: its start is not cut
+    # docs/mcp.md: "after 1 to 60 s"; abi.md 8.34: its start is not cut
     plugin = hostcalls.Plugin("mcp:hangs", "1", "mcp-server", "{}")
     pool = FakePool({plugin.name: b""})
 

@@ -144,7 +144,7 @@ def test_what_is_installed_is_told_to_its_host(world: World) -> None:
     assert (one.name, one.version, one.kind) == ("word-count", "1.0.0", "wasm")
     module = told(one)
     assert Path(module.path).read_bytes() == MODULE
-    # docs/plugins.md: "What runs is a copy of the bytes that it has checked"
+    # abi.md 11.28: "What runs is a copy of the bytes that were checked"
     assert Path(module.path).is_relative_to(world.base / "state-plugins")
     assert module.sha256 == hashlib.sha256(MODULE).hexdigest()
     assert (module.capabilities, module.config) == (("tools",), {})

@@ -151,10 +151,6 @@ def _lacks(where: directories.Places, name: str) -> str | None:
     return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
 
 
-def _needs_no_settings(manifest: Manifest) -> bool:
-    return manifests.is_json(manifest) and not settings.settings_of(manifest.json)
-
-
 def _installed(folder: Path) -> dict[str, File]:
     """Returns the files of what is installed there, as a copy to go back to; none where nothing is whole."""
     with contextlib.suppress(Fault):

@@ -17,5 +17,5 @@ _ctx() {
 if [[ $funcstack[1] == _ctx ]]; then
     _ctx "$@"
 else
-    compdef _ctx ctx cortex -p '*/(tool|agent|model)/*'
+    compdef _ctx ctx cortex -p '(|*/)(tool|agent|model)/*'
 fi

@@ -161,7 +161,7 @@ async def test_who_does_not_is_not_called(tmp_path: Path, place: Path, made: Mad
 
 
 async def test_whose_own_the_word_is_has_no_dry_run(tmp_path: Path, place: Path) -> None:
-    # docs/policy.md: "A tool whose own input has a `dry_run` or `dry-run` keeps the word"
+    # abi.md 4.46: "A tool whose own input has a `dry_run` or `dry-run` keeps the word"
     params = [{"name": "dry_run", "type": "boolean", "description": "d"}]
     told = {"tools": [{"name": "t", "description": "d", "params": params}], "abi_version": 1}
     source = wat.text({"t": f"(call $say {wat.ARGS} {wat.OUT})"}, said=msgspec.json.encode(told))

@@ -267,7 +267,7 @@ async def test_requests_reach_no_private_address(tmp_path: Path, place: Path) ->
 
 @pytest.mark.skipif(not has_ipv6(), reason="needs the loopback address of IPv6")
 async def test_a_grant_opens_its_networks(tmp_path: Path, place: Path) -> None:
-    # docs/plugins.md: "Who is granted a network of IPv6 has all of IPv6 but this machine's own addresses"
+    # abi.md 9.25: "a grant of any of these opens all of IPv6 but this machine's own addresses"
     with here() as port:
         hosts = ("127.0.0.1", "127.0.0.2", "[::1]", "[::]", "[::ffff:127.0.0.1]")
         bodies = {host: f"return (await fetch('http://{host}:{port}/')).text()" for host in hosts}

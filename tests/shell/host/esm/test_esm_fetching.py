@@ -46,7 +46,7 @@ async def test_a_package_is_fetched_when_it_is_installed(
 
 
 async def test_the_tool_of_the_manual_works(desk: Desk, site: Site, tmp_path: Path, place: Path) -> None:
-    # docs/plugins.md: "A whole tool with a package of npm's"
+    # docs/plugins.md, "Modules from elsewhere"
     blocks = re.findall(r"^```js\n(.*?)^```", MANUAL.read_text(), re.DOTALL | re.MULTILINE)
     (text,) = (each for each in blocks if "slugify" in each)
     slugify = (

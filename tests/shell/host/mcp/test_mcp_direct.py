@@ -38,7 +38,7 @@ for line in sys.stdin:
     seen.append(asked)
     name = params.get("name") or params.get("cursor")
     if name == "seen":
-        said = {"content": [{"type": "text", "text": json.dumps(seen)}]}
+        said = {"resultType": "complete", "content": [{"type": "text", "text": json.dumps(seen)}]}
     elif name == "same":
         said = {"content": [{"type": "text", "text": params["arguments"]["text"]}]}
     else:
@@ -96,7 +96,7 @@ def test_a_call_asks_one_question_and_waits_for_nothing_else() -> None:
     # docs/design.md: "a session's call must ask its question and wait for nothing else"
     agreed = InitializeResult.model_validate(OLD["initialize"])
     pages = [ListToolsResult.model_validate(listed(tool_of("a")))]
-    session = direct.session(agreed, Implementation(name="t", version="1"), pages)
+    session = direct.session(agreed, Implementation(name="t", version="1"), pages, {})
     asked: list[Any] = []
 
     def answer(*question: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_a_call_asks_one_question_and_waits_for_nothing_else() -> None:
 def test_structured_answers_are_held_to_their_schema(
     serving: Callable[[dict[str, Any]], Keeper], page: str
 ) -> None:
-    # docs/mcp.md: "it answers with what its tool's output schema does not allow | EPROTO"
+    # docs/mcp.md: "what its tool's output schema does not allow | EPROTO"
     pages = listed(tool_of("first", outputSchema=NUMBER), nextCursor="more")
     more = listed(tool_of("second", outputSchema=NUMBER), tool_of("seen"))
     good = {"content": [], "structuredContent": {"n": 1, "none": None}}
@@ -189,6 +189,16 @@ def test_a_server_of_2026_that_is_not_done_is_asked_again(
     done = {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}
     keeper = serving(NEW | {"tools/list": NEW_META | listed(tool_of("long")), "long": first, "half": done})
     assert called(keeper, "long").output == "done"
+
+
+def test_a_server_of_2026_alone_is_told_what_it_may_ask(
+    serving: Callable[[dict[str, Any]], Keeper],
+) -> None:
+    # docs/mcp.md: "2026-07-28 | yes, where a server speaks no older version"
+    keeper = serving(NEW | {"tools/list": NEW_META | listed(tool_of("seen"))})
+    call = json.loads(called(keeper, "seen").output)[-1]
+    can = call["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    assert can == {"elicitation": {"form": {}, "url": {}}}
 
 
 def test_a_question_in_an_answer_is_refused(serving: Callable[[dict[str, Any]], Keeper]) -> None:

@@ -164,7 +164,7 @@ class Watched(sdk.MemoryRuntime):
 def test_one_that_hangs_is_started_again(
     keeper: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # docs/mcp.md: "it lists no tools within 5 s when a call was given up ... | it is started again"
+    # abi.md 8.34: one that lists no tools within 5 s when a call was given up is started again
     works = keeper(**program())
     pid = json.loads(sdk.run(tool(works, "whoami"), {}, sdk.MemoryRuntime()).output)["pid"]
     monkeypatch.setattr(connection, "HEAR_SECONDS", 0.2)

@@ -159,7 +159,7 @@ async def test_a_large_plugin_reaches_its_host(tmp_path: Path) -> None:
 
 
 def test_of_two_tools_with_one_name_the_later_counts() -> None:
-    # plugins.md: "Of two tools with one name in a plugin the later one counts."
+    # abi.md 10.10: "Of two of one name, the later one wins."
     plugin = declaring.plugin([program("/bin/a"), program("/bin/b", timeout=3)])
     ((tool, _),) = loaders.loaded(plugin).values()
     assert tool.timeout_secs == 3

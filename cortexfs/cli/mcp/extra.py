@@ -1,0 +1,19 @@
+"""The extra `mcp`: a sentence for those who have not installed it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from cortexfs.core.errors import Fault
+
+
+def is_there() -> bool:
+    return find_spec("mcp") is not None
+
+
+def check() -> None:
+    """Raises EHOSTDOWN where it is not."""
+    if not is_there():
+        raise Fault(
+            "EHOSTDOWN", "MCP needs the extra mcp, which is not installed: pip install 'cortexfs[mcp]'"
+        )
