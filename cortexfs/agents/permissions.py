@@ -27,7 +27,7 @@ from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy import rules
 from cortexfs.core.policy.confirming import CallerKind
 from cortexfs.core.policy.decision import DENY, Decision, PolicyCaller, PolicyQuery, Thing, decide, seen
-from cortexfs.core.policy.risk import Circumstances, RatedTool, words_of
+from cortexfs.core.policy.risk import Circumstances, RatedTool, RiskSettings, words_of
 from cortexfs.core.policy.rules import TO_RUN
 from cortexfs.core.registry import Key, Object, key_of, path_of
 
@@ -153,14 +153,24 @@ class Powers:
         """Those of these tools that all of them may run, perhaps after their user was asked."""
         how = How(can_ask=True, dry_run=False, tried_dry=True, is_its_model=False)
         circumstances = Circumstances(words_of(None), identity.depth, protected=self._world.protected)
+        settings = self._world.settings
         chain = self.chain
         lines = [(one, rules.by_name(one.rules, "tool")) for one in (*chain, *self._began(chain))]
-        for tool in tools:
-            if not all(tool.name in named for _, named in lines):
-                continue
-            setups = (one._replace(rules=named[tool.name]) for one, named in lines)
-            if all(self._one(one, tool, "", identity, circumstances, how).allowed for one in setups):
-                yield tool
+        alike: dict[object, bool] = {}  # tools that differ in nothing but their names are judged once
+
+        def runs(number: int, tool: Object) -> bool:
+            setup, named = lines[number]
+            if tool.name not in named:
+                return False
+            line = rules.find(named[tool.name], setup.label, "tool", tool.name, TO_RUN["tool"])
+            is_like_others = not (setup.mounts or settings.names_tools or self._world.control(tool, "policy"))
+            key = (number, line is None, tool_of(tool)[1:]) if is_like_others else (number, tool.key)
+            if key not in alike:
+                setup = setup._replace(rules=named[tool.name])
+                alike[key] = self._one(setup, tool, "", identity, circumstances, how, settings).allowed
+            return alike[key]
+
+        return (tool for tool in tools if all(runs(number, tool) for number in range(len(lines))))
 
     def decide(
         self,
@@ -179,13 +189,14 @@ class Powers:
         line, too."""
         how = How(can_ask, dry_run, tried_dry, is_its_model, to)
         circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
+        settings = self._world.settings
         chain = self.chain
         last, *before = reversed(chain)
-        decision = self._one(last, object_, alias, identity, circumstances, how)
+        decision = self._one(last, object_, alias, identity, circumstances, how, settings)
         for setup in (*before, *self._began(chain)):
             if not decision.allowed:
                 break
-            other = self._one(setup, object_, alias, identity, circumstances, how)
+            other = self._one(setup, object_, alias, identity, circumstances, how, settings)
             if setup not in chain:
                 other = other._replace(reason=f"{other.reason}{BEGAN}")
             decision = other if not other.allowed or other.confirm else decision
@@ -199,6 +210,7 @@ class Powers:
         identity: hostcalls.Identity,
         circumstances: Circumstances,
         how: How,
+        settings: RiskSettings,
     ) -> Decision:
         where = f"{object_.path}.d/policy"
         caller = PolicyCaller(
@@ -232,7 +244,7 @@ class Powers:
                 thing,
                 how.to or TO_RUN[object_.class_],
                 serves=self._world.serves,
-                settings=self._world.settings,
+                settings=settings,
                 call=circumstances,
                 dry_run=how.dry_run,
                 tried_dry=how.tried_dry,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from mcp_types import (
     TextContent,
 )
 
+from cortexfs.client import media
 from cortexfs.client.results import Failed, failure
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
@@ -34,21 +34,9 @@ MAX_TEXT = 4 << 20  # characters of one output; no model reads as much
 MAX_FILE = 4 << 20  # bytes of one file that is sent along
 MAX_MEDIA = 16 << 20  # and of all those of a call
 MAX_PARTS = 100  # files and notes of a call
+PLAYED = ("image/", "audio/")  # the types of which MCP has contents
 
 Content = TextContent | ImageContent | AudioContent | ResourceLink
-
-# How files begin that are sent along, by the MIME type that their tool gives them.
-SIGNS: dict[str, tuple[bytes, ...]] = {
-    "image/png": (b"\x89PNG\r\n\x1a\n",),
-    "image/jpeg": (b"\xff\xd8\xff",),
-    "image/gif": (b"GIF87a", b"GIF89a"),
-    "image/webp": (b"RIFF",),
-    "audio/wav": (b"RIFF",),
-    "audio/mpeg": (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"),
-    "audio/ogg": (b"OggS",),
-    "audio/flac": (b"fLaC",),
-}
-RIFFS = {"image/webp": b"WEBP", "audio/wav": b"WAVE"}  # and which of the two it is
 
 
 class McpResult:
@@ -96,8 +84,8 @@ class McpResult:
     def _attached(self, attachment: Any) -> Content:
         said = attachment if isinstance(attachment, dict) else {}
         url, mime = str(said.get("url", "")), str(said.get("mime_type", ""))
-        data = _data(url) if mime in SIGNS else None
-        if data is not None and data.startswith(SIGNS[mime]) and self._media + len(data) <= MAX_MEDIA:
+        data = media.at(url, MAX_FILE) if mime.startswith(PLAYED) else None
+        if data is not None and media.mime_of(data) == mime and self._media + len(data) <= MAX_MEDIA:
             self._media += len(data)
             kind = ImageContent if mime.startswith("image/") else AudioContent
             return kind(data=base64.b64encode(data).decode(), mime_type=mime)
@@ -116,24 +104,10 @@ def enclosed(data: bytes) -> ImageContent | AudioContent | TextContent | Embedde
     if len(data) > MAX_FILE:
         raise Fault("EFBIG", f"a file of the prompt is over {MAX_FILE >> 20} MiB")
     encoded = base64.b64encode(data).decode()
-    for mime, signs in SIGNS.items():
-        if data.startswith(signs) and data[8:12] == RIFFS.get(mime, data[8:12]):
-            kind = ImageContent if mime.startswith("image/") else AudioContent
-            return kind(data=encoded, mime_type=mime)
+    mime = media.mime_of(data)
+    if mime and mime.startswith(PLAYED):
+        kind = ImageContent if mime.startswith("image/") else AudioContent
+        return kind(data=encoded, mime_type=mime)
     with contextlib.suppress(UnicodeDecodeError):
         return TextContent(text=data.decode())
     return EmbeddedResource(resource=BlobResourceContents(uri="prompt:file", blob=encoded))
-
-
-def _data(url: str) -> bytes | None:
-    """The bytes at an address that costs nothing to read: a file, or a `data:` URL."""
-    with contextlib.suppress(OSError, ValueError):
-        if url.startswith("data:") and ";base64," in url[:100]:
-            return base64.b64decode(url.partition(",")[2], validate=True)
-        if url.startswith("/"):
-            # A pipe or a device that a tool names must not keep us waiting.
-            with open(os.open(url, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                seen = os.fstat(file.fileno())
-                if stat.S_ISREG(seen.st_mode) and seen.st_size <= MAX_FILE:
-                    return file.read()
-    return None

@@ -3,6 +3,7 @@
 Rules: input goes by standard input, as arguments can be seen by others. Whatever ends the task of a run kills
 it, so a cancellation needs no message; and a runner whose reader has gone ends by itself, so whoever kills us
 ends our runs. We have all of the SDK in memory, which a fork would copy the tables of: a run is spawned.
+A run that has said done is answered at once, and its process ends meanwhile.
 This file must never know MCP.
 """
 
@@ -29,10 +30,13 @@ async def run(
     """Run an object to its end, and pass on its frames; Failed when it cannot be run, or breaks off."""
     said = execution.Frames(path)
     with _Spawned([path, *arguments], input, variables) as spawned:
-        while data := await spawned.read():
+        while not said.is_over and (data := await spawned.read()):
             for frame in said.receive(data):
                 await hear(frame)
-        said.end(await spawned.status())
+        if said.is_over:
+            spawned.let_go()
+        else:
+            said.end(await spawned.status())
 
 
 async def printed(words: Sequence[str]) -> str:
@@ -46,8 +50,11 @@ async def printed(words: Sequence[str]) -> str:
     return said.decode(errors="replace")
 
 
+_ending: list[int] = []  # processes that were let go, until they are reaped
+
+
 class _Spawned:
-    """A process, until the end of the block: it is killed if it still runs then."""
+    """A process, until the end of the block: it is killed if it still runs then, unless it was let go."""
 
     def __init__(self, words: Sequence[str], input: bytes, variables: Mapping[str, str]) -> None:
         """Failed where it cannot be started."""
@@ -67,6 +74,7 @@ class _Spawned:
         finally:
             os.close(stdin)
             os.close(stdout)
+        _ending[:] = [pid for pid in _ending if not os.waitpid(pid, os.WNOHANG)[0]]
 
     def __enter__(self) -> _Spawned:
         return self
@@ -90,6 +98,11 @@ class _Spawned:
         finally:
             os.close(pidfd)
         return self._reaped()
+
+    def let_go(self) -> None:
+        """It has said its last word, and ends by itself: nobody waits for that. The next run reaps it."""
+        _ending.append(self._pid)
+        self._is_over = True
 
     def _reaped(self) -> int:
         self._is_over = True

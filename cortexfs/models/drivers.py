@@ -73,6 +73,7 @@ class Drivers:
     ) -> None:
         self._find = find
         self.agent: Callable[[Object], Driver] = _none  # of an agent, which asks models itself
+        self.remote_agent: Callable[[Object], Driver] = _none  # of one of another machine
         self._control = control
         self._makers = makers or {}
         self._terms = terms or RetryTerms()
@@ -101,7 +102,7 @@ class Drivers:
     def chosen(self, object_: Object, use: str) -> Driver:
         """Returns the driver of an object now, with those that a model's `.d/fallback` names behind it."""
         if object_.class_ == "agent":
-            return self.agent(object_)
+            return self.agent(object_) if object_.plugin is None else self.remote_agent(object_)
         first = self._one(object_, use)
         text = self._control(object_, "fallback")
         behind = fallbacks(text) if text else ()

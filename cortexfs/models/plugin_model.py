@@ -38,7 +38,7 @@ UMASK = 0o077  # of files that a model makes, for whoever asked
 MAX_REQUEST = 16 << 20
 # Bytes of an input, and messages of a history, from which on a thread makes the request of it.
 LARGE, MANY = 256 << 10, 1000
-MAX_ANSWER = 8 << 20  # bytes of text that are kept for the message
+MAX_ANSWER = 8 << 20  # characters of text that are kept for the message
 MAX_CALLS = 1000
 MAX_WORD = 256  # characters of a call's id and a tool's name
 MAX_TOKENS = 1 << 53

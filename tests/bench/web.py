@@ -18,12 +18,14 @@ from typing import NamedTuple
 from tests.bench import listings, measure
 from tests.bench.rows import Row, below, fact
 from tests.mounted.ctx_mount import Ctx
+from tests.mounted.talking import talk
 from tests.web.acting import ECHO, SCRIPTED, go
 from tests.web.browsing import CHROMIUM, PLAYWRIGHT, Tab, WebProcess, browsing, person, web
 
 TABS = 20
 DELTAS = 20_000
 ROUNDS = 9
+LARGE = 20  # answers of half a megabyte
 IDLE_SECONDS = 5.0
 # From the press of Send to a text in an answer, in ms.
 UNTIL_SEEN = """([said, wanted]) => new Promise((done) => {
@@ -41,6 +43,14 @@ UNTIL_SEEN = """([said, wanted]) => new Promise((done) => {
 })"""
 
 
+# Notes when the button is there by which a conversation begins, in ms from the address on.
+USABLE = """new MutationObserver((_, self) => {
+    if (![...document.querySelectorAll('button')].some((each) => each.textContent === 'Begin')) return;
+    window.usable = performance.now();
+    self.disconnect();
+}).observe(document, {childList: true, subtree: true})"""
+
+
 class PageFigures(NamedTuple):
     """Milliseconds, MiB, and ms of CPU in a second."""
 
@@ -48,6 +58,7 @@ class PageFigures(NamedTuple):
     first: float
     over_send: float
     flood: float
+    large: float
     memory: float
     idle: float
 
@@ -57,6 +68,7 @@ def figures(ctx: Ctx) -> PageFigures | None:
         return None
     with web(ctx) as page, browsing() as browser, person(browser, page.link) as tab:
         tab.locator("main h1").first.wait_for()
+        tab.add_init_script(USABLE)
         opened = median(_opened(tab, page) for _ in range(ROUNDS))
         go(tab, page, ECHO, "bench")
         first = median(_seen(tab, f"word{number}", f"word{number}") for number in range(ROUNDS))
@@ -65,11 +77,12 @@ def figures(ctx: Ctx) -> PageFigures | None:
         go(tab, page, SCRIPTED, "bench")
         steps = [{"burst": DELTAS, "size": 32}, {"delta": "THE END"}]
         flood = _seen(tab, json.dumps(steps), "THE END")
+        large = _large(ctx, tab, page)
         before = measure.cpu_ms(ctx.pid)
         time.sleep(IDLE_SECONDS)  # what is measured: a tab on which nobody does anything for so long
         idle = (measure.cpu_ms(ctx.pid) - before) / IDLE_SECONDS
         token = tab.evaluate("localStorage['cortexfs.token']")
-        return PageFigures(opened, first, first - send, flood, _memory(page, token), idle)
+        return PageFigures(opened, first, first - send, flood, large, _memory(page, token), idle)
 
 
 def paging(ctx: Ctx) -> Iterator[Row]:
@@ -79,6 +92,7 @@ def paging(ctx: Ctx) -> Iterator[Row]:
         )
         yield fact("send to first words on the page", found.first, "ms")
         yield below(f"{DELTAS:,} deltas, from Send to the last of them on the page", found.flood, "ms", 1500)
+        yield below("a session of 10 MB is shown, from its address on", found.large, "ms", 1000)
         yield below("the page is usable, from its address on", found.opened, "ms", 200)
         yield below(f"memory of ctx web with {TABS} tabs", found.memory, "MiB", 80)
         yield below("the daemon's CPU for an idle tab, in a second", found.idle, "ms", 1)
@@ -86,11 +100,28 @@ def paging(ctx: Ctx) -> Iterator[Row]:
 
 def _opened(tab: Tab, page: WebProcess) -> float:
     """From the address to a list of models that can be talked to."""
-    began = time.perf_counter()
     tab.goto("about:blank")
-    tab.goto(f"{page.url}#/talk")
+    tab.goto(f"{page.url}#/talk", wait_until="commit")
     tab.get_by_role("button", name="Begin").wait_for()
-    return (time.perf_counter() - began) * 1e3
+    return float(tab.evaluate("window.usable"))
+
+
+def _large(ctx: Ctx, tab: Tab, page: WebProcess) -> float:
+    """From the address of a long session to its last words."""
+    with talk(ctx, f"{SCRIPTED}.sock") as client:
+        for number in range(LARGE):
+            client.play(
+                {"burst": 1 << 9, "size": 1 << 10}, {"delta": f" end {number}"}, session="bench-large"
+            )
+            client.until("done")
+    times = []
+    for _ in range(ROUNDS // 3):
+        tab.goto("about:blank")
+        began = time.perf_counter()
+        tab.goto(f"{page.url}#/talk/private/{SCRIPTED.replace('/', '%2F')}/bench-large")
+        tab.locator(".log").get_by_text(f"end {LARGE - 1}").first.wait_for()
+        times.append((time.perf_counter() - began) * 1e3)
+    return median(times)
 
 
 def _seen(tab: Tab, said: str, wanted: str) -> float:

@@ -1,4 +1,4 @@
-"""docs/plugins.md: what of the originals works here, each row with a test that there is."""
+"""docs/from-cortex-sdk.md: what of the originals works here, each row with a test that there is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS = ("yes", "no", "other")
 
 
 def rows() -> list[list[str]]:
-    tables = TABLE.findall((PROJECT / "docs/plugins.md").read_text())
+    tables = TABLE.findall((PROJECT / "docs/from-cortex-sdk.md").read_text())
     lines = [line.strip("|") for one in tables for line in one.splitlines()]
     return [[cell.strip() for cell in line.split(" | ")] for line in lines]
 

@@ -55,6 +55,13 @@ def test_pages_are_wrapped() -> None:
             assert not is_prose or len(line) <= COLUMNS, f"{page.relative_to(PROJECT)}:{number}: {line}"
 
 
+def test_blocks_keep_the_variables_of_zsh() -> None:
+    # There `path` is PATH, and `status` cannot be set.
+    for page in [PROJECT / "README.md", *(PROJECT / "docs").glob("t*.md")]:
+        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            assert not re.search(r"\bfor (path|status)\b|(^|[;& ])(path|status)=", block), page.name
+
+
 def test_each_page_is_named_and_there() -> None:
     named = re.findall(
         r"^\| \[docs/([a-z-]+\.md)\]\(docs/(.*?)\) \|", (PROJECT / "README.md").read_text(), re.MULTILINE

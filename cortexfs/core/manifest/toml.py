@@ -71,30 +71,24 @@ class ManifestEffect(msgspec.Struct, frozen=True):
     kind: Annotated[EffectKind, "What the tool does."]
     reversibility: Annotated[Reversibility, "Whether it can be undone."]
     confirmation: Annotated[Confirmation, "When somebody is to be asked first."]
-    dry_run: Annotated[DryRun, "Whether the tool can show the effect before it happens."]
-    target: Annotated[str, "A path, a host, a channel or another name."] = ""
-    dry_run_flag: Annotated[
-        bool, "Whether the program knows `dry_run`, so that the tool takes `--dry-run`."
-    ] = False
+    dry_run: Annotated[DryRun, "Whether a dry run can show it."]
+    target: Annotated[str, "A path, a host or another name."] = ""
+    dry_run_flag: Annotated[bool, "Whether the tool takes `--dry-run`."] = False
 
 
 class DeclaredProcessTool(Strict, frozen=True):
-    name: Annotated[str, "The tool's name in the tree, as `word_count`."]
-    description: Annotated[str, "What it does, when to use it and when not, for a model."]
+    name: Annotated[str, "The tool's name."]
+    description: Annotated[str, "For a model: what it does, when to use it."]
     command: Annotated[str, "The program; a relative path begins at the plugin."]
     input_schema: Annotated[Any, "JSON Schema of the input."]
-    args: Annotated[tuple[str, ...], "Arguments of the program; no shell reads them."] = ()
-    working_dir: Annotated[str | None, "Where it runs: a directory; by default the plugin's."] = None
+    args: Annotated[tuple[str, ...], "Its arguments."] = ()
+    working_dir: Annotated[str | None, "Where it runs; by default the plugin's directory."] = None
     allow_host_paths: Annotated[bool, "Whether command and working_dir may lie outside the plugin."] = False
-    inherit_env: Annotated[
-        tuple[str, ...], "Variables of the caller that it gets, of those that are passed on; none means PATH."
-    ] = ()
-    env: Annotated[dict[str, str], "Variables that are set, also over inherited ones."] = {}
-    timeout_secs: Annotated[Seconds | None, "Seconds that a call may take; 0 is as if left out."] = None
-    max_output_bytes: Annotated[
-        U64 | None, "Bytes that it may write to its two outputs together; 1048576 if left out."
-    ] = None
-    max_memory_bytes: Annotated[U64 | None, "Address space that it may have (RLIMIT_AS)."] = None
+    inherit_env: Annotated[tuple[str, ...], "Variables of the caller that it gets; none means PATH."] = ()
+    env: Annotated[dict[str, str], "Variables that are set, over inherited ones."] = {}
+    timeout_secs: Annotated[Seconds | None, "Seconds that a call may take."] = None
+    max_output_bytes: Annotated[U64 | None, "Bytes of both outputs; 1048576 if left out."] = None
+    max_memory_bytes: Annotated[U64 | None, "Address space (RLIMIT_AS)."] = None
     max_cpu_secs: Annotated[U64 | None, "Seconds of processor time (RLIMIT_CPU)."] = None
     effects: Annotated[tuple[ManifestEffect, ...], "What it does beside answering."] = ()
 
@@ -122,25 +116,23 @@ class Python(Strict, frozen=True):
 
 
 class ManifestCapabilities(Strict, frozen=True):
-    provides: Annotated[tuple[str, ...], "Of tools, skills, prompts, llm and memory what there is."] = ()
+    provides: Annotated[tuple[str, ...], "Some of tools, skills, prompts, llm, memory."] = ()
     file_read: Annotated[tuple[str, ...], "Paths that it reads."] = ()
     file_write: Annotated[tuple[str, ...], "Paths that it writes."] = ()
     network: Annotated[tuple[str, ...], "Hosts that it talks to."] = ()
     process: Annotated[bool, "Whether it starts programs."] = False
     secrets: Annotated[bool, "Whether it reads secrets of the host."] = False
-    background: Annotated[bool, "Whether it works while nobody waits."] = False
+    background: Annotated[bool, "Whether it schedules work; no call is in the background."] = False
 
 
 class ManifestSandbox(Strict, frozen=True):
     level: Annotated[Level, "How far it is kept from the rest."] = "child_process"
     network: Annotated[Network, "What it reaches of the network."] = "inherit"
-    filesystem: Annotated[
-        Filesystem | None, "What it reaches of the files; left out, nothing is claimed and nothing confined."
-    ] = None
+    filesystem: Annotated[Filesystem | None, "What it reaches of the files."] = None
     writable_paths: Annotated[tuple[str, ...], "The only places that it writes to."] = ()
     seccomp: Annotated[str, "Profile of system calls: `default`, or none."] = ""
     uid_drop: Annotated[bool, "Whether it runs as a user without files."] = False
-    memory_mb: Annotated[U64 | None, "Memory that it may have, in MiB."] = None
+    memory_mb: Annotated[U64 | None, "Memory, in MiB."] = None
     cpu_seconds: Annotated[U64 | None, "Seconds of processor time."] = None
 
 
@@ -160,7 +152,7 @@ class Conformance(Strict, frozen=True):
 class Package(Strict, frozen=True):
     publisher_id: Annotated[str, "Who signs, as `example.dev`."] = ""
     manifest_sha256: Annotated[str, "Hash of manifest.toml, in hex."] = ""
-    binary_sha256: Annotated[str, "Hash of the library, in hex; empty without one."] = ""
+    binary_sha256: Annotated[str, "Hash of the library, in hex."] = ""
     signature_algorithm: Annotated[str, "`ed25519`."] = ""
     public_key: Annotated[str, "The publisher's key, in base64."] = ""
     signature: Annotated[str, "The signature, in base64."] = ""
@@ -172,13 +164,13 @@ class Package(Strict, frozen=True):
 class Manifest(Strict, frozen=True):
     name: Annotated[str, "The plugin's name."]
     version: Annotated[str, "Its version, as `0.1.0`."]
-    description: Annotated[str, "What it is for, in a line."]
-    author: Annotated[str, "Who made it; the publisher, where no other is named."] = ""
+    description: Annotated[str, "What it is for."]
+    author: Annotated[str, "Who made it."] = ""
     cortex_version: Annotated[str, "The oldest host that it runs on; needed."] = ""
     trust: Annotated[Trust, "How far its code is trusted."] = "unreviewed_process"
     capabilities: Annotated[ManifestCapabilities, "What it provides and asks for."] = ManifestCapabilities()
     sandbox: Annotated[ManifestSandbox, "What it is kept from."] = ManifestSandbox()
-    package: Annotated[Package, "Who published it; package.toml replaces it."] = Package()
+    package: Annotated[Package, "Who published it."] = Package()
     native: Annotated[Native | None, "Its programs or its library."] = None
     python: Annotated[Python | None, "Its tools in Python."] = None
     plugin_type: Annotated[PluginType, "What an index lists it as."] = "Tool"

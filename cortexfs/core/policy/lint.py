@@ -38,7 +38,7 @@ IN_TREE = ("tool", "model", "agent")
 
 # Every code, how bad it is, and what to do about it.
 CODES: dict[str, tuple[str, str]] = {
-    "RISK_SETTINGS_INVALID": (ERROR, "correct the file; until then nothing in it counts"),
+    "RISK_SETTINGS_INVALID": (ERROR, "correct the file; until then agents may nothing"),
     "RISK_ALLOW_DENY_CONFLICT": (ERROR, "take it out of one list; deny wins"),
     "RISK_AUTO_APPROVES_BLOCK": (ERROR, "write require_confirmation at most; what is blocked stays blocked"),
     "RISK_TOOL_UNKNOWN": (WARNING, "correct the name, or remove the table"),

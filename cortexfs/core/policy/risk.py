@@ -57,6 +57,11 @@ class RiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deny: tuple[str, ...] = ()
     tools: dict[str, Profile] = {}
 
+    @property
+    def names_tools(self) -> bool:
+        """Returns True if a tool's name decides, and not its effects alone."""
+        return bool(self.allow or self.deny or self.tools)
+
 
 DEFAULT = RiskSettings()
 

@@ -327,7 +327,7 @@ class Link:
     async def _list(self, client: Client) -> list[Tool]:
         pages = await direct.pages(client)
         if self._pipe is not None:
-            self._direct = direct.session(self.agreed, self._info, pages)
+            self._direct = direct.session(self.agreed, self._info, pages, self.asking.callbacks())
         return [tool for page in pages for tool in page.tools]
 
     async def _heard(self, message: object) -> None:

@@ -53,18 +53,22 @@ class RawResult(Result):
 
 
 class HostClient(Client):
-    """The SDK's, which says of its roots that it tells when they change, and it never does."""
+    """The SDK's, with sessions as `_quiet` makes them."""
 
     async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
-        session = await super()._build_session(exit_stack)
-        build = session._build_capabilities
+        return _quiet(await super()._build_session(exit_stack))
 
-        def quiet(version: str) -> ClientCapabilities:
-            said = build(version)
-            return said.model_copy(update={"roots": said.roots and RootsCapability(list_changed=False)})
 
-        session._build_capabilities = quiet  # type: ignore[method-assign]
-        return session
+def _quiet(session: ClientSession) -> ClientSession:
+    """Have it not say of its roots that it tells when they change: it never does."""
+    build = session._build_capabilities
+
+    def quiet(version: str) -> ClientCapabilities:
+        said = build(version)
+        return said.model_copy(update={"roots": said.roots and RootsCapability(list_changed=False)})
+
+    session._build_capabilities = quiet  # type: ignore[method-assign]
+    return session
 
 
 SdkRequest: TypeAlias = tuple[str, dict[str, Any]]  # a method and its parameters
@@ -129,10 +133,13 @@ async def prompts(client: Client) -> tuple[ListedPrompt, ...]:
 
 
 def session(
-    agreed: InitializeResult | DiscoverResult, info: Implementation, pages: Sequence[ListToolsResult]
+    agreed: InitializeResult | DiscoverResult,
+    info: Implementation,
+    pages: Sequence[ListToolsResult],
+    callbacks: Mapping[str, Any],
 ) -> ClientSession:
-    """One that takes over what was agreed upon, and knows these tools."""
-    known = ClientSession(dispatcher=cast(Dispatcher[Any], _Asking()), client_info=info)
+    """One that takes over what was agreed upon, knows these tools, and says what it can be asked."""
+    known = _quiet(ClientSession(dispatcher=cast(Dispatcher[Any], _Asking()), client_info=info, **callbacks))
     known.adopt(agreed)
     if any(tool.output_schema is not None for page in pages for tool in page.tools):
         import_module(
