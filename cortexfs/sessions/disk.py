@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -179,10 +180,10 @@ def cut(path: Path, descriptor: int, end: int) -> str:
     return kept.name
 
 
-def scan(descriptor: int, known: Scanned | None = None) -> Scan:
-    """Returns what is in a log, of which a beginning may be known."""
+def scan(descriptor: int, known: Scanned | None = None, end: int = sys.maxsize) -> Scan:
+    """Returns what is in a log up to `end`, of which a beginning may be known."""
     found = Scan(known)
-    while piece := os.pread(descriptor, PIECE, found.read):
+    while piece := os.pread(descriptor, min(PIECE, end - found.read), found.read):
         found.feed(piece)
     return found
 

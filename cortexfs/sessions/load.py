@@ -23,7 +23,7 @@ from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.file_log import LogContent, fault_of
 from cortexfs.sessions.layout import EVENTS, Address
 from cortexfs.sessions.log import LEAP
-from cortexfs.sessions.log_facts import Scan
+from cortexfs.sessions.log_facts import Scan, Scanned
 
 PREFACE = 4096  # as much of the first line of a log is looked at for a format
 THREADS = 4  # each holds some MiB of a log that it reads
@@ -94,7 +94,7 @@ class Loading:
     def _examine(self, address: Address, descriptor: int, unclean: bool) -> LogContent:
         written = os.fstat(descriptor).st_mtime
         known = checkpoint.read(self._folder(address), descriptor)
-        found = disk.scan(descriptor, known.scanned if known else None)
+        found = _scan(descriptor, known.scanned if known else None, unclean)
         if not found.size or 0 in found.damaged:
             _refuse_newer(descriptor)
         loaded = LogContent(found, found.facts.last, made=True)
@@ -119,6 +119,16 @@ class Loading:
         return loaded
 
 
+def _scan(descriptor: int, known: Scanned | None, unclean: bool) -> Scan:
+    """Returns what is in a log, but for a start at its end that a crash kept from its message: nobody has
+    seen it, and its message can be sent again."""
+    found = disk.scan(descriptor, known)
+    if (unclean or found.read > found.size) and found.begun is not None:
+        whole, found = found, disk.scan(descriptor, known, found.begun)
+        found.read = whole.read
+    return found
+
+
 class _Format(msgspec.Struct):
     format: int
 
@@ -135,9 +145,9 @@ def _refuse_newer(descriptor: int) -> None:
 
 
 def _repair(path: Path, descriptor: int, loaded: LogContent) -> None:
-    """Cut off what a crash left behind the last whole event, and keep it beside the log."""
+    """Cut off what a crash left of the last write, and keep it beside the log."""
     end = loaded.scan.size
-    torn = f"the last {loaded.scan.read - end} bytes of the log are no whole event"
+    torn = f"the last {loaded.scan.read - end} bytes of the log were not written whole"
     try:
         kept = disk.cut(path, descriptor, end)
         loaded.remarks.append(f"{torn}, and were cut off: they are in {kept}")

@@ -10,6 +10,7 @@ What is promised
 - A `done`, and what follows it, is seen when all up to it is on disk, not before.
 - When appended events cannot be written they are lost together, up to the last one: `fault` says why,
   and nothing can be appended behind the hole until the owner has called `reset`.
+- A start is appended together with its message: a crash that parts the two leaves neither.
 
 This file must never know paths or threads, nor decide what a run does.
 """

@@ -24,7 +24,8 @@ DONE = b'{"type":"done"'
 MESSAGE = b'{"type":"message",'
 # The lines that change what is known; all others, deltas above all, only make the log longer.
 OWNER = b'{"type":"owner"'
-TELLING = (b'{"type":"start"', MESSAGE, DONE, b'{"type":"tool_call"', OWNER)
+START = b'{"type":"start"'
+TELLING = (START, MESSAGE, DONE, b'{"type":"tool_call"', OWNER)
 STATES = {"ok": "done", "error": "error", "cancelled": "cancelled"}
 
 INDEX_STEP = 1 << 16  # a resume reads at most this much, and one append, to find its place
@@ -179,6 +180,12 @@ class Scan:
         self.damaged: list[int] = []  # lines that are no events, with events after them: their offsets
         self._doubtful: list[int] = []
         self._rest = b""
+        self._line = b""  # the last good one
+
+    @property
+    def begun(self) -> int | None:
+        """Returns where the run stands of which there is a start and nothing else, at the end."""
+        return self.size - len(self._line) - 1 if self._line.startswith(START) else None
 
     def feed(self, piece: bytes) -> None:
         data = self._rest + piece
@@ -199,6 +206,7 @@ class Scan:
                 self.facts.last = id
                 self.index.add(id, offset)
                 self.size = offset + len(line) + 1
+                self._line = line
                 if self._doubtful:
                     self.damaged += self._doubtful
                     self._doubtful = []

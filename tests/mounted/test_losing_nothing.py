@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE, until
 ROUNDS = 200 if "CTX_SOAK" in os.environ else 3
 SEED = int(os.environ.get("CTX_SEED", random.randrange(1 << 32)))
 GENERATION = 4  # rounds after which sessions are left alone, as reading long ones takes long
-TORN = "bytes of the log are no whole event, and were cut off"
+TORN = "bytes of the log were not written whole, and were cut off"
 
 
 class Session:
@@ -255,19 +255,25 @@ async def check_all(ctx: Ctx, sessions: list[Session], number: int) -> Counter[s
     return counted
 
 
-def tear(ctx: Ctx, sessions: list[Session], rng: random.Random) -> list[str]:
-    """Leave what a write leaves that was killed half-way; what the daemon has to say of it."""
+def tear(ctx: Ctx, sessions: list[Session], rng: random.Random) -> dict[Path, bytes]:
+    """Leave what a write leaves that was killed half-way; what has to be cut off each log."""
     line = b'{"type":"delta","id":"%d","run":"r1","text":"what nobody has seen"}'
-    expected = []
+    expected = {}
     for session in rng.sample(sessions, 2):
         path = session.log(ctx.state)
         if path.exists():
-            torn = path.read_bytes().rpartition(b"\n")[2]
+            torn = not_whole(path.read_bytes())
             part = (line % (max(session.seen, default=0) + 1))[: rng.randint(1, 60)]
             with open(path, "ab") as file:
                 file.write(part)
-            expected.append(f"session/{session.name}: the last {len(torn + part)} {TORN}")
+            expected[path] = torn + part
     return expected
+
+
+def not_whole(log: bytes) -> bytes:
+    """The end of a log that a kill cut short: a part of a line, and a start without its message."""
+    *_, last, part = (b"\n" + log).rsplit(b"\n", 2)
+    return last + b"\n" + part if last.startswith(b'{"type":"start"') else part
 
 
 def kill(ctx: Ctx, pid: int) -> None:
@@ -296,12 +302,15 @@ def play_round(ctx: Ctx, number: int, sessions: list[Session]) -> Counter[str]:
     log = ctx.state / "daemon.log"
     said = log.stat().st_size
     ctx.mount()
-    if rng.random() < 0.25:  # and again, while it recovers
+    if killed_again := rng.random() < 0.25:  # while it recovers
         kill(ctx, ctx.pid)
         ctx.mount()
     counted = trio.run(check_once)
     told = log.read_bytes()[said:].decode()
-    assert all(sentence in told for sentence in expected), (expected, told)
+    for path, data in expected.items():
+        assert data in [each.read_bytes() for each in path.parent.glob("events.jsonl.cut-*")]
+        sentence = f"session/{path.parent.name}: the last {len(data)} {TORN}"
+        assert killed_again or sentence in told, told
     return counted + Counter({"torn": len(expected)})
 
 

@@ -23,7 +23,7 @@ async def write(log: Log) -> None:
         first = log.given + 1
         lines = run_of(first, f"r{first}", deltas=random.randrange(20), answer="a" * random.randrange(3000))
         while lines:
-            count = random.randrange(1, 6)
+            count = random.randrange(2, 6)  # a start is never alone
             await log.room()
             log.append(lines[:count])
             lines = lines[count:]

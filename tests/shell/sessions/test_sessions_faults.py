@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from cortexfs.core.errors import Fault
+from cortexfs.sessions.layout import Marks
 from cortexfs.sessions.log import LEAP
 from cortexfs.sessions.log_facts import INDEX_ENTRIES, Index, Scan
 from cortexfs.sessions.store import SessionLimits
@@ -125,6 +126,33 @@ async def test_a_torn_last_line_is_cut_off_at_every_byte(tmp_path: Path) -> None
             log.append([last])
             await log.durable(7)
             assert path.read_bytes() == whole + last
+
+
+async def test_a_start_without_its_message_is_cut_off(tmp_path: Path) -> None:
+    # abi.md 5.29, 5.21. Found: kill -9 can end a write where two pages meet
+    whole, (start, message, *_) = b"".join(run_of(1, "r1")), run_of(7, "r2")
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        for cut in range(1, len(message)):
+            name = f"s{cut}"
+            path = plant(tmp_path, whole + start + message[:cut], name)
+            assert await read_all(sessions, name) == whole
+            assert (path.read_bytes(), kept_beside(path)) == (whole, [start + message[:cut]])
+            log = await sessions.open(address(name))
+            assert (log.active, log.given) == ((), 6)
+        assert f"the last {len(start) + 1} bytes of the log were not written whole" in reports.said[0][1]
+
+
+async def test_a_start_without_a_byte_of_its_message_is_cut_off_after_a_crash(tmp_path: Path) -> None:
+    # abi.md 5.29
+    whole, start = b"".join(run_of(1, "r1")), line(7, "start", "r2")
+    crashed, kept = plant(tmp_path, whole + start, "crashed"), plant(tmp_path, whole + start, "kept")
+    Marks(tmp_path).add(address("crashed"))
+    async with store(tmp_path) as sessions:
+        assert await read_all(sessions, "crashed") == whole
+        assert await read_all(sessions, "kept") == whole + start
+    assert (crashed.read_bytes(), kept_beside(crashed)) == (whole, [start])
+    assert (kept.read_bytes(), kept_beside(kept)) == (whole + start, [])
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b"\n", b"\n\n{}\n", b"garbage\nmore", b"\xff" * 3_000_000])
