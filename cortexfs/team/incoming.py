@@ -38,6 +38,7 @@ MAX_CALLS = 256  # at a time
 MAX_OF_ONE = 64  # of one machine
 _KEPT = 65536  # names of runs
 _RUN = re.compile(r"[0-9a-f]{32}")
+_START = b'{"type":"start"'
 
 log = logging.getLogger("cortexfs")
 
@@ -112,7 +113,10 @@ class Incoming:
                 raise Fault("ECANCELED", "the call was given up before it began")
             agent = served.agents if begin.label else ""
             await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
-            await until_one_ends(partial(_from_mount, stream, line), partial(_to_mount, stream, line))
+            words = MountWords(stream, line)
+            await words.pass_first()
+            if not words.ended:
+                await until_one_ends(words.pass_on, partial(_to_mount, stream, line))
 
     async def _converse(self, line: CallLine, begin: CallBegin, user: str, path: str) -> None:
         """Be a client of the agent's socket, for a person there."""
@@ -144,30 +148,55 @@ def _greeting(inode: int, begin: CallBegin, under: str) -> bytes:
     return wire.HELLO.pack(wire.MAGIC, wire.PROTOCOL, inode, 0, UMASK, *counts, len(text)) + text
 
 
-async def _from_mount(stream: socket.socket, line: CallLine) -> None:
-    """Pass on the daemon's words to its runner, as far as another machine has to hear them. What came
-    together goes together, and a prompt answer goes with the word that the call was taken."""
-    splitter, batch = wire.Splitter(), [(messages.BEGUN, b"")]
-    with trio.move_on_after(PROMPT_SECONDS) as clock:
-        await trio.lowlevel.wait_readable(stream)
-    if clock.cancelled_caught:
-        line.say(*batch)
-        batch = []
-    while data := await receive(stream):
-        for kind, payload in splitter.feed(data):
-            if kind == wire.STDOUT and not line.has_room(payload):
-                line.say(*batch)
-                batch = []
-                await line.say_output(kind, payload)
+class MountWords:
+    """The daemon's words to its runner, passed on as far as another machine has to hear them. What comes
+    together goes together, and a prompt answer with the word that the call was taken."""
+
+    def __init__(self, stream: socket.socket, line: CallLine) -> None:
+        self._stream = stream
+        self._line = line
+        self._splitter = wire.Splitter()
+        self._waiting = [(messages.BEGUN, b"")]
+        self._has_said = False
+        self.ended = False
+
+    async def pass_first(self) -> None:
+        """Collect an answer for a moment, unless it has more than a start and no end yet."""
+        end, is_late = trio.current_time() + PROMPT_SECONDS, False
+        while self._is_start and not is_late:
+            with trio.CancelScope(deadline=end) as moment:
+                await trio.lowlevel.wait_readable(self._stream)
+            is_late = moment.cancelled_caught
+            if not is_late:
+                await self._hear(await receive(self._stream))
+        self.say()
+
+    @property
+    def _is_start(self) -> bool:
+        """Returns True if nothing has come, or a start alone."""
+        come = [payload for kind, payload in self._waiting if kind != messages.BEGUN]
+        return not self._has_said and (not come or (len(come) == 1 and come[0].startswith(_START)))
+
+    async def pass_on(self) -> None:
+        while not self.ended:
+            await self._hear(await receive(self._stream))
+            self.say()
+            await trio.lowlevel.checkpoint()
+
+    def say(self) -> None:
+        self._line.say(*self._waiting)
+        self._waiting, self._has_said = [], True
+
+    async def _hear(self, data: bytes) -> None:
+        if not data:
+            raise Fault("EHOSTDOWN", "the daemon of that machine has ended during the call")
+        for kind, payload in self._splitter.feed(data):
+            if kind == wire.STDOUT and not self._line.has_room(payload):
+                self.say()
+                await self._line.say_output(kind, payload)
             elif kind in (wire.STDOUT, wire.WANT, wire.EXIT):
-                batch.append((kind, payload))
-            if kind == wire.EXIT:
-                line.say(*batch)
-                return
-        line.say(*batch)
-        batch = []
-        await trio.lowlevel.checkpoint()
-    raise Fault("EHOSTDOWN", "the daemon of that machine has ended during the call")
+                self._waiting.append((kind, payload))
+            self.ended = self.ended or kind == wire.EXIT
 
 
 async def _lines_from_mount(stream: socket.socket, line: CallLine) -> None:

@@ -177,6 +177,10 @@ class CallLine:
         """Returns True while the other side has said nothing in this call."""
         return self._heard == 0 and self._is_unanswered
 
+    def has_heard(self, kind: int) -> bool:
+        """Returns True if such a message waits for `next`."""
+        return any(each == kind for each, _ in self._queue)
+
     def put_back(self, said: list[tuple[int, bytes]]) -> None:
         """Have `next` return these first."""
         self._queue[:0] = said

@@ -13,6 +13,7 @@ This file must never know what is said.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import ssl
@@ -26,13 +27,14 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team import certificates, keys, nats_wire
 from cortexfs.team.nats_wire import Delivery, Heard, Word
+from cortexfs.team.tls import TlsStream
 
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 0.25  # between two tries, and twice as long after each that fails, up to:
 MAX_RETRY_SECONDS = 4.0
 SILENCE_SECONDS = 10.0  # after which the server is asked whether it is there; after two it is not
 STORE_SECONDS = 5.0
-_READ = 256 << 10
+_FEW = 256 << 10  # bytes that may wait when more is said
 MAX_UNSENT = 32 << 20
 
 log = logging.getLogger("cortexfs")
@@ -71,6 +73,7 @@ class Client:
         self._inbox = inbox  # the prefix of subjects for answers, which this client alone may hear
         self._handlers: dict[str, tuple[str, Callable[[Delivery], None]]] = {}
         self._answers: dict[str, trio.MemorySendChannel[Delivery]] = {}
+        self._stream: TlsStream | None = None
         self._unsent = bytearray()
         self._news = trio.Event()
         self._sent = trio.Event()
@@ -100,7 +103,7 @@ class Client:
 
     async def room(self) -> None:
         """Wait until what was said is nearly out."""
-        while len(self._unsent) > _READ and not self.problem:
+        while len(self._unsent) > _FEW and not self.problem:
             await self._sent.wait()
 
     async def said_all(self) -> None:
@@ -109,8 +112,19 @@ class Client:
             await self._sent.wait()
 
     def _send(self, data: bytes) -> None:
+        is_first = not self._unsent  # else a task waits until the rest goes
         self._unsent += data
-        self._news.set()
+        if is_first:
+            with contextlib.suppress(OSError):  # which the task meets as well
+                self._flush()
+            self._news.set()
+
+    def _flush(self) -> None:
+        assert self._stream
+        del self._unsent[: self._stream.send(self._unsent)]
+        if not self._unsent:
+            self._sent.set()
+            self._sent = trio.Event()
 
     def subscribe(self, subject: str, heard: Callable[[Delivery], None]) -> str:
         self._count += 1
@@ -178,12 +192,7 @@ class Client:
             for address in list(self.servers):
                 try:
                     await self._once(address)
-                except* (
-                    OSError,
-                    trio.BrokenResourceError,
-                    trio.ClosedResourceError,
-                    ssl.SSLError,
-                ) as problems:
+                except* OSError as problems:
                     self._lost(f"{address}: {_reason(problems)}")
                 except* Fault as faults:
                     self._lost(f"{address}: {_reason(faults)}")
@@ -205,11 +214,11 @@ class Client:
                 try:
                     first = await self._greet(stream, heard)
                 except BaseException:
-                    await trio.aclose_forcefully(stream)
+                    stream.close()
                     raise
         except trio.TooSlowError:
             raise Fault("ETIMEDOUT", f"it has not answered within {CONNECT_SECONDS:g} s") from None
-        self._unsent = bytearray()
+        self._stream, self._unsent = stream, bytearray()
         for number, (subject, _) in self._handlers.items():
             self._unsent += nats_wire.subscribe(subject, number)
         self.problem, self.server = "", address
@@ -222,36 +231,30 @@ class Client:
         finally:
             self.problem = self.problem or "it has ended"
             self._sent.set()
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                await trio.aclose_forcefully(stream)
+            stream.close()
 
-    async def _opened(self, address: str) -> trio.SSLStream[trio.SocketStream]:
+    async def _opened(self, address: str) -> TlsStream:
         host, _, port = address.rpartition(":")
-        host = host.strip("[]")
-        raw = await trio.open_tcp_stream(host, int(port))
         account = self._account
         context = certificates.pinning() if account.pin else certificates.trusting(account.authority)
-        stream = trio.SSLStream(raw, context, server_hostname=host, https_compatible=True)
         try:
-            await stream.do_handshake()
-            if account.pin and certificates.pin_of(stream.getpeercert(binary_form=True)) != account.pin:
-                raise Fault("EACCES", "the server is not the one that the token is for")
-        except BaseException as problem:
-            await trio.aclose_forcefully(stream)
-            if isinstance(problem, trio.BrokenResourceError):
-                raise Fault("EACCES", f"TLS says: {problem.__cause__ or problem}") from None
-            raise
+            stream = await TlsStream.open(host.strip("[]"), int(port), context)
+        except ssl.SSLError as problem:
+            raise Fault("EACCES", f"TLS says: {problem}") from None
+        if account.pin and certificates.pin_of(stream.certificate) != account.pin:
+            stream.close()
+            raise Fault("EACCES", "the server is not the one that the token is for")
         return stream
 
-    async def _greet(self, stream: trio.SSLStream[trio.SocketStream], heard: Heard) -> list[Any]:
+    async def _greet(self, stream: TlsStream, heard: Heard) -> list[Any]:
         """Prove who we are; returns what came behind the server's welcome."""
         said: list[Any] = []
         greeted = False
         while True:
-            data = await stream.receive_some(_READ)
+            data = await stream.receive()
             if not data:
                 raise Fault("EHOSTDOWN", "it has closed the connection")
-            said += heard.feed(bytes(data))
+            said += heard.feed(data)
             while said:
                 word = said.pop(0)
                 if not isinstance(word, Word):
@@ -277,24 +280,23 @@ class Client:
         }  # fmt: skip
         return msgspec.json.encode(options)
 
-    async def _write(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+    async def _write(self, stream: TlsStream) -> None:
+        """Send what did not go at once."""
         while True:
-            if not self._unsent:
+            while not self._unsent:
                 self._news = trio.Event()
                 await self._news.wait()
-            data, self._unsent = self._unsent, bytearray()
-            await stream.send_all(data)
-            self._sent.set()
-            self._sent = trio.Event()
+            await stream.writable()
+            self._flush()
 
-    async def _read(self, stream: trio.SSLStream[trio.SocketStream], heard: Heard, first: list[Any]) -> None:
+    async def _read(self, stream: TlsStream, heard: Heard, first: list[Any]) -> None:
         said, asked = first, 0
         while True:
             for one in said:
                 self._hear(one)
             data = b""
             with trio.move_on_after(SILENCE_SECONDS) as silence:
-                data = bytes(await stream.receive_some(_READ))
+                data = await stream.receive()
             if silence.cancelled_caught:
                 if asked:
                     raise Fault("EHOSTDOWN", "it does not answer any more")

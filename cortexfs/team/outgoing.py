@@ -103,7 +103,10 @@ class Outgoing:
             is_agents = opening.class_ == "agent"
             heard = _Frames() if is_agents else _Conversion(opening.class_)
             say = self._lines_from_daemon if is_agents else self._from_daemon
-            await until_one_ends(partial(self._to_daemon, side, line, heard), partial(say, side, line))
+            if line.has_heard(wire.EXIT):  # a short answer, all at once
+                await self._to_daemon(side, line, heard)
+            else:
+                await until_one_ends(partial(self._to_daemon, side, line, heard), partial(say, side, line))
         finally:
             end()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 
 import pytest
 import trio
+import trio.testing
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
-from cortexfs.team import line, messages
+from cortexfs.team import incoming, line, messages
 from cortexfs.team.line import CallLine
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery
@@ -87,3 +89,52 @@ def test_a_call_that_is_not_known_any_more_ends() -> None:
     pair.wires[1].publish("to the laptop", messages.UNKNOWN)
     pair.deliver()
     assert code(pair.here) == "EHOSTDOWN"
+
+
+SHORT = b'{"type":"delta","text":"short"}\n'
+
+
+def answered(pair: Pair, *writes: bytes) -> list[list[tuple[int, bytes]]]:
+    """The messages of a call whose runner is told this, write by write, and what each holds."""
+
+    async def main() -> None:
+        daemon, runner = socket.socketpair()
+        runner.setblocking(False)
+        with daemon, runner:
+            words = incoming.MountWords(runner, pair.there)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(words.pass_first)
+                for each in writes:
+                    await trio.testing.wait_all_tasks_blocked()
+                    daemon.send(each)
+            if not words.ended:
+                daemon.send(wire.message(wire.EXIT, b"\0"))
+                await words.pass_on()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    return [wire.Splitter().feed(said[messages.NUMBER.size :]) for said in pair.wires[1].said]
+
+
+def test_a_short_answer_is_one_message() -> None:
+    # abi.md 14.5
+    start = wire.message(wire.STDOUT, b'{"type":"start"}\n')
+    rest = wire.message(wire.STDOUT, SHORT) + wire.message(wire.EXIT, b"\0")
+    found = answered(Pair(), start, rest)
+    assert [kind for kind, _ in found[0]] == [messages.BEGUN, wire.STDOUT, wire.STDOUT, wire.EXIT]
+    assert len(found) == 1
+
+
+def test_the_first_words_of_a_long_answer_wait_for_nothing() -> None:
+    # abi.md 14.5
+    start = wire.message(wire.STDOUT, b'{"type":"start"}\n')
+    found = answered(Pair(), start, wire.message(wire.STDOUT, SHORT))
+    assert [[kind for kind, _ in each] for each in found] == [
+        [messages.BEGUN, wire.STDOUT, wire.STDOUT],
+        [wire.EXIT],
+    ]
+
+
+def test_that_a_call_was_taken_is_told_soon_where_nothing_is_said() -> None:
+    # abi.md 14.5
+    found = answered(Pair())
+    assert [[kind for kind, _ in each] for each in found] == [[messages.BEGUN], [wire.EXIT]]
