@@ -66,6 +66,7 @@ class TeamSessions:
         self._own: dict[Address, FileLog] = {}  # logs of this machine that the stream has not whole
         self._ours: set[Address] = set()
         self._dirty: list[tuple[FileLog, int]] = []  # copies, and up to which event they were appended to
+        self._held: dict[Address, FileLog] = {}  # of which parts come: else each part would read all of it
         self._numbers = itertools.count(1)
         self._part = 0  # the last part of a log that was taken in
         self._takes: dict[int, tuple[trio.Event, list[Fault]]] = {}
@@ -81,13 +82,15 @@ class TeamSessions:
         if not self._is_meant(log_.address):
             return
         machine = log_.facts.machine
-        log_.is_copy = machine is not None and machine != self._machine
-        log_.mirror = partial(self._more, log_) if machine == self._machine else None
-        if log_.mirror:
+        log_.mirror, log_.is_copy = None, False
+        if machine == self._machine:
+            log_.mirror = partial(self._more, log_)
             self._ours.add(log_.address)
             log_.mirror()
-        else:
-            self._ours.discard(log_.address)
+            return
+        self._ours.discard(log_.address)
+        if machine is not None:
+            log_.become_copy()
 
     async def admit(self, address: Address) -> None:
         if not self._is_meant(address):
@@ -220,6 +223,7 @@ class TeamSessions:
                     self._more(own)
             case PiecesMark(number=number):
                 dirty, self._dirty = self._dirty, []
+                self._held.clear()
                 for log_, last in dirty:
                     with suppress(Fault):
                         await log_.durable(last)
@@ -246,7 +250,7 @@ class TeamSessions:
             self._ours.discard(address)
             await self._sessions.remove(address)
             return
-        log_ = await self._sessions.open(address)
+        log_ = self._held[address] = await self._sessions.open(address)
         if log_.mirror is None and part.start == log_.end_place:
             await self._append(log_, part.data)
             return
@@ -255,7 +259,7 @@ class TeamSessions:
         if part.start > log_.size:
             channel.tell(MissingPieces(part.place))
             return
-        size = min(part.start + len(part.data), log_.size) - part.start
+        size, given = min(part.start + len(part.data), log_.size) - part.start, log_.given
         here = await trio.to_thread.run_sync(log_.read, part.start, size) if size else b""
         same = size if here == part.data[:size] else _same_lines(here, part.data)
         if same < size or (log_.mirror and part.data[same:]):
@@ -265,6 +269,7 @@ class TeamSessions:
         if log_.mirror is None and log_.facts.machine == self._machine:
             # Ours, of which the log here had lost the end: what is said from now on goes to the stream.
             await log_.durable(log_.given)
+            log_.given = max(log_.given, given)  # some may have been seen here, and lost
             self.judge(log_)
 
     async def _cut(self, log_: FileLog, end: int) -> FileLog:
@@ -277,8 +282,8 @@ class TeamSessions:
             self._conversations.lose(live, fault)
         log_.give_up(fault)
         await self._sessions.cut(address, end)
-        log_ = await self._sessions.open(address)
-        log_.mirror, log_.is_copy = None, True  # whatever its last owner was
+        log_ = self._held[address] = await self._sessions.open(address)
+        log_.become_copy()  # whatever its last owner was
         self._own.pop(address, None)
         return log_
 

@@ -119,6 +119,12 @@ class FileLog(Log):
         with self._disk.descriptors.using(self.path) as descriptor:
             checkpoint.write(self.folder, descriptor, scanned, state)
 
+    def become_copy(self) -> None:
+        """Another machine has the session, and gives its events their ids."""
+        self.mirror, self.is_copy = None, True
+        if not self.pending:
+            self.given = self.last
+
     # Of a log that a second place has to have as well before it counts as on disk.
 
     def only_here(self, size: int, id: int, mirror: Callable[[], None]) -> None:

@@ -10,12 +10,14 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.daemon.team_sessions import TeamSessions
+from cortexfs.sessions import disk
 from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.log_facts import Scan
 from cortexfs.talk.conversations import Conversations
 from cortexfs.team import keys
 from cortexfs.team.places import TeamPlaces
 from cortexfs.team.session_log import LogKey, TeamLog, owner_line
-from cortexfs.team.session_messages import LogPart, LogPlace, SessionChannel
+from cortexfs.team.session_messages import KeptHere, LogPart, LogPlace, PiecesMark, SessionChannel
 from tests.shell.session_stores import store
 
 HERE = Address(Space.private(0), "agent", "coder", "plan+laptop")
@@ -93,3 +95,40 @@ async def test_a_line_of_another_machine_that_is_no_event_is_left(tmp_path: Path
         log = await sessions.open(theirs)
         await log.durable(2)
         assert log.read(0, log.size) == first + EVENT
+
+
+async def test_a_log_that_is_told_again_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # abi.md 14.17. Found: each part read all of the log, so that a machine came back after minutes
+    theirs = Address(HERE.space, HERE.class_, HERE.object, "plan+box")
+    key = LogKey("root", theirs.class_, theirs.object, theirs.session)
+    first = owner_line(keys.Key.new(keys.USER), TeamLog(key), "box", "root", [], 1)
+    lines = [first, *(EVENT.replace(b'"2"', b'"%d"' % number) for number in range(2, 100))]
+    place, channel = LogPlace(0, theirs.class_, theirs.object, theirs.session), cast(SessionChannel, Marks())
+    async with store(tmp_path) as sessions:
+        team = TeamSessions(OnLaptop(tmp_path, tmp_path), sessions, cast(Conversations, Followed()))
+        await team._hear(LogPart(place, 1, 0, b"".join(lines)), channel)
+        await team._hear(PiecesMark(1), channel)
+    reads = 0
+    scan = disk.scan
+
+    def counted(*arguments: Any) -> Scan:
+        nonlocal reads
+        reads += 1
+        return scan(*arguments)
+
+    monkeypatch.setattr(disk, "scan", counted)
+    async with store(tmp_path) as sessions:
+        team = TeamSessions(OnLaptop(tmp_path, tmp_path), sessions, cast(Conversations, Followed()))
+        start = 0
+        for number, line in enumerate(lines, 1):
+            await team._hear(LogPart(place, number, start, line), channel)
+            start += len(line)
+        assert reads == 1
+        await team._hear(PiecesMark(2), channel)
+        assert not team._held
+
+
+class Marks:
+    def tell(self, said: object) -> None:
+        """The link hears that all of it is kept."""
+        assert isinstance(said, KeptHere)

@@ -182,6 +182,46 @@ def test_a_log_that_was_lost_comes_back_from_the_stream(machines: dict[str, Mach
     assert same("mine+laptop", laptop, box).startswith(found)
 
 
+def before_the_boot(machine: Machine, session: str) -> Path:
+    """Have its log look as after a start of the machine: what was seen there last may be lost."""
+    log = machine.ctx.state / f"sessions/home/0/model/debug/echo.d/session/{session}/events.jsonl"
+    os.utime(log, (1, 1))
+    return log
+
+
+def test_a_copy_goes_on_after_its_machine_was_started_anew(machines: dict[str, Machine]) -> None:
+    # abi.md 14.21
+    laptop, box = machines["laptop"], machines["box"]
+    send(laptop, "on+laptop", "one")
+    before = same("on+laptop", laptop, box)
+    box.ctx.umount()
+    before_the_boot(box, "on+laptop")
+    box.ctx.mount()
+    until(lambda: send(laptop, "on+laptop", "two", check=False) == "")
+    found = until(lambda: whole(box, "on+laptop"), lambda seen: b"two" in seen)
+    assert found.startswith(before)
+    send(laptop, "on+laptop", "three")
+    assert b"three" in same("on+laptop", laptop, box)
+
+
+def test_the_lost_end_of_a_log_comes_back_after_its_machine_was_started_anew(
+    machines: dict[str, Machine],
+) -> None:
+    # abi.md 14.21: a power failure took it
+    laptop, box = machines["laptop"], machines["box"]
+    for said in ("one", "two"):
+        send(laptop, "end+laptop", said)
+    before = same("end+laptop", laptop, box)
+    laptop.ctx.umount()
+    log = laptop.ctx.state / "sessions/home/0/model/debug/echo.d/session/end+laptop/events.jsonl"
+    log.write_bytes(before[: before.rindex(b'{"type":"start"')])
+    before_the_boot(laptop, "end+laptop")
+    laptop.ctx.mount()
+    until(lambda: whole(laptop, "end+laptop"), lambda seen: seen.startswith(before))
+    until(lambda: send(laptop, "end+laptop", "three", check=False) == "")
+    assert b"three" in same("end+laptop", laptop, box)
+
+
 def test_without_the_engine_it_is_read_and_takes_nothing(machines: dict[str, Machine]) -> None:
     # abi.md 14.16
     laptop, box = machines["laptop"], machines["box"]
