@@ -7,6 +7,7 @@
 #   make pictures   those of the page in the docs, taken anew
 #   make dist   what others install, into dist/      make test-dist   installs it on a clean Debian
 #   make test-team  teams of machines, with servers of NATS
+#   make test-confinement   what agents, their tools and other mounts are kept from
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
 #   make mutation   changes core/, and looks whether its tests notice     make soak   long fuzzing
@@ -14,7 +15,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-ask test-mcp test-web pictures test-team lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
+.PHONY: up down fast test test-plugins test-ask test-mcp test-web pictures test-team test-confinement lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
 
 PYTHON ?=
 LANES ?= 3
@@ -72,13 +73,17 @@ MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_server
 ASK_TESTS := $(sort $(wildcard $(addprefix tests/mounted/test_,ask*.py believed.py chat*.py log.py own_models.py \
 	providers*.py scripts*.py usage_limits.py)))
 TEAM_TESTS := tests/team
+# Attacks by real programs, each in mounts, groups and filters of its own.
+CONFINEMENT_TESTS := tests/shell/host/confine tests/shell/host/test_confinement.py tests/shell/agents/test_confinement_home.py \
+	$(addprefix tests/mounted/test_,agents_dry_runs.py agents_escapes.py agents_hostile.py agents_places.py agents_view.py \
+	confinement.py dry_run_labels.py second_mounts.py taken_over.py)
 DIST_TESTS := tests/dist
 DIST_PACKAGES := git dpkg-dev lintian mmdebstrap man-db
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
 	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(ASK_TESTS) $(MCP_TESTS) $(TEAM_TESTS) \
-		$(DIST_TESTS) tests/web)
+		$(CONFINEMENT_TESTS) $(DIST_TESTS) tests/web)
 	@.ci/running .venv/.running
 
 test-plugins: .venv/.local test-packages
@@ -99,6 +104,11 @@ test-mcp: .venv/.local test-packages build/nodejs build/uv build/published build
 test-team: .venv/.local test-packages build/team
 	@.ci/running >.venv/.running
 	@$(TESTS) $(TEAM_TESTS)
+	@.ci/running .venv/.running
+
+test-confinement: .venv/.local test-packages
+	@.ci/running >.venv/.running
+	@$(TESTS) $(CONFINEMENT_TESTS)
 	@.ci/running .venv/.running
 
 test-web: .venv/.local test-packages build/web build/team
