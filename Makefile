@@ -9,7 +9,7 @@
 #   make test-team  teams of machines, with servers of NATS
 #   make test-confinement   what agents, their tools and other mounts are kept from
 #   make lint   style and types           make types   types          make format  write the style
-#   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
+#   make bench  the figures of docs/figures.md          make lanes  measure what each file of tests takes
 #   make mutation   changes core/, and looks whether its tests notice     make soak   long fuzzing
 #   make lock   renew the pins            make clean   remove what was built
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.

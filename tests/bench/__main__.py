@@ -1,4 +1,4 @@
-"""`make bench`: every figure that is promised, in one run, as JSON and as docs/performance.md's table.
+"""`make bench`: every figure that is promised, in one run, as JSON and as docs/figures.md's table.
 `python -m tests.bench plugins scale` measures these parts of it alone, and shows them.
 
 Each row says what was measured, the figure, the goal, and whether it is met. Figures are medians and
@@ -22,7 +22,7 @@ from tests.bench.parts import OWN, SHARED
 from tests.bench.rows import Row
 from tests.mounted.ctx_mount import interpreter, mounted
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "figures.md"
 MARK = "<!-- make bench writes below this line -->\n"
 
 
