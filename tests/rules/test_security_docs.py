@@ -1,4 +1,4 @@
-"""docs/security.md names the tests of its claims, and tells what the default mount table shows."""
+"""docs/security.md and docs/strangers.md name the tests of their claims, and the first tells what the default mount table shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from cortexfs.core.value_formats import HIDES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
-NAMED = sorted(set(re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE)))
+STRANGERS = (ROOT / "docs" / "strangers.md").read_text()
+NAMED = sorted(set(re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE + STRANGERS)))
 
 
 @functools.cache
@@ -27,7 +28,7 @@ def test_each_test_that_is_named_is_there() -> None:
 
 def claims() -> list[str]:
     """The items of the sections that claim something."""
-    claimed = PAGE.partition("## A tool runs")[2].partition("## What is not claimed")[0]
+    claimed = PAGE.partition("## A tool runs")[2].partition("## What is not claimed")[0] + STRANGERS
     return [
         " ".join(item.split())
         for item in re.findall(r"^- .*?(?=^- |^#|^\n|\Z)", claimed, re.MULTILINE | re.DOTALL)
