@@ -189,7 +189,7 @@ def test_it_has_what_it_needs(ctx: Ctx, uid: int | None) -> None:
 
 
 def test_a_plugins_tool_is_its_users_own(ctx: Ctx) -> None:
-    # docs/mcp.md: as with plain serve; what it is allowed to do was decided when it was added
+    # docs/mcp-serve.md: as with plain serve; what it is allowed to do was decided when it was added
     lister = plugins.program(ctx.base, "lister", "#!/bin/sh\nls / >/dev/null && echo '\"listed\"'\n")
     ctx.ctx("plugin", "install", str(lister), "--yes")
     assert script(ctx, "ls / 2>/dev/null; $CTX_ROOT/tool/lister").output == "listed"

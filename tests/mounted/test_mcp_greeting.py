@@ -64,7 +64,7 @@ PONG = {"jsonrpc": "2.0", "id": 2, "result": {}}
 def test_it_is_the_one_that_the_sdk_would_give(
     place: Ctx, more: tuple[str, ...], versions: tuple[str, ...]
 ) -> None:
-    # docs/mcp.md; issue: "serve answers initialize in 0.5 s"
+    # docs/mcp-serve.md; issue: "serve answers initialize in 0.5 s"
     with served(place, *more) as here:
         for version in versions:
             with begun(here, greeting(version)) as answer:

@@ -1,4 +1,4 @@
-"""`ctx mcp serve` as MCP clients meet it (docs/mcp.md): over standard input and output, and over HTTP."""
+"""`ctx mcp serve` as MCP clients meet it (docs/mcp-serve.md): over standard input and output, and over HTTP."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def text(result: Any) -> str:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_tools_of_the_mount_are_the_servers(ctx: Ctx, era: str) -> None:
-    # docs/mcp.md: "Names are those of the tree, with `_` for what models do not take"
+    # docs/mcp-serve.md: "Names are those of the tree, with `_` for what models do not take"
     async def use(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {"fs_read", "fs_write", "shell_exec", "text_word_count"} <= tools.keys()
@@ -203,7 +203,7 @@ def test_pictures_are_sent_along(fresh: Ctx, tmp_path: Path) -> None:
         inline = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
         made = await client.call_tool("pictures", {"url": inline})
         assert [part.data for part in made.content if isinstance(part, ImageContent)] == [image.data]
-        # docs/mcp.md: "is what it is said to be"; a pipe must not be waited for
+        # docs/mcp-serve.md: "is what it is said to be"; a pipe must not be waited for
         for url in (str(secret), "https://example.com/a.png", str(fifo)):
             made = await client.call_tool("pictures", {"url": url})
             (link,) = [part for part in made.content if isinstance(part, ResourceLink)]

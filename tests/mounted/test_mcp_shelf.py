@@ -1,4 +1,4 @@
-"""What `ctx mcp serve` has beside tools: resources and prompts (docs/mcp.md)."""
+"""What `ctx mcp serve` has beside tools: resources and prompts (docs/mcp-serve.md)."""
 
 from __future__ import annotations
 
