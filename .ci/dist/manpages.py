@@ -1,6 +1,6 @@
 """Make the man pages from the reference pages and the parsers of the commands: manpages.py TO
 
-    ctx(1) and ctx-COMMAND(1)    docs/commands.md, and what each parser says
+    ctx(1) and ctx-COMMAND(1)    docs/commands.md, what each parser says, and for two chat.md and ask.md
     ctx(7)                       docs/ctx.md
     cortexfs-config(5)           docs/config.md
 """
@@ -138,6 +138,15 @@ def sections(text: str) -> dict[str, str]:
     return {name: body.partition("\n## ")[0] for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
+def more(name: str) -> str:
+    """What a page of its own says of a command."""
+    if name == "chat":
+        return (DOCS / "chat.md").read_text().partition(" DIR]\n")[2]
+    if name == "log":
+        return (DOCS / "ask.md").read_text().partition("[--since TIME]\n")[2].partition("\n## ")[0]
+    return ""
+
+
 def pages() -> Iterator[tuple[str, str]]:
     commands = (DOCS / "commands.md").read_text()
     told = sections(commands)
@@ -146,7 +155,7 @@ def pages() -> Iterator[tuple[str, str]]:
         made.formatter_class = lambda prog, **_: argparse.HelpFormatter(prog, width=10_000)
         body = [".SH SYNOPSIS AND OPTIONS", *options(made, f"ctx {name}")]
         if name in told:
-            body += [".SH DESCRIPTION", *roff(told[name], above=3)]
+            body += [".SH DESCRIPTION", *roff(told[name], above=3), *roff(more(name))]
         yield f"man1/ctx-{name}.1", page(f"ctx-{name}", 1, summary, [*body, *examples(made), *see(COMMON)])
     body = [".SH SYNOPSIS", "\\fBctx\\fR [\\fB\\-\\-root\\fR \\fIDIR\\fR] \\fICOMMAND\\fR ...", ".SH DESCRIPTION"]
     body += roff(commands.partition("\n")[2].partition("## The commands")[0])

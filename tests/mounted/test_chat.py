@@ -109,7 +109,7 @@ def test_ctrl_c_cancels_and_a_second_one_leaves(shown: Screen, chats: Ctx) -> No
 
 
 def test_typing_goes_on_while_something_runs(shown: Screen) -> None:
-    # commands.md: "what you send while something runs waits, and is shown when its turn comes"
+    # chat.md: "what you send while something runs waits, and is shown when its turn comes"
     chat(shown, "debug/script", "--session", "ahead")
     shown.type(script({"delta": "first"}, {"sleep": 0.5}, {"delta": " end"}))
     shown.wait("\nfirst\n")
@@ -165,7 +165,7 @@ def test_orders(shown: Screen) -> None:
 
 
 def test_the_greeting_says_whose_the_session_is(shown: Screen) -> None:
-    # commands.md: "a temp session is kept nowhere and ends with the chat"
+    # chat.md: "a temp session is kept nowhere and ends with the chat"
     chat(shown, "debug/echo", "--scope", "temp")
     shown.wait("debug/echo, temp session default, kept nowhere; /help")
     leave(shown)
@@ -175,7 +175,7 @@ def test_the_greeting_says_whose_the_session_is(shown: Screen) -> None:
 
 
 def test_several_lines_are_one_message(shown: Screen, chats: Ctx) -> None:
-    # commands.md: "Alt-Enter, or a backslash before Enter | begins a new line"
+    # chat.md: "Alt-Enter, or a backslash before Enter | begins a new line"
     chat(shown, "debug/echo", "--session", "lines")
     shown.keys("a", "M-Enter", "b", "\\", "Enter", "c", "Enter")
     shown.wait("> a\n> b\n> c\na\nb\nc\n")
@@ -198,7 +198,7 @@ def test_a_paste_of_ten_thousand_lines_is_one_message(shown: Screen, chats: Ctx)
 
 
 def test_a_message_is_written_in_an_editor(chats: Ctx) -> None:
-    # commands.md: "writes the message in `$EDITOR`, from where it comes back to be sent"
+    # chat.md: "writes the message in `$EDITOR`, from where it comes back to be sent"
     with screen(environ(chats, EDITOR="sed -i s/old/new/"), chats.work) as shown:
         chat(shown, "debug/echo", "--session", "written")
         shown.keys("o", "l", "d", "C-x", "C-e")
@@ -212,7 +212,7 @@ def test_a_message_is_written_in_an_editor(chats: Ctx) -> None:
 
 
 def test_what_is_too_long_is_refused_with_a_sentence(shown: Screen) -> None:
-    # commands.md: "over 1 MiB it is refused"
+    # chat.md: "over 1 MiB it is refused"
     chat(shown, "debug/echo", "--session", "long")
     shown.paste("x" * ((1 << 20) + 1))
     shown.wait("a message may have 1 MiB and what you pasted is longer")
@@ -238,7 +238,7 @@ def test_a_window_that_changes_its_size(shown: Screen) -> None:
 
 
 def test_no_control_character_of_an_answer_reaches_the_terminal(shown: Screen) -> None:
-    # commands.md: "control characters of answers are written out (`\\x1b`)"
+    # chat.md: "control characters of answers are written out (`\\x1b`)"
     chat(shown, "debug/script", "--session", "controls")
     wild = "a\x1b[2Jb \x1b]0;owned\x07 &#27;[2J \x9b2J"
     steps = ({"delta": wild}, {"progress": wild}, {"error": {"code": "EIO", "message": wild}})
@@ -250,7 +250,7 @@ def test_no_control_character_of_an_answer_reaches_the_terminal(shown: Screen) -
 
 
 def test_a_question_is_answered_and_what_was_being_typed_comes_back(shown: Screen) -> None:
-    # commands.md: "what you were typing when the question came is back when the run has ended"
+    # chat.md: "what you were typing when the question came is back when the run has ended"
     chat(shown, "debug/script", "--session", "asked")
     asks = {
         "approval": {"name": "fs.write", "input": {"path": "x"}, "effects": ["write"], "reason": "it must"}
@@ -282,7 +282,7 @@ def test_no_colour_where_none_is_wanted(shown: Screen) -> None:
 
 @pytest.mark.parametrize("python_", ["", "PYTHONUTF8=0"])
 def test_a_locale_without_utf8(shown: Screen, python_: str) -> None:
-    # commands.md: "What the locale cannot show is replaced by `?`"
+    # chat.md: "What the locale cannot show is replaced by `?`"
     chat(shown, "debug/echo", "--scope", "temp", before=f"LC_ALL=C {python_}")
     shown.type("ü - \u2713\n")
     shown.wait("? - ?\n? - ?" if python_ else "ü - \u2713\nü - \u2713")
@@ -293,7 +293,7 @@ def test_a_locale_without_utf8(shown: Screen, python_: str) -> None:
 
 
 def test_a_terminal_that_can_do_nothing(shown: Screen) -> None:
-    # commands.md: "With `TERM=dumb` the chat reads and prints plain lines"
+    # chat.md: "With `TERM=dumb` the chat reads and prints plain lines"
     shown.type("TERM=dumb ctx chat debug/echo --session dumb")
     shown.wait(READY)
     shown.wait_last(">")
@@ -310,7 +310,7 @@ def test_a_terminal_that_can_do_nothing(shown: Screen) -> None:
 
 
 def test_one_end_of_input_is_enough(shown: Screen) -> None:
-    # commands.md: "what is read up to its end is one message, and the answer is printed as text"
+    # chat.md: "what is read up to its end is one message, and the answer is printed as text"
     shown.type("ctx chat debug/echo --session piped | tr a-z A-Z")
     shown.type("typed")
     shown.keys("C-d")
@@ -369,7 +369,7 @@ def test_the_daemon_may_be_killed_and_started_again(python: Path) -> None:
 
 
 def test_the_history_is_its_users_alone(chats: Ctx) -> None:
-    # commands.md: "it is kept in `chat_history` in your state directory, which nobody else may read"
+    # chat.md: "it is kept in `chat_history` in your state directory, which nobody else may read"
     with screen(environ(chats), chats.work) as shown:
         chat(shown, "debug/echo", "--session", "remembered")
         shown.type("remember me")

@@ -108,7 +108,7 @@ def test_a_change_is_shown_as_a_diff_and_edited(shown: Screen, ctx: Ctx) -> None
 
 
 def test_a_large_change_is_shown_before_it_is_allowed(shown: Screen, ctx: Ctx) -> None:
-    # commands.md: "`y` shows the rest of a call before it is allowed"
+    # chat.md: "`y` shows the rest of a call before it is allowed"
     chat(shown, "debug/script", "--session", "large")
     given = {"path": "/nowhere/x", "content": "".join(f"line {number}\n" for number in range(200))}
     shown.type(script(asks("fs.write", given)))
@@ -134,7 +134,7 @@ def test_a_large_change_is_shown_before_it_is_allowed(shown: Screen, ctx: Ctx) -
 
 
 def test_ctrl_c_denies_and_cancels(shown: Screen, ctx: Ctx) -> None:
-    # commands.md: "Ctrl-C at the question denies it and cancels the run"
+    # chat.md: "Ctrl-C at the question denies it and cancels the run"
     chat(shown, "debug/script", "--session", "stopped")
     command = {"cmd": "rm -r x\n  # \u202etwo"}
     shown.type(script(asks("shell.exec", command, effects=["run_process"]), {"hang": True}))
@@ -147,7 +147,7 @@ def test_ctrl_c_denies_and_cancels(shown: Screen, ctx: Ctx) -> None:
 
 
 def test_questions_queue_up(shown: Screen, ctx: Ctx) -> None:
-    # commands.md: "Several questions are asked one after the other"
+    # chat.md: "Several questions are asked one after the other"
     with agent(ctx, "two", "shell.exec") as path:
         chat(shown, path, "--session", "queue")
         parts = [call("shell.exec", "one", cmd="echo 1 > one"), call("shell.exec", "two", cmd="echo 2 > two")]
@@ -234,7 +234,7 @@ def test_a_question_that_nobody_answers_in_time(python: Path) -> None:
 
 
 def test_a_terminal_that_can_do_nothing_asks_by_lines(shown: Screen) -> None:
-    # commands.md: "With `TERM=dumb` the chat reads and prints plain lines, and asks as `ctx send` does"
+    # chat.md: "With `TERM=dumb` the chat reads and prints plain lines, and asks as `ctx send` does"
     chat(shown, "debug/script", "--session", "dumb", before="TERM=dumb")
     shown.type(script(asks("t", {"b": 1})))
     shown.wait("It must.\nAllow t with b=1?\n")
@@ -253,7 +253,7 @@ def test_a_terminal_that_can_do_nothing_asks_by_lines(shown: Screen) -> None:
 
 
 def test_calls_without_utf8(shown: Screen) -> None:
-    # commands.md: "What the locale cannot show is replaced"
+    # chat.md: "What the locale cannot show is replaced"
     chat(shown, "debug/script", "--scope", "temp", before="LC_ALL=C PYTHONUTF8=0")
     shown.type(script({"tool_call": {"name": "t", "input": {"a": 1}}}, {"progress": "half"}))
     shown.wait("\ncall: t a=1\n- half\n")
@@ -262,7 +262,7 @@ def test_calls_without_utf8(shown: Screen) -> None:
 
 
 def test_send_asks_on_a_terminal(shown: Screen) -> None:
-    # commands.md: "Calls that ask for approval are asked about on a terminal"
+    # chat.md: "Calls that ask for approval are asked about on a terminal"
     steps = script(asks("shell.exec", {"cmd": "ls -l" + " " * 400 + "; rm -r x"}), asks("t", {}))
     shown.type(f"ctx send debug/script --scope temp --output jsonl '{steps}' > out")
     shown.wait("It must.\nAllow shell.exec? (not all of it is shown: y shows more first)\n")

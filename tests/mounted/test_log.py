@@ -62,7 +62,7 @@ def test_an_alias_is_the_model_that_it_means(own: Ctx) -> None:
 
 
 def test_a_question_is_shown_whole(own: Ctx) -> None:
-    # docs/commands.md: "`show` prints a question and its whole answer, with its tokens and what they cost"
+    # docs/ask.md: "`show` prints a question and its whole answer, with its tokens and what they cost"
     say(own, "long", "word " * 3000 + "end")
     [row] = logged(own, "-q", "word end")
     (own.config / "prices.toml").write_text('[models."debug/*"]\ninput = 1000\noutput = 3000\n')

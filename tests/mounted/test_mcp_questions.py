@@ -60,7 +60,7 @@ def test_a_form_is_filled_in_in_a_chat(shown: Screen, place: Ctx, clerk: str) ->
 
 
 def test_ctrl_c_declines(shown: Screen, clerk: str) -> None:
-    # commands.md: "Ctrl-C declines"
+    # chat.md: "Ctrl-C declines"
     begun(shown, clerk, "declined")
     shown.type("ann")
     shown.wait_last(EMAIL)

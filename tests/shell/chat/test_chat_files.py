@@ -43,7 +43,7 @@ def sessions(tmp_path: Path) -> Sessions:
 def test_orders_complete(
     typed: str, ends: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # commands.md: "completes orders, sessions after `/resume`, and files after `/attach` and `/save`"
+    # chat.md: "completes orders, sessions after `/resume`, and files after `/attach` and `/save`"
     (tmp_path / "my notes.txt").write_text("")
     monkeypatch.chdir(tmp_path)
     found = keys.Orders(lambda: ["one", "two"]).get_completions(Document(typed), CompleteEvent())
@@ -59,7 +59,7 @@ def entries(kept: History) -> list[str]:
 
 
 def test_what_was_typed_is_there_again_and_nobody_else_may_read_it(tmp_path: Path) -> None:
-    # commands.md: "kept in `chat_history` in your state directory, which nobody else may read"
+    # chat.md: "kept in `chat_history` in your state directory, which nobody else may read"
     path = tmp_path / "state" / "chat_history"
     for text in ("one", "two\nlines", "ünï", "caf\udce9"):
         History(path).store_string(text)
