@@ -1,4 +1,4 @@
-"""`ctx mcp serve` as MCP clients meet it (docs/mcp-serve.md): over standard input and output, and over HTTP."""
+"""`ctx mcp serve` as MCP clients meet it (docs/mcp-serve.md): over standard streams, and over HTTP."""
 
 from __future__ import annotations
 
