@@ -1,5 +1,5 @@
-"""docs/security.md and docs/strangers.md name the tests of their claims; the first tells what the default mount
-table shows."""
+"""docs/security.md and docs/strangers.md name the tests of their claims, and the first tells what the
+default mount table shows."""
 
 from __future__ import annotations
 
