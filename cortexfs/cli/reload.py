@@ -19,6 +19,7 @@ from cortexfs.core.errors import Fault
 # A plugin may take long to import.
 RELOAD_SECONDS = 20.0
 POLL_SECONDS = 0.05
+NOT_MOUNTED = "the change takes effect with the next ctx mount"
 _NUMBER = re.compile("[0-9]{1,18}")
 
 Outcome: TypeAlias = Callable[[dict[str, list[str]]], str | None]
@@ -35,15 +36,16 @@ def told(
         mount = mounts.mounted_at(root)
         before = mounts.facts(mounts.status_text(root)) if mount else {}
         if mount and os.getuid() not in (0, mount.owner):
-            return f"it counts when uid {mount.owner} mounts again, whose daemon this is"
+            why = f"the mount at {root} is of uid {mount.owner} and does not read your configuration"
+            return f"{why}; a mount of yours does: ctx mount DIR"
         daemon = daemons.of(mount) if mount else None
         if daemon is None:
-            return "it counts from the next ctx mount"
+            return NOT_MOUNTED
         daemon.process.send(signal.SIGHUP)
         # What is going on has begun before the change, perhaps; the next one reads it.
         reloads = _reloads(before) + ("reloading" in before)
         end = time.monotonic() + RELOAD_SECONDS
-        with progress.shown(f"the daemon of {root} takes it over"):
+        with progress.shown(f"the daemon of {root} reads the change"):
             while time.monotonic() < end:
                 facts = mounts.facts(mounts.status_text(root))
                 if goes_on(facts):
@@ -51,9 +53,9 @@ def told(
                 elif _reloads(facts) > reloads:
                     return _said(facts, root, outcome)
                 time.sleep(POLL_SECONDS)
-        return f"the daemon of {root} has not taken it over yet; see: ctx status"
+        return f"the daemon of {root} is still reading the change; see: ctx status"
     except (Fault, ProcessLookupError):
-        return "it counts from the next ctx mount"
+        return NOT_MOUNTED
 
 
 def broken(kind: str, name: str, verb: str) -> Outcome:
@@ -68,9 +70,9 @@ def broken(kind: str, name: str, verb: str) -> Outcome:
 
 def _said(facts: dict[str, list[str]], root: str, outcome: Outcome) -> str:
     if refused := facts.get("reload refused"):
-        return f"the mount at {root} goes on as it was: {refused[0]}"
+        return f"the mount at {root} refused the change and works as before: {refused[0]}"
     unused = [f"but {why}" for why in facts.get("not used", [])]
-    return outcome(facts) or ", ".join([f"the mount at {root} follows", *unused])
+    return outcome(facts) or ", ".join([f"the change is in effect at {root}", *unused])
 
 
 def _reloads(facts: dict[str, list[str]]) -> int:

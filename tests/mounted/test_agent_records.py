@@ -49,7 +49,7 @@ def test_an_agent_comes_is_set_up_and_goes(fresh: Ctx) -> None:
     # "A running mount follows what these commands change, without a restart"
     ctx = fresh  # the log of a shared mount leaves out refusals after the first twenty
     made = ctx.ctx("agent", "new", "coder", "--model", "debug/echo", "--tools", "fs.*", "--json")
-    assert f"made agent/coder; the mount at {ctx.root} follows" in made.stderr
+    assert f"made agent/coder; the change is in effect at {ctx.root}" in made.stderr
     fits = sorted(
         name for name in os.listdir(ctx.root / "tool") if name.startswith("fs.") and name[-2:] != ".d"
     )

@@ -104,13 +104,13 @@ def test_a_reload_keeps_what_it_had(fresh: Ctx) -> None:
     policy.write_text("")
     policy.chmod(0o666)
     done = fresh.ctx("plugin", "disable", "faulty")
-    assert f"the mount at {fresh.root} follows, but {refused(policy)}" in done.stdout + done.stderr
+    assert f"the change is in effect at {fresh.root}, but {refused(policy)}" in done.stdout + done.stderr
     assert "reload refused" not in told(fresh)
     assert sorted(os.listdir(fresh.root / "tool")) != tools
     # A command whose own files are sound hears of those that hold the reload up.
     choices.chmod(0o664)
     done = fresh.ctx("agent", "new", "late", "--model", "debug/echo", check=False)
-    assert f"goes on as it was: {refused(choices)}" in done.stdout + done.stderr
+    assert f"refused the change and works as before: {refused(choices)}" in done.stdout + done.stderr
 
 
 def keeps_the_mount_away(ctx: Ctx, path: Path, mode: int) -> None:

@@ -46,7 +46,7 @@ def test_capabilities_gate_requests_while_it_runs(mount: Ctx, tmp_path: Path, se
     assert effects(mount, "fetching") == [["network_request", "-", "reversible", "on_risk", "not_supported"]]
     assert "403 host: 127.0.0.1 is a private address" in mount.call("fetching").message
     done = mount.ctx("plugin", "permissions", "fetching", "--private", "127.0.0.0/8")
-    assert f"changed the permissions of fetching; the mount at {mount.root} follows" in done.stderr
+    assert f"changed the permissions of fetching; the change is in effect at {mount.root}" in done.stderr
     for uid in (0, NOBODY):
         assert said(mount, "fetching", uid).startswith("200 GET /a ")
     mount.ctx("plugin", "permissions", "fetching", "--set", "network:fetch=deny")
@@ -98,7 +98,7 @@ def test_settings_are_what_host_get_config_says(mount: Ctx, tmp_path: Path) -> N
     assert said(mount, "get-depth") == "3"
     assert said(mount, "get-none") == "0"  # what was written
     done = mount.ctx("plugin", "config", "asking", "depth", "4")
-    assert f"set depth of asking; the mount at {mount.root} follows" in done.stderr
+    assert f"set depth of asking; the change is in effect at {mount.root}" in done.stderr
     assert said(mount, "get-depth", NOBODY) == "4"
     mount.ctx("plugin", "config", "asking", "depth", "--unset")
     assert said(mount, "get-depth") == "3"

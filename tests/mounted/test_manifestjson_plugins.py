@@ -64,7 +64,7 @@ def row(ctx: Ctx, name: str) -> dict[str, Any]:
 def test_a_directory_becomes_tools(mount: Ctx, tmp_path: Path) -> None:
     folder = saying(tmp_path, "dir-wasm")
     done = mount.ctx("plugin", "install", str(folder))
-    assert f"installed dir-wasm 1.0.0, unsigned; the mount at {mount.root} follows" in done.stderr
+    assert f"installed dir-wasm 1.0.0, unsigned; the change is in effect at {mount.root}" in done.stderr
     assert said(mount, "dir-wasm") == said(mount, "dir-wasm", NOBODY) == "hello"
     assert origin(mount, "dir-wasm") == "plugin:dir-wasm@1.0.0"
     one = row(mount, "dir-wasm")

@@ -37,7 +37,7 @@ def test_the_state_is_closed_and_plugins_run_for_everybody(mount: Ctx, tmp_path:
     for kind, made in plugins.KINDS.items():
         name = f"dir-{kind}"
         done = mount.ctx("plugin", "install", str(made(tmp_path, name)))
-        assert f"installed {name} 1.0, unsigned; the mount at {mount.root} follows" in done.stderr
+        assert f"installed {name} 1.0, unsigned; the change is in effect at {mount.root}" in done.stderr
         assert said(mount, name) == "hello 0"
         assert said(mount, name, NOBODY) == f"hello {NOBODY}"
         assert origin(mount, name) == f"plugin:{name}@1.0"

@@ -17,8 +17,8 @@ def test_whoever_adds_a_slow_server_sees_that_it_is_asked(fresh: Ctx) -> None:
     environ = fresh.environ | {"PATH": f"{fresh.python.parent}:{fresh.environ['PATH']}"}
     with screen(environ, fresh.work, (200, 24)) as shown:
         shown.type(shlex.join(add))
-        shown.wait(f"the daemon of {fresh.root} takes it over (")
+        shown.wait(f"the daemon of {fresh.root} reads the change (")
         begun.touch()
-        shown.wait(f"added slow, {fresh.config}/mcp/slow.toml; the mount at {fresh.root} follows")
-        shown.wait_gone("takes it over (")
+        shown.wait(f"added slow, {fresh.config}/mcp/slow.toml; the change is in effect at {fresh.root}")
+        shown.wait_gone("reads the change (")
     tool_is(fresh, "slow.echo")

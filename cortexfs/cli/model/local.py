@@ -79,7 +79,7 @@ def add_gguf(options: argparse.Namespace) -> int:
     if not facts.chats:
         output.say(f"{path} does not say how a conversation is written; ChatML is assumed")
     if missing and not options.install:
-        output.say(f"{missing} must be installed to use it: pip install 'cortexfs[local]', or add --install")
+        output.say(f"{missing} must be installed to use it: run this again with --install")
     output.say(f"added {name}, up to {facts.context or 'an unknown number of'} tokens")
     output.say(reload.told(options.root))
     return EXIT_OK

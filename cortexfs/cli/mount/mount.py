@@ -23,6 +23,7 @@ from cortexfs.cli import daemons, mounts, parser, progress
 from cortexfs.cli.mount import serve, umount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import PLACES, Command, arg, flag
+from cortexfs.config import load
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.state import no_links
 from cortexfs.state.directories import Places, create, places
@@ -54,8 +55,9 @@ def run(options: argparse.Namespace) -> int:
     return _start(root, where, options)
 
 
-def restart(options: argparse.Namespace, between: Callable[[], None] = lambda: None) -> int:
-    """`ctx umount` and then `ctx mount`, with something `between` or nothing. State and configuration are
+def restart(options: argparse.Namespace, between: Callable[[], None] | None = None) -> int:
+    """`ctx umount` and then `ctx mount`, with something `between` or nothing. A configuration that no daemon
+    would start with ends none, unless what is `between` replaces it. State and configuration are
     those of the daemon that runs, unless others are named, so that nobody restarts into another state by
     mistake."""
     root = options.point = mounts.root(options.point or options.root)
@@ -72,11 +74,14 @@ def restart(options: argparse.Namespace, between: Callable[[], None] = lambda: N
         elif not (options.state and options.config):
             why = "its daemon is not among the processes here, so that its directories are not known"
             raise Fault("EHOSTDOWN", f"{why}; name both, with --state and --config")
+    if between is None:
+        load(places(os.environ, os.getuid(), state=options.state, config=options.config))
     status = umount.run(options)
     if status != EXIT_OK:
         return status
     try:
-        between()
+        if between:
+            between()
     finally:
         options.foreground, options.strict, options.ready_fd = False, False, None
         status = run(options)

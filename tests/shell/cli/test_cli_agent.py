@@ -90,7 +90,7 @@ def test_a_new_agent_may_use_what_it_was_given_and_nothing_else(
         *(f"allow coder_t tool:{name} execute" for name in ("fs.list", "fs.read", "note.add", "shell.exec")),
     ]
     said = capsys.readouterr().err
-    assert "made agent/coder; it counts from the next ctx mount" in said
+    assert "made agent/coder; the change takes effect with the next ctx mount" in said
     assert stat.S_IMODE((state / "agents").stat().st_mode) == 0o700
 
 

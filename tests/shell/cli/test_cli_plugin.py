@@ -114,7 +114,7 @@ def row(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, object]:
 
 def test_enabling_lasts(places: directories.Places, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugin", "enable", "notes"]) == 0
-    assert capsys.readouterr().err == "enabled notes; it counts from the next ctx mount\n"
+    assert capsys.readouterr().err == "enabled notes; the change takes effect with the next ctx mount\n"
     assert config.enabled(config.load(places)) == ["notes"]
     assert main(["plugin", "disable", "notes"]) == 0
     assert config.enabled(config.load(places)) == []
@@ -173,12 +173,18 @@ def test_what_was_uninstalled_can_still_be_disabled(
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
-        ("reloads: 4\n", "the mount at {root} follows"),
+        ("reloads: 4\n", "the change is in effect at {root}"),
         ("reloads: 4\nbroken plugin: notes: ImportError: no pen\n", "it does not load: ImportError: no pen"),
-        ("reloads: 4\nreload refused: no; mend\n", "the mount at {root} goes on as it was: no; mend"),
-        ("reloads: 4\nnot used: a; mend\nnot used: b\n", "the mount at {root} follows, but a; mend, but b"),
-        ("reloads: many\n", "the daemon of {root} has not taken it over yet; see: ctx status"),
-        ("reloads: 3\n", "the daemon of {root} has not taken it over yet; see: ctx status"),
+        (
+            "reloads: 4\nreload refused: no; mend\n",
+            "the mount at {root} refused the change and works as before: no; mend",
+        ),
+        (
+            "reloads: 4\nnot used: a; mend\nnot used: b\n",
+            "the change is in effect at {root}, but a; mend, but b",
+        ),
+        ("reloads: many\n", "the daemon of {root} is still reading the change; see: ctx status"),
+        ("reloads: 3\n", "the daemon of {root} is still reading the change; see: ctx status"),
     ],
 )
 def test_the_running_daemon_is_told_and_waited_for(
@@ -202,6 +208,14 @@ def test_the_running_daemon_is_told_and_waited_for(
     assert main(["plugin", "enable", "notes"]) == 0
     assert daemon.wait(PATIENCE) == -signal.SIGHUP
     assert capsys.readouterr().err == f"enabled notes; {sentence.format(root=root)}\n"
+
+
+def test_a_mount_of_somebody_else_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plant(tmp_path / "ctx")
+    monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, 1001, True))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    said = f"the mount at {root} is of uid 1001 and does not read your configuration"
+    assert reload.told(str(root)) == f"{said}; a mount of yours does: ctx mount DIR"
 
 
 def test_list_without_a_mount(places: directories.Places, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,10 @@ def test_what_counts_is_declared_less_denied_and_granted(world: World) -> None:
     ]
     words = ("--set", "network:fetch=deny", "--set", "fs:read=grant", "--private", "10.0.0.0/8, 127.0.0.0/8")
     status, _, err = world.ctx("permissions", "notes", *words)
-    assert (status, err) == (0, "changed the permissions of notes; it counts from the next ctx mount\n")
+    assert (status, err) == (
+        0,
+        "changed the permissions of notes; the change takes effect with the next ctx mount\n",
+    )
     lines = world.ctx("permissions", "notes")[1].splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [
         ["tools", "yes"],

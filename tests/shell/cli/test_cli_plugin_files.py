@@ -26,7 +26,7 @@ from tests.shell.plugin_files import MANIFEST, member, summed, tar
 from tests.shell.webserving import served
 
 places, said = plugin_commands.places, plugin_commands.said
-UNMOUNTED = "it counts from the next ctx mount"
+UNMOUNTED = "the change takes effect with the next ctx mount"
 
 
 # -- keys, signatures and packages

@@ -77,7 +77,7 @@ def test_adding_lists_the_models(server: Server, place: Path, capsys: pytest.Cap
     add(server)
     said = capsys.readouterr().err
     assert "2 models listed" in said
-    assert "it counts from the next ctx mount" in said
+    assert "the change takes effect with the next ctx mount" in said
     run("models", "mine", "--json")
     rows = json.loads(capsys.readouterr().out)
     assert [(row["model"], row["id"], row["limit"]) for row in rows] == [

@@ -96,7 +96,9 @@ def test_the_engine_of_a_file_is_installed_when_told_to(
     assert (status, len(pip.ran)) == (0, 1 if missing and flags else 0)
     assert (tmp_path / "config/gguf/my/model.gguf").readlink() == file
     said = capsys.readouterr().err
-    assert ("pip install 'cortexfs[local]', or add --install" in said) == bool(missing and not flags)
+    assert ("must be installed to use it: run this again with --install" in said) == bool(
+        missing and not flags
+    )
 
 
 def test_an_engine_that_cannot_be_installed_adds_no_file(

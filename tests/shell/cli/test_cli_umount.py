@@ -113,6 +113,20 @@ def test_a_daemon_that_is_not_among_our_processes_is_left(
     assert done.startswith(f"detached {root}; its daemon is in another pid namespace")
 
 
+def test_a_configuration_that_no_daemon_starts_with_ends_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, config = tmp_path / "ctx", tmp_path / "config"
+    config.mkdir(mode=0o755)
+    (config / "config.toml").write_text("[limits]\ndept = 1\n")
+    with served(root, "alone") as daemon:
+        assert main(["restart", str(root), "--state", str(tmp_path), "--config", str(config)]) == 2
+        assert daemon.poll() is None
+        assert mounts.mounted_at(str(root))
+        assert main(["umount", str(root)]) == 0
+    assert said(capsys)[0].startswith(f"ctx restart: {config}/config.toml: unknown key limits.dept; did you")
+
+
 def test_a_dead_daemons_mount_is_detached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "ctx"
     with served(root) as daemon:
