@@ -63,6 +63,7 @@ class RunningDaemon(NamedTuple):
     process: PinnedProcess
     state: str
     config: str
+    groups: str = ""  # its control groups, as the kernel has them
 
 
 def of(mount: Mount) -> RunningDaemon | None:
@@ -110,7 +111,8 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
         return None
     process = PinnedProcess(parent)
     if re.findall(_PARENT, _read(f"{starter}/status")) == [str(parent)]:  # it lives, so the pid was its own
-        return RunningDaemon(process, said.get("--state", ""), said.get("--config", ""))
+        groups = _read(f"/proc/{parent}/cgroup")
+        return RunningDaemon(process, said.get("--state", ""), said.get("--config", ""), groups)
     process.close()
     return None
 

@@ -23,6 +23,8 @@ from cortexfs.cli import daemons, mounts, parser, progress
 from cortexfs.cli.mount import serve, umount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import PLACES, Command, arg, flag
+from cortexfs.cli.service import systemd
+from cortexfs.cli.service.units import MOUNT
 from cortexfs.config import load
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.state import no_links
@@ -67,15 +69,25 @@ def restart(options: argparse.Namespace, between: Callable[[], None] | None = No
     if found.owner != os.getuid():  # it would become ours, with directories that somebody else chose
         mend = f"only that user may restart it; to end it: ctx umount {root}"
         raise Fault("EPERM", f"{root} was mounted by uid {found.owner}; {mend}")
+    kept, served = None, None
     if not mounts.is_stale(root):
         if daemon := daemons.of(found):
             daemon.process.close()
+            kept, served = systemd.keeps(daemon), (daemon.state, daemon.config)
             options.state, options.config = options.state or daemon.state, options.config or daemon.config
         elif not (options.state and options.config):
             why = "its daemon is not among the processes here, so that its directories are not known"
             raise Fault("EHOSTDOWN", f"{why}; name both, with --state and --config")
     if between is None:
         load(places(os.environ, os.getuid(), state=options.state, config=options.config))
+    if kept is not None:
+        if between or served != (options.state, options.config):
+            program = "systemctl" if kept else "systemctl --user"
+            mend = f"stop it first: {program} stop {MOUNT}; and afterwards: {program} start {MOUNT}"
+            raise Fault("EBUSY", f"systemd keeps the mount at {root}; {mend}")
+        systemd.tell(kept, "restart", MOUNT)
+        say(f"systemd restarted {MOUNT}, which is mounted at {root}")
+        return EXIT_OK
     status = umount.run(options)
     if status != EXIT_OK:
         return status

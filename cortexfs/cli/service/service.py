@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sysconfig
 from pathlib import Path
 
 from cortexfs.cli import daemons, mounts, output
+from cortexfs.cli.mount import umount
 from cortexfs.cli.output import say
 from cortexfs.cli.parser import COMMANDS as ALL
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
-from cortexfs.cli.service import units
+from cortexfs.cli.service import systemd, units
 from cortexfs.cli.service.units import ServiceUnit
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
 from cortexfs.state import believed, directories, whole_files
@@ -43,13 +43,25 @@ def install(options: argparse.Namespace) -> int:
             raise Fault("EEXIST", f"{path} is not ours; look at it, then say --replace")
         with os_faults(f"{path} cannot be written"):
             whole_files.replace(path, [MARK.encode(), unit.text.encode()], 0o644)
-    _systemctl(system, "daemon-reload")
+    systemd.tell(system, "daemon-reload")
+    if not options.web:
+        _take_over(mounts.absolute(options.root) if options.root else mounts.root(None))
     for unit in wanted:
-        _systemctl(system, "enable", "--now", unit.name)
+        systemd.tell(system, "enable", "--now", unit.name)
         say(f"{unit.name} runs, and begins with {'the machine' if system else 'your session'}")
     if not system:
         say("to have it run without a login, let root run: loginctl enable-linger $USER")
     return EXIT_OK
+
+
+def _take_over(root: str) -> None:
+    """End a mount that somebody made by hand: the unit's daemon would find it there, and end at once."""
+    found = mounts.mounted_at(root)
+    daemon = daemons.of(found) if found and found.owner == os.getuid() else None
+    if daemon:
+        daemon.process.close()
+        if systemd.keeps(daemon) is None:
+            umount.run(argparse.Namespace(point=root, root=None))
 
 
 def remove(options: argparse.Namespace) -> int:
@@ -60,13 +72,13 @@ def remove(options: argparse.Namespace) -> int:
         raise Fault("ENOENT", f"no unit that ctx service install made is in {_folder(system)}")
     if _runs_here(system):
         for path in found:
-            _systemctl(system, "disable", "--now", path.name)
+            systemd.tell(system, "disable", "--now", path.name)
     for path in found:
         with os_faults(f"{path} cannot be removed"):
             path.unlink()
         say(f"removed {path}")
     if _runs_here(system):
-        _systemctl(system, "daemon-reload")
+        systemd.tell(system, "daemon-reload")
     return EXIT_OK
 
 
@@ -136,19 +148,10 @@ def _is_ours(path: Path) -> bool:
     return data is not None and data.startswith(MARK.encode())
 
 
-def _systemctl(system: bool, *words: str) -> str:
-    command = ["systemctl", "--system" if system else "--user", "--no-pager", *words]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise Fault("EHOSTDOWN", f"systemctl {' '.join(words)} failed: {said}; see: journalctl -u cortexfs")
-    return done.stdout
-
-
 def _properties(system: bool, name: str) -> dict[str, str]:
     if not _runs_here(system):
         return {}
-    said = _systemctl(system, "show", "--property=ActiveState,UnitFileState", name)
+    said = systemd.tell(system, "show", "--property=ActiveState,UnitFileState", name)
     return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
 
 

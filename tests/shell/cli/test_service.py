@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.cli import daemons, mounts
 from cortexfs.cli.main import main
-from cortexfs.cli.service import units
+from cortexfs.cli.mount import umount
+from cortexfs.cli.service import service, systemd, units
 from tests.tables import each_of
 
 # Each of these gives a unit mounts of its own, where others do not see what it mounts (systemd.exec(5)).
@@ -128,6 +130,83 @@ def test_what_is_not_there_is_neither_removed_nor_shown(
     (folder / "cortexfs.service").write_text("[Service]\nExecStart=/bin/true\n")
     assert main(["service", "remove", "--user"]) == 1
     assert (folder / "cortexfs.service").exists()
+
+
+UNIT = "0::/system.slice/cortexfs.service/daemon"
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A systemd that keeps the process of this test, and what it was told."""
+    told: list[list[str]] = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        told.append([word for word in words if word not in ("systemctl", "--no-pager")])
+        return subprocess.CompletedProcess(words, 0, f"{os.getpid()}\n", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(service, "_runs_here", lambda system: True)
+    monkeypatch.setattr(service, "SYSTEM", tmp_path)
+    return told
+
+
+def daemon(monkeypatch: pytest.MonkeyPatch, groups: str, pid: int | None = None) -> None:
+    monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
+    monkeypatch.setattr(mounts, "is_stale", lambda point: False)
+
+    def found(_: mounts.Mount) -> daemons.RunningDaemon:
+        return daemons.RunningDaemon(daemons.PinnedProcess(pid or os.getpid()), "/s", "/c", groups)
+
+    monkeypatch.setattr(daemons, "of", found)
+
+
+@pytest.mark.parametrize(
+    ("groups", "pid", "system"),
+    [
+        (UNIT, None, True),
+        ("1:name=systemd:/system.slice/cortexfs.service\n0::/", None, True),
+        ("0::/user.slice/user-7.slice/user@7.service/app.slice/cortexfs.service", None, False),
+        (UNIT, os.getppid(), None),  # a tool of it has mounted one
+        ("0::/system.slice/cortexfs.services", None, None),
+        ("0::/system.slice/my-cortexfs.service", None, None),
+    ],
+)
+def test_the_daemon_that_systemd_keeps_is_known(
+    groups: str, pid: int | None, system: bool | None, asked: list[list[str]]
+) -> None:
+    pinned = daemons.PinnedProcess(pid or os.getpid())
+    assert systemd.keeps(daemons.RunningDaemon(pinned, "/s", "/c", groups)) is system
+    pinned.close()
+    assert all(words[:2] == ["--user" if system is False else "--system", "show"] for words in asked)
+
+
+# abi.md 8.50
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("groups", "ended"), [("0::/user.slice", True), (UNIT, False)])
+def test_a_mount_made_by_hand_gives_way_to_the_unit(
+    groups: str, ended: bool, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon(monkeypatch, groups)
+    points: list[str] = []
+    monkeypatch.setattr(umount, "run", lambda options: points.append(options.point))
+    assert main(["service", "install", "--root", "/srv/ctx"]) == 0
+    assert points == (["/srv/ctx"] if ended else [])
+    assert asked[0] == ["--system", "daemon-reload"]
+    assert asked[-1] == ["--system", "enable", "--now", "cortexfs.service"]
+
+
+# abi.md 8.50
+def test_a_mount_that_systemd_keeps_is_restarted_by_it(
+    asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon(monkeypatch, UNIT)
+    assert main(["restart", "/srv/ctx"]) == 0
+    assert asked[-1] == ["--system", "restart", "cortexfs"]
+    assert main(["restart", "/srv/ctx", "--state", "/other"]) == 1
+    assert asked[-1] == ["--system", "show", "--property=MainPID", "--value", "cortexfs"]
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "systemd restarted cortexfs, which is mounted at /srv/ctx"
+    assert last.endswith("stop it first: systemctl stop cortexfs; and afterwards: systemctl start cortexfs")
 
 
 assert shutil.which("systemd-analyze"), "the package systemd is missing"
