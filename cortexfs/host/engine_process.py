@@ -86,7 +86,9 @@ def _served(load: engine_protocol.LoadRequest) -> int:
     try:
         xllamacpp = importlib.import_module("xllamacpp")
     except ImportError as problem:
-        raise Unusable(f"xllamacpp cannot be imported: {problem}; see: ctx provider add-local") from None
+        is_bare = "libgomp" in str(problem)  # a Debian without compilers
+        mend = "let root run: apt-get install libgomp1" if is_bare else "see: ctx provider add-local"
+        raise Unusable(f"xllamacpp cannot be imported: {problem}; {mend}") from None
     weights = _opened(load.weights)
     try:
         _give_up()

@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import Any
 
-from cortexfs.cli import mounts, objects, output
+from cortexfs.cli import bounded, mounts, objects, output
 from cortexfs.cli.parser import JSON, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.finding import AllowedRow
@@ -87,12 +87,14 @@ def _value(text: str) -> Any:
 def env(options: argparse.Namespace) -> int:
     root = mounts.root(options.root)
     home = f"{root}/home/{os.getuid()}"
-    path = os.environ.get("PATH", os.defpath).split(":")
+    path = [each for each in os.environ.get("PATH", os.defpath).split(":") if each != f"{root}/bin"]
+    if not _finds_program_of(root, path):
+        path.insert(0, f"{root}/bin")
     variables = {
         "CTX_ROOT": root,
         "CTX_HOME": home,
         "CTX_PATH": f"{root}/tool:{home}/tool",
-        "PATH": ":".join([f"{root}/bin", *(directory for directory in path if directory != f"{root}/bin")]),
+        "PATH": ":".join(path),
     }
     if options.json:
         output.emit(variables)
@@ -100,6 +102,17 @@ def env(options: argparse.Namespace) -> int:
         for name, value in variables.items():
             print(f"export {name}={shlex.quote(value)}")
     return EXIT_OK
+
+
+def _finds_program_of(root: str, path: list[str]) -> bool:
+    """Returns True if this PATH finds the mount's `ctx` where it stays: of a program in the mount a shell
+    remembers where it was, also when the mount has gone."""
+    found = next((each for place in path if os.access(each := os.path.join(place, "ctx"), os.X_OK)), "")
+    try:
+        own = bounded.ask(lambda: os.readlink(os.fsencode(f"{root}/bin/ctx")), mounts.ANSWER_SECONDS)
+    except OSError:
+        return False
+    return os.path.realpath(os.fsencode(found)) == os.path.realpath(own)
 
 
 COMMANDS = {

@@ -238,6 +238,24 @@ def test_env_is_evaluated_by_a_shell(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [str(root), f"{root}/tool:{home}/tool", f"{root}/bin:/bin:/usr/bin"]
 
 
+def test_env_leaves_a_path_alone_that_finds_the_program_of_the_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # bash goes on looking in the mount for a program that it has found there, also after ctx umount
+    for name in ("lib/ctx", "bin/ctx", "other/ctx"):
+        (tmp_path / name).parent.mkdir()
+    (tmp_path / "lib/ctx").touch(0o755)
+    (tmp_path / "other/ctx").touch(0o755)
+    (tmp_path / "bin/ctx").symlink_to("../lib/ctx")
+    root = tmp_path / "ctx"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/ctx").symlink_to(tmp_path / "lib/ctx")
+    for first, path in ((tmp_path / "bin", ""), (tmp_path / "other", f"{root}/bin:")):
+        monkeypatch.setenv("PATH", f"{root}/bin:{first}:{tmp_path}/bin")
+        assert program.main(["--root", str(root), "env"]) == 0
+        assert f"export PATH={path}{first}:{tmp_path}/bin\n" in capsys.readouterr().out
+
+
 def test_starting_costs_no_library_of_the_daemon() -> None:
     code = (
         "import sys; from cortexfs.cli.main import main; main(['status', '--root', '/nowhere']);"
