@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sysconfig
 from pathlib import Path
@@ -45,7 +46,7 @@ def install(options: argparse.Namespace) -> int:
             whole_files.replace(path, [MARK.encode(), unit.text.encode()], 0o644)
     systemd.tell(system, "daemon-reload")
     if not options.web:
-        _take_over(mounts.absolute(options.root) if options.root else mounts.root(None))
+        _take_over(_root(options))
     for unit in wanted:
         systemd.tell(system, "enable", "--now", unit.name)
         say(f"{unit.name} runs, and begins with {'the machine' if system else 'your session'}")
@@ -101,7 +102,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def _units(options: argparse.Namespace, system: bool) -> list[ServiceUnit]:
-    root = mounts.absolute(options.root) if options.root else mounts.root(None)
+    root = _root(options)
     program = os.path.join(sysconfig.get_path("scripts"), "ctx")
     if options.web:
         if "web" not in ALL:
@@ -109,6 +110,10 @@ def _units(options: argparse.Namespace, system: bool) -> list[ServiceUnit]:
         return [units.page(program, root, system=system)]
     where = daemons.places_of(options)
     return [units.mount(program, root, str(where.state), str(where.config), system=system)]
+
+
+def _root(options: argparse.Namespace) -> str:
+    return mounts.absolute(options.root) if options.root else mounts.root(None)
 
 
 def _is_system(options: argparse.Namespace) -> bool:
@@ -122,11 +127,12 @@ def _needs_systemd(options: argparse.Namespace, system: bool) -> None:
         raise Fault("EPERM", "units of the machine are root's: run this as root, or say --user")
     if _runs_here(system):
         return
-    line = "ctx web --no-browser" if options.web else "ctx mount"
-    line = line.replace("ctx", os.path.join(sysconfig.get_path("scripts"), "ctx"), 1)
+    program, root = os.path.join(sysconfig.get_path("scripts"), "ctx"), _root(options)
+    words = (program, "--root", root, "web", "--no-browser") if options.web else (program, "mount", root)
     why = "no systemd runs here" if system else "no systemd of yours runs here"
     raise Fault(
-        "EHOSTDOWN", f"{why}; have what begins {'the machine' if system else 'your session'} run: {line}"
+        "EHOSTDOWN",
+        f"{why}; have what begins {'the machine' if system else 'your session'} run: {shlex.join(words)}",
     )
 
 

@@ -5,6 +5,7 @@ This file must never know what is in a unit.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from contextlib import suppress
@@ -19,7 +20,10 @@ _UNIT = re.compile(rf"(?m)^(?:0:|\d+:name=systemd):(.*/{MOUNT}\.service)(?:/|$)"
 def tell(system: bool, *words: str) -> str:
     """Returns what systemctl says; raises EHOSTDOWN where it fails."""
     command = ["systemctl", "--system" if system else "--user", "--no-pager", *words]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    environ = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}  # as after su, which sets none
+    done = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environ, check=False
+    )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise Fault("EHOSTDOWN", f"systemctl {' '.join(words)} failed: {said}; see: journalctl -u {MOUNT}")

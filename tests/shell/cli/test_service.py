@@ -102,7 +102,7 @@ def test_without_systemd_it_says_what_to_run_and_writes_nothing(
     assert "no systemd of yours runs here; have what begins your session run: " in (
         said := capsys.readouterr().err
     )
-    assert said.strip().endswith("/ctx mount")
+    assert said.strip().endswith("/ctx mount /srv/ctx")
     assert not list(tmp_path.iterdir())
     if os.geteuid() == 0:
         assert main(["service", "install"]) == 69
@@ -140,10 +140,12 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """A systemd that keeps the process of this test, and what it was told."""
     told: list[list[str]] = []
 
-    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    def run(words: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        assert env["XDG_RUNTIME_DIR"] == f"/run/user/{os.getuid()}"
         told.append([word for word in words if word not in ("systemctl", "--no-pager")])
         return subprocess.CompletedProcess(words, 0, f"{os.getpid()}\n", "")
 
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(service, "_runs_here", lambda system: True)
     monkeypatch.setattr(service, "SYSTEM", tmp_path)
