@@ -27,9 +27,10 @@ MARK = "<!-- make bench writes below this line -->\n"
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| what | figure | goal | |", "|---|---|---|---|"]
-    mark = {True: "met", False: "**short**", None: ""}
-    lines += [f"| {r.what} | {r.figure:.3g} {r.unit} | {r.goal} | {mark[r.met]} |" for r in rows]
+    lines = ["| what | figure | goal |", "|---|---|---|"]
+    for row in rows:
+        goal = f"**{row.goal}**" if row.met is False else row.goal  # bold: it is missed
+        lines.append(f"| {row.what} | {row.figure:.3g} {row.unit} |" + (f" {goal} |" if goal else ""))
     return "\n".join(lines) + "\n"
 
 

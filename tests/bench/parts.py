@@ -44,9 +44,9 @@ def calls(ctx: Ctx) -> Iterator[Row]:
         lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ),
         PAIRS,
     )
-    yield below("fs.read of 1 KiB, spawn to exit, over cat", ratio, "x", 1.2)
-    yield below("fs.read of 1 KiB, spawn to exit", ours, "ms", 1.6)
-    yield fact("cat of 1 KiB, spawn to exit", cat, "ms")
+    yield below("fs.read of 1 KiB, over cat", ratio, "x", 1.2)
+    yield below("fs.read of 1 KiB", ours, "ms", 1.6)
+    yield fact("cat of 1 KiB", cat, "ms")
     daemon = measure.cpu_ms(ctx.pid)
     rate, took = measure.parallel(lambda: measure.spawn(tool, ctx.environ), 16, 2000)
     yield above("calls from 16 callers, 2,000 without an error", rate, "/s", 1000)
@@ -121,9 +121,9 @@ def proxied(ctx: Ctx) -> Iterator[Row]:
 
 def asking(ctx: Ctx) -> Iterator[Row]:
     if found := ask.figures(ctx):
-        yield below("ctx ask, spawn to exit, over llm with the same server", found.over, "x", 0.25)
-        yield fact("ctx ask, spawn to exit", found.ours, "ms")
-        yield fact("llm, spawn to exit", found.llm, "ms")
+        yield below("ctx ask, over llm with the same server", found.over, "x", 0.25)
+        yield fact("ctx ask", found.ours, "ms")
+        yield fact("llm", found.llm, "ms")
     took, words = ask.slowest_quiet(ctx)
     yield below(f"ctx {words}, the slowest of {len(ask.QUIET)} commands that ask nothing", took, "ms", 60)
 
@@ -132,7 +132,7 @@ def crowded(ctx: Ctx) -> Iterator[Row]:
     found = streams.figures(ctx)
     meanwhile = f"while {streams.STREAMS} answers of a provider stream, {streams.RATE} deltas/s each"
     yield below(f"p99 of a cached stat, {meanwhile}", found.stat, "ms", 1)
-    yield below("p99 of fs.read, spawn to exit, meanwhile", found.call, "ms", 20)
+    yield below("p99 of fs.read, meanwhile", found.call, "ms", 20)
     yield fact("p99 of a cached stat without them", found.alone_stat, "ms")
     yield fact("p99 of fs.read without them", found.alone_call, "ms")
     yield above("deltas that came meanwhile, of those sent", found.rate / found.wanted, "x", 0.95)
@@ -223,20 +223,20 @@ def crowds(python: Path) -> Iterator[Row]:
 def plugged(python: Path) -> Iterator[Row]:
     with mounted(python) as ctx:
         for kind, found in plugins.through_the_mount(ctx).items():
-            what = f"a tool of a {kind} plugin, spawn to exit"
+            what = f"a tool of a {kind} plugin"
             if kind != "process":
                 yield below(f"{what}, over cat", found.over, "x", 2.0)
             yield fact(what, found.took, "ms")
         over = plugins.over_the_script(ctx)
-        yield below("a tool of a process plugin, spawn to exit, over the script alone", over, "ms", 0.8)
+        yield below("a tool of a process plugin, over the script alone", over, "ms", 0.8)
     inside = plugins.in_a_host()
     yield below("a call of a library, in its host", inside.native, "µs", 60)
     yield fact(
         "the same, from a request on a socket of its own to the last answer", inside.native_round, "µs"
     )
     yield below("process JSON: a call, in its host, over the bare child", inside.process_over, "ms", 2)
-    many, which = plugins.many(python), f"{plugins.MANY:,} plugins (programs, Python, libraries)"
-    yield below(f"ctx mount with {which}", many.again, "s", 3)
+    many, which = plugins.many(python), f"{plugins.MANY:,} plugins"
+    yield below(f"ctx mount with {which} (programs, Python, libraries)", many.again, "s", 3)
     yield fact("the same for the first time, when they are copied and asked", many.first, "s")
     yield below(f"one more, from telling the daemon to its first answer, with {which}", many.applied, "s", 1)
     yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.1)
@@ -252,8 +252,8 @@ def searched(python: Path) -> Iterator[Row]:
 def through(
     found: wasm.Calls, what: str, done: str, first: float | None = None, over: float = 2.5
 ) -> Iterator[Row]:
-    yield below(f"{what}, spawn to exit, over cat", found.over, "x", over)
-    yield fact(f"{what}, spawn to exit", found.took, "ms")
+    yield below(f"{what}, over cat", found.over, "x", over)
+    yield fact(what, found.took, "ms")
     said = f"a user's first call of it, for whom {done}"
     yield below(said, found.first, "ms", first) if first else fact(said, found.first, "ms")
 
@@ -289,10 +289,10 @@ def mcp_servers(python: Path) -> Iterator[Row]:
     yield fact("the server's own time for it", bare.call, "ms")
     for how, serve in (("ctx mcp serve", offered), ("ctx mcp serve --server", as_it_is)):
         yield below(f"{how}, from its start to its answer to initialize", serve.greeted / 1e3, "s", 0.5)
-        yield below(f"{how}: what it adds to a call, spawn to exit", serve.call - plain.took, "ms", 1)
+        yield below(f"{how}: what it adds to a call", serve.call - plain.took, "ms", 1)
     peer = mcp.a_client_for_each(mcp.PLAIN)
     yield fact("an MCP client in Python that is started for the call, and its server", peer, "ms")
-    yield fact(f"{what}, an official one in Python, spawn to exit", official.took, "ms")
+    yield fact(f"{what}, an official one in Python", official.took, "ms")
     yield fact("that server's own time for it", mcp.alone(mcp.OFFICIAL).call, "ms")
 
 
@@ -315,7 +315,7 @@ def code_mode(python: Path) -> Iterator[Row]:
 def teams(python: Path) -> Iterator[Row]:
     found = team.figures(python)
     yield below("fs.read of 1 KiB on another machine of a team, over the same here", found.over, "ms", 1.5)
-    yield fact("the same, spawn to exit, with both machines on this one", found.took, "ms")
+    yield fact("the same, with both machines on this one", found.took, "ms")
     yield below("the same, over `ssh host tool` with a connection that is kept", found.over_ssh, "x", 0.2)
     yield above(f"calls of it from {team.CALLERS} callers", found.rate, "/s", 500)
     yield above("fs.read of 100 MB there as JSONL", found.stream, "MB/s", 50)

@@ -87,9 +87,7 @@ def figures(ctx: Ctx) -> PageFigures | None:
 
 def paging(ctx: Ctx) -> Iterator[Row]:
     if found := figures(ctx):
-        yield below(
-            "send to first words on the page, over ctx send, spawn to exit", found.over_send, "ms", 60
-        )
+        yield below("send to first words on the page, over ctx send", found.over_send, "ms", 60)
         yield fact("send to first words on the page", found.first, "ms")
         yield below(f"{DELTAS:,} deltas, from Send to the last of them on the page", found.flood, "ms", 1500)
         yield below("a session of 10 MB is shown, from its address on", found.large, "ms", 1000)
