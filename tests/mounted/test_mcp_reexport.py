@@ -262,7 +262,7 @@ def test_over_http_clients_are_kept_apart(place: Ctx) -> None:
 
 
 def test_the_object_of_a_server_for_people_and_scripts(place: Ctx) -> None:
-    # docs/mcp.md: "SERVER.mcp", "SERVER.read_resource"
+    # docs/mcp.md: `NAME.mcp`, `NAME.read_resource`
     prompts = json.loads(place.call("conf.mcp", "prompts/list").output)["prompts"]
     assert prompts[0]["name"] == "test_simple_prompt"
     said = place.call("conf.mcp", "prompts/get", '--params={"name": "test_simple_prompt"}')

@@ -94,7 +94,7 @@ def test_what_was_taken_away_is_gone(place: Ctx) -> None:
 
 
 def test_a_server_that_samples_without_end(place: Ctx) -> None:
-    # mcp.md: "A call has 8 answers at most"
+    # abi.md 7.11: "at most 8 such answers"
     with agent(place, "looped", "asking.*") as path:
         let(place, path, SAMPLE, ECHO)
         answer = told(place, path, "asking.sample", prompt="a", hint="echo", times=50)

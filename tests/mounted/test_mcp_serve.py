@@ -1,4 +1,4 @@
-"""`ctx mcp serve` as MCP clients meet it (docs/mcp-serve.md): over standard streams, and over HTTP."""
+"""`ctx mcp serve` as clients meet it (docs/mcp-serve.md): over standard input and output, and over HTTP."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_pictures_are_sent_along(fresh: Ctx, tmp_path: Path) -> None:
         inline = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
         made = await client.call_tool("pictures", {"url": inline})
         assert [part.data for part in made.content if isinstance(part, ImageContent)] == [image.data]
-        # docs/mcp-serve.md: "is what it is said to be"; a pipe must not be waited for
+        # docs/mcp-serve.md: "if its bytes are of its type"; a pipe must not be waited for
         for url in (str(secret), "https://example.com/a.png", str(fifo)):
             made = await client.call_tool("pictures", {"url": url})
             (link,) = [part for part in made.content if isinstance(part, ResourceLink)]

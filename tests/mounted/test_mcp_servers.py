@@ -209,7 +209,7 @@ def test_one_that_never_answers_is_cancelled(served: Ctx) -> None:
 
 
 def test_one_that_never_answers_has_its_time(served: Ctx) -> None:
-    # docs/mcp.md: "it does not answer in time | ETIMEDOUT"
+    # docs/mcp.md: ETIMEDOUT, "it does not answer in time"
     text = command("/usr/bin/python3", str(served.work / "mcp_server.py")) + "timeout_secs = 5\n"
     declare(served, "short", text)
     tool_is(served, "short.sleep")

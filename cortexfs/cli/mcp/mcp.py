@@ -160,7 +160,7 @@ VERBS = {
             arg("--token-file", "FILE", _TOKEN_FILE),
         ),
         (
-            "ctx mcp serve                                    # what a client starts: docs/mcp-serve.md",
+            "ctx mcp serve                                    # what a client starts, see docs/mcp-serve.md",
             "ctx mcp serve --allow 'fs.*' --allow text.*      # these tools and no others",
             "ctx mcp serve --code                             # find, describe and run, for all tools",
             "ctx mcp serve --http 8808                        # on 127.0.0.1, with a token that it prints",

@@ -60,7 +60,7 @@ async def test_it_is_told_of_what_it_may_run() -> None:
 
 
 async def test_who_runs_scripts_for_a_client_finds_what_these_may_run() -> None:
-    # mcp.md: find and describe name no tool of another machine, which a script cannot run
+    # mcp-serve.md: find and describe name no tool of another machine, which a script cannot run
     registry = Registry({one.key: one for one in (HERE, SHELL)})
     world: Any = None
     told = AllowedTools(world, lambda: registry).told

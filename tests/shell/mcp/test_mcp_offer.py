@@ -1,4 +1,4 @@
-"""What `ctx mcp serve` offers (docs/mcp.md), from control files as a mount has them."""
+"""What `ctx mcp serve` offers (docs/mcp-serve.md), from control files as a mount has them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_not_offered(tmp_path: Path) -> None:
 
 
 def test_effects_are_hints() -> None:
-    # docs/mcp.md: "Effects are hints"
+    # docs/mcp-serve.md: "Effects are hints"
     def said(kind: str, reversibility: str = "reversible") -> tuple[bool | None, bool | None, bool | None]:
         made = hints([Effect(kind, reversibility, "never", "not_supported")])
         return made.read_only_hint, made.destructive_hint, made.open_world_hint
@@ -98,7 +98,7 @@ def test_effects_are_hints() -> None:
 
 
 def test_a_long_output_is_cut_and_says_so() -> None:
-    # docs/mcp.md: "An output of more than 4 million characters is cut, and says so."
+    # docs/mcp-serve.md: "An output of more than 4 million characters is cut, and says so."
     result = McpResult()
     for _ in range(3):
         result.add(frames.Delta(text="x" * (results.MAX_TEXT // 2)))

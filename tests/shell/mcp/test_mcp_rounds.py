@@ -86,7 +86,7 @@ def with_state(state: str) -> Any:
 
 
 async def test_a_question_is_open_for_a_time_and_then_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/mcp.md: "Its run waits ten minutes at most"
+    # docs/mcp-serve.md: "Its run waits ten minutes at most"
     monkeypatch.setattr(rounds, "McpRelay", Relay)
     channel: Any = None
     async with anyio.create_task_group() as tasks:
@@ -104,7 +104,7 @@ async def test_a_question_is_open_for_a_time_and_then_for_nobody(monkeypatch: py
 
 
 async def test_so_many_wait_for_an_answer_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/mcp.md: "24 runs may wait"
+    # docs/mcp-serve.md: "24 runs may wait"
     monkeypatch.setattr(rounds, "McpRelay", Relay)
     channel: Any = None
     async with anyio.create_task_group() as tasks:

@@ -30,7 +30,7 @@ SAID = b"first\n" + LINES.replace(b"\xff", "\N{REPLACEMENT CHARACTER}".encode())
 
 @pytest.mark.parametrize("is_file", [False, True])
 def test_lines_come_and_go_without_a_thread(tmp_path: Path, is_file: bool) -> None:
-    # docs/mcp.md; issue: "serve adds <= 1 ms to a tool's call over stdio"
+    # docs/mcp-serve.md; issue: "serve adds <= 1 ms to a tool's call over stdio"
     (tmp_path / "lines").write_bytes(LINES)
     words = [sys.executable, "-c", ECHO]
     if is_file:

@@ -78,7 +78,7 @@ def test_a_refusal_is_told(issuer: type[Issuer]) -> None:
 
 
 def test_the_daemon_renews_what_is_due_and_tells_hosts(issuer: type[Issuer], tmp_path: Path) -> None:
-    # docs/mcp.md: "renewed before it ends"
+    # docs/mcp.md: "renews it in time"
     servers = Servers(tmp_path / "config", tmp_path / "state")
     (tmp_path / "state").mkdir(mode=0o700)
     servers.write({"docs": (McpServer(url=URL), {})}, replace=False)

@@ -113,7 +113,7 @@ def test_a_call_asks_one_question_and_waits_for_nothing_else() -> None:
 def test_structured_answers_are_held_to_their_schema(
     serving: Callable[[dict[str, Any]], Keeper], page: str
 ) -> None:
-    # docs/mcp.md: "what its tool's output schema does not allow | EPROTO"
+    # docs/mcp.md: EPROTO, "breaks the protocol or its tool's output schema"
     pages = listed(tool_of("first", outputSchema=NUMBER), nextCursor="more")
     more = listed(tool_of("second", outputSchema=NUMBER), tool_of("seen"))
     good = {"content": [], "structuredContent": {"n": 1, "none": None}}
@@ -194,7 +194,7 @@ def test_a_server_of_2026_that_is_not_done_is_asked_again(
 def test_a_server_of_2026_alone_is_told_what_it_may_ask(
     serving: Callable[[dict[str, Any]], Keeper],
 ) -> None:
-    # docs/mcp.md: "2026-07-28 | yes, where a server speaks no older version"
+    # docs/mcp.md: "2026-07-28 to a server that speaks no older one"
     keeper = serving(NEW | {"tools/list": NEW_META | listed(tool_of("seen"))})
     call = json.loads(called(keeper, "seen").output)[-1]
     can = call["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]

@@ -1,4 +1,4 @@
-"""Connections to MCP servers that are strangers (docs/mcp.md, "what a server does"), as a host keeps them."""
+"""Connections to MCP servers that are strangers (docs/mcp.md, "A call fails with"), as a host keeps them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_call_that_worked_forgets_former_failures(keeper: Callable[..., Keeper
 
 
 def test_all_calls_have_one_server(keeper: Callable[..., Keeper]) -> None:
-    # docs/mcp.md: "one for each user that calls"
+    # docs/mcp.md: "one for each user"
     works = keeper(**program())
     first = works.link()
     for name in ("echo", "soft", "ask"):
