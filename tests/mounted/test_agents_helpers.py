@@ -10,7 +10,7 @@ import pytest
 from tests.mounted.agents import agent, call, results, say, script, working, write
 from tests.mounted.ctx_mount import Ctx, mounted
 
-# docs/agents.md: "Starting one is asked about in whichever way it is done"
+# docs/agents.md: "Each start is asked about"
 BY_HAND = ["{root}/agent/{helper} hello", '{root}/tool/agent.run \'{{"name":"{helper}","task":"hello"}}\'']
 
 

@@ -152,7 +152,7 @@ def test_a_summary_makes_room_once_for_many_turns() -> None:
 
 
 def test_the_message_goes_whole_or_not_at_all() -> None:
-    # docs/agents.md: "What you say now goes along whole, or the run ends with EMSGSIZE and both numbers"
+    # docs/agents.md: "What you say now goes whole, or the run ends with EMSGSIZE and both numbers"
     long = PromptMessage("user", (PromptText("y" * 7000),))
     pack = plan(WindowParts("S", [long], (), history(20)), 3000, 500)
     assert pack.said == (long,)

@@ -31,7 +31,7 @@ async def output() -> str:
 
 
 async def test_answers_in_a_row_that_are_no_calls_end_it() -> None:
-    # agents.md: "answers in a row that are neither a call nor an answer | 3 | ... | EBADMSG"
+    # agents.md: "EBADMSG at over 3 answers in a row that are neither a call nor an answer"
     asked: list[str] = []
 
     async def answer(turn: Question) -> None:

@@ -19,7 +19,7 @@ SUBJECT = Subject("/ctx", Places(Path("/nonexistent"), Path("/nonexistent")), os
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
 def test_doctor_says_that_agents_tools_do_not_run(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # agents.md: "Where the kernel has none, no tool of an agent runs (EACCES); `ctx doctor` says so"
+    # agents.md: "Where the kernel has none, no tool of an agent runs (EACCES)"; `ctx doctor` says so
     def refused() -> int:
         raise OSError(number, os.strerror(number))
 
