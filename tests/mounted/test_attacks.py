@@ -1,6 +1,6 @@
 """A hostile local user against a daemon of root's: what must not work, and whom it must not touch.
 
-docs/security.md names these tests as the evidence for its claims.
+docs/attacks.md names these tests as the evidence for its claims.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def test_a_wrong_word_is_a_sentence(own: Ctx, words: tuple[str, ...], why: str) 
 
 
 def test_what_a_model_says_cannot_steer_a_terminal(own: Ctx) -> None:
-    # docs/security.md: "What was said cannot steer the terminal"
+    # docs/attacks.md: no text steers a terminal
     say(own, "steer", "evil \x1b[2J\x1b]0;owned\x07 \u202eright")
     [row] = logged(own, "-q", "evil")
     assert "\x1b" not in own.ctx("log").stdout

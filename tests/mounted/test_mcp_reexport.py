@@ -286,7 +286,7 @@ def test_the_object_of_a_server_for_people_and_scripts(place: Ctx) -> None:
 
 
 def test_an_agent_answers_no_question_to_a_person(place: Ctx) -> None:
-    # docs/strangers.md: "An agent has no session with an MCP server"
+    # docs/attacks.md: agents have no session with a server
     tool = place.tool("conf.test_simple_text")
     with agent(place, "sly", "shell.exec", "conf.test_simple_text", "conf.mcp") as path:
         session = f"CTX_MCP_SESSION={'a' * 32}:elicitation"

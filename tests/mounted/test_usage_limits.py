@@ -128,7 +128,7 @@ def test_ones_own_use_is_shown_and_nobody_elses(limited: Ctx) -> None:
 
 
 def test_nobody_changes_what_was_used(limited: Ctx) -> None:
-    # abi.md 8.21; docs/security.md: "A user cannot give himself more"
+    # abi.md 8.21; docs/attacks.md: nobody changes what was used
     ask(limited)
     path = limited.root / f"home/{NOBODY}/model/.usage"
     for words in (["rm", str(path)], ["mv", str(path), f"{path}2"], ["truncate", "-s0", str(path)]):

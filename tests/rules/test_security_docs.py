@@ -1,5 +1,4 @@
-"""docs/security.md and docs/strangers.md name the tests of their claims, and the first tells what the
-default mount table shows."""
+"""docs/security.md and docs/attacks.md name the tests of their claims; the default mount table is told."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from cortexfs.core.value_formats import HIDES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
-STRANGERS = (ROOT / "docs" / "strangers.md").read_text()
-NAMED = sorted(set(re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE + STRANGERS)))
+ATTACKS = (ROOT / "docs" / "attacks.md").read_text()
+NAMED = sorted(set(re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE + ATTACKS)))
 
 
 @functools.cache
@@ -22,23 +21,23 @@ def functions(file: str) -> set[str]:
 
 
 def test_each_test_that_is_named_is_there() -> None:
-    # "Each claim names the tests that show it, as `file::test`"
-    assert len(NAMED) > 100
+    assert len(NAMED) > 500
     assert [(file, test) for file, test in NAMED if test not in functions(file)] == []
 
 
 def claims() -> list[str]:
-    """The items of the sections that claim something."""
-    claimed = PAGE.partition("## A tool runs")[2].partition("## What is not claimed")[0] + STRANGERS
-    return [
+    """The items of the sections that claim something, and the attacks."""
+    claimed = PAGE.partition("## A tool runs")[2].partition("## What is not claimed")[0]
+    items = [
         " ".join(item.split())
         for item in re.findall(r"^- .*?(?=^- |^#|^\n|\Z)", claimed, re.MULTILINE | re.DOTALL)
     ]
+    return items + re.findall(r"^\| (?!attack \|).*", ATTACKS, re.MULTILINE)
 
 
 def test_each_claim_names_a_test() -> None:
-    # "a claim without a test is not made"
-    assert len(claims()) > 70
+    # "A claim without a test, as `file::test`, is not made."
+    assert len(claims()) > 150
     assert [claim for claim in claims() if "::test_" not in claim] == []
 
 

@@ -1,4 +1,4 @@
-"""Requests that are made to cost as much as a line can (docs/security.md)."""
+"""Requests that are made to cost as much as a line can (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_retry_of_many_keys_is_one_message() -> None:
     ],
 )
 def test_numbers_are_looked_at_quickly(input: bytes, most: int) -> None:
-    # docs/security.md: a line that holds a long number costs a few steps a value, and no path for each
+    # docs/attacks.md: a line that holds a long number costs a few steps a value, and no path for each
     values = input.count(b",")
     assert steps(line(input)) < most * values
 

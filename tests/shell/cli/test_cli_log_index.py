@@ -267,7 +267,7 @@ def test_what_a_model_said_is_text_and_no_query(logged: Logged, text: str) -> No
 
 
 def test_numbers_that_a_model_says_fit(logged: Logged) -> None:
-    # docs/security.md: "no model can say less than nothing"
+    # docs/attacks.md: "no model can say less than nothing"
     log = logged.begin("a", "how many")
     with log.open("ab") as file_:
         file_.write(

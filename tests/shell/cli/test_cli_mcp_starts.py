@@ -56,7 +56,7 @@ def test_a_listing_has_the_last_lines(state: Path, printed: Path) -> None:
 
 
 def test_only_a_plain_file_is_read(state: Path, printed: Path, tmp_path: Path) -> None:
-    # docs/strangers.md: a server's user writes in this folder as he likes
+    # docs/attacks.md: a server's user writes in this folder as he likes
     secret = tmp_path / "secret"
     secret.write_text("of root's\n")
     printed.symlink_to(secret)

@@ -80,7 +80,7 @@ def test_what_an_agent_has_asked_is_its_users(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_to_leave_before_the_tokens_are_told_saves_nothing(tmp_path: Path, is_cut: bool) -> None:
-    # abi.md 8.20; docs/security.md: "nobody has tokens for nothing by leaving early"
+    # abi.md 8.20; docs/attacks.md: "nobody has tokens for nothing by leaving early"
     async def silent(turn: Turn) -> None:
         await turn.say(Delta(text="x" * 400))
         if is_cut:
@@ -107,7 +107,7 @@ def test_what_failed_without_a_word_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_model_cannot_give_tokens_back(tmp_path: Path) -> None:
-    # docs/security.md: numbers that a model says are bounded
+    # docs/attacks.md: numbers that a model says are bounded
     async def lies(turn: Turn) -> None:
         await turn.say(Delta(text="x"), Usage(input_tokens=-(10**30), output_tokens=10**30))
 

@@ -1,4 +1,4 @@
-"""What one user's sessions could pile up, and what a clock could break (docs/security.md)."""
+"""What one user's sessions could pile up, and what a clock could break (docs/attacks.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that want what is others', or more than their share (docs/security.md)."""
+"""Clients that want what is others', or more than their share (docs/attacks.md)."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_the_variables_of_a_server(tmp_path: Path) -> None:
 
 
 def test_homes_of_agents_are_others(tmp_path: Path) -> None:
-    # docs/strangers.md: what an agent's server leaves in its home is run for that agent alone
+    # docs/attacks.md: what an agent's server leaves in its home is run for that agent alone
     kept = tmp_path / "kept"
     (kept / "mcp@test").mkdir(parents=True)
     me = Identity(os.getuid(), os.getgid(), ())
