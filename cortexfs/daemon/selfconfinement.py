@@ -5,7 +5,7 @@ process's, which reads nothing of strangers: the starter's (host/starter.py), th
 looker's (runner/cortexfs-looker.c).
 
 Rules: it is done once, before there is a second thread. A user's daemon has nothing to give up.
-docs/strangers.md says what could still be done with a daemon that was taken over.
+docs/security.md says what could still be done with a daemon that was taken over.
 This file must never know what the daemon does with what it keeps.
 """
 

@@ -1,4 +1,4 @@
-"""What somebody who has taken the daemon of root over cannot do: docs/strangers.md, "A daemon that was taken
+"""What somebody who has taken the daemon of root over cannot do: docs/security.md, "A daemon that was taken
 over"."""
 
 from __future__ import annotations

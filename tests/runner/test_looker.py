@@ -1,4 +1,4 @@
-"""The looker by itself: what it says of a process, and what it keeps of its powers (docs/strangers.md, "A
+"""The looker by itself: what it says of a process, and what it keeps of its powers (docs/security.md, "A
 daemon that was taken over")."""
 
 from __future__ import annotations
