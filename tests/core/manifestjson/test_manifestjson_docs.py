@@ -32,10 +32,13 @@ WORDS = {
 
 
 def table(first: str) -> list[list[str]]:
-    """The rows of the table whose first column has this title."""
-    found = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    """The rows of the table whose first column has this title, one for each name in that column. Cells at the
+    end of a row may be missing."""
+    found = re.search(rf"^\| {first} \|.*\n(\|[-|]+)\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     assert found
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in found[1].splitlines()]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in found[2].splitlines()]
+    rows = [row + [""] * (found[1].count("|") - 1 - len(row)) for row in rows]
+    return [[name, *rest] for names, *rest in rows for name in names.split(", ")]
 
 
 def inner(type_: inspect.Type) -> inspect.Type:
@@ -53,17 +56,18 @@ def word(type_: inspect.Type) -> str:
 
 
 def keys(type_: inspect.Type, path: str = "") -> Iterator[list[str]]:
-    """Every key below, with its type and whether it is required."""
+    """Every key below, bold where it is required, with its type."""
     if isinstance(type_, inspect.VarTupleType):
         yield from keys(type_.item_type, path.removesuffix(".") + "[].")
     if isinstance(type_, inspect.StructType):
         for field in type_.fields:
-            yield [f"{path}{field.encode_name}", word(inner(field.type)), "yes" if field.required else "no"]
+            name = f"{path}{field.encode_name}"
+            yield [f"**{name}**" if field.required else name, word(inner(field.type))]
             yield from keys(inner(field.type), f"{path}{field.encode_name}.")
 
 
 def test_the_keys_are_those_of_the_code() -> None:
-    assert [row[:3] for row in table("key")] == list(keys(inspect.type_info(JsonManifest)))
+    assert [row[:2] for row in table("key")] == list(keys(inspect.type_info(JsonManifest)))
 
 
 def test_the_kinds_and_capabilities_are_those_of_the_code() -> None:

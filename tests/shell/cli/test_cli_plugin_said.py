@@ -141,7 +141,7 @@ def test_a_review_says_where_a_server_is(world: World) -> None:
 
 
 def test_all_that_is_wrong_with_a_manifest_is_said(world: World) -> None:
-    # docs/manifest-json.md: "all are told, not only the first"
+    # docs/manifest-json.md: "All are told"
     folder = plugin(world.base / "source", kind="wsm", version=1)
     for verb in ("review", "test"):
         status, out, _ = world.ctx(verb, str(folder))

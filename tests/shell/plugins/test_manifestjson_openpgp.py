@@ -75,7 +75,7 @@ def test_a_signed_package_is_installed_and_ends_with_its_key(world: World, signe
     assert offers.load().faults == {}
     # docs/policy.md: "of a package whose signature is by a publisher or a key that you trust"
     assert [one.trusted for one in offers.load().plugins] == [True]
-    # docs/manifest-json.md: "a key that you take out ends the plugins that were installed by it"
+    # docs/manifest-json.md: "a key that you take out ends its plugins"
     keys.unlink()
     loaded = offers.load()
     assert "as no keys are trusted in" in loaded.faults["word-count"]

@@ -160,7 +160,7 @@ def test_what_has_changed_since_is_refused(world: World) -> None:
 
 
 def test_defaults_of_its_settings_are_told(world: World) -> None:
-    # docs/manifest-json.md: "What somebody has set counts, else the value in config.settings"
+    # docs/manifest-json.md: "A set value counts, else that in config.settings"
     world.install(config={"settings": {"depth": 3}})
     assert told(world.offered()).config == {"depth": 3}
 
