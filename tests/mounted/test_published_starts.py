@@ -74,7 +74,7 @@ def published(python: Path, programs: Path) -> Iterator[Ctx]:
     with mounted(python) as ctx:
         (ctx.work / "servers.json").write_text(json.dumps(servers(programs, BOTH)))
         done = ctx.ctx("plugin", "import-mcp", str(ctx.work / "servers.json"))
-        assert "follows" in done.stdout, done
+        assert "is in effect" in done.stdout, done
         assert "time: Installed" in done.stderr  # what the first start prints is shown
         yield ctx
 
@@ -137,7 +137,7 @@ def test_a_slow_first_install_holds_up_nobody(published: Ctx, programs: Path) ->
         assert published.call("all.echo", "--message", "meanwhile").output == "Echo: meanwhile"
         here.touch()
         said, _ = importing.communicate()
-    assert "follows" in said
+    assert "is in effect" in said
     assert row()["status"] == "loaded"
     time = published.call("slow.get_current_time", "--timezone", "Asia/Tokyo", uid=STRANGER)
     assert time.status == 0, time

@@ -19,7 +19,7 @@ def test_a_server_becomes_a_tool(fresh: Ctx, tmp_path: Path, server: Server) -> 
     folder.mkdir()
     (folder / "manifest.json").write_text(json.dumps(MANIFEST | {"entryPoint": url(server)}))
     done = fresh.ctx("plugin", "install", str(folder))
-    assert "follows" in done.stderr
+    assert "is in effect" in done.stderr
     # abi.md 9.28
     said = fresh.call("mcp_my-plugin", json.dumps({"method": "greet", "params": {"name": "Ann"}}))
     assert json.loads(said.output)["params"] == {"name": "Ann"}, said
