@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from operator import lt
+from typing import Any
 
 import pytest
 
@@ -125,3 +126,16 @@ def test_files_by_keyboard(tab: Tab, page: WebProcess, key: str) -> None:
         tab.get_by_role("button", name="Attach").press(key)
     chosen.value.set_files({"name": "k.txt", "mimeType": "", "buffer": b"by key"})
     tab.get_by_role("list", name="Attached").get_by_text("k.txt").wait_for()
+
+
+def test_who_is_in_a_conversation_stays_there_when_its_past_comes(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.14. Found: the focus went to the message, and Enter on a button did nothing
+    held: list[Any] = []
+    tab.route("**/api/past*", lambda route: held.append(route), times=1)
+    go(tab, page, ECHO, "late-past")
+    until(lambda: bool(tab.wait_for_timeout(1) or held))
+    attach = tab.get_by_role("button", name="Attach")
+    attach.focus()
+    with tab.expect_request("**/api/events*"):  # what follows the past
+        held[0].continue_()
+    assert attach.evaluate("button => button === document.activeElement")

@@ -58,7 +58,7 @@ export class Conversation {
       && one.session === this.where.session && one.scope === this.where.scope)), this.signal);
     this.connect();
     document.addEventListener("visibilitychange", () => this.connect(), { signal: this.signal });
-    this.message.box.focus();
+    if (!this.element.contains(document.activeElement)) this.message.box.focus(); // unless somebody is in it by now
   }
 
   /** What was said before what is shown comes when it is asked for. */
