@@ -30,7 +30,7 @@ def claims() -> list[str]:
     claimed = PAGE.partition("## A tool runs")[2].partition("## What is not claimed")[0]
     items = [
         " ".join(item.split())
-        for item in re.findall(r"^- .*?(?=^- |^#|^\n|\Z)", claimed, re.MULTILINE | re.DOTALL)
+        for item in re.findall(r"^- .*?(?=^- |^#|^\n|\Z)", claimed + ATTACKS, re.MULTILINE | re.DOTALL)
     ]
     return items + re.findall(r"^\| (?!attack \|).*", ATTACKS, re.MULTILINE)
 
