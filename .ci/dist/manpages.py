@@ -139,7 +139,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def more(name: str) -> str:
-    """What a page of its own says of a command."""
+    """Returns the text about a command that is on another page than commands.md."""
     if name == "chat":
         return (DOCS / "chat.md").read_text().partition(" DIR]\n")[2]
     if name == "log":
