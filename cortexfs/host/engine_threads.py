@@ -1,8 +1,11 @@
-"""When the engine's threads may wait for each other by spinning: while there are cores for all of them.
+"""How the engine's threads share the cores: each has one of its own and waits for the others by spinning,
+while there are cores for all of them.
 
 Main path: `spin_while_free` starts a thread that looks at /proc/stat, four times a second. While others use
 a good part of a core, it holds a team of OpenMP threads that sleep. libgomp then has more threads than there
-are cores, and lets those that wait sleep at once (its manual says so of GOMP_SPINCOUNT).
+are cores, and lets those that wait sleep at once (its manual says so of GOMP_SPINCOUNT). Else it binds each
+thread that computes to a core: the kernel wakes two that wait for each other on the same core, where they
+take turns while the other core is idle.
 
 Rules: nothing is computed here. A runtime of OpenMP that is not libgomp is left alone.
 This file must never know what the engine computes, and for whom.
@@ -15,12 +18,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 PERIOD = 0.25  # seconds; /proc/stat counts hundredths
 # Of a core that they need, used by others: what makes the engine's threads sleep, and below what they spin
 # again. Who reads an answer takes less than a tenth.
 CROWDED, FREE = 0.4, 0.2
+BUSY = 0.1  # of the time since the last look: what makes a thread one of those that compute
 SEMAPHORE = 64  # bytes, more than a sem_t has anywhere
 
 
@@ -33,11 +37,60 @@ def spin_while_free(library: str, threads: int) -> bool:
 
 
 def _watch(team: Callable[..., object], threads: int) -> None:
-    used, left = used_by_others(), max(0, len(os.sched_getaffinity(0)) - threads)
+    cores = os.sched_getaffinity(0)
+    used, left, placement = used_by_others(), max(0, len(cores) - threads), Placement(cores, threads)
     while True:
-        next(cores for cores in used if cores > left + CROWDED)
+        while next(used) <= left + CROWDED:
+            placement.spread()
+        placement.undo()
         with asleep(team):
-            next(cores for cores in used if cores < left + FREE)
+            next(others for others in used if others < left + FREE)
+
+
+class Placement:
+    """The threads that compute, each on a core of its own where there are as many of both."""
+
+    def __init__(self, cores: set[int], threads: int) -> None:
+        self._cores = cores
+        self._threads = threads
+        self._looked = 0  # when; this and the next in nanoseconds
+        self._computed: dict[int, int] = {}  # by thread
+        self._placed: tuple[int, ...] = ()
+
+    def spread(self) -> None:
+        """Place the threads that computed since the last call. They keep their cores until `undo`."""
+        if self._threads != len(self._cores):
+            return  # a core that the kernel finds free is better than ours
+        looked, self._looked = self._looked, time.monotonic_ns()
+        before, self._computed = self._computed, _computed()
+        least = (self._looked - looked) * BUSY
+        busy = tuple(
+            thread for thread, now in self._computed.items() if now - before.get(thread, now) > least
+        )
+        if len(busy) == self._threads and busy != self._placed:
+            self.undo()
+            self._placed = busy
+            for thread, core in zip(busy, self._cores, strict=True):
+                _bind(thread, {core})
+
+    def undo(self) -> None:
+        for thread in self._placed:
+            _bind(thread, self._cores)
+        self._placed = ()
+
+
+def _bind(thread: int, cores: set[int]) -> None:
+    with suppress(OSError):  # it has ended, or the machine has fewer cores now
+        os.sched_setaffinity(thread, cores)
+
+
+def _computed() -> dict[int, int]:
+    """Returns the nanoseconds that each thread of this process has had a core."""
+    found = {}
+    for thread in sorted(map(int, os.listdir("/proc/self/task"))):
+        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat", "rb") as stat:
+            found[thread] = int(stat.read().split()[0])
+    return found
 
 
 def used_by_others() -> Iterator[float]:

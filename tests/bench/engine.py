@@ -33,7 +33,7 @@ ROUNDS = 7
 TOKENS = 128
 # Rounds for the first delta alone, all of one prompt, which both engines have read by then: what they take to
 # read a new one, 100 ms, varies by more than ours comes to.
-FIRSTS = 101
+FIRSTS = 41
 READ = 100  # the number of its story
 ECHO = "debug/echo"
 IDLE_SECONDS = 5  # of the mount that is measured
@@ -128,10 +128,10 @@ def _calls(ctx: Ctx) -> float:
 def _firsts(ctx: Ctx, direct: _Direct, turn: int) -> tuple[float, float]:
     """Milliseconds to the first delta; who is asked second has no advantage over many rounds."""
     if turn % 2:
-        ours = _through(ctx, READ, 2).first
-        return ours, direct.ask(READ, 2).first
-    its = direct.ask(READ, 2).first
-    return _through(ctx, READ, 2).first, its
+        ours = _rested(_through, ctx, READ, 2).first
+        return ours, _rested(direct.ask, READ, 2).first
+    its = _rested(direct.ask, READ, 2).first
+    return _rested(_through, ctx, READ, 2).first, its
 
 
 def _median(took: Iterable[Took]) -> Took:

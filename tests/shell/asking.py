@@ -38,6 +38,7 @@ class Turn:
         self.frames: list[Frame] = []
         self.session_memory: dict[str, object] = {}
         self.rooms: list[int] = []
+        self.said = 0  # times
         self.spoken = trio.Event()
         self._history = list(history)
 
@@ -53,6 +54,7 @@ class Turn:
 
     async def say(self, *said: Frame) -> None:
         self.frames += said
+        self.said += 1
         self.spoken.set()
         await trio.lowlevel.checkpoint()
 

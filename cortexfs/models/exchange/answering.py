@@ -150,7 +150,7 @@ class Attempts:
                         if reader.enough:
                             break
                         if not reader.ended:
-                            await PACE.rest()
+                            await PACE.rest(self._source.rest)
             except RejectedResponse as said:
                 raise AttemptFailure(self._rejection(said, key)) from None
             except Lost as lost:
@@ -171,6 +171,8 @@ class Attempts:
         try:
             for event in events:
                 frames += reader.read(event)
+                if reader.enough:
+                    break
         finally:  # what was said before an event that is wrong was said
             self._said = self._said or bool(frames)
             if self._said and patience.deadline != math.inf:  # nobody waits now

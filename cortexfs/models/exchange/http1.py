@@ -32,6 +32,7 @@ from cortexfs.models.exchange.endpoint import Lost
 from cortexfs.net import proxies, web
 
 CHUNK = 64 << 10
+ENDED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)  # states of a server that has answered
 BROKE_OFF = "the connection broke off"
 _PORTS = {"http": 80, "https": 443}
 
@@ -104,9 +105,19 @@ class HttpConnection:
         self.headers = {name.decode(): value.decode("latin-1") for name, value in begun.headers}
 
     async def receive(self) -> bytes:
-        """Returns the next bytes of the answer, as they come; none at its end."""
+        """Returns the next bytes of the answer, all that have come; none at its end."""
+        if self._http.their_state in ENDED:
+            return b""
         event = await self._next(connected=True)
-        return bytes(event.data) if isinstance(event, h11.Data) else b""
+        came = bytearray()
+        # A server makes a chunk of each event, and several may have come.
+        while isinstance(event, h11.Data):
+            came += event.data
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError:
+                break  # `_next` meets it again
+        return bytes(came)
 
     async def body(self, most: int, seconds: float) -> bytes:
         """Returns as much of the answer as comes in so many seconds, up to so many bytes."""

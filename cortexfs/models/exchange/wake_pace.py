@@ -45,13 +45,13 @@ class Pace:
         """How long each of them rests now."""
         return 0.0 if self._streams <= FEW else min(LONGEST, self._streams * SHARE)
 
-    async def rest(self) -> None:
-        """Give all others a turn, and more than one where there are many."""
-        if not (seconds := self.seconds):
-            await trio.lowlevel.checkpoint()
-        else:
+    async def rest(self, least: float = 0.0) -> None:
+        """Give all others a turn, and more than one where there are many; for `least` seconds anyway."""
+        if seconds := self.seconds:
             # Not all for as long: those that were woken together would be woken together for ever.
-            await self._until(_tick(seconds * random.uniform(0.5, 1.5)))
+            await self._until(_tick(max(least, seconds * random.uniform(0.5, 1.5))))
+        else:
+            await trio.sleep(least)
 
     async def _until(self, tick: int) -> None:
         if not self._resting:

@@ -35,6 +35,9 @@ UNIT = 200  # characters of what is repeated, at most
 TIMES = 4  # it stands there
 SPAN = 240  # characters that it takes altogether, at least: a line of dashes is shorter
 TAIL = UNIT * TIMES
+# Seconds between two reads of an answer. To read each token at once takes a twentieth of the time of the
+# cores on which the next is computed; what comes meanwhile is read together, 40 times a second.
+REST = 0.025
 LOOK = 32  # characters between two looks, of 40 µs each
 
 
@@ -102,7 +105,7 @@ class Locals:
                 raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")
             engine = self._engines.engine(weights)
             # No deadlines: a prompt may wait for its turn, and the engine is watched by whoever started it.
-            source = ModelSource(object_.name, engine, DRIVER, first=math.inf, silence=math.inf)
+            source = ModelSource(object_.name, engine, DRIVER, first=math.inf, silence=math.inf, rest=REST)
             model = model_of(object_, self._control)
             await Attempts(model, FORMAT, source, Clients(), turn, RetryTerms()).answer()
 

@@ -6,6 +6,8 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +15,7 @@ from cortexfs.host import engine_threads
 from tests.waiting import until
 
 
-def threads() -> int:
+def count() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
@@ -22,10 +24,10 @@ def test_a_team_sleeps_and_goes() -> None:
         team = ctypes.CDLL("libgomp.so.1").GOMP_parallel
     except OSError:
         pytest.skip("there is no libgomp here")
-    before, cores = threads(), len(os.sched_getaffinity(0))
+    before, cores = count(), len(os.sched_getaffinity(0))
     with engine_threads.asleep(team):
-        until(threads, (before + cores + 1).__eq__)  # libgomp has more than there are cores
-    until(threads, before.__eq__)
+        until(count, (before + cores + 1).__eq__)  # libgomp has more than there are cores
+    until(count, before.__eq__)
 
 
 def test_what_others_use_is_seen() -> None:
@@ -34,6 +36,60 @@ def test_what_others_use_is_seen() -> None:
             assert next(cores for cores in engine_threads.used_by_others() if cores > engine_threads.CROWDED)
         finally:
             busy.kill()
+
+
+class Computing:
+    """Two threads that take turns, as the kernel may place them."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self._threads = [threading.Thread(target=self._compute) for _ in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def _compute(self) -> None:
+        while not self.over.is_set():
+            pass
+
+    def cores(self) -> list[set[int]]:
+        return [os.sched_getaffinity(thread.native_id or 0) for thread in self._threads]
+
+    def end(self) -> None:
+        self.over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def computing() -> Iterator[Computing]:
+    made = Computing()
+    yield made
+    made.end()
+
+
+def placed(placement: engine_threads.Placement, computing: Computing, wanted: list[set[int]]) -> bool:
+    placement.spread()
+    return sorted(computing.cores(), key=min) == wanted
+
+
+def test_threads_that_compute_have_a_core_each_until_others_come(computing: Computing) -> None:
+    cores = set(sorted(os.sched_getaffinity(0))[:2])
+    if len(cores) < 2:
+        pytest.skip("there is one core")
+    placement = engine_threads.Placement(cores, 2)
+    until(lambda: placed(placement, computing, [{core} for core in sorted(cores)]))
+    here = os.sched_getaffinity(0)
+    assert cores <= here  # no other thread was bound
+    placement.undo()
+    assert computing.cores() == [cores, cores]
+
+
+def test_threads_are_bound_to_no_core_where_there_are_more_cores_than_threads(computing: Computing) -> None:
+    cores = os.sched_getaffinity(0)
+    placement = engine_threads.Placement(cores, len(cores) - 1)
+    for _ in range(2):
+        placement.spread()
+    assert computing.cores() == [cores, cores]
 
 
 def test_another_runtime_is_left_alone() -> None:

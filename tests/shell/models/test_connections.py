@@ -126,6 +126,39 @@ async def test_a_connection_serves_again_only_when_nothing_is_left_of_an_answer(
         assert provider.connections == 2  # the second answer's had more to say
 
 
+async def test_events_that_came_together_are_read_together() -> None:
+    # A server makes a chunk of each event. Streams rest after each read, so a read that took one chunk fell
+    # behind its server.
+    words = [f"{number} " for number in range(100)]
+    async with world(chunked(*words), chunked(*words)) as (made, provider):
+        turn, fault = await made.ask("hi")
+        assert fault is None
+        assert turn.output == "".join(words)
+        assert turn.said < 20
+        _, fault = await made.ask("hi")
+        assert fault is None
+        assert provider.connections == 1
+
+
+async def test_what_came_before_bytes_that_are_no_chunk_is_heard() -> None:
+    [whole] = chunked("a", "b")
+    async with world([whole.removesuffix(b"0\r\n\r\n") + b"no size\r\n"]) as (made, _):
+        turn, fault = await made.ask("hi")
+    assert turn.output == "ab"
+    assert fault is None  # the answer had ended, by its own word
+
+
+async def test_bytes_that_are_no_chunk_break_an_answer_off() -> None:
+    event = chunks(said("a"))[0]
+    [whole] = chunked()
+    cut = whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n%x\r\n%s\r\nno size\r\n" % (len(event), event)
+    async with world([cut]) as (made, _):
+        turn, fault = await made.ask("hi")
+    assert turn.output == "a"
+    assert fault is not None
+    assert "does not speak HTTP" in fault.message
+
+
 async def test_a_reload_forgets_connections() -> None:
     async with world(chunked("a"), chunked("b")) as (made, provider):
         _, fault = await made.ask("hi")

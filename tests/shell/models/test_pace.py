@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 import trio
 import trio.testing
 
 from cortexfs.models.exchange.answering import RetryTerms
-from cortexfs.models.exchange.wake_pace import FEW, LONGEST, Pace
+from cortexfs.models.exchange.wake_pace import FEW, LONGEST, TICK, Pace
+from cortexfs.models.local.driver import REST
 from tests.shell.asking import Turn, world
 from tests.shell.provider_server import chat
 
 
-def rested(pace: Pace) -> float:
+def rested(pace: Pace, least: float = 0.0) -> float:
     async def main() -> float:
         began = trio.current_time()
-        await pace.rest()
+        await pace.rest(least)
         return trio.current_time() - began
 
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -35,7 +37,12 @@ def test_few_streams_do_not_rest_and_many_do_for_longer() -> None:
         assert seconds == sorted(seconds)
         assert seconds[-1] == LONGEST
         assert LONGEST / 2 <= rested(pace) <= LONGEST * 1.5
+        assert rested(pace, LONGEST * 2) >= LONGEST * 2 - TICK
     assert (pace.seconds, rested(pace)) == (0, 0)
+
+
+def test_an_engine_on_these_cores_is_given_its_rest() -> None:
+    assert rested(Pace(), REST) == pytest.approx(REST)
 
 
 async def test_what_comes_in_a_rest_is_said_all_the_same() -> None:
