@@ -86,9 +86,11 @@ class HostCall:
     async def _tried(self, pool: Pool, host: Host, request: bytes, cwd: int | None) -> bool:
         """The call in this host, which is given back; False if the host did not begin it."""
         try:
-            call, theirs = host.open(cwd)
+            call, theirs, rest = host.open(cwd, request)
+            if trace.calls and not self._is_secret:
+                trace.calls(self._run, "said", request)
             with safe_sockets.closing(call), theirs:
-                if probe := await self._ask(host, call, theirs, request):
+                if probe := await self._ask(host, call, theirs, rest):
                     pool.set_aside(host, probe)
                     return False
         finally:
@@ -100,15 +102,12 @@ class HostCall:
         return True
 
     async def _ask(
-        self, host: Host, call: socket.socket, theirs: socket.socket, request: bytes
+        self, host: Host, call: socket.socket, theirs: socket.socket, rest: memoryview
     ) -> socket.socket | None:
         """The whole call; a probe of the host if it was taken back."""
         self._let_go = False
-        if trace.calls and not self._is_secret:
-            trace.calls(self._run, "said", request)
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                rest = memoryview(request)[call.send(request) :]
                 if not await begins(host, call, theirs, bool(rest), never):
                     self._let_go = True
                     return call.dup()

@@ -115,13 +115,16 @@ class Host:
             return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
         return False
 
-    def open(self, cwd: int | None) -> Pair:
-        """Open a call: both ends of its stream. Pair with `Pool.release`.
+    def open(self, cwd: int | None, request: bytes) -> tuple[socket.socket, socket.socket, memoryview]:
+        """Open a call: both ends of its stream, and the rest of the request, which is still to be sent. Pair
+        with `Pool.release`.
 
         Until the host's end is closed here, a request can be taken back, and the end of the host is not seen.
         """
         assert cwd is None or not self.is_enclosed
         ours, theirs = self._pairs.take()
+        # Before the host hears of the call: it is woken once.
+        rest = memoryview(request)[ours.send(request) if request else 0 :]
         rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
         try:
             self.control.sendmsg([self.packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -133,11 +136,11 @@ class Host:
                 why = "the plugin's host does not take more calls now; try again"
                 raise Fault("EAGAIN", why) from None
             raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
-        return ours, theirs
+        return ours, theirs, rest
 
     def call(self, cwd: int | None) -> socket.socket:
         """Open a call that is never taken back: the daemon's end of its stream."""
-        ours, theirs = self.open(cwd)
+        ours, theirs, _ = self.open(cwd, b"")
         theirs.close()
         return ours
 

@@ -93,14 +93,15 @@ class Relay(RunnerSide):
     async def _ask(self, host: Host, asked: hostcalls.CallRequest, cwd: int | None, seconds: float) -> bool:
         """The call in this host; False if the host did not begin it."""
         deadline = trio.current_time() + seconds
-        self._call, self._theirs = call, theirs = host.open(cwd)
-        self._let_go = False
         request = announce(asked)
+        call, theirs, rest = host.open(cwd, request)
+        self._call, self._theirs = call, theirs
+        self._let_go = False
         if trace.calls:
             trace.calls(self._run.id, "said", request)
         begun = True
         try:
-            begun = await self._relay(host, request, deadline)
+            begun = await self._relay(host, rest, deadline)
             self._let_go = self._let_go or not begun
             if not self._let_go and not self._ending:
                 self.fault = Fault("ETIMEDOUT", timed_out(asked.invocation.tool_name, seconds))
@@ -125,7 +126,7 @@ class Relay(RunnerSide):
         """Returns True if it is settled how the run ends."""
         return self._done or self._left or self.fault is not None
 
-    async def _relay(self, host: Host, request: bytes, deadline: float) -> bool:
+    async def _relay(self, host: Host, rest: memoryview, deadline: float) -> bool:
         """Until the run ends, or its time is over. False if the host did not begin it.
 
         Only a run that is longer than a moment pays for a task that watches for the caller leaving, and for a
@@ -134,13 +135,6 @@ class Relay(RunnerSide):
         call, theirs = self._call, self._theirs
         assert call is not None
         assert theirs is not None
-        try:
-            rest = memoryview(request)[call.send(request) :]
-        except BlockingIOError:
-            rest = memoryview(request)
-        except OSError:  # the host has died, or dies
-            self._take(b"")
-            return True
         if not rest and await self._pump(call, watched=False):
             return True
         await in_task()

@@ -17,6 +17,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -30,7 +31,7 @@ from cortexfs.team.mapping import Mapping, Stranger
 from cortexfs.team.messages import CallBegin
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery, untoken
-from cortexfs.team.standins import StandIns
+from cortexfs.team.standins import ConnectionRequest, StandIn, StandIns
 
 UMASK = 0o022
 PROMPT_SECONDS = 0.05  # within which an answer goes along with the word that the call was taken
@@ -44,6 +45,14 @@ log = logging.getLogger("cortexfs")
 
 _pack = msgspec.msgpack.Encoder().encode
 _begins = msgspec.msgpack.Decoder(CallBegin)
+
+
+class AskedCall(NamedTuple):
+    """The connection that a call will have, as whom."""
+
+    standin: StandIn
+    wanted: ConnectionRequest
+    agents: str
 
 
 class Incoming:
@@ -87,11 +96,32 @@ class Incoming:
             )
             return
         end = self.lines.begin(from_, begin.run, line)  # at once, as it may be cancelled in the next message
-        self._nursery.start_soon(self._serve, line, begin, f"{class_}/{untoken(name)}", end)
-
-    async def _serve(self, line: CallLine, begin: CallBegin, path: str, end: Callable[[], None]) -> None:
         try:
-            await self._answer(line, begin, path)
+            call = self._asked(begin, from_, f"{class_}/{untoken(name)}")
+        except Fault as fault:
+            end()
+            line.say((messages.REFUSED, _pack((fault.code, fault.message))))
+            return
+        except BaseException:
+            end()
+            raise
+        self._nursery.start_soon(self._serve, line, begin, call, end)
+
+    def _asked(self, begin: CallBegin, from_: str, path: str) -> AskedCall:
+        """Ask the stand-in for its connection, before a turn of the loop is taken."""
+        served = self._mapping.served(path, Stranger(begin.user, from_, begin.label))
+        if begin.talks and (begin.label or not path.startswith("agent/")):
+            raise Fault("EACCES", f"{begin.label or begin.user} may not hold conversations with {path} there")
+        standin = self._standins.of(served.user)
+        return AskedCall(standin, standin.ask(f"{path}.sock" if begin.talks else path), served.agents)
+
+    async def _serve(
+        self, line: CallLine, begin: CallBegin, call: AskedCall, end: Callable[[], None]
+    ) -> None:
+        try:
+            inode, stream = await call.standin.connected(call.wanted)
+            with stream:
+                await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
         except Fault as fault:
             try:
                 line.say((messages.REFUSED, _pack((fault.code, fault.message))))
@@ -102,32 +132,23 @@ class Incoming:
         finally:
             end()
 
-    async def _answer(self, line: CallLine, begin: CallBegin, path: str) -> None:
-        served = self._mapping.served(path, Stranger(begin.user, line.peer, begin.label))
-        if begin.talks:
-            await self._converse(line, begin, served.user, path)
-            return
-        inode, stream = await self._standins.connect(served.user, path)
-        with stream:
-            if line.left:
-                raise Fault("ECANCELED", "the call was given up before it began")
-            agent = served.agents if begin.label else ""
-            await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
-            words = MountWords(stream, line)
-            await words.pass_first()
-            if not words.ended:
-                await until_one_ends(words.pass_on, partial(_to_mount, stream, line))
 
-    async def _converse(self, line: CallLine, begin: CallBegin, user: str, path: str) -> None:
-        """Be a client of the agent's socket, for a person there."""
-        if begin.label or not path.startswith("agent/"):
-            raise Fault("EACCES", f"{begin.label or begin.user} may not hold conversations with {path} there")
-        _, stream = await self._standins.connect(user, f"{path}.sock")
-        with stream:
-            line.say((messages.BEGUN, b""))
-            await until_one_ends(
-                partial(_lines_from_mount, stream, line), partial(_lines_to_mount, stream, line)
-            )
+async def _run(line: CallLine, begin: CallBegin, call: AskedCall, inode: int, stream: socket.socket) -> None:
+    """Be the runner of the call."""
+    if line.left:
+        raise Fault("ECANCELED", "the call was given up before it began")
+    agent = call.agents if begin.label else ""
+    await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
+    words = MountWords(stream, line)
+    await words.pass_first()
+    if not words.ended:
+        await until_one_ends(words.pass_on, partial(_to_mount, stream, line))
+
+
+async def _converse(line: CallLine, stream: socket.socket) -> None:
+    """Be a client of the agent's socket, for a person there."""
+    line.say((messages.BEGUN, b""))
+    await until_one_ends(partial(_lines_from_mount, stream, line), partial(_lines_to_mount, stream, line))
 
 
 def _decoded(data: bytes) -> CallBegin:

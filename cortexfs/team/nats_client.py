@@ -33,6 +33,7 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 0.25  # between two tries, and twice as long after each that fails, up to:
 MAX_RETRY_SECONDS = 4.0
 SILENCE_SECONDS = 10.0  # after which the server is asked whether it is there; after two it is not
+LOOKS = 2  # in that time
 STORE_SECONDS = 5.0
 _FEW = 256 << 10  # bytes that may wait when more is said
 MAX_UNSENT = 32 << 20
@@ -78,6 +79,7 @@ class Client:
         self._news = trio.Event()
         self._sent = trio.Event()
         self._count = 0
+        self._is_silent = True  # since the last look
         self.problem = "it is not connected yet"
         self.server = ""
         self.connected = trio.Event()
@@ -117,7 +119,8 @@ class Client:
         if is_first:
             with contextlib.suppress(OSError):  # which the task meets as well
                 self._flush()
-            self._news.set()
+            if self._unsent:
+                self._news.set()
 
     def _flush(self) -> None:
         assert self._stream
@@ -226,6 +229,7 @@ class Client:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, stream)
+                nursery.start_soon(self._watch)
                 self.on_connect()
                 await self._read(stream, heard, first)
         finally:
@@ -290,22 +294,26 @@ class Client:
             self._flush()
 
     async def _read(self, stream: TlsStream, heard: Heard, first: list[Any]) -> None:
-        said, asked = first, 0
+        said = first
         while True:
             for one in said:
                 self._hear(one)
-            data = b""
-            with trio.move_on_after(SILENCE_SECONDS) as silence:
-                data = await stream.receive()
-            if silence.cancelled_caught:
-                if asked:
-                    raise Fault("EHOSTDOWN", "it does not answer any more")
-                asked, said = 1, []
-                self._send(b"PING\r\n")
-                continue
+            data = await stream.receive()
             if not data:
                 raise Fault("EHOSTDOWN", "it has closed the connection")
-            asked, said = 0, heard.feed(data)
+            self._is_silent, said = False, heard.feed(data)
+
+    async def _watch(self) -> None:
+        """Ask a server that says nothing; a Fault where it does not answer. To read costs no timer so."""
+        silent = 0  # looks
+        while True:
+            self._is_silent = True
+            await trio.sleep(SILENCE_SECONDS / LOOKS)
+            silent = silent + 1 if self._is_silent else 0
+            if silent == LOOKS:
+                self._send(b"PING\r\n")
+            elif silent == 2 * LOOKS:
+                raise Fault("EHOSTDOWN", "it does not answer any more")
 
     def _hear(self, said: Any) -> None:
         if isinstance(said, Delivery):

@@ -11,6 +11,7 @@ This file must never know who is connected, or why.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from cortexfs.core.errors import Fault
@@ -19,6 +20,7 @@ MAX_PAYLOAD = 2 << 20  # which the servers of a team allow
 _MAX_LINE = 64 << 10  # an INFO
 _MAX_HEADERS = 64 << 10
 _VERSION = b"NATS/1.0"
+_NAMES = 1024  # that are kept as tokens, and back
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
@@ -43,11 +45,13 @@ class Word(NamedTuple):
 Said: TypeAlias = Delivery | Word
 
 
+@lru_cache(_NAMES)
 def token(name: str) -> str:
     """A name as one token of a subject."""
     return "".join(each if _PLAIN.fullmatch(each) else f"={ord(each):02X}" for each in name)
 
 
+@lru_cache(_NAMES)
 def untoken(text: str) -> str:
     """The name that a token stands for."""
     return re.sub("=([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), text)

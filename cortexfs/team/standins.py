@@ -1,6 +1,8 @@
 """The users of this machine as whom calls from others are made: one process for each (standin.py).
 
-    async with standins.connected(user, path) as (inode, stream): ...
+    standin = standins.of(user)
+    wanted = standin.ask(path)              asked at once, so that it works while others do
+    inode, stream = await standin.connected(wanted)
 
 Rules: a process is the user before it executes anything, with that user's groups and home directory. A link
 that is not root's can be its own user alone.
@@ -14,6 +16,7 @@ import pwd
 import socket
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 import trio
@@ -25,10 +28,20 @@ from cortexfs.team import standin
 _PROGRAM = Path(standin.__file__)
 _ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 ANSWER_SECONDS = 5.0
+AT_ONCE = 32  # questions on their way, for which there is room in a socket
+ENDED = "the stand-in of a user has ended"
+
+
+class ConnectionRequest:
+    """A connection that a stand-in was asked for."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.answer: tuple[bytes, list[int]] | None = None
 
 
 class StandIn:
-    """One process, for one user."""
+    """One process, for one user, which answers in the order in which it is asked."""
 
     def __init__(self, user: pwd.struct_passwd, root: str) -> None:
         self._turn = trio.Lock()
@@ -37,33 +50,58 @@ class StandIn:
             self._process = _started(user, root, theirs)
         ours.setblocking(False)
         self._socket = ours
+        self._asked: deque[ConnectionRequest] = deque()
+        self._waiting: deque[ConnectionRequest] = deque()  # to be asked, when one of these is answered
 
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    async def connect(self, path: str) -> tuple[int, socket.socket]:
+    def ask(self, path: str) -> ConnectionRequest:
+        """Ask for a connection, which `connected` waits for."""
+        wanted = ConnectionRequest(path)
+        self._waiting.append(wanted)
+        self._send()
+        return wanted
+
+    def _send(self) -> None:
+        while self._waiting and len(self._asked) < AT_ONCE:
+            self._asked.append(self._waiting.popleft())
+            try:
+                self._socket.send(self._asked[-1].path.encode())
+            except OSError as problem:
+                raise Fault("EHOSTDOWN", f"{ENDED}: {problem.strerror}") from None
+
+    async def connected(self, wanted: ConnectionRequest) -> tuple[int, socket.socket]:
         """The inode of an object, and a connection of this user's to the mount."""
         with trio.move_on_after(ANSWER_SECONDS):
             async with self._turn:
-                try:
-                    self._socket.send(path.encode())
-                    await trio.lowlevel.wait_readable(self._socket)
-                    data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
-                except OSError as problem:
-                    raise Fault(
-                        "EHOSTDOWN", f"the stand-in of a user has ended: {problem.strerror}"
-                    ) from None
-                if len(data) != standin.ANSWER.size:
-                    raise Fault("EHOSTDOWN", "the stand-in of a user has ended")
-                error, inode = standin.ANSWER.unpack(data)
-                if error:
-                    raise Fault(code_of(error), f"{path} cannot be run here: {os.strerror(error)}")
-                return inode, _stream(rights)
+                while wanted.answer is None:
+                    await self._hear()
+            data, rights = wanted.answer
+            if len(data) != standin.ANSWER.size:
+                raise Fault("EHOSTDOWN", ENDED)
+            error, inode = standin.ANSWER.unpack(data)
+            if error:
+                raise Fault(code_of(error), f"{wanted.path} cannot be run here: {os.strerror(error)}")
+            return inode, _stream(rights)
         self.end()  # an answer that comes now would be another's
         raise Fault("ETIMEDOUT", "the mount of that machine does not answer")
 
+    async def _hear(self) -> None:
+        """The next answer, whoever waits for it."""
+        if not self.is_alive:  # also where another has waited in vain
+            raise Fault("EHOSTDOWN", ENDED)
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+            data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
+        except (OSError, trio.ClosedResourceError) as problem:
+            raise Fault("EHOSTDOWN", f"{ENDED}: {problem}") from None
+        self._asked.popleft().answer = data, list(rights)
+        self._send()
+
     def end(self) -> None:
+        trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -76,11 +114,15 @@ class StandIns:
         self._root = root
         self._by_name: dict[str, StandIn] = {}
 
-    async def connect(self, name: str, path: str) -> tuple[int, socket.socket]:
+    def of(self, name: str) -> StandIn:
+        """Returns the user's, which is started where there is none."""
         found = self._by_name.get(name)
-        if found is None or not found.is_alive:
+        if found is not None and not found.is_alive:
+            found.end()
+            found = None
+        if found is None:
             found = self._by_name[name] = StandIn(_known(name), self._root)
-        return await found.connect(path)
+        return found
 
     def end(self) -> None:
         for each in self._by_name.values():

@@ -28,6 +28,7 @@ _RECORD = 16 << 10  # bytes, the most in one record of TLS
 class TlsStream:
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._socket = sock
+        self._is_drained = False  # all that had come was read
 
     @classmethod
     async def open(cls, host: str, port: int, context: ssl.SSLContext) -> Self:
@@ -71,12 +72,16 @@ class TlsStream:
 
     async def receive(self) -> bytes:
         """Returns all that has come, up to RECEIVE bytes and a record."""
+        if self._is_drained:
+            await trio.lowlevel.wait_readable(self._socket)
+            self._is_drained = False
         found = await self._until(self._record)
         size, pieces = len(found), [found]
         while found and size < RECEIVE:
             try:
                 found = self._record()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                self._is_drained = True
                 break
             size += len(found)
             pieces.append(found)

@@ -1,4 +1,5 @@
-"""The connection to a team's server: what does not go at once goes later, whole and in order."""
+"""The connection to a team's server: what does not go at once goes later, whole and in order. A server that
+says nothing is asked, and left when it does not answer."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from cortexfs.team import certificates, tls
+from cortexfs.team import certificates, keys, nats_client, tls
+from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.tls import TlsStream
+from tests.waiting import awaited
 
 CA = certificates.authority("team")
 DATA = os.urandom(1 << 20) * 12  # more than the buffers of both kernels take
@@ -143,3 +146,38 @@ def test_a_connection_that_breaks_off_has_an_end(serving: Callable[..., int], tm
         return bytes(found)
 
     assert trio.run(main) == b"half"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_silent_server_is_asked_and_left_when_it_does_not_answer(
+    serving: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(nats_client, "SILENCE_SECONDS", 0.02)
+    asked = 0
+
+    def answer(connection: socket.socket) -> None:
+        nonlocal asked
+        with suppress(OSError), proved(tmp_path).wrap_socket(connection, server_side=True) as secure:
+            secure.sendall(b'INFO {"nonce":"n"}\r\n')
+            while data := secure.recv(1 << 16):
+                if data.startswith(b"CONNECT"):
+                    secure.sendall(b"PONG\r\n")
+                elif data == b"PING\r\n":
+                    asked += 1
+                    if answers:
+                        secure.sendall(b"PONG\r\n")
+
+    async def main() -> str:
+        account = Account(keys.Key.new(keys.USER), "", CA.certificate.decode())
+        client = Client("laptop", [f"127.0.0.1:{serving(answer)}"], account, "")
+        problems = list[str]()
+        monkeypatch.setattr(client, "_lost", problems.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            await awaited(lambda: asked > 2 or problems)
+            nursery.cancel_scope.cancel()
+        return "".join(problems)
+
+    problem = trio.run(main)
+    assert (asked > 2) == answers
+    assert ("does not answer any more" in problem) == (not answers)

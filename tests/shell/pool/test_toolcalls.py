@@ -28,11 +28,11 @@ class Host:
         self._kind = kind
         self.socket: socket.socket | None = None
 
-    def open(self, _cwd: int | None) -> tuple[socket.socket, socket.socket]:
+    def open(self, _cwd: int | None, request: bytes) -> tuple[socket.socket, socket.socket, memoryview]:
         ours, self.socket = socket.socketpair()
         ours.setblocking(False)
         self.socket.sendall(b"".join(wire.message(self._kind, piece) for piece in self._pieces))
-        return ours, self.socket.dup()
+        return ours, self.socket.dup(), memoryview(request)[ours.send(request) :]
 
     def end(self) -> None:
         assert self.socket

@@ -51,8 +51,9 @@ class OneHost:
     def is_alive(self) -> bool:
         return self.theirs.fileno() >= 0
 
-    def open(self, cwd: int | None) -> tuple[socket.socket, socket.socket]:
-        return self.ours, self.theirs.dup()
+    def open(self, cwd: int | None, request: bytes) -> tuple[socket.socket, socket.socket, memoryview]:
+        theirs = self.theirs.dup()
+        return self.ours, theirs, memoryview(request)[self.ours.send(request) :]
 
     def release(self, host: Host, stuck: bool, worn: bool) -> None:
         self.released.append(stuck)
