@@ -30,7 +30,7 @@ def table(rows: list[Row]) -> str:
     lines = ["| what | figure | goal |", "|---|---|---|"]
     for row in rows:
         goal = f"**{row.goal}**" if row.met is False else row.goal  # bold: it is missed
-        lines.append(f"| {row.what} | {row.figure:.3g} {row.unit} |" + (f" {goal} |" if goal else ""))
+        lines.append(f"| {row.what} | {row.figure:.3g} {row.unit} | {goal} |")
     return "\n".join(lines) + "\n"
 
 
