@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cortexfs.core.finding import BEST, LOOKED_AT, best
+from cortexfs.core.finding import BEST, LOOKED_AT, best, words_of
 
 
 def line(name: str, sentence: str = "", rest: str = "") -> str:
@@ -36,6 +36,24 @@ TOOLS = (
 )
 def test_order(words: tuple[str, ...], wanted: list[str]) -> None:
     assert found(TOOLS, *words) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Reads files", ["read", "file"]),
+        ("the bus, class by class", ["the", "bus", "class"]),  # no plural
+        ("is it in cats", ["cat"]),  # words of one or two letters only where there are no others
+        ("is it", ["is", "it"]),
+        ("file files FILE", ["file"]),
+    ],
+)
+def test_the_words_of_a_question(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+def test_a_word_that_begins_the_whole_text_hides_nothing() -> None:
+    assert found(line("a", "A tool.") + line("b", "A tool."), "tool") == ["a", "b"]
 
 
 def test_the_best_of_very_many() -> None:

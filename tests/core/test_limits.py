@@ -12,7 +12,7 @@ from cortexfs.core import jsontext, manifestjson, value_formats, wire
 from cortexfs.core.arguments import parse
 from cortexfs.core.arguments.name_patterns import MAX_PATTERNS, expanded
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import semver, targets
+from cortexfs.core.manifest import own_script, script, semver, targets
 from cortexfs.core.manifestjson import rules
 from cortexfs.core.names import MAX_COMPONENT
 from cortexfs.core.policy import confirming
@@ -54,6 +54,17 @@ def arguments(size: int) -> object:
 def values(count: int) -> object:
     """The brackets count, and commas in texts do not."""
     return parse.prompt([], b'{"input":["' + b"," * count + b'"' + b",1" * (count - 2) + b"]}")
+
+
+def comment(size: int) -> bytes:
+    """The comment of a script, of exactly so many bytes."""
+    lines = b"# tool: x\n" + b"#" * (size - 10)
+    assert len(lines) == size
+    return lines
+
+
+def typed(number: str) -> object:
+    return parse.tool_input([f"--n={number}".encode()], {"properties": {"n": {"type": "integer"}}}, bytes)
 
 
 def cwd(size: int) -> object:
@@ -112,6 +123,19 @@ EDGES: dict[str, tuple[Callable[[int], Any], int, str]] = {
     "a message": (message, 100, "EPROTO"),
     "values of a prompt": (values, parse.MAX_VALUES, "EMSGSIZE"),
     "bytes of arguments": (arguments, parse.MAX_INPUT, "EMSGSIZE"),
+    "a script's comment": (lambda n: script.header_of(comment(n)), script.MAX_HEADER, "EMSGSIZE"),
+    "a script's header": (lambda n: script.parsed(comment(n).decode()), script.MAX_HEADER, "EMSGSIZE"),
+    "a script's arguments": (
+        lambda n: script.parsed("# tool: x" + "".join(f"\n# arg a{number} str: x" for number in range(n))),
+        script.MAX_ARGUMENTS,
+        "EINVAL",
+    ),
+    "a script's seconds": (
+        lambda n: script.parsed(f"# tool: x\n# timeout: {n}"), script.MAX_SECONDS, "EINVAL",
+    ),
+    "a script's path": (lambda n: own_script.read("/" + "x" * (n - 1)), own_script.MAX_PATH, "EINVAL"),
+    "digits of an integer": (lambda n: typed("9" * n), 19, "EINVAL"),
+    "an integer": (lambda n: typed(str(n)), (1 << 64) - 1, "EINVAL"),
     "a manifest.json": (
         lambda n: manifestjson._object(b"{" + b" " * (n - 2) + b"}"), manifestjson.MAX_BYTES, "EINVAL",
     ),
@@ -151,6 +175,14 @@ def test_a_long_name_is_offered_no_other() -> None:
 def test_a_plugins_name_is_a_component() -> None:
     assert rules.is_plugin_name("x" * MAX_COMPONENT)
     assert not rules.is_plugin_name("x" * (MAX_COMPONENT + 1))
+
+
+def test_a_plugin_names_so_many_others() -> None:
+    for count in (rules.MAX_DEPENDENCIES, rules.MAX_DEPENDENCIES + 1):
+        wanted = {f"other-{number}": "^1.0.0" for number in range(count)}
+        found = manifestjson.read(msgspec.json.encode(SOUND | {"dependencies": wanted}))
+        codes = [problem.category for problem in found.errors + found.warnings]
+        assert ("invalid_dependency" in codes) == (count > rules.MAX_DEPENDENCIES)
 
 
 def test_so_many_problems_are_told() -> None:

@@ -21,8 +21,7 @@ from cortexfs.core.safe_text import UNSEEN
 WIDTH = 80
 _COLUMN = 26  # where descriptions begin
 _ANY_TEXT = "text"
-# More alternatives than this are told in the table, not in the usage line.
-_INLINE_CHOICES = 24
+_INLINE_CHOICES = 24  # characters of alternatives in the usage line; longer ones are in the table alone
 _SAFE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+", re.ASCII)
 _FILE_NAME = re.compile(r"(^|[_.-])(path|file|filename|dir|directory|folder|paths|files)$", re.IGNORECASE)
 

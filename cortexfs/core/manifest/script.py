@@ -97,9 +97,9 @@ class Script(NamedTuple):
 def header_of(data: bytes) -> str:
     """Returns the header of a script that begins so: the lines from `tool:` to the end of that comment."""
     found: list[str] = []
-    for number, line in enumerate(data[: MAX_HEADER + 1].split(b"\n"), 1):
+    for line in data[: MAX_HEADER + 1].split(b"\n"):
         comment = _COMMENT.fullmatch(line.decode("latin-1"))
-        if not comment and (found or (line.strip() and not (number == 1 and line.startswith(b"#!")))):
+        if not comment and (found or line.strip()):
             break
         if found or (comment and re.match(r"tool\s*:", comment[1])):
             found.append(_text(line))

@@ -59,6 +59,28 @@ def test_usage_is_short_and_fits_a_terminal(schema: dict[str, Any]) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_usage_of_four_lines_is_whole_and_more_is_told_in_short() -> None:
+    def told(count: int) -> str:
+        return usage(
+            "t", {"properties": {f"name_{number:02}": {"type": "string"} for number in range(count)}}
+        )
+
+    four = next(count for count in range(40) if "VALUE" in told(count + 1))
+    assert len(told(four).splitlines()) == 5
+    assert f"--name_{four - 1:02} TEXT" in told(four)
+
+
+def test_short_alternatives_are_in_the_synopsis() -> None:
+    for last, shown in (("x" * 21, True), ("x" * 22, False)):
+        assert (f"[--w ab|{last}]" in usage("t", {"properties": {"w": {"enum": ["ab", last]}}})) == shown
+
+
+def test_types_are_named_unless_any_will_do() -> None:
+    every = ["string", "integer", "number", "boolean", "array", "object", "null"]
+    for types, said in ((every[:6], "array or boolean or integer"), (every, "any JSON")):
+        assert said in help_text("t", "x", {"properties": {"w": {"type": types}}})
+
+
 def test_help_names_everything_that_the_schema_declares() -> None:
     effect = Effect("filesystem", "reversible", "never", "no", "/tmp")
     text = help_text("fs.read", "Reads a file.", READ, [effect])

@@ -9,7 +9,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_import import MAX_SERVERS, Import, Imported, WantedInput, all_of, read
-from cortexfs.core.manifest.mcp_server import McpServer
+from cortexfs.core.manifest.mcp_server import MAX_SECONDS, McpServer
 from tests.tables import each_of
 
 
@@ -187,3 +187,30 @@ def test_a_text_or_comment_without_an_end_is_looked_for_once() -> None:
     for text in ('"' + '\\"' * 200_000, "/* " * 200_000, '"' + "\\" * 200_001):
         with pytest.raises(json.JSONDecodeError):
             read(text)
+
+
+def test_an_input_without_a_name_is_passed_over() -> None:
+    file = {"inputs": ["x", {"id": 1}, {"description": "y"}], "servers": {"a": {"command": "c"}}}
+    assert all_of(file) == {"a": McpServer(command="c")}
+
+
+def test_a_number_becomes_the_word_of_a_variable_and_nothing_else_does() -> None:
+    found = taken(Filling(), a={"command": "c", "env": {"N": 5, "F": 0.5}})
+    assert found.servers["a"].env == {"N": "5", "F": "0.5"}
+    for value in (True, ["x"], None):
+        with pytest.raises(Fault, match="it is left out: Expected `str`"):
+            taken(Filling(), a={"command": "c", "env": {"N": value}})
+
+
+@each_of(
+    ("timeout", "seconds"),
+    [(1, 1), (999, 999), (1000, 1), (1500, 2), (MAX_SECONDS * 1000 - 1, MAX_SECONDS)],
+)
+def test_a_timeout_of_a_thousand_and_more_is_in_milliseconds(timeout: int, seconds: int) -> None:
+    assert all_of({"servers": {"a": {"command": "c", "timeout": timeout}}})["a"].timeout_secs == seconds
+
+
+@each_of("timeout", [0, -1, True, "5", MAX_SECONDS * 1000])
+def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
+    with pytest.raises(Fault, match="timeout"):
+        all_of({"servers": {"a": {"command": "c", "timeout": timeout}}})

@@ -53,6 +53,9 @@ def test_an_answer_has_a_token_and_perhaps_another_way_to_the_next() -> None:
     assert (said.access_token, said.refresh_token, said.expires) == ("second", "again", 5060)
     said = LOGIN.renewed({"access_token": "second", "refresh_token": "other"}, 5000)
     assert (said.refresh_token, said.expires) == ("other", 0)
+    for nothing in ("", 1, None):
+        said = LOGIN.renewed({"access_token": "second", "refresh_token": nothing, "expires_in": 0}, 5000)
+        assert (said.refresh_token, said.expires) == ("again", 0)
 
 
 @pytest.mark.parametrize("said", [{}, {"access_token": ""}, {"access_token": 1}, {"access_token": "a\nb"}])

@@ -83,6 +83,8 @@ def test_effects_are_those_of_a_process_at_least() -> None:
         "flag -a: x",
         "effect: destroy",
         "effect: read_file a b c",
+        "effect: read_file /etc sometimes",
+        "effect: read_file /etc never more",
         "timeout: soon",
         "timeout: 9999999",
         "name: ../../etc/passwd",

@@ -10,7 +10,7 @@ from jsonschema_rs import validator_for
 
 from cortexfs.core import hooks
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifestjson import fields
+from cortexfs.core.manifestjson import fields, rules, settings
 from tests.core.manifest_json import EVERYTHING, manifest
 
 # abi.md 9.40: the name, and "Capability required"
@@ -104,8 +104,32 @@ def test_a_result_is_checked_as_the_reference_has_it() -> None:
     good = {"toolName": "count", "success": True, "output": "3", "durationMs": 0.5}
     assert fields.tool_result(good, "count") == fields.JsonToolResult("count", True, "3", 0.5)
     assert fields.tool_result(good | {"error": "why", "more": 1}, "count").error == "why"
-    wrong: list[Any] = [{key: value for key, value in good.items() if key != cut} for cut in good]
+    unnamed = {"toolName": "", "success": False, "output": "no", "durationMs": 1}  # as in the wild
+    assert not fields.tool_result(unnamed, "count").success
+    wrong: list[Any] = [unnamed | {"success": True}, unnamed | {"toolName": "other"}]
+    wrong += [{key: value for key, value in good.items() if key != cut} for cut in good]
     wrong += [good | {"output": {"a": 1}}, good | {"success": "true"}, good | {"toolName": "other"}, None, []]
     for spoilt in wrong:
         with pytest.raises(Fault, match=r"^EPROTO: the tool count returned"):
             fields.tool_result(spoilt, "count")
+
+
+@pytest.mark.parametrize(("type_", "words"), [("string", ["a", "b"]), ("number", None), ("boolean", None)])
+def test_words_of_the_manifest_are_for_texts_alone(type_: Any, words: Any) -> None:
+    param = fields.ToolParam("unit", type_, "Of what")
+    schema = fields.input_schema([param], {"unit": ("a", "b")})
+    assert schema["properties"]["unit"].get("enum") == words
+
+
+def test_an_unknown_event_is_told_the_nearest_or_all() -> None:
+    for name, said in (("session-start", "did you mean session:start?"), ("zz", "the events are ")):
+        [problem] = rules.events(msgspec.structs.replace(manifest(**EVERYTHING), events=(name,)))
+        assert said in problem.mend
+
+
+def test_a_setting_keeps_its_description() -> None:
+    field = {"key": "a", "type": "text", "label": "A", "description": "What A is."}
+    fields_ = [field, {"key": "b", "type": "text", "label": "B"}]
+    ui = {"settings": [{"section": "s", "fields": fields_}]}
+    found = settings.settings_of(manifest(**EVERYTHING | {"ui": ui}))
+    assert [found[key].about for key in "ab"] == ["What A is.", ""]
