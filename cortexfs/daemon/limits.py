@@ -5,7 +5,10 @@ This file must never know how a part keeps to its limits.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
+from contextlib import suppress
 
 import trio
 
@@ -16,6 +19,7 @@ from cortexfs.sessions.log import Most
 from cortexfs.sessions.store import Policy, Sessions
 
 DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
+TABLE = 4096  # of these, for which there is room from the start
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0
 
@@ -49,4 +53,7 @@ def raise_descriptors() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    # While there are no threads: with them, the kernel holds whoever needs a larger table up for 20 ms.
+    with suppress(OSError):
+        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, min(TABLE, wanted) - 1))
     return wanted

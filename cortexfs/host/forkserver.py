@@ -43,7 +43,7 @@ import msgspec
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.host import start, vouching, warm
+from cortexfs.host import spare, start, vouching, warm
 from cortexfs.host.confine import identity, leftovers, limits, socket_gate, view
 from cortexfs.linux import syscalls
 from cortexfs.state.directories import kept_of
@@ -104,6 +104,7 @@ class ForkServerProcess:
         self._daemon, self._ends = daemon, os.pidfd_open(daemon)
         self._begin, self._warm = begin, warm.WarmFork(begin)
         self._groups = limits.Groups.find(daemon)
+        self._spare = spare.Spare(begin, self._groups)
         self._children: dict[int, HostProcess] = {}  # by pid, starting and running
         self._vouching = vouching.Vouching(self._children)
         self._dead: list[Dead] = []
@@ -133,7 +134,11 @@ class ForkServerProcess:
             poll.register(fd, select.POLLIN)
         if self._warm.preparing >= 0:
             poll.register(self._warm.preparing, select.POLLIN)
-        ready = dict(poll.poll(self._patience(starting.values())))
+        is_idle = self._spare.is_wanted and not (starting or self._dead)
+        patience = spare.QUIET_SECONDS * 1000 if is_idle else self._patience(starting.values())
+        ready = dict(poll.poll(patience))
+        if is_idle and not ready:
+            self._spare.make()
         if self._ends in ready:  # another process may still hold its end of the channel
             return False
         for fd in ready.keys() & asking.keys():
@@ -240,6 +245,11 @@ class ForkServerProcess:
         if spawn.identity.label and self._groups is None and identity.enters_pid_namespace(spawn.identity):
             # ancestry.ancestor_host says why.
             raise Fault("EACCES", "an agent's run cannot enter a container: there is no cgroup to hold it")
+        if self._warm.is_for(spawn):
+            self._spare.pass_over(spawn.host)
+        elif begun := self._spare.become(spawn, rights):
+            self._children[begun.pid] = HostProcess(spawn, begun.pid, begun.status, begun.group)
+            return
         group = None
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -302,6 +312,7 @@ class ForkServerProcess:
             if not pid:
                 return
             child = self._children.get(pid)
+            self._spare.died(pid)
             if pid == self._warm.pid:
                 self._warm.pid = 0
             if child is None:
@@ -320,7 +331,7 @@ class ForkServerProcess:
         """Kill what dead hosts left; say that they are gone once nothing is left."""
         if not self._dead:
             return
-        quiet = limits.kill_strays({*self._children, self._warm.pid})
+        quiet = limits.kill_strays({*self._children, self._warm.pid, self._spare.pid})
         left = []
         for dead in self._dead:
             empty = (dead.group is None or dead.group.kill()) and quiet
@@ -333,6 +344,7 @@ class ForkServerProcess:
     def _end(self) -> None:
         """The daemon is gone: no host outlives it."""
         deadline = time.monotonic() + _SWEEP_SECONDS
+        self._spare.end()
         found = [child.group for child in self._children.values()] + [dead.group for dead in self._dead]
         groups = [group for group in found if group is not None]
         while time.monotonic() < deadline:

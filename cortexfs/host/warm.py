@@ -89,12 +89,16 @@ class WarmFork:
             for fd in held.rights:
                 os.close(fd)
 
+    def is_for(self, spawn: hostcalls.Spawn) -> bool:
+        return spawn.plugin.kind == KIND and self._channel is not None
+
     def host(
         self, spawn: hostcalls.Spawn, rights: list[int], status: socket.socket, group: Group | None
     ) -> int:
         """Returns the pid of a new host, or 0 where the fork server is to fork it."""
-        if spawn.plugin.kind != KIND or self._channel is None:
+        if not self.is_for(spawn):
             return 0
+        assert self._channel is not None
         place, counts = (str(group.path), group.counts) if group else (None, False)
         with suppress(OSError):  # it is gone
             asked = _pack(_Fork(spawn, place, counts))

@@ -66,10 +66,19 @@ class Group:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.counts = False  # whether it limits the number of processes
+        self._is_entered = False
 
     def enter(self) -> None:
-        """Put this process, and so all that it will fork, into the group."""
-        (self.path / "cgroup.procs").write_text("0")
+        """Put this process, and so all that it will fork, into the group. It may wait for 10 ms, once."""
+        if not self._is_entered:
+            (self.path / "cgroup.procs").write_text("0")
+            self._is_entered = True
+
+    def limit(self, processes: int) -> None:
+        """Have no more processes than these in it, where it can count them."""
+        with suppress(FileNotFoundError, PermissionError):  # v2 without the pids controller can still kill
+            (self.path / "pids.max").write_text(str(processes))
+            self.counts = True
 
     def kill(self) -> bool:
         """Kill what is in the group; whether it is empty and gone. To be repeated until then."""
@@ -136,10 +145,7 @@ class Groups:
         group = Group(self.path / str(host))
         group.path.mkdir()
         try:
-            (group.path / "pids.max").write_text(str(processes))
-            group.counts = True
-        except (FileNotFoundError, PermissionError):
-            pass  # v2 without the pids controller can still kill
+            group.limit(processes)
         except OSError:
             group.path.rmdir()
             raise

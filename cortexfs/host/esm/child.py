@@ -100,6 +100,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
 
     def __init__(self, start: DenoStart, answer: Answer, who: str) -> None:
         self._core = OneCore(is_used=not start.has_children)
+        self._is_told = False  # a first message
         super().__init__(_LINE)
         self._how = start
         self._answer = answer
@@ -150,10 +151,11 @@ class DenoProcess(persistent.Warm[EsmCall]):
             raise Fault("EAGAIN", f"{self._who} ends")
 
     def _put(self, message: dict[str, Any]) -> None:
-        if len(self._calls) == 1:  # with others it is awake
+        if self._is_told and len(self._calls) == 1:  # else it is awake: it starts, or has others
             self._core.wake(self._child.pid, partial(super()._put, message))
         else:
             super()._put(message)
+        self._is_told = True
 
     # -- the process's thread
 

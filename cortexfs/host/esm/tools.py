@@ -156,7 +156,7 @@ class EsmPlugin:
 
     @functools.cached_property
     def _state(self) -> EsmState:
-        """A new user's takes 20 ms to make, in which Deno can start."""
+        """A new user's is made while Deno starts."""
         try:
             return EsmState(self.declared.state, self.name)
         except sqlite3.Error as error:

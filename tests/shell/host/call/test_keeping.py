@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -60,3 +61,32 @@ def test_it_lies_where_all_plugins_keep_theirs(named: str, tmp_path: Path) -> No
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(Fault, match="that is no place for it"):
         plugin_state.prepare(plugin(tmp_path / named), IDENTITY, str(tmp_path / "kept"))
+
+
+def test_a_new_state_is_whole_and_a_second_host_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(os, "fsync", waited.append)
+    path = str(tmp_path / "state.sqlite")
+    table = "CREATE TABLE IF NOT EXISTS t (a)"
+    with contextlib.closing(plugin_state.database(path, table)) as first:
+        assert first.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert first.execute("PRAGMA synchronous").fetchone() == (2,)  # what is written from now on is kept
+        first.execute("INSERT INTO t VALUES (1)")
+        monkeypatch.setattr(os.path, "exists", lambda _: False)  # another host begins at the same time
+        with contextlib.closing(plugin_state.database(path, table)) as second:
+            assert second.execute("SELECT a FROM t").fetchall() == [(1,)]
+    assert len(waited) == 2  # once each
+    assert [each.name for each in tmp_path.iterdir()] == ["state.sqlite"]
+
+
+def test_a_state_whose_folder_takes_no_links_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    with contextlib.closing(plugin_state.database(str(tmp_path / "s"), "CREATE TABLE t (a)")) as made:
+        assert made.execute("SELECT * FROM t").fetchall() == []
