@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE
 WORD = "Basic YW5uOmEgd29yZA=="
 
 
-def chunked(*words: str, rest: bytes = b"") -> list[Move]:
+def chunked(*words: str, rest: bytes = b"") -> list[bytes]:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     events = [*chunks(*map(said, words), ended(), USED, "[DONE]")]
     return [head + b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n" + rest]
