@@ -80,9 +80,7 @@ class Nodes:
     def drop(self, key: Key) -> None:
         """An object of somebody's own has gone: another one of its name is another file. Nobody else's name
         may cost memory for ever."""
-        inode = self.objects.pop(key, None)
-        if inode is not None:
-            self.remove(inode)
+        self.remove(self.objects.pop(key))
 
     def drop_provider(self, name: str) -> None:
         """The same of a provider of somebody's own."""

@@ -330,6 +330,8 @@ class Tree:
             stale.entries.extend((places.MODEL, name) for name in sorted(providers))
             moved.add(places.MODEL)
         self._mtimes |= dict.fromkeys(moved, now)
+        for gone in [folder for folder in moved if folder not in FIXED and not self.nodes.find(folder)]:
+            del self._mtimes[gone]  # of a provider of somebody's own
         stale.inodes.extend(sorted(moved))
         self.registry = registry
         return stale
