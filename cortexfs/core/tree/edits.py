@@ -29,8 +29,7 @@ def patched(data: bytearray, offset: int, patch: bytes, limit: int) -> None:
     """Does what pwrite(2) does, up to `limit` bytes; a hole reads as zeroes."""
     if offset + len(patch) > limit:
         raise Fault("EFBIG", f"this file holds at most {limit >> 10} KiB")
-    if offset > len(data):
-        data.extend(bytes(offset - len(data)))
+    data.extend(bytes(max(offset - len(data), 0)))
     data[offset : offset + len(patch)] = patch
 
 
@@ -38,10 +37,8 @@ def resized(data: bytearray, size: int, limit: int) -> None:
     """Does what ftruncate(2) does, up to `limit` bytes."""
     if size > limit:
         raise Fault("EFBIG", f"this file holds at most {limit >> 10} KiB")
-    if size < len(data):
-        del data[size:]
-    else:
-        data.extend(bytes(size - len(data)))
+    del data[size:]
+    data.extend(bytes(size - len(data)))
 
 
 class Edit:

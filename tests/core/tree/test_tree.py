@@ -282,6 +282,20 @@ def test_a_moved_alias_keeps_its_inode_and_replaces_what_was_there() -> None:
     assert tree.attributes(second) is None
 
 
+def test_a_moved_alias_is_that_of_the_owner_of_its_folder() -> None:
+    tree = make()
+    tree.home(1000, 1001, NOW)
+    alias = tree.aliases.at(tree.aliases.add(TOOL, "a", b"1", NOW))
+    assert alias is not None
+    for path, owner in (("home/1000/tool", (1000, 1001)), ("agent", (10, 20))):
+        tree.aliases.move(alias, at(tree, path), "b", NOW)
+        found = tree.attributes(at(tree, f"{path}/b"))
+        assert found is not None
+        assert (found.uid, found.gid) == owner
+        alias = tree.aliases.at(at(tree, f"{path}/b"))
+        assert alias is not None
+
+
 def test_aliases_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, other in (("MAX_ALIASES", TOOL), ("MAX_ALIASES_IN_TREE", AGENT)):
         with monkeypatch.context() as patch:
@@ -318,10 +332,19 @@ def test_a_removed_control_is_gone_and_means_its_default() -> None:
     tree.values.restore(object_.key, "effort", NOW)
     assert "effort" in names(tree, "model/openai/gpt.d")
     assert tree.control(object_, "effort") == "auto\n"
+    assert tree.values.find(object_.key, "effort") is None
     tree.values.put(object_.key, "effort", b"low\n", NOW)
     tree.values.remove(object_.key, "effort", NOW, holds=True)
     tree.values.restore(object_.key, "effort", NOW)
     assert tree.control(object_, "effort") == "low\n"
+
+
+def test_a_control_that_nobody_wrote_is_created_with_its_default() -> None:
+    tree = make()
+    object_ = tree.registry.get("model", "openai/gpt")
+    assert object_ is not None
+    tree.values.restore(object_.key, "effort", NOW)
+    assert tree.values.find(object_.key, "effort") is None
 
 
 def test_temporary_files_go_with_their_folder() -> None:

@@ -133,6 +133,14 @@ def test_what_could_not_be_kept_is_tried_again() -> None:
     assert edit.pending() == b"low\n"
 
 
+def test_a_draft_is_what_was_judged_or_else_what_was_written() -> None:
+    edit = Edit(b"", bytes.upper, truncated=True, appending=False)
+    edit.write(0, b"low\n")
+    assert edit.draft() == b"LOW\n"
+    edit.write(4, b"x")
+    assert edit.draft() == b"low\nx"
+
+
 changes = st.one_of(
     st.tuples(
         st.integers(0, 40), st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\0", b"."))

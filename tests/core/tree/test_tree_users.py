@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, edits, places
 from cortexfs.core.tree.edits import Temporary
 from cortexfs.core.tree.places import HOME
@@ -60,6 +61,8 @@ def test_a_tools_timeout_is_that_of_the_mount_where_it_has_none() -> None:
     found = tree.control_at(at(tree, "tool/shell.d/timeout"))
     assert found
     assert tree.value(*found) == b"1800\n"
+    own_timeout = Object(class_="tool", name="slow", description="", timeout=30.0)
+    assert tree.control(own_timeout, "timeout") == "30\n"
     assert tree.control_at(at(tree, "tool")) is None
     assert tree.control_at(at(tree, "tool/shell")) is None
 
@@ -75,6 +78,29 @@ def test_temporaries_are_for_a_d_folder_and_named_as_editors_do() -> None:
     ):
         with pytest.raises(Fault, match="EROFS"):
             tree.check_temporary(place, name)
+
+
+def test_a_full_folder_takes_a_temporary_in_place_of_another_only() -> None:
+    tree = make()
+    folder = at(tree, "tool/shell.d")
+    for number in range(edits.MAX_IN_FOLDER):
+        tree.add_temporary(folder, f".policy.{number}", (0, 0), 0o600, NOW)
+    tree.check_temporary(folder, ".policy.0")
+    with pytest.raises(Fault, match="ENOSPC: too many temporary files"):
+        tree.check_temporary(folder, ".policy.99")
+
+
+@each_of(
+    ("path", "is_so"),
+    [
+        *((path, True) for path in ("tool/shell", "tool/shell.d", "tool/shell.d/log", "model/openai")),
+        *((path, True) for path in ("model/openai/gpt", "model/openai/gpt.sock")),
+        *((path, False) for path in ("tool", "home", "status", f"home/{UID}", f"home/{UID}/agent")),
+    ],
+)
+def test_providers_and_what_is_of_an_object_are_the_registrys(path: str, is_so: bool) -> None:
+    tree = own_tree()
+    assert tree.is_of_registry(at(tree, path)) is is_so
 
 
 def made(tree: Tree, uid: int, number: int) -> Temporary:

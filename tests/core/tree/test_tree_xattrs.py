@@ -24,6 +24,7 @@ def shown(path: str) -> dict[str, str]:
     [
         ("tool/shell", "tool", "shell"),
         ("tool/shell.d", "folder", "shell"),
+        ("tool/shell.d/name", "control", "name"),
         ("tool/shell.d/policy", "control", "policy"),
         ("tool", "folder", "tool"),
         ("status", "file", "status"),
