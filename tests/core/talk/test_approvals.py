@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from cortexfs.core.frames import Approval, Observer
-from cortexfs.core.talk.approvals import ApprovalRecord, by, decided, read
+from cortexfs.core.frames import Approval, Observer, Question
+from cortexfs.core.talk.approvals import (
+    AnswerRecord,
+    ApprovalRecord,
+    answer_by,
+    answer_told,
+    by,
+    decided,
+    read,
+    read_answer,
+)
 from cortexfs.core.talk.requests import Decision, Verdict
 from tests.tables import each_of
 
@@ -47,3 +57,22 @@ def test_other_notes_are_no_decisions(content: str) -> None:
     # the module: "an observer of that source which holds something else is no decision"
     assert read(Observer(source="approval", content=content)) is None
     assert read(Observer(source="tool", content=decided(ASKED, by(7, "deny", None)).content)) is None
+
+
+@each_of(
+    ("content", "said"),
+    [
+        ({"name": "x"}, AnswerRecord("q", "ask", True, "uid 7 answered")),
+        ({}, AnswerRecord("q", "ask", True, "uid 7 answered")),
+        (None, AnswerRecord("q", "ask", False, "uid 7 declined")),
+    ],
+)
+def test_of_an_answer_is_told_whether_there_is_one_and_not_what_it_is(
+    content: dict[str, Any] | None, said: AnswerRecord
+) -> None:
+    # the module: "without what was answered"
+    verdict = answer_by(7, content)
+    assert verdict.input == content
+    told = answer_told(Question(call="c", question="q", name="ask", message="x", schema={}), verdict)
+    assert read_answer(told) == said
+    assert json.loads(told.content).keys() == {"question", "name", "answered", "reason"}

@@ -340,6 +340,7 @@ def test_a_last_line_needs_no_newline() -> None:
         b'{"type":"delta"}\n',
         b'{"type":"delta","id":"1","run":"r"}\n',
         b'{"type":"delta","id":"x","run":"r","text":""}\n',
+        b'{"type":"delta","id":"1%b","run":"r","text":""}\n' % (b"0" * 19),
         b'{"type":"delta","id":"1","run":"r","text":""}\n' * 2,
         b'{"type":"delta","id":"%b","run":"r","text":""}\n' % (b"1" * 5000),
         lines.encode(frames.Done(id="1", run="r", status="ok"))
@@ -359,6 +360,10 @@ def test_a_client_ignores_what_it_does_not_know() -> None:
     # abi.md 6.4
     heard = ClientSide().receive(b'{"type":"hologram","id":"1","run":"r"}\n{"type":"pong","mood":"good"}\n')
     assert heard == [frames.Pong()]
+
+
+def test_an_event_id_has_at_most_19_digits() -> None:
+    assert ids(ClientSide().receive(b'{"type":"start","id":"1%b","run":"r"}\n' % (b"0" * 18))) == [10**18]
 
 
 def test_a_client_may_ask_for_history_late() -> None:

@@ -35,7 +35,9 @@ def read(given: Subscriptions, data: bytes, stop: int = 7) -> tuple[bytes, int]:
 
 def test_what_is_wanted_whole_is_sent_unread() -> None:
     given, whole = following(after=0), b"".join(LOG)
-    assert read(given, whole) == (whole, len(whole))
+    sent, done = read(given, whole)
+    assert sent is whole
+    assert done == len(whole)
     assert not given.due(KEY, 6)
 
 
@@ -49,15 +51,21 @@ def test_of_others_runs_only_the_place_is_taken() -> None:
 def test_a_run_alone_in_the_log_is_sent_unread_and_ends() -> None:
     given = following("a")
     data = line(1, "a") + line(2, "a", "done")
-    assert read(given, data, 3) == (data, len(data))
+    sent, done = read(given, data, 3)
+    assert sent is data
+    assert done == len(data)
     assert not given.awaits_runs
 
 
+def test_of_a_log_of_others_runs_nothing_is_sent() -> None:
+    assert read(following("b"), LOG[0], 2) == (b"", len(LOG[0]))
+
+
 def test_lines_past_what_is_due_are_left() -> None:
-    for given in (following(after=0), following("a")):
-        sent, done = read(given, b"".join(LOG), 3)
-        assert done == len(LOG[0] + LOG[1])
-        assert sent in (LOG[0], LOG[0] + LOG[1])
+    for behind in (1, 4):
+        data = b"".join(LOG[: 2 + behind])
+        assert read(following(after=0), data, 3) == (LOG[0] + LOG[1], len(LOG[0] + LOG[1]))
+        assert read(following("a"), data, 3) == (LOG[0], len(LOG[0] + LOG[1]))
 
 
 def test_lines_before_what_is_due_are_passed_over() -> None:

@@ -19,6 +19,7 @@ from cortexfs.core.talk.requests import (
     Cancel,
     Ping,
     Refusal,
+    Respond,
     Resume,
     Send,
     SessionKey,
@@ -165,6 +166,16 @@ def test_an_edited_input_is_bounded() -> None:
     assert isinstance(refusal, Refusal)
     assert refusal.code == "EMSGSIZE"
     assert "over 256 KiB" in refusal.message
+
+
+def test_an_answer_is_bounded() -> None:
+    # protocol.md, limits: "an edited `input`, or a `content`, as JSON | 256 KiB"
+    most = {"text": "x" * (MAX_EDITED - len('{"text":""}'))}
+    fits = Respond(run="r", question="q", content=most)
+    assert decode(encode(fits)[:-1]) == fits
+    refusal = decode(encode(msgspec.structs.replace(fits, content={"text": most["text"] + "x"}))[:-1])
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.message) == ("EMSGSIZE", "content: is over 256 KiB as JSON; say less")
 
 
 def test_an_over_long_line_is_refused() -> None:
