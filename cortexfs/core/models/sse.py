@@ -43,7 +43,7 @@ class EventParser:
             return []
         if not self._begun:
             data = self._rest + data
-            if len(data) < len(_BOM) and _BOM.startswith(data):
+            if _BOM.startswith(data):
                 self._rest = data
                 return []
             self._begun, self._rest, data = True, b"", data.removeprefix(_BOM)

@@ -32,6 +32,11 @@ def test_what_has_no_price_costs_what_is_not_known() -> None:
     assert PRICES.told(1234.5) == "1234.50 USD"
 
 
+@each_of(("cost", "text"), [(99.99, "99.9900 USD"), (100, "100.00 USD")])
+def test_money_from_100_on_has_two_decimals(cost: float, text: str) -> None:
+    assert PRICES.told(cost) == text
+
+
 @each_of(
     "table",
     [

@@ -64,3 +64,9 @@ def test_half_a_mark_is_a_beginning_like_others() -> None:
     assert parser.feed(b"\xef\xbb") == []
     assert [event.data for event in parser.feed(b"x: y\ndata: a\n\n")] == [b"a"]
     assert [event.data for event in parser.feed(b"\xef\xbb\xbfdata: b\ndata: c\n\n")] == [b"c"]
+
+
+def test_a_line_that_ends_in_cr_is_over_with_the_next_byte() -> None:
+    parser = sse.EventParser()
+    assert parser.feed(b"data: a\r\r") == []
+    assert parser.feed(b"d") == [sse.ServerEvent("", b"a")]

@@ -87,6 +87,13 @@ def test_a_limit_in_money_admits_no_model_without_a_price() -> None:
     assert not refusal(UsageLimit(tokens=1), model="groq/llama")
 
 
+def test_a_limit_in_money_admits_until_it_is_used_up() -> None:
+    # abi.md 8.20
+    limit = UsageLimit(money=20)
+    assert not refusal(limit, line(DAY, "openai/gpt", 1, 19.5))
+    assert refusal(limit, line(DAY, "openai/gpt", 1, 19.5), line(DAY, "openai/gpt", 1, 0.5))
+
+
 @pytest.mark.parametrize("table", [{}, {"tokens": 1, "money": 1}, {"tokens": 0}, {"money": -1}, {"token": 1}])
 def test_what_is_no_limit_is_refused(table: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
