@@ -63,6 +63,13 @@ def test_names_of_objects(class_: str, name: str, good: bool) -> None:
             names.check_object(class_, name)
 
 
+def test_a_new_name_has_no_plus() -> None:
+    # abi.md 14.14
+    assert names.check_new("coder") == "coder"
+    with pytest.raises(Fault, match=r"EINVAL: the name 'coder\+box' has a \+, which is kept"):
+        names.check_new("coder+box")
+
+
 def test_foreign_ids_become_names() -> None:
     # abi.md 2.6
     assert names.clean("claude:3 opus@2024") == "claude-3-opus-2024"

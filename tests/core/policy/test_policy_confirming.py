@@ -81,6 +81,22 @@ def test_a_person_has_confirmed_what_they_run(mode: Mode, level: Level) -> None:
     assert (said.allowed, said.confirm, said.dry_run_first) == (True, False, False)
 
 
+@each_of(("mode", "level"), EVERY)
+def test_a_person_is_told_the_source_of_a_level_above_what_the_mode_approves(
+    mode: Mode, level: Level
+) -> None:
+    why = verdict(BY_LEVEL[level], PERSON, RiskSettings(mode=mode)).why
+    assert (why == "whoever runs a tool has confirmed it") is (level <= LIMITS[mode])
+
+
+@each_of(("mode", "level"), [pair for pair in EVERY if pair[1] is not BLOCK])
+def test_who_is_asked_about_every_call_is_told_so_where_the_mode_would_approve(
+    mode: Mode, level: Level
+) -> None:
+    said = verdict(BY_LEVEL[level], CallForm(CallerKind.AGENT, always_ask=True), RiskSettings(mode=mode))
+    assert said.why.startswith("its approval file says ask") is (level <= LIMITS[mode])
+
+
 def test_approval_ask_asks_about_everything() -> None:
     # Of the originals: "Approval `ask`: after all checks, before spawn"
     always = CallForm(CallerKind.AGENT, always_ask=True)

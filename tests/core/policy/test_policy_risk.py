@@ -14,6 +14,7 @@ from cortexfs.core.policy.risk import (
     DEFAULT,
     FLOORS,
     LEVELS,
+    MAX_LINE,
     MODES,
     REQUIRE_CONFIRMATION,
     REVIEW,
@@ -95,6 +96,17 @@ def test_always_and_irreversible_lift(kind: str) -> None:
     lifted = max(FLOORS[kind], REQUIRE_CONFIRMATION)
     assert floor(effect(kind, confirmation="always")).level is lifted
     assert floor(effect(kind, reversibility="irreversible")).level is lifted
+
+
+@each_of(
+    ("kind", "why"),
+    [
+        ("write_file", "it changes files (write_file is require_confirmation)"),
+        ("network_request", "network_request is declared with confirmation always"),
+    ],
+)
+def test_a_word_is_the_reason_where_it_lifts_the_level(kind: str, why: str) -> None:
+    assert floor(effect(kind, confirmation="always")).why == why
 
 
 @each_of("kind", sorted(FLOORS))
@@ -211,7 +223,8 @@ def test_words_of_an_input_are_those_of_its_lines() -> None:
     found = words_of({"path": "/etc/passwd", "cmd": "cat '/a b'; x=/c", "n": 3, "deep": [{"x": "y"}]})
     assert set(found) == {"/etc/passwd", "cat", "/a", "b", "x", "/c", "y"}
     assert words_of({"content": "a\n.env\n"}) == ()  # a text, and no path
-    assert words_of("x" * 5000) == ()
+    assert words_of("x" * MAX_LINE) == ("x" * MAX_LINE,)
+    assert words_of("x" * (MAX_LINE + 1)) == ()
     assert len(words_of(["x"] * 5000)) == 1000
 
 
