@@ -87,7 +87,7 @@ class Spare:
 
     def pass_over(self, number: int) -> None:
         """This host begins, and not from it: the name of its cgroup may be wanted."""
-        self._next = number + 1
+        self._next = max(self._next, number + 1)  # one that was held comes after later ones
         if self._number == number:
             self.end()
 
