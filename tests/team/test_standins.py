@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from cortexfs.core.errors import Fault
+from cortexfs.team import standins as standins_module
 from cortexfs.team.standins import AT_ONCE, StandIn, StandIns
 
 MANY = 4 * AT_ONCE
@@ -101,3 +102,22 @@ def test_all_who_wait_for_a_stand_in_that_dies_are_told(standins: StandIns) -> N
         return told
 
     assert trio.run(main) == ["EHOSTDOWN", "EHOSTDOWN"]
+
+
+def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
+    standins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standins_module, "ANSWER_SECONDS", 0.1)
+
+    async def main() -> None:
+        silent = standins.of(getpass.getuser())
+        silent._process.send_signal(signal.SIGSTOP)
+        with pytest.raises(Fault, match="ETIMEDOUT: the mount of that machine does not answer"):
+            await silent.connected(silent.ask("tool/1"))
+        monkeypatch.undo()
+        other = standins.of(getpass.getuser())
+        assert other is not silent
+        (await other.connected(other.ask("tool/1")))[1].close()
+        standins.end()
+
+    trio.run(main)
