@@ -6,7 +6,8 @@ came or ten. A few streams are passed on delta by delta, at once. Many would tak
 longer the more there are. What comes meanwhile waits in its socket.
 
 Rules: a rest is no more than a person notices, and no stream rests while there are few. Those that rest wait
-for one clock, which ticks while there are any: a sleep of its own costs Trio more than the event does.
+for one clock, which ticks while there are any: a sleep of its own costs Trio more than the event does. It
+wakes those that would rest longer than the streams that are left now do.
 This file must never know what streams are of.
 """
 
@@ -21,6 +22,7 @@ import trio
 FEW = 8
 SHARE = 0.0006  # seconds of rest for each stream that there is: less than half of a core for all of them
 LONGEST = 0.25  # seconds, on average
+MOST = 1.5  # times the average
 TICK = 0.01  # seconds, of the clock by which they rest
 
 
@@ -47,11 +49,12 @@ class Pace:
 
     async def rest(self, least: float = 0.0) -> None:
         """Give all others a turn, and more than one where there are many; for `least` seconds anyway."""
-        if seconds := self.seconds:
-            # Not all for as long: those that were woken together would be woken together for ever.
-            await self._until(_tick(max(least, seconds * random.uniform(0.5, 1.5))))
-        else:
+        # Not all for as long: those that were woken together would be woken together for ever.
+        longer = self.seconds * random.uniform(0.5, MOST) - least
+        if least or longer <= 0:
             await trio.sleep(least)
+        if longer > 0:
+            await self._until(_tick(longer))
 
     async def _until(self, tick: int) -> None:
         if not self._resting:
@@ -65,8 +68,8 @@ class Pace:
         try:
             while self._resting:
                 await trio.sleep(TICK)
-                now = _tick(0.0)
-                for tick in [tick for tick in self._resting if tick <= now]:
+                now, latest = _tick(0.0), _tick(MOST * self.seconds)
+                for tick in [tick for tick in self._resting if tick <= now or tick > latest]:
                     self._resting.pop(tick).unpark_all()
         finally:  # the loop ends, with all who might rest
             self._resting.clear()

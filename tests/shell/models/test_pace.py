@@ -41,6 +41,22 @@ def test_few_streams_do_not_rest_and_many_do_for_longer() -> None:
     assert (pace.seconds, rested(pace)) == (0, 0)
 
 
+def test_the_last_of_many_streams_is_read_once_the_others_have_ended() -> None:
+    pace = Pace()
+
+    async def main() -> float:
+        async with trio.open_nursery() as nursery:
+            with contextlib.ExitStack() as streams:
+                for _ in range(1000):
+                    streams.enter_context(pace.stream())
+                nursery.start_soon(pace.rest)
+                await trio.testing.wait_all_tasks_blocked()
+            ended = trio.current_time()
+        return trio.current_time() - ended
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01)) <= 2 * TICK
+
+
 def test_an_engine_on_these_cores_is_given_its_rest() -> None:
     assert rested(Pace(), REST) == pytest.approx(REST)
 
