@@ -124,7 +124,12 @@ class ChatPlace:
     @property
     def is_elsewhere(self) -> bool:
         """Returns True for an agent of another machine, whose files are that machine's."""
-        return self.is_agents and stored.text(Path(f"{os.path.realpath(self.path)}.d/origin")) != ""
+        return bool(self.kept_by)
+
+    @property
+    def kept_by(self) -> str:
+        """Says which other machine keeps the sessions; nothing where this one does."""
+        return stored.kept_by(self.path, self.whole)
 
     def connect(self) -> Conversation:
         from cortexfs.client import Conversation  # what lists sessions only does not pay for it
@@ -212,7 +217,7 @@ def _new(place: ChatPlace, argument: str) -> CommandOutcome:
 def _sessions(place: ChatPlace, argument: str) -> CommandOutcome:
     there = place.sessions()
     if not there:
-        return CommandOutcome([_NONE[place.scope]])
+        return CommandOutcome([place.kept_by or _NONE[place.scope]])
     width = max(len(one.session) for one in there[:LISTED])
     lines = [
         f"{'*' if one.session == place.session else ' '} {one.session:{width}}  {one.state},"
@@ -228,7 +233,7 @@ def _resume(place: ChatPlace, argument: str) -> CommandOutcome:
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
     there = [one.session for one in place.sessions()]
-    if argument and check_session(argument) not in there:
+    if argument and check_session(argument) not in there and not place.is_elsewhere:
         mend = f"see /sessions, or begin it: /new {argument}"
         raise Fault("ENOENT", f"there is no session {argument!r}; {mend}")
     others = [name for name in (place.before, *there) if name and name != place.session]
@@ -283,6 +288,8 @@ def _save(place: ChatPlace, argument: str) -> CommandOutcome:
         raise Fault("EINVAL", "say where what was said is to be written: /save FILE")
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
+    if place.is_elsewhere:
+        raise Fault("EINVAL", f"{place.kept_by}; save it there")
     path = os.path.abspath(os.path.expanduser(argument))
     with os_faults("nothing has been said yet in this session"):
         said = [*said_before.messages(stored.place(place.root, place.whole, place.scope, place.session))]

@@ -58,6 +58,15 @@ def folder(root: str, object_: str, space: str) -> Path:
     return home(root, space) / f"{object_}.d" / "session"
 
 
+def kept_by(path: str, whole: str) -> str:
+    """Says which other machine keeps the sessions of an agent of it; nothing where this one does."""
+    origin = text(Path(f"{os.path.realpath(path)}.d/origin")) if whole.startswith("agent/") else ""
+    if not origin.startswith("machine:"):
+        return ""
+    machine = origin.removeprefix("machine:")
+    return f"the sessions of {whole} are kept on {'its machine' if machine == 'any' else machine}"
+
+
 def objects(root: str, space: str) -> list[str]:
     """The objects that have sessions in a space."""
     base, found = home(root, space), []

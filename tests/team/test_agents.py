@@ -19,7 +19,9 @@ from cortexfs.team.messages import CallBegin
 from cortexfs.team.nats_wire import Delivery
 from tests.mounted.agents import agent, call, results, run, say, script, shell, working, write
 from tests.mounted.ctx_mount import NOBODY
+from tests.mounted.screen import screen
 from tests.mounted.talking import history, talk, text
+from tests.mounted.test_chat import chat, environ, leave
 from tests.team.machines import Machine
 from tests.team.test_attacks import hostile, incarnation, member_of
 from tests.waiting import awaited, until
@@ -231,6 +233,27 @@ def test_people_talk_to_it_by_the_commands(laptop: Machine, box: Machine) -> Non
     (ctx.work / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     refused = ctx.ctx("ask", "-m", FAR, "-a", str(ctx.work / "picture.png"), "look", check=False)
     assert "this model takes no pictures" in refused.stderr
+
+
+def test_a_chat_shows_what_was_said_and_tells_which_machine_has_it(laptop: Machine, box: Machine) -> None:
+    # abi.md 14.24
+    with working(laptop.ctx, FAR, script(say("said before")), session="past") as client:
+        client.until("done", status="ok")
+    kept = f"the sessions of {FAR} are kept on box"
+    with screen(environ(laptop.ctx), laptop.ctx.work) as shown:
+        chat(shown, FAR, "--session", "another")
+        shown.type("/resume past")
+        shown.wait("\nsaid before")
+        shown.type("/sessions")
+        shown.wait(f"\n{kept}\n")
+        shown.type("/save said.md")
+        shown.wait(f"\n{kept}; save it there")
+        leave(shown)
+    for words in (("list", FAR), ("show", FAR, "past"), ("rm", FAR, "past", "--yes")):
+        told = laptop.ctx.ctx("session", *words, check=False)
+        assert (told.returncode, f"{kept}; there: ctx session list agent/coder\n" in told.stderr) == (2, True)
+    told = laptop.ctx.ctx("session", "list", "agent/coder+any", check=False)
+    assert "the sessions of agent/coder+any are kept on its machine; there: " in told.stderr
 
 
 def test_a_machine_that_goes_away_ends_a_conversation(laptop: Machine, box: Machine) -> None:

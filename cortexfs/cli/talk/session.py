@@ -159,7 +159,10 @@ def _one(options: argparse.Namespace) -> StoredSession:
 def _named(options: argparse.Namespace) -> tuple[str, str]:
     root = mounts.answering(options.root)
     try:
-        return root, objects.conversing(root, options.object)[1]
+        path, whole = objects.conversing(root, options.object)
+        if kept := sessions.kept_by(path, whole):
+            raise Fault("EINVAL", f"{kept}; there: ctx session list {whole.partition('+')[0]}")
+        return root, whole
     except Fault as fault:  # sessions stay when their object goes
         if fault.code != "ENOENT" or options.object not in sessions.objects(root, options.scope):
             raise
