@@ -116,7 +116,8 @@ def test_help_is_made_of_the_manifest(
         "At whom",
         "How often",
         "-w, --wide",
-        "-h STRING",
+        "-h",
+        "--with STRING",
         "5 % of it",
         "--help",
     ):
