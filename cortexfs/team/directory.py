@@ -19,15 +19,13 @@ from cortexfs.core.errors import Fault
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.facts import FACTS, Facts
 from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
-from cortexfs.team.nats_client import Client
+from cortexfs.team.nats_client import Client, batch, sequence_of
 from cortexfs.team.nats_wire import Delivery, token
 
 TOKEN = ("machine", "token")  # class and name of the entry with a machine's token
 INCARNATION = ("machine", "incarnation")  # and with the word that its link has made up when it began
-LOAD_SECONDS = 5.0
 _BATCH = 512
 _FIRST = [".".join(each) for each in (FACTS, TOKEN, INCARNATION)]  # in which order they are heard
-_LAST = ("204", "404", "408", "413")
 
 log = logging.getLogger("cortexfs")
 
@@ -67,15 +65,11 @@ class Directory:
         before = {*self.objects}
         while True:
             asked = {"seq": first, "batch": _BATCH, "next_by_subj": subjects.ENTRIES}
-            data = msgspec.json.encode(asked)
-            answers = await client.request(
-                subjects.DIRECT, data, LOAD_SECONDS, many=lambda one: one.status in _LAST
-            )
-            found = [each for each in answers if not each.status]
-            held += [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
+            found = await batch(client, subjects.DIRECT, asked)
+            held += found
             if not found or len(held) > 2 * MAX_OBJECTS:
                 break
-            first = int(found[-1].headers.get("Nats-Sequence", "0")) + 1
+            first = sequence_of(found[-1]) + 1
         for one in sorted(held, key=lambda each: _place(each.subject.split(".", 3)[-1])):
             try:
                 self.hear(one)

@@ -21,12 +21,11 @@ from cortexfs.team import keys, messages, server, subjects
 from cortexfs.team.directory import Directory
 from cortexfs.team.facts import FACTS
 from cortexfs.team.line import until_one_ends
-from cortexfs.team.nats_client import Account, Client
+from cortexfs.team.nats_client import ANSWER_SECONDS, Account, Client
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import MachineRecord, Member, TeamFacts, TeamPlaces
 from cortexfs.team.session_store import stream_config
 
-ANSWER_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 _CLAIMS = "$SYS.REQ.CLAIMS.UPDATE"
 _REMOVE = "$JS.API.SERVER.REMOVE"

@@ -34,7 +34,8 @@ RETRY_SECONDS = 0.25  # between two tries, and twice as long after each that fai
 MAX_RETRY_SECONDS = 4.0
 SILENCE_SECONDS = 10.0  # after which the server is asked whether it is there; after two it is not
 LOOKS = 2  # in that time
-STORE_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
+_BATCH_ENDS = ("204", "404", "408", "413")  # statuses
 _FEW = 256 << 10  # bytes that may wait when more is said
 MAX_UNSENT = 32 << 20
 
@@ -52,16 +53,24 @@ class Account(NamedTuple):
 
 class _Info(msgspec.Struct):
     nonce: str = ""
-    version: str = ""
 
 
-class _StoreError(msgspec.Struct):
+class StreamError(msgspec.Struct):
     description: str = ""
     err_code: int = 0
 
 
-class _Stored(msgspec.Struct):
-    error: _StoreError | None = None
+class StreamState(msgspec.Struct):
+    last_seq: int = 0
+
+
+class StreamAnswer(msgspec.Struct):
+    """The answer of a server about one of its streams: each has some of this."""
+
+    error: StreamError | None = None
+    seq: int = 0  # of what was stored
+    created: str = ""
+    state: StreamState = msgspec.field(default_factory=StreamState)
 
 
 class Client:
@@ -129,17 +138,12 @@ class Client:
             self._sent.set()
             self._sent = trio.Event()
 
-    def subscribe(self, subject: str, heard: Callable[[Delivery], None]) -> str:
+    def subscribe(self, subject: str, heard: Callable[[Delivery], None]) -> None:
         self._count += 1
         number = str(self._count)
         self._handlers[number] = (subject, heard)
         if not self.problem:
             self._send(nats_wire.subscribe(subject, number))
-        return number
-
-    def unsubscribe(self, number: str) -> None:
-        if self._handlers.pop(number, None) and not self.problem:
-            self._send(nats_wire.unsubscribe(number))
 
     async def request(
         self,
@@ -170,13 +174,7 @@ class Client:
 
     async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
         """Say it, and wait until a stream has it; a Fault where it does not, but for the error `passed`."""
-        answer = await self.request(subject, data, STORE_SECONDS)
-        try:
-            error = msgspec.json.decode(answer[0].data, type=_Stored).error
-        except UNREADABLE:
-            raise Fault("EPROTO", "the team's server answers what is no answer") from None
-        if error is not None and error.err_code != passed:
-            raise Fault("ENOSPC", f"the team's server does not keep it: {error.description[:100]}")
+        stored(await self.request(subject, data, ANSWER_SECONDS), passed)
 
     def _answered(self, delivery: Delivery) -> None:
         waiting = self._answers.get(delivery.subject.rpartition(".")[2])
@@ -329,6 +327,35 @@ class Client:
             self._send(b"PONG\r\n")
         elif said.name == "-ERR":
             log.warning("the team's server says %s", said.text.decode(errors="replace")[:200])
+
+
+def stored(found: list[Delivery], passed: int) -> StreamAnswer:
+    """The answer to what a stream was to keep; a Fault where it does not, but for the error `passed`."""
+    answer = stream_answer(found)
+    if answer.error is not None and answer.error.err_code != passed:
+        raise Fault("ENOSPC", f"the team's server does not keep it: {answer.error.description[:100]}")
+    return answer
+
+
+def stream_answer(found: list[Delivery]) -> StreamAnswer:
+    try:
+        return msgspec.json.decode(found[0].data, type=StreamAnswer)
+    except UNREADABLE:
+        raise Fault("EPROTO", "the team's server answers what is no answer") from None
+
+
+async def batch(client: Client, subject: str, asked: dict[str, Any]) -> list[Delivery]:
+    """Some messages of a stream, each with the subject that it has there; none where there are no more."""
+    answers = await client.request(
+        subject, msgspec.json.encode(asked), ANSWER_SECONDS, many=lambda one: one.status in _BATCH_ENDS
+    )
+    found = [each for each in answers if not each.status]
+    return [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
+
+
+def sequence_of(one: Delivery) -> int:
+    """The number of a message in its stream."""
+    return int(one.headers.get("Nats-Sequence", "0"))
 
 
 def _reason(problems: BaseException) -> str:

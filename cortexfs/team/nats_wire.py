@@ -72,12 +72,8 @@ def publish(subject: str, data: bytes, reply: str = "", headers: dict[str, str] 
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (target.encode(), len(head), len(head) + len(data), head, data)
 
 
-def subscribe(subject: str, number: str, queue: str = "") -> bytes:
-    return f"SUB {subject} {queue + ' ' if queue else ''}{number}\r\n".encode()
-
-
-def unsubscribe(number: str) -> bytes:
-    return f"UNSUB {number}\r\n".encode()
+def subscribe(subject: str, number: str) -> bytes:
+    return f"SUB {subject} {number}\r\n".encode()
 
 
 class Heard:

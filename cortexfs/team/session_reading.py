@@ -24,10 +24,11 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys
+from cortexfs.team.nats_client import sequence_of
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import written
 from cortexfs.team.session_log import LogKey, StreamPiece, TeamLog, piece_of
-from cortexfs.team.session_store import LogStore, sequence_of
+from cortexfs.team.session_store import LogStore
 
 MEET_SECONDS = 5.0  # after which a machine that is not in the directory is none
 MAX_LOGS = 100_000

@@ -14,33 +14,15 @@ from typing import Any
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.team import keys, messages, subjects
-from cortexfs.team.nats_client import Client
+from cortexfs.team import keys, nats_client, subjects
+from cortexfs.team.nats_client import ANSWER_SECONDS, Client
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.session_log import LogKey, StreamPiece, TeamLog
 from cortexfs.team.session_messages import PIECE, LocalLog, owner_of
 
-ANSWER_SECONDS = 5.0
 BATCH = 128
 BATCH_BYTES = 4 << 20
-_LAST = ("204", "404", "408", "413")
 _WRONG_SEQUENCE = 10071
-
-
-class _Error(msgspec.Struct):
-    err_code: int = 0
-    description: str = ""
-
-
-class _Counted(msgspec.Struct):
-    last_seq: int = 0
-
-
-class _Answer(msgspec.Struct):
-    error: _Error | None = None
-    seq: int = 0
-    created: str = ""
-    state: _Counted = msgspec.field(default_factory=_Counted)
 
 
 class LogStore:
@@ -51,7 +33,8 @@ class LogStore:
 
     async def look(self) -> tuple[str, int]:
         """When the stream was made, and the number of its last message."""
-        answer = _answer(await self._client.request(subjects.LOG_INFO, b"", ANSWER_SECONDS))
+        found = await self._client.request(subjects.LOG_INFO, b"", ANSWER_SECONDS)
+        answer = nats_client.stream_answer(found)
         if answer.error:
             raise Fault("EHOSTDOWN", f"the server says {answer.error.description}")
         return answer.created, answer.state.last_seq
@@ -59,11 +42,7 @@ class LogStore:
     async def get(self, filter_: str, first: int) -> list[Delivery]:
         """Some messages from that number on; none where there are no more."""
         asked = {"seq": first, "batch": BATCH, "max_bytes": BATCH_BYTES, "next_by_subj": filter_}
-        answers = await self._client.request(
-            subjects.LOG_GET, msgspec.json.encode(asked), ANSWER_SECONDS, many=lambda one: one.status in _LAST
-        )
-        found = [each for each in answers if not each.status]
-        return [each._replace(subject=each.headers.get("Nats-Subject", "")) for each in found]
+        return await nats_client.batch(self._client, subjects.LOG_GET, asked)
 
     async def publish(self, known: TeamLog, start: int, data: bytes) -> int:
         """Store a piece behind what is known; returns its number, or 0 where the stream has more."""
@@ -75,24 +54,11 @@ class LogStore:
             "Nats-Expected-Last-Subject-Sequence-Subject": known.key.filter,
         }
         found = await self._client.request(subject, sealed, ANSWER_SECONDS, headers=headers)
-        answer = _answer(found)
-        if answer.error is None:
-            self._client.publish(subjects.said(self._machine), b"")
-            return answer.seq
-        if answer.error.err_code != _WRONG_SEQUENCE:
-            raise Fault("ENOSPC", f"the team's server does not keep it: {answer.error.description[:100]}")
-        return 0
-
-
-def sequence_of(one: Delivery) -> int:
-    return int(one.headers.get("Nats-Sequence", "0"))
-
-
-def _answer(found: list[Delivery]) -> _Answer:
-    try:
-        return msgspec.json.decode(found[0].data, type=_Answer)
-    except messages.GARBAGE:
-        raise Fault("EPROTO", "the team's server answers what is no answer") from None
+        answer = nats_client.stored(found, _WRONG_SEQUENCE)
+        if answer.error is not None:
+            return 0
+        self._client.publish(subjects.said(self._machine), b"")
+        return answer.seq
 
 
 def stream_config(replicas: int) -> dict[str, Any]:

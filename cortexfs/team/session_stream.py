@@ -24,7 +24,7 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, subjects
 from cortexfs.team.mapping import Mapping
-from cortexfs.team.nats_client import Client
+from cortexfs.team.nats_client import ANSWER_SECONDS, Client
 from cortexfs.team.session_log import REMOVED, LogKey, StreamPiece, TeamLog, is_allowed, owner_line
 from cortexfs.team.session_messages import (
     FromDaemon,
@@ -43,7 +43,7 @@ from cortexfs.team.session_messages import (
     origin_of,
 )
 from cortexfs.team.session_reading import TeamLogs
-from cortexfs.team.session_store import ANSWER_SECONDS, LogStore, key_in, lines_of
+from cortexfs.team.session_store import LogStore, key_in, lines_of
 
 RETRY_SECONDS = 0.25
 LOOK_SECONDS = 2.0  # after which the stream is looked at, also where nobody says that there is more
