@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.facts import FACTS, Facts
 from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
@@ -145,7 +146,7 @@ class Directory:
 def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
     try:
         said = _objects.decode(data)
-    except messages.GARBAGE as error:
+    except UNREADABLE as error:
         raise Fault("EPROTO", f"it is none: {error}") from None
     if (said.machine, said.class_, token(said.name)) != (
         machine,

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team import joining, keys, messages, server
 from cortexfs.team.nats_wire import Delivery
 from cortexfs.team.places import TeamFacts, TeamPlaces, written
@@ -38,7 +39,7 @@ class Facts:
             return
         try:
             said = _facts.decode(data)
-        except messages.GARBAGE as error:
+        except UNREADABLE as error:
             raise Fault("EPROTO", f"it is none: {error}") from None
         for each in said.servers:  # they go into the configuration of the server here
             messages.check_machine(each.machine)

@@ -24,6 +24,7 @@ import trio
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.peers.streams import receive, send
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.line import CallLine, CallLines, until_one_ends
@@ -88,20 +89,15 @@ class Incoming:
             self._seen.popitem(last=False)
         line = CallLine(self._client, subjects.run(from_, self._machine, begin.run), from_)
         if begin.incarnation != self._incarnation:
-            line.say((messages.REFUSED, _pack(("EHOSTDOWN", "that machine has begun anew; try again"))))
-            return
+            return _refuse(line, Fault("EHOSTDOWN", "that machine has begun anew; try again"))
         if len(self.lines) >= MAX_CALLS or self.lines.of(from_) >= MAX_OF_ONE:
-            line.say(
-                (messages.REFUSED, _pack(("EAGAIN", "that machine has too many calls of yours; try again")))
-            )
-            return
+            return _refuse(line, Fault("EAGAIN", "that machine has too many calls of yours; try again"))
         end = self.lines.begin(from_, begin.run, line)  # at once, as it may be cancelled in the next message
         try:
             call = self._asked(begin, from_, f"{class_}/{untoken(name)}")
         except Fault as fault:
             end()
-            line.say((messages.REFUSED, _pack((fault.code, fault.message))))
-            return
+            return _refuse(line, fault)
         except BaseException:
             end()
             raise
@@ -124,13 +120,17 @@ class Incoming:
                 await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
         except Fault as fault:
             try:
-                line.say((messages.REFUSED, _pack((fault.code, fault.message))))
+                _refuse(line, fault)
             except Fault as problem:
                 log.info("a call of %s is not told of its end: %s", line.peer, problem.message)
         except OSError as problem:
             log.info("a call of %s has ended: %s", line.peer, problem)
         finally:
             end()
+
+
+def _refuse(line: CallLine, fault: Fault) -> None:
+    line.say((messages.REFUSED, _pack((fault.code, fault.message))))
 
 
 async def _run(line: CallLine, begin: CallBegin, call: AskedCall, inode: int, stream: socket.socket) -> None:
@@ -154,7 +154,7 @@ async def _converse(line: CallLine, stream: socket.socket) -> None:
 def _decoded(data: bytes) -> CallBegin:
     try:
         return _begins.decode(data)
-    except messages.GARBAGE as error:
+    except UNREADABLE as error:
         raise Fault("EPROTO", f"the call is none: {error}") from None
 
 

@@ -210,19 +210,13 @@ class CallLines:
     def of(self, peer: str) -> int:
         return sum(each == peer for each, _ in self._by_run)
 
-    def __contains__(self, key: tuple[str, str]) -> bool:
-        return key in self._by_run
-
     def begin(self, peer: str, run: str, line: CallLine) -> Callable[[], None]:
         """Have it hear its pieces; returns what ends that."""
         key = (peer, run)
         if key in self._by_run:
             raise Fault("EPROTO", "a call of that name goes on already")
         self._by_run[key] = line
-        return partial(self._end, key)
-
-    def _end(self, key: tuple[str, str]) -> None:
-        self._by_run.pop(key, None)
+        return partial(self._by_run.__delitem__, key)
 
     def hear(self, peer: str, run: str, delivery: Delivery) -> bool:
         line = self._by_run.get((peer, run))

@@ -51,6 +51,7 @@ from cortexfs.team.session_stream import SessionStream
 from cortexfs.team.standins import StandIns
 
 RETRY_SECONDS = 0.5
+LOST = "the connection to the team was lost during the call"
 _ASKED = wire.message(messages.ASK)
 
 log = logging.getLogger("cortexfs")
@@ -133,6 +134,7 @@ class TeamLink:
             self.directory.key_of,
             self.exporting.incarnation,
         )
+        self._lines = self.outgoing.lines, self.incoming.lines
         self.presence.calls = lambda: len(self.incoming.lines)
         self.server = TeamServer(places, me)
         self.founder = Founder(places, client, member, self.directory) if places.secrets.exists() else None
@@ -151,13 +153,12 @@ class TeamLink:
     async def run(self) -> None:
         """Until the daemon is gone."""
         try:
-            self.nursery.start_soon(self.server.run)
             if self.founder:
                 self.nursery.start_soon(self.founder.watch)
-            self.nursery.start_soon(self.client.run)
-            self.nursery.start_soon(self.presence.run)
-            self.nursery.start_soon(self.outgoing.lines.watch)
-            self.nursery.start_soon(self.incoming.lines.watch)
+            for each in (self.server, self.client, self.presence):
+                self.nursery.start_soon(each.run)
+            for lines in self._lines:
+                self.nursery.start_soon(lines.watch)
             self.nursery.start_soon(self.daemon.send)
             self.nursery.start_soon(self._watch)
             while (call := await self.daemon.receive()) is not None:
@@ -174,8 +175,7 @@ class TeamLink:
 
     def _piece(self, delivery: Delivery) -> None:
         _, _, _, from_, run = delivery.subject.split(".")
-        lines = self.outgoing.lines, self.incoming.lines
-        known = any(each.hear(from_, run, delivery) for each in lines)
+        known = any(each.hear(from_, run, delivery) for each in self._lines)
         if not known and delivery.data[messages.NUMBER.size :] == _ASKED:
             with contextlib.suppress(Fault):  # it asks again
                 self.client.publish(subjects.run(from_, self.member.machine, run), messages.UNKNOWN)
@@ -199,9 +199,12 @@ class TeamLink:
             return
         self.daemon.tell(MachineState(machine, is_live))
         if not is_live:
-            why = f"the machine {machine} was not heard of for {GONE_SECONDS:g} s"
-            for lines in (self.outgoing.lines, self.incoming.lines):
-                lines.lose(machine, Fault("EHOSTDOWN", why))
+            self._lose(machine, f"the machine {machine} was not heard of for {GONE_SECONDS:g} s")
+
+    def _lose(self, machine: str | None, why: str) -> None:
+        """End the calls with a machine, or all calls."""
+        for lines in self._lines:
+            lines.lose(machine, Fault("EHOSTDOWN", why))
 
     # -- the connection
 
@@ -210,8 +213,7 @@ class TeamLink:
 
     async def _begin(self, connection: trio.Event) -> None:
         """Do what each new connection needs, until there is another."""
-        for lines in (self.outgoing.lines, self.incoming.lines):
-            lines.lose(None, Fault("EHOSTDOWN", "the connection to the team was lost during the call"))
+        self._lose(None, LOST)
         while self.client.connected is connection and self.client.is_connected:
             try:
                 if self.founder:
@@ -260,8 +262,7 @@ class TeamLink:
 
     def _away(self) -> None:
         self.daemon.tell(LinkState(self.client.problem))
-        for lines in (self.outgoing.lines, self.incoming.lines):
-            lines.lose(None, Fault("EHOSTDOWN", "the connection to the team was lost during the call"))
+        self._lose(None, LOST)
         for machine in self.presence.live:
             self.presence.forget(machine)
 

@@ -41,7 +41,6 @@ ANY = "any"
 CLASSES = ("tool", "model", "agent")  # of objects that can be exported
 # Of the caller's environment, what says how to answer; paths, homes and names are the other machine's own.
 TRAVELS = frozenset(b"LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR".split())
-GARBAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding a stranger's word raises
 
 _MACHINE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,29}[a-z0-9])?", re.ASCII)
 

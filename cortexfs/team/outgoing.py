@@ -24,6 +24,7 @@ import trio
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.lines import LineSplitter
 from cortexfs.core.talk import requests
 from cortexfs.team import keys, messages, subjects
@@ -216,7 +217,7 @@ class _Frames:
 def _is_frame(line: bytes) -> bool:
     try:
         _typed.decode(line)
-    except messages.GARBAGE:
+    except UNREADABLE:
         return False
     return True
 
@@ -252,7 +253,7 @@ class _Conversion:
                 continue
             try:
                 frame = frames.decode(line)
-            except messages.GARBAGE:  # also a kind of frame that is newer than this
+            except UNREADABLE:  # also a kind of frame that is newer than this
                 continue
             out += self._messages(frame)
         return b"".join(out)
@@ -296,7 +297,7 @@ def _texts(kind: int, text: str) -> Iterator[bytes]:
 def _refused(payload: bytes) -> Fault:
     try:
         code, message = msgspec.msgpack.decode(payload, type=tuple[str, str])
-    except messages.GARBAGE:
+    except UNREADABLE:
         code, message = "EPROTO", "the other machine refuses without a reason"
     return Fault(code, message[:1000])
 

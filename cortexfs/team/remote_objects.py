@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from cortexfs.core import hostcalls, starts
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Descriptor, Effect, Identity, ModelFacts, Plugin
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.registry import Key, Object
 from cortexfs.core.safe_text import one_line
 from cortexfs.peers import safe_sockets
@@ -95,7 +96,7 @@ class LinkProcess:
                 return None
             try:
                 return _heard.decode(data) if data else None
-            except messages.GARBAGE as error:
+            except UNREADABLE as error:
                 log.error("the link to the team has said what is no word of it: %s", error)
                 return None
 
@@ -248,7 +249,7 @@ class RemoteObjects:
         origin = f"{ORIGIN}{said.machine}"
         try:
             schema = msgspec.json.decode(said.schema, type=dict)
-        except messages.GARBAGE:
+        except UNREADABLE:
             raise Fault("EPROTO", "its schema is no object of JSON") from None
         limit = said.extra.get("limit", "")
         facts = ModelFacts(

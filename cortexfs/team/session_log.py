@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team import keys, messages, session_messages
 from cortexfs.team.mapping import fits
 from cortexfs.team.nats_wire import token, untoken
@@ -77,7 +78,7 @@ _pieces = msgspec.msgpack.Decoder(StreamPiece)
 def piece_of(data: bytes) -> StreamPiece:
     try:
         return _pieces.decode(data)
-    except messages.GARBAGE as error:
+    except UNREADABLE as error:
         raise Fault("EPROTO", f"it is no piece of a session: {error}") from None
 
 

@@ -23,7 +23,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.team import messages
+from cortexfs.core.jsontext import UNREADABLE
 
 OWNER = b'{"type":"owner"'
 PIECE = 512 << 10  # bytes of a log in one message, unless one line is longer
@@ -173,7 +173,7 @@ class SessionChannel:
             raise Fault("EPROTO", "a message about a session is over the limit")
         try:
             return self._decoder.decode(await self._exactly(size))
-        except messages.GARBAGE as error:
+        except UNREADABLE as error:
             raise Fault("EPROTO", f"a message about a session is none: {error}") from None
 
     async def _exactly(self, size: int) -> bytes:
@@ -197,7 +197,7 @@ def owner_of(line: bytes) -> OwnerLine | None:
         return None
     try:
         return _owners.decode(line)
-    except messages.GARBAGE:
+    except UNREADABLE:
         raise Fault("EPROTO", "a line about a session's owner cannot be understood") from None
 
 
