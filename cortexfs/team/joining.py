@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.state import believed, whole_files
+from cortexfs.state import whole_files
 from cortexfs.team import certificates, keys, messages, server, subjects
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
@@ -36,7 +36,7 @@ from cortexfs.team.places import (
     ServerRecord,
     TeamPlaces,
     TeamSecrets,
-    decoded,
+    read,
     written,
 )
 
@@ -280,10 +280,10 @@ def keep(folder: Path, invitation: Invitation, *, is_server: bool) -> None:
 
 def use_up(folder: Path, public: str, *, is_server: bool) -> None:
     """Use a token; EACCES where it was used, or is for less."""
-    said = believed.whole(folder / public, _MAX_TOKEN, "file of a token")
-    if said is None:
+    made = read(folder / public, _Made, "file of a token")
+    if made is None:
         raise Fault("EACCES", "the token was used before; ctx team init prints another")
-    if is_server and not decoded(said, _Made, folder / public).is_server:
+    if is_server and not made.is_server:
         raise Fault("EACCES", "the token is for no server; ctx team init --server prints one that is")
     (folder / public).unlink()
     whole_files.sync(folder)

@@ -109,26 +109,26 @@ class TeamPlaces:
         return self.member.exists()
 
     def read_member(self) -> Member:
-        said = believed.whole(self.member, _MAX_FILE, "the file of this machine's part in a team")
+        said = read(self.member, Member, "the file of this machine's part in a team")
         if said is None:
             raise Fault("EHOSTDOWN", "this machine is in no team; see: ctx team join --help")
-        return decoded(said, Member, self.member)
+        return said
 
     def write_member(self, member: Member) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         written(self.member, member)
 
     def read_secrets(self) -> TeamSecrets:
-        said = believed.whole(self.secrets, _MAX_FILE, "the file of the team's keys")
+        said = read(self.secrets, TeamSecrets, "the file of the team's keys")
         if said is None:
             raise Fault("EACCES", "the keys of the team are on the machine where it was begun; do it there")
-        return decoded(said, TeamSecrets, self.secrets)
+        return said
 
     def read_machines(self) -> dict[str, MachineRecord]:
         found = {}
         for path in sorted(self.machines.glob("*")) if self.machines.exists() else ():
-            if (said := believed.whole(path, _MAX_FILE, "the file of a machine")) is not None:
-                found[path.name] = decoded(said, MachineRecord, path)
+            if (said := read(path, MachineRecord, "the file of a machine")) is not None:
+                found[path.name] = said
         return found
 
     def removed(self) -> dict[str, int]:
@@ -136,20 +136,20 @@ class TeamPlaces:
         return {one.public: one.removed for one in self.read_machines().values() if one.removed}
 
     def read_facts(self) -> TeamFacts:
-        said = believed.whole(self.facts, _MAX_FILE, "the file of a team's facts")
-        return TeamFacts() if said is None else decoded(said, TeamFacts, self.facts)
+        return read(self.facts, TeamFacts, "the file of a team's facts") or TeamFacts()
 
     def read_exports(self) -> list[Export]:
-        said = believed.whole(self.exports, _MAX_FILE, "the list of what this machine exports")
-        return [] if said is None else decoded(said, list[Export], self.exports)
+        return read(self.exports, list[Export], "the list of what this machine exports") or []
 
 
 def written(path: Path, value: object, mode: int = 0o600) -> None:
     whole_files.replace(path, [msgspec.json.format(msgspec.json.encode(value)), b"\n"], mode)
 
 
-def decoded(said: bytes, type_: type[T], path: Path) -> T:
+def read(path: Path, type_: type[T], what: str) -> T | None:
+    """The value of such a file; None where there is none."""
+    said = believed.whole(path, _MAX_FILE, what)
     try:
-        return msgspec.json.decode(said, type=type_)
+        return None if said is None else msgspec.json.decode(said, type=type_)
     except UNREADABLE as error:
         raise Fault("EINVAL", f"{path} is damaged: {error}") from None

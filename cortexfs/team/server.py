@@ -29,9 +29,8 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.linux.syscalls import PR_SET_PDEATHSIG, prctl
-from cortexfs.state import believed
 from cortexfs.team import keys, nats_wire
-from cortexfs.team.places import TeamFacts, TeamPlaces, TeamSecrets, decoded, written
+from cortexfs.team.places import TeamFacts, TeamPlaces, TeamSecrets, read, written
 
 PROGRAM = "nats-server"
 OLDEST = (2, 15)
@@ -180,8 +179,7 @@ class TeamServer:
         self._folder = places.server
         self._machine = machine
         self._is_first = places.secrets.exists()
-        said = believed.whole(places.engine, 1 << 20, "the file of a team's server")
-        self._engine = None if said is None else decoded(said, NatsSettings, places.engine)
+        self._engine = read(places.engine, NatsSettings, "the file of a team's server")
         self._wanted = trio.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
