@@ -3,7 +3,9 @@
 Main path: on each connection `load` reads what the stream holds, and `hear` what is said from then on.
 
 Rules: a machine's key is in its token, which the team's key has signed; all else that is said of a machine is
-signed by that machine, and what is older than what is known is left. A machine that was removed says nothing.
+signed by that machine, and what is older than what is known is left. The team's key has signed the facts, and
+none are believed that are older than those known before, also not after a restart. So a machine that was
+removed stays that, whatever the directory can be made to say, and says nothing.
 What breaks a rule is left, with a line in the log. How much there may be is bounded.
 This file must never know who is here now.
 """
@@ -14,16 +16,18 @@ import logging
 from collections.abc import Callable, Collection
 
 import msgspec
+from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.team import keys, messages, subjects
-from cortexfs.team.facts import FACTS, Facts
+from cortexfs.team import joining, keys, messages, server, subjects
 from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
 from cortexfs.team.nats_client import Client, batch, sequence_of
 from cortexfs.team.nats_wire import Delivery, token
+from cortexfs.team.places import TeamFacts, TeamPlaces, written
 
-TOKEN = ("machine", "token")  # class and name of the entry with a machine's token
+FACTS = ("team", "facts")  # class and name of the entry with those of the team
+TOKEN = ("machine", "token")  # of the entry with a machine's token
 INCARNATION = ("machine", "incarnation")  # and with the word that its link has made up when it began
 _BATCH = 512
 _FIRST = [".".join(each) for each in (FACTS, TOKEN, INCARNATION)]  # in which order they are heard
@@ -31,6 +35,35 @@ _FIRST = [".".join(each) for each in (FACTS, TOKEN, INCARNATION)]  # in which or
 log = logging.getLogger("cortexfs")
 
 _objects = msgspec.msgpack.Decoder(RemoteObject)
+_facts = msgspec.msgpack.Decoder(TeamFacts)
+
+
+class Facts:
+    """The servers of the team, and the machines that are no members any more, as they are known here."""
+
+    def __init__(self, places: TeamPlaces, account: str, changed: Callable[[TeamFacts], None]) -> None:
+        self._places = places
+        self._public = keys.public_raw(keys.ACCOUNT, account)
+        self._changed = changed
+        self.now = places.read_facts()
+
+    def hear(self, delivery: Delivery) -> None:
+        data = keys.opened(self._public, delivery.subject, delivery.data, fresh=False)
+        stamp = keys.stamp_of(delivery.data)
+        if stamp < self.now.stamp:
+            raise Fault("EPROTO", "it is older than what is known")
+        if stamp == self.now.stamp:
+            return
+        try:
+            said = _facts.decode(data)
+        except UNREADABLE as error:
+            raise Fault("EPROTO", f"it is none: {error}") from None
+        for each in said.servers:  # they go into the configuration of the server here
+            messages.check_machine(each.machine)
+            server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
+        self.now = replace(said, stamp=stamp)
+        written(self._places.facts, self.now)
+        self._changed(self.now)
 
 
 class Directory:

@@ -18,8 +18,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import keys, messages, server, subjects
-from cortexfs.team.directory import Directory
-from cortexfs.team.facts import FACTS
+from cortexfs.team.directory import FACTS, Directory
 from cortexfs.team.line import until_one_ends
 from cortexfs.team.nats_client import ANSWER_SECONDS, Account, Client
 from cortexfs.team.nats_wire import Delivery

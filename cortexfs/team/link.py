@@ -31,9 +31,8 @@ from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.linux import syscalls
 from cortexfs.team import keys, messages, subjects
-from cortexfs.team.directory import Directory
+from cortexfs.team.directory import Directory, Facts
 from cortexfs.team.exporting import Exporting
-from cortexfs.team.facts import Facts
 from cortexfs.team.founder import Founder
 from cortexfs.team.incoming import Incoming
 from cortexfs.team.joining import Issuer

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from cortexfs.core import wire
 from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import keys, subjects
-from cortexfs.team.directory import INCARNATION, TOKEN
-from cortexfs.team.facts import FACTS
+from cortexfs.team.directory import FACTS, INCARNATION, TOKEN
 from cortexfs.team.joining import Invitation
 from cortexfs.team.messages import MAX_DIRECTORY, MAX_ENTRY, NUMBER, CallBegin, RemoteObject
 from cortexfs.team.nats_client import Account, Client

@@ -16,9 +16,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import certificates, directory, joining, keys, subjects
 from cortexfs.team import exporting as exporting_
-from cortexfs.team.directory import INCARNATION, TOKEN, Directory
+from cortexfs.team.directory import FACTS, INCARNATION, TOKEN, Directory, Facts
 from cortexfs.team.exporting import Exporting
-from cortexfs.team.facts import FACTS, Facts
 from cortexfs.team.joining import Invitation, Issuer, Reply, ServerWish, Wish, machine_token
 from cortexfs.team.mapping import Mapping
 from cortexfs.team.messages import RemoteObject
