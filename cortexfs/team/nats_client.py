@@ -55,22 +55,22 @@ class _Info(msgspec.Struct):
     nonce: str = ""
 
 
-class StreamError(msgspec.Struct):
+class _StreamError(msgspec.Struct):
     description: str = ""
     err_code: int = 0
 
 
-class StreamState(msgspec.Struct):
+class _StreamState(msgspec.Struct):
     last_seq: int = 0
 
 
 class StreamAnswer(msgspec.Struct):
     """The answer of a server about one of its streams: each has some of this."""
 
-    error: StreamError | None = None
+    error: _StreamError | None = None
     seq: int = 0  # of what was stored
     created: str = ""
-    state: StreamState = msgspec.field(default_factory=StreamState)
+    state: _StreamState = msgspec.field(default_factory=_StreamState)
 
 
 class Client:
