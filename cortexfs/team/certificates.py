@@ -41,14 +41,18 @@ def authority(team: str) -> Pem:
     made = _builder(name, name, key.public_key())
     made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     made = made.add_extension(_usage(signs=True), critical=True)
-    return _pem(made.sign(key, hashes.SHA256()), key)
+    certificate = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return Pem(certificate, _key_pem(key))
 
 
 def new_key() -> bytes:
     """PEM."""
+    return _key_pem(ec.generate_private_key(_P256()))
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     encoding, none = serialization.Encoding.PEM, serialization.NoEncryption()
-    kind = serialization.PrivateFormat.PKCS8
-    return ec.generate_private_key(_P256()).private_bytes(encoding, kind, none)
+    return key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, none)
 
 
 def public_of(key: bytes) -> str:
@@ -154,9 +158,3 @@ def _builder(
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=DAYS))
     )
-
-
-def _pem(made: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pem:
-    encoding = serialization.Encoding.PEM
-    kind, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return Pem(made.public_bytes(encoding), key.private_bytes(encoding, kind, none))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import secrets
 from pathlib import Path
-from urllib.parse import unquote
 
 import msgspec
 import trio
 
 from cortexfs.core import hostcalls, registry
 from cortexfs.core.errors import Fault
+from cortexfs.core.policy.risk import effects_of
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import INCARNATION, TOKEN, Directory
 from cortexfs.team.mapping import Mapping
@@ -136,7 +136,7 @@ def exported(root: Path, path: str, machine: str) -> RemoteObject:
         "emits_progress" in flags,
         "emits_observer_text" in flags,
         "background_safe" in flags,
-        tuple(_effect(line) for line in control("effects").splitlines()),
+        effects_of(control("effects")),
     )
     is_tool = class_ == "tool"
     if class_ == "agent":
@@ -164,14 +164,3 @@ def _described(executable: Path) -> str:
     lines = executable.read_text(errors="replace").splitlines()
     found = [line.removeprefix(_DESCRIPTION) for line in lines if line.startswith(_DESCRIPTION)]
     return found[0] if found else ""
-
-
-def _effect(line: str) -> hostcalls.Effect:
-    """A line of `.d/effects`, read back."""
-    words = line.split(" ")
-    if len(words) != 5:
-        raise Fault("EPROTO", f"its effects hold a line that is none: {line[:80]}")
-    kind, target, reversibility, confirmation, dry_run = words
-    return hostcalls.Effect(
-        kind, reversibility, confirmation, dry_run, "" if target == "-" else unquote(target)
-    )

@@ -28,7 +28,7 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.peers.streams import receive, send
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.line import CallLine, CallLines, until_one_ends
-from cortexfs.team.mapping import Mapping, Stranger
+from cortexfs.team.mapping import Mapping
 from cortexfs.team.messages import CallBegin
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery, untoken
@@ -53,7 +53,7 @@ class AskedCall(NamedTuple):
 
     standin: StandIn
     wanted: ConnectionRequest
-    agents: str
+    agents: str  # the agent whose policy decides about calls of agents
 
 
 class Incoming:
@@ -105,11 +105,14 @@ class Incoming:
 
     def _asked(self, begin: CallBegin, from_: str, path: str) -> AskedCall:
         """Ask the stand-in for its connection, before a turn of the loop is taken."""
-        served = self._mapping.served(path, Stranger(begin.user, from_, begin.label))
+        export = self._mapping.export(path, begin.user, from_)
+        if begin.label and not export.agents:
+            raise Fault("EACCES", f"that machine exports {path} to people alone, and {begin.label} called")
+        user = self._mapping.as_whom(export, begin.user, from_)
         if begin.talks and (begin.label or not path.startswith("agent/")):
             raise Fault("EACCES", f"{begin.label or begin.user} may not hold conversations with {path} there")
-        standin = self._standins.of(served.user)
-        return AskedCall(standin, standin.ask(f"{path}.sock" if begin.talks else path), served.agents)
+        standin = self._standins.of(user)
+        return AskedCall(standin, standin.ask(f"{path}.sock" if begin.talks else path), export.agents)
 
     async def _serve(
         self, line: CallLine, begin: CallBegin, call: AskedCall, end: Callable[[], None]

@@ -15,7 +15,6 @@ import pwd
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
 from cortexfs.state import believed
@@ -23,21 +22,6 @@ from cortexfs.team.places import Export, TeamPlaces
 
 _WHO = re.compile(r"[^\s@=#]{1,64}@[^\s@=#]{1,31}")
 _MAX_MAP = 1 << 20
-
-
-class Stranger(NamedTuple):
-    """A caller: a user's name on a machine, and the agents there that called, if any."""
-
-    user: str
-    machine: str
-    label: str = ""
-
-
-class Served(NamedTuple):
-    """As whom a call is made here."""
-
-    user: str
-    agents: str  # the agent whose policy decides about calls of agents; empty: they may not call
 
 
 def check_who(text: str) -> str:
@@ -95,32 +79,20 @@ class Mapping:
         """The name that somebody has here by the map; empty where he has none."""
         return next((here for who, here in self.rows if fits(who, user, machine)), "")
 
-    def served(self, object_: str, stranger: Stranger) -> Served:
-        """As whom `tool/make` runs for them; EACCES where it does not."""
-        self._look()
-        where = f"{stranger.user}@{stranger.machine}"
-        found = [
-            each
-            for each in self._exports
-            if each.object == object_ and any(fits(who, stranger.user, stranger.machine) for who in each.to)
-        ]
-        if not found:
-            raise Fault("EACCES", f"that machine exports no {object_} to {where}")
-        export = found[0]
-        if stranger.label and not export.agents:
-            raise Fault(
-                "EACCES", f"that machine exports {object_} to people alone, and {stranger.label} called"
-            )
-        return Served(self._as_whom(export, stranger, where), export.agents)
+    def export(self, object_: str, user: str, machine: str) -> Export:
+        """The export of `tool/make` to them; EACCES where there is none."""
+        for each in self.exports:
+            if each.object == object_ and any(fits(who, user, machine) for who in each.to):
+                return each
+        raise Fault("EACCES", f"that machine exports no {object_} to {user}@{machine}")
 
-    def _as_whom(self, export: Export, stranger: Stranger, where: str) -> str:
+    def as_whom(self, export: Export, user: str, machine: str) -> str:
+        """The user as whom it runs for them; EACCES where nobody says."""
         if os.geteuid():
             return pwd.getpwuid(os.geteuid()).pw_name
-        if export.as_user:
-            return export.as_user
-        if here := self.user(stranger.user, stranger.machine):
+        if here := export.as_user or self.user(user, machine):
             return here
-        raise Fault("EACCES", f"the team.map of that machine does not say who {where} is there")
+        raise Fault("EACCES", f"the team.map of that machine does not say who {user}@{machine} is there")
 
     def _look(self) -> None:
         """Read again what has changed. What cannot be read serves nobody."""

@@ -131,10 +131,6 @@ class TeamLogs:
                     _left(one, fault)
         self._unread.discard(key)
 
-    def advance(self, known: TeamLog, machine: str, piece: StreamPiece, stamp: int) -> None:
-        """Take a piece that is not read from the stream."""
-        known.take(machine, piece, self._key_of, stamp)
-
     async def _take_in(self, one: Delivery) -> None:
         """One message of the stream. Raises a Fault where the rest of its log does not come."""
         try:

@@ -63,6 +63,7 @@ class SessionStream:
         self._team = TeamLogs(self._stream, cursor, key_of, self._counted)
         self._machine = machine
         self._key = key
+        self._key_of = key_of
         self._mapping = mapping
         self._is_live = is_live
         self._local: dict[LogKey, LocalLog] = {}
@@ -250,7 +251,7 @@ class SessionStream:
         """A piece of ours is stored: it counts at once, and is passed over where it is read."""
         try:
             now = int(time.time() * 1000) + 1
-            self._team.advance(known, self._machine, StreamPiece(known.size, data), now)
+            known.take(self._machine, StreamPiece(known.size, data), self._key_of, now)
         except Fault as fault:
             log.warning("a piece of a session does not count: %s", fault.message)
             return False

@@ -87,6 +87,5 @@ def heard_by(machine: str) -> list[str]:
 
 
 # Beside its own, of the machine that began the team, which has the keys of all in any case.
-SAID_BY_FIRST = ["$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "ctx.joined.*"]
-SAID_BY_FIRST += [PURGE]
+SAID_BY_FIRST = ["$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "ctx.joined.*", PURGE]
 HEARD_BY_FIRST = [JOINS]
