@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import math
 import os
 import random
 import socket
 import sys
-from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ import trio
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.linux import syscalls
+from cortexfs.peers.streams import send
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import Directory, Facts
 from cortexfs.team.exporting import Exporting
@@ -71,23 +72,14 @@ class DaemonChannel:
         )  # which would take the room of descriptors
         control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * messages.MAX_PACKET)
         self._control = control
-        self._waiting: deque[bytes] = deque()
-        self._news = trio.Event()
+        self._say, self._said = trio.open_memory_channel[bytes](math.inf)
 
     def tell(self, said: FromLink) -> None:
-        self._waiting.append(_pack(said))
-        self._news.set()
+        self._say.send_nowait(_pack(said))
 
     async def send(self) -> None:
-        while True:
-            while self._waiting:
-                try:
-                    self._control.send(self._waiting[0])
-                    self._waiting.popleft()
-                except BlockingIOError:
-                    await trio.lowlevel.wait_writable(self._control)
-            self._news = trio.Event()
-            await self._news.wait()
+        async for packet in self._said:
+            await send(self._control, packet)
 
     async def receive(self) -> tuple[CallOpening | SessionOpening, socket.socket] | None:
         """The next call, or the stream for sessions; None when the daemon is gone."""

@@ -78,10 +78,9 @@ class RemoteHost(Host):
 class LinkProcess:
     """The process of the link."""
 
-    def __init__(self, child: Child, control: socket.socket, printed: int) -> None:
+    def __init__(self, child: Child, control: socket.socket) -> None:
         self.child = child
         self.control = control
-        self.printed = printed
         control.setblocking(False)
         safe_sockets.refuse_rights(control)
 
@@ -175,7 +174,7 @@ class RemoteObjects:
     async def _linked(self) -> None:
         """One life of the link."""
         child, (control, printed) = await self._starter.start(starts.TEAM)
-        link = self._link = LinkProcess(child, socket.socket(fileno=control), printed)
+        link = self._link = LinkProcess(child, socket.socket(fileno=control))
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._print, printed)

@@ -10,10 +10,10 @@ This file must never know what carries a message between machines.
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import struct
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -146,22 +146,17 @@ class SessionChannel:
         end.setblocking(False)
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
         self._decoder = decoder
-        self._waiting: deque[bytes] = deque()
-        self._news = trio.Event()
+        self._say, self._said = trio.open_memory_channel[bytes](math.inf)
 
     def tell(self, said: FromDaemon | ToDaemon) -> None:
         data = _pack(said)
-        self._waiting.append(_LENGTH.pack(len(data)) + data)
-        self._news.set()
+        self._say.send_nowait(_LENGTH.pack(len(data)) + data)
 
     async def send(self) -> None:
         """Until the other end is gone, which `receive` tells."""
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while True:
-                while self._waiting:
-                    await self._stream.send_all(self._waiting.popleft())
-                self._news = trio.Event()
-                await self._news.wait()
+            async for data in self._said:
+                await self._stream.send_all(data)
 
     async def receive(self) -> Any:
         """The next message; None when the other end is gone."""
