@@ -20,7 +20,7 @@ import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import anyio
@@ -71,17 +71,12 @@ Stamp = tuple[int, int] | None
 Watcher = object  # a session, or what stands for one request that listens
 
 
-class _Link(NamedTuple):
-    """A resource that a result has named, and the MCP server that knows it."""
-
-    server: str = ""  # the path of its object; empty of a file
-
-
 class McpShelf:
     def __init__(self, root: str, offer: McpOffer) -> None:
         self._root, self._real = root, os.path.realpath(root)
         self._offer = offer
-        self._links: dict[str, _Link] = {}
+        # What results have named, and the path of the MCP server's object that knows it; empty of a file.
+        self._links: dict[str, str] = {}
         self._watched: dict[tuple[Watcher, str], Stamp] = {}
 
     def add_to(self, server: Server[Any]) -> None:
@@ -99,7 +94,7 @@ class McpShelf:
             if isinstance(part, ResourceLink) and not part.uri.startswith(("http://", "https://")):
                 is_file = part.uri.startswith("file://")
                 self._links.pop(part.uri, None)
-                self._links[part.uri] = _Link("" if is_file else server)
+                self._links[part.uri] = "" if is_file else server
         for uri in [*self._links][:-MAX_LINKS]:
             del self._links[uri]
         return result
@@ -167,10 +162,9 @@ class McpShelf:
 
     async def _read(self, _: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         uri = str(params.uri)
-        link = self._links.get(uri)
-        if link is not None and link.server:
-            return await _asked(link.server, uri)
-        path = self._path(uri) or (_path_of(uri) if link is not None else None)
+        if server := self._links.get(uri):
+            return await _asked(server, uri)
+        path = self._path(uri) or (_path_of(uri) if uri in self._links else None)
         data = await _in_thread(partial(_content, path)) if path else None
         if data is None or path is None:
             raise MCPError(NOT_FOUND, f"there is no resource {uri[:1000]} here")

@@ -86,9 +86,8 @@ async def _serving(
         serving = Serving(offer, McpShelf(root, offer), code)
         if not options.allow:
             from cortexfs.cli.mcp.prompt_book import TemplateBook
-            from cortexfs.mcp.prompting import Prompting
 
-            Prompting(TemplateBook(root)).add_to(serving.server)
+            TemplateBook(root).add_to(serving.server)
         await serving.renew()
         server = serving.server
     await (_over_http(server, where, given, root) if where else over_stdio(server, greeted))

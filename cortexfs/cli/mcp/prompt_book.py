@@ -1,15 +1,38 @@
 """The templates of `ctx ask`, and the agents of a mount, for clients of `ctx mcp serve`.
 
 Rules: a template is what `ctx ask -t` makes of it: one of the user's own, a plugin's or an MCP server's. Its
-text is an argument, too. An agent is its system prompt and a task.
-This file must never know the protocol.
+text is an argument, too. An agent is its system prompt and a task. They are read anew for each client that
+asks. A prompt is text for the client's own model; nothing is asked here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from string import Template
+from typing import Any, TypeVar
+
+import anyio
+from anyio import to_thread
+from mcp import MCPError
+from mcp.server import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp_types import (
+    INVALID_PARAMS,
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    PaginatedRequestParams,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    PromptReference,
+    TextContent,
+)
 
 from cortexfs.cli import objects
 from cortexfs.cli.ask import attach, mcp_prompts, prompts, template
@@ -17,13 +40,19 @@ from cortexfs.cli.ask.template import INPUT, AskOptions
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import nearest
-from cortexfs.core.mcp_session import ListedPrompt
+from cortexfs.core.mcp_session import COMPLETE, ListedPrompt
 from cortexfs.core.safe_text import one_line
+from cortexfs.mcp.results import enclosed
 
 TASK = "task"
 AGENT = "agent/"
 MAX_SYSTEM = 1 << 20
 MAX_LISTED = 1000
+MAX_VALUES = 100  # that the protocol lets be proposed
+SECONDS = 20.0  # for one prompt, which an MCP server of the mount may have to make
+
+Context = ServerRequestContext[Any, Any]
+T = TypeVar("T")
 
 
 class TemplateBook:
@@ -47,6 +76,8 @@ class TemplateBook:
         return [path for path in paths if not objects.is_elsewhere(path)]
 
     def made(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str | bytes]]:
+        """Its messages, texts and files, each with its role; a Fault says what is wrong with the name or the
+        values."""
         known = {one.name: one for one in self.listed()}
         if name not in known:
             raise Fault("ENOENT", f"there is no prompt {name!r}{nearest(name, known)}")
@@ -66,6 +97,7 @@ class TemplateBook:
         return [*before, *files, *([("user", text)] if text else [])]
 
     def completed(self, name: str, argument: Mapping[str, str], values: Mapping[str, str]) -> Sequence[str]:
+        """Returns values that an argument, `name` and `value`, may be meant to have."""
         known = {one.name: one for one in self.listed()}
         wanted = argument["name"]
         if name not in known or wanted not in (*known[name].required, *known[name].optional):
@@ -86,6 +118,30 @@ class TemplateBook:
             system = file.read(MAX_SYSTEM).strip()
         return [("user", "\n\n".join(filter(None, (system, values[TASK]))))]
 
+    def add_to(self, server: Server[Any]) -> None:
+        server.add_request_handler("prompts/list", PaginatedRequestParams, self._list)
+        server.add_request_handler("prompts/get", GetPromptRequestParams, self._get)
+        server.add_request_handler(COMPLETE, CompleteRequestParams, self._complete)
+
+    async def _list(self, _: Context, __: PaginatedRequestParams) -> ListPromptsResult:
+        found: Sequence[ListedPrompt] = ()
+        with anyio.move_on_after(SECONDS):
+            found = await to_thread.run_sync(self.listed, abandon_on_cancel=True)
+        return ListPromptsResult(prompts=[_prompt(one) for one in found])
+
+    async def _get(self, _: Context, params: GetPromptRequestParams) -> GetPromptResult:
+        said = await _in_time(partial(self.made, params.name, params.arguments or {}))
+        return GetPromptResult(messages=[_message(role, content) for role, content in said])
+
+    async def _complete(self, _: Context, params: CompleteRequestParams) -> CompleteResult:
+        if not isinstance(params.ref, PromptReference):
+            raise MCPError(INVALID_PARAMS, "arguments of prompts are completed, and no others")
+        argument = {"name": params.argument.name, "value": params.argument.value}
+        known = params.context.arguments if params.context else None
+        values = await _in_time(partial(self.completed, params.ref.name, argument, known or {}))
+        more = len(values) > MAX_VALUES
+        return CompleteResult(completion=Completion(values=[*values[:MAX_VALUES]], has_more=more))
+
 
 def _own(name: str) -> AskOptions | None:
     try:
@@ -100,3 +156,24 @@ def _of_template(name: str, asked: AskOptions) -> ListedPrompt:
     required = sorted(wanted - asked.defaults.keys())
     optional = sorted(({*wanted} & asked.defaults.keys()) | ({INPUT} - wanted))
     return ListedPrompt(name, one_line(asked.prompt or asked.system)[:200], tuple(required), tuple(optional))
+
+
+async def _in_time(work: Callable[[], T]) -> T:
+    try:
+        with anyio.fail_after(SECONDS):
+            return await to_thread.run_sync(work, abandon_on_cancel=True)
+    except Fault as fault:
+        raise MCPError(INVALID_PARAMS, f"{fault.code}: {fault.message}") from None
+    except TimeoutError:
+        raise MCPError(INVALID_PARAMS, f"the prompt was not made within {SECONDS:g} s") from None
+
+
+def _prompt(one: ListedPrompt) -> Prompt:
+    wanted = [PromptArgument(name=each, required=True) for each in one.required]
+    may = [PromptArgument(name=each, required=False) for each in one.optional]
+    return Prompt(name=one.name, description=one.description or None, arguments=[*wanted, *may])
+
+
+def _message(role: str, content: str | bytes) -> PromptMessage:
+    part = TextContent(text=content) if isinstance(content, str) else enclosed(content)
+    return PromptMessage(role="assistant" if role == "assistant" else "user", content=part)
