@@ -7,8 +7,8 @@
 Rules: a signal is a byte in a pipe, so that it never tears a frame apart: the first Ctrl-C cancels, the
 second leaves. What asks for approval where nobody can be asked is denied, and the person told what to do.
 A pipe is one message, up to its end; so is each end that is typed at a terminal whose output goes elsewhere.
-A terminal that can do nothing is read line by line, knows the orders, and is asked so (asking.py). A
-connection that was lost is opened again for its next message.
+A terminal that can do nothing is read line by line, knows the orders, and is asked so, on stderr. Who closes
+the terminal denies, and so does Ctrl-C. A connection that was lost is opened again for its next message.
 This file must never know escape sequences.
 """
 
@@ -20,18 +20,19 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from cortexfs.chat import commands
-from cortexfs.chat.asking import Decide, Fill, decider, filler
 from cortexfs.chat.calls import Show
 from cortexfs.chat.commands import ChatPlace, TypedCommand, TypedText
+from cortexfs.chat.forms import AskedForm, Filled
 from cortexfs.chat.printing import Printer, tolerant
-from cortexfs.chat.state import Deed, Leave, Talk
+from cortexfs.chat.state import EDIT, Deed, Leave, Talk, answer
 from cortexfs.client import Conversation, Failed
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.frames import MAX_LINE, AnyFrame
+from cortexfs.core.frames import MAX_LINE, AnyFrame, Approval
 from cortexfs.core.safe_text import one_line
-from cortexfs.core.talk.requests import Input
+from cortexfs.core.talk.requests import Decision, Input
 
 MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
 UNASKED = (
@@ -39,6 +40,47 @@ UNASKED = (
     "with --approve {} allows"
 )
 UNFILLED = "declined, as nobody can be asked here; ctx chat and ctx ask on a terminal ask"
+ASKING = "y (yes), n (no) or a (always): "
+
+# What is decided about a call; None where nobody can be asked. The descriptor can be read after Ctrl-C.
+Decide: TypeAlias = Callable[[Approval, int], Decision | None]
+
+
+def decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
+    def decide(asked: Approval, pipe: int) -> Decision | None:
+        if asked.name in approved:
+            return "allow_once"
+        if not is_asked:
+            return None
+        while (decision := _decided(pipe)) != "deny" and (unseen := talk.unseen(asked.call)):
+            for each in unseen:
+                show(each)
+        return decision
+
+    return decide
+
+
+def _typed(prompt: str, pipe: int) -> str | None:
+    print(prompt, end="", file=sys.stderr, flush=True)
+    ready, _, _ = select.select([sys.stdin, pipe], [], [])
+    if pipe not in ready and (line := sys.stdin.readline()):
+        return line
+    print(file=sys.stderr)  # nobody has ended the line
+    return None
+
+
+def _decided(pipe: int) -> Decision:
+    """Returns the answer of the person at the terminal; whoever closes it denies, and so does Ctrl-C."""
+    while True:
+        if (line := _typed(ASKING, pipe)) is None:
+            return "deny"
+        try:
+            reply = answer(line)
+            if reply != EDIT:
+                return reply
+            print("calls are edited in ctx chat, unless TERM is dumb; answer y, n or a", file=sys.stderr)
+        except Fault as fault:
+            print(fault.message, file=sys.stderr)
 
 
 class PersonLeft(Exception):
@@ -58,14 +100,15 @@ class Exchange:
         *,
         heard: Callable[[AnyFrame], None] = lambda frame: None,
         decide: Decide = lambda asked, pipe: None,
-        fill: Fill = lambda form, pipe: None,
+        is_asked: bool = False,
     ) -> None:
+        """With `is_asked`, forms of tools are filled in on the terminal."""
         self._talk = talk
         self._conversation = conversation
         self._show = show
         self._heard = heard
         self._decide = decide
-        self._fill = fill
+        self._is_asked = is_asked
 
     def do(self, deeds: Iterable[Deed]) -> None:
         for deed in deeds:
@@ -103,15 +146,24 @@ class Exchange:
                 self._show(Show("question", UNASKED.format(one_line(asked.name))))
             self.do(self._talk.decide(decision or "deny", call=asked.call))
         while (form := self._talk.forms.first) and self._talk.is_ours(form.asked):
-            if (deeds := self._fill(form, pipe)) is None:
-                deeds = [Show("question", UNFILLED), *self._talk.forms.decline()]
-            self.do(deeds)
+            self.do(self._filled(form, pipe))
         try:
             interrupts = os.read(pipe, 64).count(signal.SIGINT)  # other signals are there as well
         except BlockingIOError:
             return
         for _ in range(interrupts):
             self.do(self._talk.interrupt())
+
+    def _filled(self, form: AskedForm, pipe: int) -> Filled:
+        """The next step of the form of a tool's that stands first."""
+        if not self._is_asked:
+            return [Show("question", UNFILLED), *self._talk.forms.decline()]
+        if (line := _typed(form.prompt, pipe)) is None:
+            return self._talk.forms.decline()
+        try:
+            return self._talk.forms.take(line)
+        except Fault as fault:
+            return [Show("error", fault.message)]
 
     def cancel(self) -> None:
         """Nobody wants what runs any more."""
@@ -209,8 +261,8 @@ class PipedInput:
             deeds = self._talk.back()
         is_asked = self._is_person and sys.stderr.isatty()
         show = self._printer.show
-        decide, fill = decider(frozenset(), is_asked, self._talk, show), filler(is_asked, self._talk)
-        exchange = Exchange(self._talk, self._conversation, show, decide=decide, fill=fill)
+        decide = decider(frozenset(), is_asked, self._talk, show)
+        exchange = Exchange(self._talk, self._conversation, show, decide=decide, is_asked=is_asked)
         try:
             exchange.do([*deeds, *self._talk.say(said)])
             exchange.run()

@@ -20,9 +20,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from cortexfs.chat.asking import decider, filler
 from cortexfs.chat.commands import ChatPlace
-from cortexfs.chat.exchange import Exchange
+from cortexfs.chat.exchange import Exchange, decider
 from cortexfs.chat.state import Talk
 from cortexfs.cli import kept, mounts, output, progress, talking
 from cortexfs.cli.ask import answer, attach, mcp_prompts, place, prompts, schema, template, tools
@@ -196,8 +195,7 @@ def _ask(
             denials.hear(frame)
 
         with where.connect() as conversation:
-            fill = filler(is_asked, talk)
-            exchange = Exchange(talk, conversation, heard.show, heard=hear, decide=decide, fill=fill)
+            exchange = Exchange(talk, conversation, heard.show, heard=hear, decide=decide, is_asked=is_asked)
             try:
                 status = denials.status(carry_out(exchange, talk, said))
             finally:

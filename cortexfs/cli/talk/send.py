@@ -6,9 +6,8 @@ import argparse
 import os
 import sys
 
-from cortexfs.chat.asking import decider, filler
 from cortexfs.chat.calls import Show
-from cortexfs.chat.exchange import Exchange, PersonLeft
+from cortexfs.chat.exchange import Exchange, PersonLeft, decider
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import Talk
 from cortexfs.cli import objects, talking
@@ -31,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     heard, show = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
     show = show if chosen == "text" or not is_asked else _asking
-    decide, fill = decider(frozenset(options.approve), is_asked, talk, show), filler(is_asked, talk)
+    decide = decider(frozenset(options.approve), is_asked, talk, show)
     denials = talking.DeniedCalls(options.fail_on_denied)
 
     def hear(frame: AnyFrame) -> None:
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         heard(frame)
 
     with where.connect() as conversation:
-        exchange = Exchange(talk, conversation, show, heard=hear, decide=decide, fill=fill)
+        exchange = Exchange(talk, conversation, show, heard=hear, decide=decide, is_asked=is_asked)
         try:
             return denials.status(carry_out(exchange, talk, said, options.id))
         except Failed as failed:
