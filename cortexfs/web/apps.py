@@ -27,7 +27,7 @@ from cortexfs.core.mcp_session import LIST, NAME_KEY
 from cortexfs.web import children
 from cortexfs.web.children import WebPlace
 from cortexfs.web.http import PageAnswer, PageRequest, answer_of
-from cortexfs.web.panels import PanelFrame, PanelFrames, effects_of
+from cortexfs.web.panels import PanelFrame, PanelFrames, effects_of, text_of
 from cortexfs.web.telling import object_named, waited
 
 KIND = "text/html;profile=mcp-app"
@@ -171,11 +171,7 @@ def _there(path: str, server: str) -> None:
 
 def _server_of(path: str) -> str | None:
     """The MCP server whose tool this is; None for any other tool."""
-    try:
-        with open(path) as file:
-            found = _SERVER.match(file.read(4096))
-    except OSError as problem:
-        raise Fault("ENOENT", f"{path} cannot be read: {problem.strerror}") from None
+    found = _SERVER.match(text_of(path))
     return found[1] if found else None
 
 

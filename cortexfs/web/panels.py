@@ -255,7 +255,7 @@ class PanelFrames:
 
 async def effects_of(place: WebPlace, object_: str) -> dict[str, Any]:
     """The effects of a tool, and True if a person is asked before a page calls it."""
-    effects = await waited(partial(_read, f"{place.root}/{object_}.d/effects"))
+    effects = await waited(partial(text_of, f"{place.root}/{object_}.d/effects"))
     asks = any(line.split()[-2:-1] != ["never"] for line in effects.splitlines())
     return {"object": object_, "asks": asks, "effects": effects}
 
@@ -282,12 +282,12 @@ def _of_file(path: str) -> tuple[int, int, int] | None:
 
 def _is_of(path: str, plugin: str) -> bool:
     try:
-        return _read(path).startswith(f"plugin:{plugin}@")
+        return text_of(path).startswith(f"plugin:{plugin}@")
     except Fault:
         return False
 
 
-def _read(path: str) -> str:
+def text_of(path: str) -> str:
     try:
         with open(path) as file:
             return file.read(1 << 16)
