@@ -1,17 +1,20 @@
-"""The word of a running daemon's link about itself, for commands: team/status.json.
+"""`ctx team status`: the team as this machine sees it, and what its daemon's link says of itself for other
+commands (team/status.json).
 
 Rules: a command waits for it where there is a mount, and never for longer than WAIT_SECONDS.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 
 import msgspec
 
-from cortexfs.cli import mounts, progress
-from cortexfs.core.errors import Fault
+from cortexfs.cli import mounts, output, progress
+from cortexfs.cli.daemons import places_of
+from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.state import believed
 from cortexfs.team.places import TeamPlaces
@@ -35,7 +38,7 @@ class LinkStatus(msgspec.Struct):
     is_cluster: bool = False
 
 
-def status(places: TeamPlaces) -> LinkStatus | None:
+def heard(places: TeamPlaces) -> LinkStatus | None:
     """None where no link has written it."""
     try:
         said = believed.whole(places.status, _MAX_FILE, "the status of a link")
@@ -53,8 +56,55 @@ def wait(
     end = time.monotonic() + WAIT_SECONDS
     with progress.shown("the link to the team is being made"):
         while time.monotonic() < end:
-            said = status(places)
+            said = heard(places)
             if said is not None and until(said):
                 return True
             time.sleep(_POLL_SECONDS)
     return False
+
+
+def status(options: argparse.Namespace) -> int:
+    where = places_of(options)
+    places = TeamPlaces(where.state, where.config)
+    member = places.read_member()
+    not_yet = "no daemon has joined it here yet; see: ctx mount"
+    said = heard(places) or LinkStatus(member.team, member.machine, "", not_yet, {}, {})
+    exports = {each.object: each for each in places.read_exports()}
+    if options.json:
+        rows = [
+            {
+                "object": path,
+                "to": one.to,
+                "as": one.as_user,
+                "agents": one.agents,
+                "problem": said.exports.get(path, ""),
+            }
+            for path, one in exports.items()
+        ]
+        output.emit(
+            {
+                "team": member.team,
+                "machine": member.machine,
+                "server": said.server,
+                "servers": said.servers,
+                "is_cluster": said.is_cluster,
+                "problem": said.problem,
+                "machines": [{"machine": name, "live": there} for name, there in said.machines.items()],
+                "exports": rows,
+            }
+        )
+        return EXIT_OK
+    print(f"team: {member.team}")
+    print(f"machine: {member.machine}")
+    print(f"server: {said.problem or said.server}")
+    if len(said.servers) > 1:
+        until = "" if said.is_cluster else " (the first alone serves, until there are 3)"
+        print(f"servers: {', '.join(said.servers)}{until}")
+    for name, there in said.machines.items():
+        print(f"{'live' if there else 'away'}: {name}")
+    for path, one in exports.items():
+        why = f" (not now: {said.exports[path]})" if said.exports.get(path) else ""
+        print(f"export: {path} to {' '.join(one.to)}{why}")
+    for text in said.problems:
+        print(f"problem: {text}")
+    return EXIT_OK

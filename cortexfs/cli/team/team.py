@@ -81,7 +81,7 @@ COMMANDS = {
                 "let others call an object of this machine",
             ),
             "status": Command(
-                "team.status.status",
+                "team.live.status",
                 (JSON, *MOUNTED),
                 ("ctx team status",),
                 "what there is of the team, seen from this machine",
