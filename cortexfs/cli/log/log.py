@@ -18,10 +18,9 @@ from cortexfs.chat import sessions
 from cortexfs.cli import kept, mounts, output, progress
 from cortexfs.cli.log import index
 from cortexfs.cli.log.index import LOG, Entry, Wanted
-from cortexfs.cli.output import sure
 from cortexfs.cli.parser import JSON, ROOT, Command, arg, flag
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.safe_text import counted, prose, quoted
+from cortexfs.core.safe_text import prose, quoted
 
 if TYPE_CHECKING:
     from cortexfs.core.models.prices import Prices
@@ -90,16 +89,11 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _rm(options: argparse.Namespace) -> int:
+    from cortexfs.cli.talk import session  # only a removal pays for it
+
     root = mounts.answering(options.root)
     entry = _one(root, options.logged)
-    one = sessions.find(root, entry.object, entry.space, entry.session)
-    what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
-    if not options.yes and not sure(f"remove {what}?"):
-        raise Fault("ECANCELED", "nothing was removed")
-    sessions.remove(one)
-    index.freshen(root)
-    output.say(f"removed {what}")
-    return EXIT_OK
+    return session.removed(options, sessions.find(root, entry.object, entry.space, entry.session))
 
 
 def _on(options: argparse.Namespace) -> int:

@@ -82,7 +82,11 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _rm(options: argparse.Namespace) -> int:
-    one = _one(options)
+    return removed(options, _one(options))
+
+
+def removed(options: argparse.Namespace, one: StoredSession) -> int:
+    """Remove it, if that is what is wanted."""
     what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
     if not options.yes and not sure(f"remove {what}?"):
         raise Fault("ECANCELED", "nothing was removed")
