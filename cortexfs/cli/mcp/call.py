@@ -20,7 +20,7 @@ from cortexfs.core import forms
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.jsontext import nearest
-from cortexfs.core.manifest.mcp_server import is_secret
+from cortexfs.core.manifest.mcp_server import check_shown
 from cortexfs.core.mcp_session import OBJECT
 from cortexfs.core.safe_text import one_line
 
@@ -120,9 +120,8 @@ def _headers(given: list[str]) -> Mapping[str, str]:
     pairs = {}
     for each in given:
         key, found, value = each.partition(":")
-        if found and is_secret(key):
-            why = f"{key} looks like a secret, and every user of this machine can read arguments"
-            raise Fault("EINVAL", f"{why}; write {key} alone, and its value is read from standard input")
+        if found:
+            check_shown(key)
         pairs[key.strip()] = value.strip() if found else sys.stdin.readline().strip()
     return pairs
 

@@ -11,13 +11,10 @@ import os
 import sys
 import webbrowser
 
-from cortexfs.cli import output, parser, reload
-from cortexfs.cli.daemons import places_of
+from cortexfs.cli import output, reload
 from cortexfs.cli.mcp import extra
-from cortexfs.cli.mcp.servers import typed
+from cortexfs.cli.mcp.servers import known, typed
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.manifest.mcp_server import McpServer
-from cortexfs.plugins.mcp_servers import Servers
 
 SECRET = "the client's secret"
 
@@ -28,7 +25,8 @@ def login(options: argparse.Namespace) -> int:
 
     from cortexfs.mcp.login import LoginWish, logged_in
 
-    servers, server = _known(options)
+    servers = known(options)
+    server = servers.read(options.name)
     if not server.url:
         raise Fault("EINVAL", f"{options.name} is a program, which logs in by itself")
     secret = typed([SECRET])[SECRET] if options.client_secret else ""
@@ -56,17 +54,9 @@ def login(options: argparse.Namespace) -> int:
 
 
 def logout(options: argparse.Namespace) -> int:
-    servers, server = _known(options)
-    if not server.login:
+    servers = known(options)
+    if not servers.read(options.name).login:
         raise Fault("ENOENT", f"there is no login at {options.name}")
     servers.forget_login(options.name)
     output.say(f"the login at {options.name} is gone from here; {reload.told(options.root)}")
     return EXIT_OK
-
-
-def _known(options: argparse.Namespace) -> tuple[Servers, McpServer]:
-    where = places_of(options)
-    servers = Servers(where.config, where.state)
-    if options.name not in (known := servers.names()):
-        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{parser.nearest(options.name, known)}")
-    return servers, servers.read(options.name)

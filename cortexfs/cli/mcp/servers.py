@@ -129,9 +129,8 @@ def _pairs(given: list[str], sign: str) -> dict[str, str | None]:
     pairs = {}
     for each in given:
         key, found, value = each.partition(sign)
-        if found and mcp_server.is_secret(key):
-            why = f"{key} looks like a secret, and every user of this machine can read arguments"
-            raise Fault("EINVAL", f"{why}; write {key} alone, and its value is read from standard input")
+        if found:
+            mcp_server.check_shown(key)
         pairs[key.strip()] = value.strip() if found else None
     return pairs
 
@@ -150,11 +149,16 @@ def typed(keys: list[str]) -> dict[str, str]:
     return dict(zip(keys, lines, strict=True))
 
 
-def remove(options: argparse.Namespace) -> int:
+def known(options: argparse.Namespace) -> Servers:
+    """The servers, if the one that is named is among them."""
     where = places_of(options)
     servers = Servers(where.config, where.state)
-    if options.name not in (known := servers.names()):
-        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{parser.nearest(options.name, known)}")
-    servers.remove(options.name)
+    if options.name not in (names := servers.names()):
+        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{parser.nearest(options.name, names)}")
+    return servers
+
+
+def remove(options: argparse.Namespace) -> int:
+    known(options).remove(options.name)
     output.say(f"removed {options.name} and its secrets; {reload.told(options.root)}")
     return EXIT_OK

@@ -125,6 +125,13 @@ def is_secret(key: str) -> bool:
     return bool(_SECRET.search(key))
 
 
+def check_shown(key: str) -> None:
+    """Raises EINVAL where the value of a variable or header is not to be an argument."""
+    if is_secret(key):
+        why = f"{key} looks like a secret, and every user of this machine can read arguments"
+        raise Fault("EINVAL", f"{why}; write {key} alone, and its value is read from standard input")
+
+
 def secret_of(name: str, key: str) -> str:
     """Returns the name of a server's secret."""
     return f"mcp.{name}.{key}"
