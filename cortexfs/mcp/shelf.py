@@ -123,7 +123,10 @@ class McpShelf:
         begin = int(params.cursor) if params.cursor and params.cursor.isdecimal() else 0
         paths = await _in_thread(self._paths) or []
         more = str(begin + PAGE) if len(paths) > begin + PAGE else None
-        shown = [_resource(path, self._title(path)) for path in paths[begin : begin + PAGE]]
+        shown = [
+            Resource(uri=Path(path).as_uri(), name=self._title(path), mime_type=_type(path))
+            for path in paths[begin : begin + PAGE]
+        ]
         return ListResourcesResult(resources=shown, next_cursor=more)
 
     def _paths(self) -> list[str]:
@@ -258,10 +261,6 @@ def _type(path: str) -> str:
     name = os.path.basename(path)
     known = TYPES.get(name) or TYPES.get(os.path.splitext(name)[1])
     return known or mimetypes.guess_type(name)[0] or "text/plain"
-
-
-def _resource(path: str, title: str) -> Resource:
-    return Resource(uri=Path(path).as_uri(), name=title, mime_type=_type(path))
 
 
 def _contents(uri: str, path: str, data: bytes) -> TextResourceContents | BlobResourceContents:
