@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -114,23 +115,17 @@ def _changed(executable: Path) -> int:
     return max(executable.stat().st_mtime_ns, own)
 
 
-def _cap_of_model(root: Path, model: str) -> str:
-    """Returns the abilities of the model of an agent; nothing where it has none."""
-    where = (root / "model" / model).resolve()
-    cap = where.with_name(f"{where.name}.d") / "cap"
-    return cap.read_text(errors="replace").rstrip("\n") if model and cap.exists() else ""
+def _control(executable: Path, name: str) -> str:
+    """The text of a control; one that is not there is empty."""
+    file = executable.with_name(f"{executable.name}.d") / name
+    return file.read_text(errors="replace").rstrip("\n") if file.exists() else ""
 
 
 def exported(root: Path, path: str, machine: str) -> RemoteObject:
     """An object as other machines are told of it; raises a Fault where it cannot be exported."""
     class_, name = registry.key_of(path)
     messages.shown_name(class_, name, machine)
-    folder = root / f"{path}.d"
-
-    def control(named: str) -> str:
-        file = folder / named
-        return file.read_text(errors="replace").rstrip("\n") if file.exists() else ""
-
+    control = partial(_control, root / path)
     flags = control("cap").split()
     capabilities = hostcalls.Capabilities(
         "emits_progress" in flags,
@@ -140,7 +135,8 @@ def exported(root: Path, path: str, machine: str) -> RemoteObject:
     )
     is_tool = class_ == "tool"
     if class_ == "agent":
-        extra = {"cap": _cap_of_model(root, control("model"))}
+        model = control("model")
+        extra = {"cap": _control((root / "model" / model).resolve(), "cap") if model else ""}
     else:
         extra = {} if is_tool else {row: control(row) for row in ("cap", "limit")}
     timeout = control("timeout") if is_tool else ""

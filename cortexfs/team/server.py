@@ -29,6 +29,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.linux.syscalls import PR_SET_PDEATHSIG, prctl
+from cortexfs.state import whole_files
 from cortexfs.team import keys, nats_wire
 from cortexfs.team.places import TeamFacts, TeamPlaces, TeamSecrets, read, written
 
@@ -145,16 +146,10 @@ def keep(places: TeamPlaces, engine: NatsSettings, key: bytes, certificate: byte
     """Write the files of a server, but for what depends on the others."""
     for folder in (places.folder, places.server):
         folder.mkdir(mode=0o700, exist_ok=True)
-    write(places.server / "server.pem", certificate)
-    write(places.server / "server.key", key)
-    write(places.server / "authority.pem", authority.encode())
+    whole_files.replace(places.server / "server.pem", [certificate], 0o600)
+    whole_files.replace(places.server / "server.key", [key], 0o600)
+    whole_files.replace(places.server / "authority.pem", [authority.encode()], 0o600)
     written(places.engine, engine)
-
-
-def write(path: Path, data: bytes) -> None:
-    """A file for its owner alone."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(data)
 
 
 def _started(folder: Path, tools: str) -> subprocess.Popen[bytes]:
@@ -197,7 +192,7 @@ class TeamServer:
         path = self._folder / "nats.conf"
         now = _configuration(self._folder, self._engine, self._machine, facts)
         if not path.exists() or path.read_bytes() != now:
-            write(path, now)
+            whole_files.replace(path, [now], 0o600)
             self._end()
         self._wanted.set()
 

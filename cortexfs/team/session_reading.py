@@ -26,7 +26,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.team import keys
 from cortexfs.team.nats_client import sequence_of
 from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import written
+from cortexfs.team.places import read, written
 from cortexfs.team.session_log import LogKey, StreamPiece, TeamLog, piece_of
 from cortexfs.team.session_store import LogStore
 
@@ -68,8 +68,7 @@ class TeamLogs:
         self.turn = trio.Lock()
 
     def load(self) -> None:
-        if self._path.exists():
-            self._cursor = msgspec.json.decode(self._path.read_bytes(), type=_Cursor)
+        self._cursor = read(self._path, _Cursor, "how far the sessions of a team were read") or _Cursor()
 
     async def look(self) -> bool:
         """Returns True if it is another stream than the one that was read: then all is read."""
