@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cortexfs.chat import said as said_before
 from cortexfs.chat import sessions as stored
-from cortexfs.chat.along import Along, Outside, fits
 from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.names import check_session
 from cortexfs.core.safe_text import counted
-from cortexfs.core.talk.requests import Scope
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.requests import Input, Scope
 
 if TYPE_CHECKING:
     from cortexfs.client import Conversation
@@ -78,7 +78,7 @@ def meaning(text: str) -> TypedText | TypedCommand | None:
 def fit(text: str) -> str:
     """`text` as it can be sent, or EMSGSIZE: what is no UTF-8 is replaced, what is too long is refused."""
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    fits(text)
+    _check_fits(text)
     return text
 
 
@@ -93,24 +93,61 @@ def help_lines() -> list[str]:
     return [f"{row:{width}}  {summary}" for row, summary in rows.items()]
 
 
+class Outside(NamedTuple):
+    """The command's part in its chat: it reads a file, and finds the path and whole name of an object."""
+
+    read: Callable[[str], tuple[str, bytes]]
+    find: Callable[[str], tuple[str, str]]
+
+
+class Along:
+    """The part of a chat's messages that is not typed with them: a system prompt, and files for the next one.
+    A file is read when it is named, and refused then. What does not fit into a message stays."""
+
+    def __init__(self) -> None:
+        self.system = ""
+        self.names: list[str] = []
+        self._parts: list[dict[str, Any]] = []
+
+    def attach(self, name: str, parts: list[dict[str, Any]]) -> None:
+        self._parts += parts
+        self.names.append(name)
+
+    def with_text(self, text: str) -> Input:
+        """The whole message. The files are gone with it; EMSGSIZE where it is too long, and they stay."""
+        if not (self._parts or self.system):
+            return text
+        said: dict[str, Any] = {"content": [{"type": "text", "text": text}, *self._parts]}
+        if self.system:
+            said["system"] = self.system
+        _check_fits(said)
+        self._parts, self.names = [], []
+        return said
+
+
+def _check_fits(said: Input) -> None:
+    """Raises EMSGSIZE where it cannot be sent: with an id and names as long as they may be, so that what fits
+    here fits later too."""
+    longest = "x" * requests.MAX_ID
+    try:
+        requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=said))
+    except Fault:
+        why = "a message may have 1 MiB and this one is longer"
+        raise Fault("EMSGSIZE", f"{why}; say where to read it") from None
+
+
 class ChatPlace:
     """An object, and which of its sessions is talked in."""
 
     def __init__(
-        self,
-        root: str,
-        path: str,
-        whole: str,
-        scope: Scope,
-        sight: Surroundings | None = None,
-        outside: Outside | None = None,
+        self, root: str, path: str, whole: str, scope: Scope, sight: Surroundings, outside: Outside
     ) -> None:
         self.root, self.path, self.whole = root, path, whole  # model/debug/echo
         self.scope: Scope = scope
-        self.along, self.outside = Along(), outside or Outside()
+        self.along, self.outside = Along(), outside
         self.session = ""
         self.before: str | None = None  # the session that was left last
-        self._sight = sight or Surroundings()
+        self._sight = sight
 
     @property
     def name(self) -> str:
@@ -276,9 +313,10 @@ def _system(place: ChatPlace, argument: str) -> CommandOutcome:
 def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
     if argument:
         name, data = place.outside.read(argument)
-        from cortexfs.client import attaching
+        from cortexfs.client import attaching  # only those who attach something pay for it
 
-        place.along.attach(name, data, attaching.abilities(place.root, place.path))
+        can = attaching.abilities(place.root, place.path)
+        place.along.attach(name, attaching.parts(name, data, can))
     names = ", ".join(place.along.names)
     return CommandOutcome([f"goes along with what you say next: {names or 'nothing; /attach FILE'}"])
 

@@ -14,9 +14,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from cortexfs.chat.along import Outside
 from cortexfs.chat.calls import Show, Surroundings
-from cortexfs.chat.commands import ChatPlace
+from cortexfs.chat.commands import ChatPlace, Outside
 from cortexfs.chat.diffs import MAX_FILE
 from cortexfs.chat.printing import Printer
 from cortexfs.cli import mounts, objects

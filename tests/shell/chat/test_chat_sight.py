@@ -10,7 +10,7 @@ import pytest
 
 from cortexfs.chat import diffs, sessions
 from cortexfs.chat.calls import Surroundings
-from cortexfs.chat.commands import ChatPlace
+from cortexfs.chat.commands import ChatPlace, Outside
 from cortexfs.cli.talking import read
 from cortexfs.core.talk.requests import Scope
 
@@ -59,6 +59,10 @@ def test_a_path_is_taken_from_where_the_session_works(
     for folder, text in ((own, session), (controls, control)):
         folder.mkdir(parents=True)
         (folder / "cwd").write_text(f"{text}\n")
-    place = ChatPlace(str(tmp_path), str(tmp_path / "agent" / "a"), "agent/a", scope, Surroundings(reading))
+    agent, outside = (
+        str(tmp_path / "agent" / "a"),
+        Outside(lambda name: (name, b""), lambda name: (name, name)),
+    )
+    place = ChatPlace(str(tmp_path), agent, "agent/a", scope, Surroundings(reading), outside)
     place.sight("s", given).read(path)
     assert asked == [found]
