@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 import re
 import time
 from pathlib import Path
@@ -157,28 +158,23 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
     machine, key = wish.machine, keys.Key.new(keys.USER)
     account = Account(invitation.key, invitation.token, pin=invitation.pin)
     client = Client(f"{machine} joins", invitation.servers, account, "")
-    answer: list[bytes] = []
-    came = trio.Event()
-
-    def heard(delivery: Delivery) -> None:
-        answer.append(delivery.data)
-        came.set()
-
-    client.subscribe(subjects.joined(invitation.key.public), heard)
+    say, answers = trio.open_memory_channel[bytes](math.inf)
+    client.subscribe(subjects.joined(invitation.key.public), lambda heard: say.send_nowait(heard.data))
+    answer = None
     asked = msgspec.json.encode(replace(wish, public=key.public))
     with trio.move_on_after(ANSWER_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             await client.connected.wait()
             client.publish(subjects.join(invitation.key.public), asked)
-            await came.wait()
+            answer = await answers.receive()
             nursery.cancel_scope.cancel()
-    if not answer:
+    if answer is None:
         where = ", ".join(invitation.servers)
         why = client.problem or "nobody there answers: the machine that began the team has to be mounted"
         raise Fault("EHOSTDOWN", f"the team at {where} cannot be joined: {why}")
     try:
-        said = msgspec.json.decode(answer[0], type=Reply)
+        said = msgspec.json.decode(answer, type=Reply)
     except UNREADABLE:
         raise Fault("EPROTO", "the team's answer is none") from None
     if said.problem:

@@ -142,8 +142,8 @@ class TeamPlaces:
         return read(self.exports, list[Export], "the list of what this machine exports") or []
 
 
-def written(path: Path, value: object, mode: int = 0o600) -> None:
-    whole_files.replace(path, [msgspec.json.format(msgspec.json.encode(value)), b"\n"], mode)
+def written(path: Path, value: object) -> None:
+    whole_files.replace(path, [msgspec.json.format(msgspec.json.encode(value)), b"\n"], 0o600)
 
 
 def read(path: Path, type_: type[T], what: str) -> T | None:
