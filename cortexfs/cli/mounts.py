@@ -18,7 +18,6 @@ from cortexfs.core.mountinfo import Mount as Mount
 
 DEFAULT_ROOT = "/ctx"
 ANSWER_SECONDS = 2.0
-READ_BYTES = 1 << 16
 
 
 def mounts() -> list[Mount]:
@@ -94,14 +93,8 @@ def status_text(point: str, seconds: float | None = None) -> str:
 
 def _read(path: str) -> bytes:
     """As it is now: what others read may be a second old. That of somebody else's mount may have no end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_RSYNC | os.O_CLOEXEC)
-    said = b""
-    try:
-        while len(said) < MAX_ANSWER and (part := os.read(descriptor, READ_BYTES)):
-            said += part
-    finally:
-        os.close(descriptor)
-    return said
+    with open(os.open(path, os.O_RDONLY | os.O_RSYNC | os.O_CLOEXEC), "rb") as file:
+        return file.read(MAX_ANSWER)
 
 
 def is_stale(point: str) -> bool:

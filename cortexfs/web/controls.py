@@ -64,13 +64,10 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
 
 def _write(path: str, text: str) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
-        try:
+        with open(os.open(path, os.O_WRONLY | os.O_TRUNC), "wb", buffering=0) as file:
             data = text.encode()
             while data:
-                data = data[os.write(descriptor, data) :]
-        finally:
-            os.close(descriptor)
+                data = data[file.write(data) :]
     except OSError as problem:
         name = os.path.basename(path)
         mend = "; the object's log says why" if code_of(problem.errno) == "EINVAL" else ""

@@ -9,14 +9,15 @@ This file must never know how servers are added.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from cortexfs.cli import mounts, output
+from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import NOBODY
 from cortexfs.core.manifest.mcp_server import ERRORS, PREFIX, STARTING
 from cortexfs.plugins.mcp_servers import home_of
+from cortexfs.state import no_links
 from cortexfs.state.directories import kept_of
 
 MAX_SHOWN = 64 << 10  # at once
@@ -53,8 +54,7 @@ class Starts:
 
 def last_lines(state: Path, name: str) -> list[str]:
     """The last lines that a server printed, as it was started for its description."""
-    path = _path(state, name)
-    printed = _read(path, max(0, _size(path) - MAX_LAST), MAX_LAST).decode(errors="replace")
+    printed = _read(_path(state, name), -MAX_LAST, MAX_LAST).decode(errors="replace")
     return [line.rstrip() for line in printed.split("\n") if line.strip()][-LAST_LINES:]
 
 
@@ -76,11 +76,6 @@ def _size(path: Path) -> int:
 
 def _read(path: Path, start: int, most: int) -> bytes:
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        return no_links.read(path, start, most)
+    except (OSError, Fault):
         return b""
-    with open(number, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            return b""
-        file.seek(start)
-        return file.read(most)

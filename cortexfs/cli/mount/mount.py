@@ -15,8 +15,9 @@ import re
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import cortexfs
 from cortexfs.cli import daemons, mounts, parser, progress
@@ -174,7 +175,7 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
     log_path = where.state / "daemon.log"
     reader, writer = os.pipe()
     with _log(log_path) as log:
-        before = os.fstat(log).st_size
+        before = os.fstat(log.fileno()).st_size
         daemon = subprocess.Popen(
             _command(root, where, writer, options.strict),
             stdin=subprocess.DEVNULL,
@@ -208,17 +209,12 @@ def _command(root: str, where: Places, ready: int, strict: bool) -> list[str]:
     return [sys.executable, "-I", "-c", program, *words]
 
 
-@contextlib.contextmanager
-def _log(path: Path) -> Iterator[int]:
-    """The daemon's log, as a descriptor; what is over 1 MiB becomes daemon.log.1."""
+def _log(path: Path) -> BinaryIO:
+    """The daemon's log; what is over 1 MiB becomes daemon.log.1."""
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_size > MAX_LOG:
             path.replace(path.with_suffix(".log.1"))
-    file = no_links.opener(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        yield file
-    finally:
-        os.close(file)
+    return open(path, "ab", opener=no_links.opener)
 
 
 def _wait(reader: int) -> bytes | None:

@@ -121,7 +121,7 @@ def test_a_long_log_is_put_aside(subject: Subject) -> None:
     log = subject.where.state / "daemon.log"
     log.write_bytes(b"x" * (mount.MAX_LOG + 1))
     with mount._log(log) as file:
-        os.write(file, b"new\n")
+        os.write(file.fileno(), b"new\n")
     assert log.read_bytes() == b"new\n"
     assert log.with_name("daemon.log.1").stat().st_size == mount.MAX_LOG + 1
 
