@@ -54,7 +54,7 @@ class Founder:
         self._directory.own[subject] = sealed
         self._client.publish(subject, sealed)  # also where no stream is yet, which needs these servers
         if is_cluster and not known.is_cluster:
-            await self._client.said_all()
+            await self._client.room(0)
             await trio.sleep(LOOK_SECONDS)  # the server passes it on, before it begins anew
         self._directory.hear(Delivery(subject, "", "", "", {}, sealed))
         await self._make_streams(server.SERVERS if is_cluster else 1)

@@ -160,7 +160,7 @@ class TeamLink:
                     self.nursery.start_soon(self.outgoing.call, call[0], call[1])
             self.presence.beat(b"gone")
             with trio.move_on_after(0.2):
-                await self.client.said_all()
+                await self.client.room(0)
         finally:
             self.standins.end()
 

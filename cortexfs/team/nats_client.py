@@ -112,14 +112,9 @@ class Client:
             raise Fault("EAGAIN", "the team's server does not read fast enough; try again")
         self._send(nats_wire.publish(subject, data, reply, headers))
 
-    async def room(self) -> None:
-        """Wait until what was said is nearly out."""
-        while len(self._unsent) > _FEW and not self.problem:
-            await self._sent.wait()
-
-    async def said_all(self) -> None:
-        """Wait until all is out."""
-        while self._unsent and not self.problem:
+    async def room(self, left: int = _FEW) -> None:
+        """Wait until what was said is out, but for so many bytes."""
+        while len(self._unsent) > left and not self.problem:
             await self._sent.wait()
 
     def _send(self, data: bytes) -> None:
