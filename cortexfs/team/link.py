@@ -113,7 +113,7 @@ class TeamLink:
         self.directory = Directory(member.account, me, facts, self._object_changed)
         self.presence = Presence(client, me, self.directory.machines, self._machine_changed)
         self.pools = Pools(self.presence, me, self.daemon.tell)
-        self.outgoing = Outgoing(client, me, key, self.pools.choose, self.directory)
+        self.outgoing = Outgoing(client, me, key, self.pools, self.directory)
         self.pools.going = self.outgoing.lines.of
         self.exporting = Exporting(root, me, self.mapping, client, key)
         self.incoming = Incoming(

@@ -15,9 +15,8 @@ import logging
 import pwd
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 import trio
@@ -31,28 +30,26 @@ from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import Directory
 from cortexfs.team.host_side import HostSide, arguments_of
 from cortexfs.team.line import CallLine, CallLines, until_one_ends
-from cortexfs.team.messages import CallBegin, CallOpening, RemoteObject
+from cortexfs.team.messages import CallBegin, CallOpening
 from cortexfs.team.nats_client import Client
+from cortexfs.team.pools import Pools
 
 BEGIN_SECONDS = 2.0
 
 _pack = msgspec.msgpack.Encoder().encode
-
-# The machines for a call, the best first; one, unless any will do. Raises EHOSTDOWN where none is there.
-Choose: TypeAlias = Callable[[str, str, str], Sequence[RemoteObject]]
 
 log = logging.getLogger("cortexfs")
 
 
 class Outgoing:
     def __init__(
-        self, client: Client, machine: str, key: keys.Key, choose: Choose, directory: Directory
+        self, client: Client, machine: str, key: keys.Key, pools: Pools, directory: Directory
     ) -> None:
         self._directory = directory
         self._client = client
         self._machine = machine
         self._key = key
-        self._choose = choose
+        self._pools = pools
         self.lines = CallLines()
 
     async def call(self, opening: CallOpening, stream: socket.socket) -> None:
@@ -76,7 +73,7 @@ class Outgoing:
         request = await side.request()
         if request is None:
             return
-        targets = self._choose(opening.machine, opening.class_, opening.name)
+        targets = self._pools.choose(opening.machine, opening.class_, opening.name)
         arguments = await arguments_of(side, request, opening.class_, targets[0].schema)
         for number, target in enumerate(targets, 1):
             try:

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         return _list(options)
     asked, values = _given(options), _pairs("-p", options.param)
     if options.template:
-        found, values = _template(options, values)
+        found, values = prompts.named(options.template, options.root, values)
         asked = found.under(asked)
     if options.save:
         return _save(options, asked, values)
@@ -99,16 +99,6 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
     if wrong := next((key for key, equals, _ in pairs if not (key and equals)), None):
         raise Fault("EINVAL", f"{option} {wrong}: say KEY=VALUE")
     return {key: value for key, _, value in pairs}
-
-
-def _template(options: argparse.Namespace, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
-    """One of the user's own, or a prompt of a plugin's or an MCP server's; the variables that it has left."""
-    name = options.template
-    if name in template.known():
-        return template.load(name), values
-    if (made := mcp_prompts.load(name, options.root, values)) is not None:
-        return made, {}
-    return (prompts.load(name, options.root) if "/" in name else template.load(name)), values
 
 
 def _list(options: argparse.Namespace) -> int:

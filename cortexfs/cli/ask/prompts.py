@@ -13,6 +13,7 @@ from string import Template
 import msgspec
 
 from cortexfs.cli import mounts
+from cortexfs.cli.ask import mcp_prompts, template
 from cortexfs.cli.ask.template import INPUT, AskOptions
 from cortexfs.cli.bounded import ask
 from cortexfs.core import names
@@ -30,6 +31,16 @@ class _Told(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     text: str = ""
+
+
+def named(name: str, given: str | None, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
+    """A template of the user's own, or a prompt of a plugin's or an MCP server's; the variables that it has
+    left."""
+    if name in template.known():
+        return template.load(name), values
+    if (made := mcp_prompts.load(name, given, values)) is not None:
+        return made, {}
+    return (load(name, given) if "/" in name else template.load(name)), values
 
 
 def load(name: str, given: str | None) -> AskOptions:

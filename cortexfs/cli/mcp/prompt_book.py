@@ -85,12 +85,8 @@ class TemplateBook:
         said = values.get(INPUT, "")
         if name.startswith(AGENT) and name not in template.known():
             return self._of_agent(name, values)
-        if name in template.known():
-            asked = template.load(name).filled(given, said)
-        elif (made := mcp_prompts.load(name, self._root, given)) is not None:
-            asked = made.filled({}, said)
-        else:
-            asked = prompts.load(name, self._root).filled(given, said)
+        asked, left = prompts.named(name, self._root, given)
+        asked = asked.filled(left, said)
         text = "\n\n".join(filter(None, (asked.system, asked.prompt)))
         before = [(one["role"], one["content"]) for one in asked.before]
         files = [("user", attach.read(source)[1]) for source in asked.attachments]
