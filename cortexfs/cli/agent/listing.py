@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from cortexfs.cli import objects, output
 from cortexfs.cli.agent.own import CLASS, answering
 from cortexfs.cli.daemons import places_of
-from cortexfs.core.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from cortexfs.core.registry import Object
@@ -25,15 +24,11 @@ HEADS = ("name", "model", "tools", "approval", "status", "description")
 
 def listing(options: argparse.Namespace) -> int:
     found = _rows(answering(options.root), places_of(options).state)
-    if options.json:
-        output.emit(found)
-        return EXIT_OK
     cells = [
         one | {"tools": str(len(one["tools"])), "description": objects.first_sentence(one["description"])}
         for one in found
     ]
-    output.table(HEADS, [[one[head] for head in HEADS] for one in cells])
-    return EXIT_OK
+    return output.listed(options.json, found, HEADS, ([one[head] for head in HEADS] for one in cells))
 
 
 def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:

@@ -75,15 +75,12 @@ def _lint(options: argparse.Namespace) -> int:
     root = mounts.root(options.root)
     status = mounts.status_text(root)
     found = lint.lint(policy_facts.world(root, options.config, status))
-    if options.json:
-        fields = ("level", "code", "subject", "why", "mend")
-        output.emit([{name: getattr(one, name) for name in fields} for one in found])
-    else:
-        cells = (
-            (one.level, one.code, one.subject, f"{one.why}{f'; {one.mend}' if one.mend else ''}")
-            for one in found
-        )
-        output.table(("level", "code", "subject", "why"), cells)
+    fields = ("level", "code", "subject", "why", "mend")
+    values = [{name: getattr(one, name) for name in fields} for one in found]
+    cells = (
+        (one.level, one.code, one.subject, f"{one.why}{f'; {one.mend}' if one.mend else ''}") for one in found
+    )
+    output.listed(options.json, values, fields[:-1], cells)
     return EXIT_OK if lint.passed(found) else EXIT_FAILED
 
 

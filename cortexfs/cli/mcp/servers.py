@@ -34,11 +34,7 @@ def listing(options: argparse.Namespace) -> int:
     rows = [
         _row(name, servers, live) | {"printed": last_lines(where.state, name)} for name in servers.names()
     ]
-    if options.json:
-        output.emit(rows)
-    else:
-        output.table(HEADS, [_cells(row) for row in rows])
-    return EXIT_OK
+    return output.listed(options.json, rows, HEADS, (_cells(row) for row in rows))
 
 
 def _row(name: str, servers: Servers, live: LivePlugins | None) -> dict[str, Any]:

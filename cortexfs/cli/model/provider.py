@@ -237,11 +237,9 @@ def models(options: argparse.Namespace) -> int:
                 raise
             status = exit_status(fault.code)
             output.say(f"{name}: {fault.message}")
-    if options.json:
-        output.emit(rows)
-    else:
-        cells = [(row["model"], row["limit"] or "unknown", " ".join(row["cap"]), row["id"]) for row in rows]
-        output.table(("model", "limit", "cap", "id"), [tuple(map(str, row)) for row in cells])
+    cells = ((row["model"], row["limit"] or "unknown", " ".join(row["cap"]), row["id"]) for row in rows)
+    heads = ("model", "limit", "cap", "id")
+    output.listed(options.json, rows, heads, (tuple(map(str, row)) for row in cells))
     return status
 
 
@@ -264,16 +262,12 @@ def listing(options: argparse.Namespace) -> int:
         rows = [_about(name, provider, place) for name, provider in found.providers.items()]
         rows += local.about(place.where.config)
         rows += [{"name": name, "status": "broken", "reason": why} for name, why in found.broken.items()]
-    if options.json:
-        output.emit(rows)
-        return EXIT_OK
-    cells = [
+    cells = (
         (row["name"], row.get("format", "-"), row["status"], str(row.get("models", "-")),
          row.get("base_url") or row["reason"])
         for row in rows
-    ]  # fmt: skip
-    output.table(("name", "format", "key", "models", "address"), cells)
-    return EXIT_OK
+    )  # fmt: skip
+    return output.listed(options.json, rows, ("name", "format", "key", "models", "address"), cells)
 
 
 def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, Any]:

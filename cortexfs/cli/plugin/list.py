@@ -28,11 +28,7 @@ HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools
 
 def listing(options: argparse.Namespace) -> int:
     rows = _rows(places_of(options), live_of(options))
-    if options.json:
-        output.emit(rows)
-    else:
-        output.table(HEADS, [_cells(row) for row in rows])
-    return EXIT_OK
+    return output.listed(options.json, rows, HEADS, (_cells(row) for row in rows))
 
 
 def trust(options: argparse.Namespace) -> int:
@@ -47,12 +43,9 @@ def trust(options: argparse.Namespace) -> int:
         output.say(f"{options.publisher} is no longer trusted ({count} keys); {said}")
         return EXIT_OK
     known = store.read()
-    if options.json:
-        output.emit(msgspec.to_builtins(known))
-    else:
-        rows = [(one.publisher_id, one.fingerprint_sha256, one.trusted_at) for one in known]
-        output.table(("publisher", "key", "trusted since"), rows)
-    return EXIT_OK
+    heads = ("publisher", "key", "trusted since")
+    rows = ((one.publisher_id, one.fingerprint_sha256, one.trusted_at) for one in known)
+    return output.listed(options.json, msgspec.to_builtins(known), heads, rows)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -88,12 +88,9 @@ def ui(options: argparse.Namespace) -> int:
     parts = [part for name in names for part in _parts(known, name, manifest_of(known.where, name))]
     if options.part is not None:
         return _one(options, known, parts)
-    if options.json:
-        output.emit([part.row() for part in parts])
-    else:
-        rows = [part.row() | {"status": part.fault or "shown"} for part in parts]
-        output.table(HEADS, [tuple(row[head] for head in HEADS) for row in rows])
-    return EXIT_OK
+    rows = [part.row() | {"status": part.fault or "shown"} for part in parts]
+    cells = (tuple(row[head] for head in HEADS) for row in rows)
+    return output.listed(options.json, [part.row() for part in parts], HEADS, cells)
 
 
 def _known(options: argparse.Namespace) -> _Known:

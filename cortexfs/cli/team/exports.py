@@ -25,7 +25,9 @@ def export(options: argparse.Namespace) -> int:
     places = TeamPlaces(where.state, where.config)
     member, exports = places.read_member(), places.read_exports()
     if options.object is None:
-        return _listed(exports, options.json)
+        heads = ("object", "to", "as", "agents")
+        rows = ((one.object, " ".join(one.to), one.as_user or "-", one.agents or "-") for one in exports)
+        return output.listed(options.json, exports, heads, rows)
     path = options.object.strip("/")
     others = [each for each in exports if each.object != path]
     if options.stop:
@@ -78,13 +80,3 @@ def _check_user(name: str) -> None:
 def _shown(path: str, machine: str) -> str:
     class_, name = key_of(path)
     return f"{class_}/{messages.shown_name(class_, name, machine)}"
-
-
-def _listed(exports: list[Export], as_json: bool) -> int:
-    if as_json:
-        output.emit(exports)
-        return EXIT_OK
-    heads = ("object", "to", "as", "agents")
-    rows = [(one.object, " ".join(one.to), one.as_user or "-", one.agents or "-") for one in exports]
-    output.table(heads, rows)
-    return EXIT_OK

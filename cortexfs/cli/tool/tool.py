@@ -125,11 +125,7 @@ def _holder(given: str | None, name: str) -> str:
 
 def listing(options: argparse.Namespace) -> int:
     rows = added(mounts.answering(options.root))
-    if options.json:
-        output.emit([row._asdict() for row in rows])
-    else:
-        output.table(objects.ObjectRow._fields, rows)
-    return EXIT_OK
+    return output.listed(options.json, [row._asdict() for row in rows], objects.ObjectRow._fields, rows)
 
 
 def added(root: str) -> list[objects.ObjectRow]:
