@@ -16,7 +16,7 @@ This file must never know what is done with any of it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -60,6 +60,11 @@ class Export(msgspec.Struct, frozen=True):
     to: list[str]
     as_user: str = ""
     agents: str = ""  # the agent here whose policy decides about calls by agents there
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As commands print it in JSON."""
+        return {"object": self.object, "to": self.to, "as": self.as_user, "agents": self.agents}
 
 
 class ServerRecord(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from cortexfs.cli.main import main
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Capabilities
 from cortexfs.team import certificates, directory, joining, keys, subjects
@@ -23,7 +25,7 @@ from cortexfs.team.mapping import Mapping
 from cortexfs.team.messages import RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery
-from cortexfs.team.places import Member, ServerRecord, TeamFacts, TeamPlaces, TeamSecrets, written
+from cortexfs.team.places import Export, Member, ServerRecord, TeamFacts, TeamPlaces, TeamSecrets, written
 from cortexfs.team.presence import QUIET_SECONDS, Presence
 
 
@@ -241,3 +243,13 @@ def test_a_token_with_no_address_is_none(server: str) -> None:
     text = Invitation.new([server], bytes(32), keys.Key.new(keys.ACCOUNT)).text
     with pytest.raises(Fault, match="no token of a team"):
         Invitation.read(text)
+
+
+def test_exports_are_listed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = TeamPlaces(tmp_path, tmp_path)
+    places.write_member(Member("team", "box", [], "", "", "", ""))
+    written(places.exports, [Export("tool/make", ["alice@laptop"], "bob")])
+    assert main(["team", "export", "--json", "--state", str(tmp_path), "--config", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"object": "tool/make", "to": ["alice@laptop"], "as": "bob", "agents": ""}
+    ]

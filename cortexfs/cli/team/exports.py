@@ -27,7 +27,7 @@ def export(options: argparse.Namespace) -> int:
     if options.object is None:
         heads = ("object", "to", "as", "agents")
         rows = ((one.object, " ".join(one.to), one.as_user or "-", one.agents or "-") for one in exports)
-        return output.listed(options.json, exports, heads, rows)
+        return output.listed(options.json, [one.shown for one in exports], heads, rows)
     path = options.object.strip("/")
     others = [each for each in exports if each.object != path]
     if options.stop:

@@ -71,16 +71,7 @@ def status(options: argparse.Namespace) -> int:
     said = heard(places) or LinkStatus(member.team, member.machine, "", not_yet, {}, {})
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
-        rows = [
-            {
-                "object": path,
-                "to": one.to,
-                "as": one.as_user,
-                "agents": one.agents,
-                "problem": said.exports.get(path, ""),
-            }
-            for path, one in exports.items()
-        ]
+        rows = [one.shown | {"problem": said.exports.get(path, "")} for path, one in exports.items()]
         output.emit(
             {
                 "team": member.team,
