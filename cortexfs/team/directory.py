@@ -19,7 +19,6 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team import joining, keys, messages, server, subjects
 from cortexfs.team.messages import MAX_ENTRY, MAX_OBJECTS, ObjectGone, RemoteObject
 from cortexfs.team.nats_client import Client, batch, sequence_of
@@ -54,10 +53,7 @@ class Facts:
             raise Fault("EPROTO", "it is older than what is known")
         if stamp == self.now.stamp:
             return
-        try:
-            said = _facts.decode(data)
-        except UNREADABLE as error:
-            raise Fault("EPROTO", f"it is none: {error}") from None
+        said = messages.decoded(_facts, data, "it is none")
         for each in said.servers:  # they go into the configuration of the server here
             messages.check_machine(each.machine)
             server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
@@ -177,10 +173,7 @@ class Directory:
 
 
 def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
-    try:
-        said = _objects.decode(data)
-    except UNREADABLE as error:
-        raise Fault("EPROTO", f"it is none: {error}") from None
+    said = messages.decoded(_objects, data, "it is none")
     if (said.machine, said.class_, token(said.name)) != (
         machine,
         class_,

@@ -24,7 +24,6 @@ import trio
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.peers.streams import receive, send
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.line import CallLine, CallLines, until_one_ends
@@ -81,7 +80,7 @@ class Incoming:
         """A call has come. One that proves nothing is not answered."""
         _, _, to, from_, class_, name = delivery.subject.split(".")
         data = keys.opened(self._key_of(from_), delivery.subject, delivery.data, fresh=True)
-        begin = _decoded(data)
+        begin = messages.decoded(_begins, data, "the call is none")
         if to != self._machine or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._seen:
             raise Fault("EPROTO", "the call was made before, or is for another machine")
         self._seen[from_, begin.run] = None
@@ -152,13 +151,6 @@ async def _converse(line: CallLine, stream: socket.socket) -> None:
     """Be a client of the agent's socket, for a person there."""
     line.say((messages.BEGUN, b""))
     await until_one_ends(partial(_lines_from_mount, stream, line), partial(_lines_to_mount, stream, line))
-
-
-def _decoded(data: bytes) -> CallBegin:
-    try:
-        return _begins.decode(data)
-    except UNREADABLE as error:
-        raise Fault("EPROTO", f"the call is none: {error}") from None
 
 
 def _greeting(inode: int, begin: CallBegin, under: str) -> bytes:

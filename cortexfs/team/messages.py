@@ -14,12 +14,15 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import UNREADABLE
+
+T = TypeVar("T")
 
 # Between links, beside wire.STDIN, STDOUT, STDERR, WANT and EXIT.
 BEGUN = ord("b")  # the other machine has taken the call
@@ -103,6 +106,14 @@ class CallBegin(msgspec.Struct, frozen=True, array_like=True):
     environment: dict[bytes, bytes]
     incarnation: bytes  # of the link that it is for
     talks: bool = False  # it is a conversation on the agent's socket, and no run
+
+
+def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
+    """A stranger's word; EPROTO, which begins with `what`, where it is none."""
+    try:
+        return decoder.decode(data)
+    except UNREADABLE as error:
+        raise Fault("EPROTO", f"{what}: {error}") from None
 
 
 def travelling(variables: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

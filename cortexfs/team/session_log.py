@@ -21,7 +21,6 @@ from typing import NamedTuple
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.team import keys, messages, session_messages
 from cortexfs.team.mapping import fits
 from cortexfs.team.nats_wire import token, untoken
@@ -76,10 +75,7 @@ _pieces = msgspec.msgpack.Decoder(StreamPiece)
 
 
 def piece_of(data: bytes) -> StreamPiece:
-    try:
-        return _pieces.decode(data)
-    except UNREADABLE as error:
-        raise Fault("EPROTO", f"it is no piece of a session: {error}") from None
+    return messages.decoded(_pieces, data, "it is no piece of a session")
 
 
 def is_allowed(may: Sequence[str], user: str, machine: str) -> bool:

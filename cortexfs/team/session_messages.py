@@ -24,6 +24,7 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.team import messages
 
 OWNER = b'{"type":"owner"'
 PIECE = 512 << 10  # bytes of a log in one message, unless one line is longer
@@ -166,10 +167,7 @@ class SessionChannel:
         (size,) = _LENGTH.unpack(head)
         if size > 2 * MOST:
             raise Fault("EPROTO", "a message about a session is over the limit")
-        try:
-            return self._decoder.decode(await self._exactly(size))
-        except UNREADABLE as error:
-            raise Fault("EPROTO", f"a message about a session is none: {error}") from None
+        return messages.decoded(self._decoder, await self._exactly(size), "a message about a session is none")
 
     async def _exactly(self, size: int) -> bytes:
         found = bytearray()
