@@ -17,6 +17,7 @@ import base64
 import os
 import re
 import secrets
+import subprocess
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,8 +29,8 @@ import trio
 from cortexfs.core import frames as said
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.jsontext import shown
-from cortexfs.web import children, events, files
+from cortexfs.core.jsontext import UNREADABLE, shown
+from cortexfs.web import children, files
 from cortexfs.web.children import WebPlace
 from cortexfs.web.gate import FRAMED, FRAMES
 from cortexfs.web.http import PageAnswer, PageRequest, answer_of
@@ -41,6 +42,7 @@ MAX_BYTES = 64 << 20  # of all their files
 MAX_OUTPUT = 1 << 20  # characters of a tool's output that a page is told
 HTML = "text/html"
 GONE = "it is no longer shown"
+RUNNER, EVENTS = "bin/cortexfs-object-runner", ".events"  # of the mount, which tells by it what has happened
 _START = re.compile(rb"\s*(?:<!doctype[^>]*>)?", re.IGNORECASE)
 _PLAIN = re.compile(r"[a-zA-Z0-9][\w.+-]*", re.ASCII)
 _Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
@@ -148,7 +150,7 @@ class PanelFrames:
         look = partial(self._told, plugin, part)
         frame = PanelFrame(plugin, part, told.pop("page"), found, told.pop("watched"), look)
         if told["is_hooked"]:
-            frame.heard = await events.newest(self._place)
+            frame.heard = await _newest(self._place)
         await self.add(frame)
         return answer_of({**told, "frame": frame.id, "path": frame.path})
 
@@ -171,7 +173,7 @@ class PanelFrames:
         frame = await self.known(asked)
         if frame.heard is None:
             return answer_of({"events": []})
-        found = await events.after(self._place, frame.owner, frame.heard)
+        found = await _after(self._place, frame.owner, frame.heard)
         frame.heard = max((one.number for one in found), default=frame.heard)
         return answer_of({"events": [one.told for one in found]})
 
@@ -251,6 +253,48 @@ class PanelFrames:
         took = round((trio.current_time() - begun) * 1000)
         found = {"toolName": tool, "success": not faults[0], "output": output[0], "durationMs": took}
         return found | ({"error": faults[0]} if faults[0] else {})
+
+
+class MountEvent(msgspec.Struct, frozen=True):
+    """An event of the mount, and the plugin that hears it. The mount says which does, and tells those of this
+    process's user alone."""
+
+    number: int
+    plugin: str = ""
+    event: dict[str, Any] = {}
+
+    @property
+    def told(self) -> tuple[str, dict[str, Any]]:
+        """Its type, and its other members."""
+        members = dict(self.event)
+        return str(members.pop("type", "")), members
+
+
+_line = msgspec.json.Decoder(MountEvent)
+
+
+async def _newest(place: WebPlace) -> int:
+    return max((one.number for one in await _events(place)), default=0)
+
+
+async def _after(place: WebPlace, plugin: str, number: int) -> list[MountEvent]:
+    return [one for one in await _events(place, str(number)) if one.plugin == plugin]
+
+
+async def _events(place: WebPlace, *words: str) -> list[MountEvent]:
+    done = await trio.run_process(
+        [f"{place.root}/{RUNNER}", f"{place.root}/{EVENTS}", *words],
+        capture_stdout=True,
+        stderr=subprocess.DEVNULL,
+        check=False,
+        env={**place.environ, "CTX_OUTPUT": "text"},
+    )
+    if done.returncode:
+        raise Fault("EHOSTDOWN", "the mount did not tell what has happened; see: ctx status")
+    try:
+        return [_line.decode(line) for line in done.stdout.splitlines()]
+    except UNREADABLE:
+        raise Fault("EPROTO", f"{EVENTS} of the mount cannot be read") from None
 
 
 async def effects_of(place: WebPlace, object_: str) -> dict[str, Any]:
