@@ -96,4 +96,5 @@ def _fault(place: McpPlace, error: BaseException) -> Fault:
         return Fault("EACCES", f"{name} answers HTTP {error.response.status_code}")
     if isinstance(error, MCPError):
         return Fault("EIO", f"{name} says: {error}")
-    return Fault("EHOSTDOWN", f"{name} cannot be used: {error or type(error).__name__}")
+    why = error.strerror if isinstance(error, OSError) else None  # without its number and the name again
+    return Fault("EHOSTDOWN", f"{name} cannot be used: {why or error or type(error).__name__}")

@@ -61,7 +61,11 @@ def test_what_a_server_offers_is_shown(place: Ctx, program: list[str]) -> None:
     [
         (("call", "conf", "test_simple_txt"), 1, "did you mean test_simple_text?"),
         (("call", "conf", "test_elicitation", "--nope", "1"), 2, "--nope"),
-        (("call", "/no/such/program", "x"), 69, "/no/such/program cannot be used"),
+        (("call", "/no/such/program", "x"), 69, "/no/such/program cannot be used: No such file or directory"),
+        (("call", "comf", "x"), 1, "there is no MCP server and no program 'comf'; did you mean conf?"),
+        (("inspect", "comf"), 1, "there is no MCP server and no program 'comf'; did you mean conf?"),
+        (("call", "no-such-program a", "x"), 1, "there is no program 'no-such-program' in PATH"),
+        (("call", 'sh -c "echo', "x"), 2, "the command line 'sh -c \"echo': no closing quotation"),
         (("call", "http://127.0.0.1:1/mcp", "x"), 69, "cannot be used"),
         (("inspect",), 2, "say which server"),
         (("call", "--header", "Authorization: x", "http://127.0.0.1:1/mcp", "x"), 2, "looks like a secret"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -99,21 +100,39 @@ def _place(options: argparse.Namespace) -> McpPlace:
         raise Fault("EINVAL", "say which server: its name, its URL, or at the end -- COMMAND [ARGS]")
     if server.startswith(("http://", "https://")):
         return McpPlace(url=server, headers=_headers(options.header))
-    if not rest and (root := _root_of(options.root, server)):
-        os.environ["CTX_ROOT"] = root
-        return of_mount(server)
-    return McpPlace(command=(*shlex.split(server), *rest) if not rest else (server, *rest))
+    command = [server, *rest] if rest else _words(server)
+    if len(command) == 1:
+        is_program = shutil.which(command[0]) is not None
+        if root := _root_of(options.root, server, or_program=is_program or "/" in server):
+            os.environ["CTX_ROOT"] = root
+            return of_mount(server)
+    if "/" not in command[0] and shutil.which(command[0]) is None:
+        raise Fault("ENOENT", f"there is no program {command[0]!r} in PATH")
+    return McpPlace(command=tuple(command))
 
 
-def _root_of(given: str | None, name: str) -> str | None:
-    """The mount that has this server."""
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line) or [line]
+    except ValueError as problem:
+        raise Fault("EINVAL", f"the command line {line!r}: {str(problem).lower()}") from None
+
+
+def _root_of(given: str | None, name: str, *, or_program: bool) -> str | None:
+    """The mount that has this server. A program is used without one."""
     try:
         root = mounts.answering(given)
     except Fault:
-        if given:
+        if given or not or_program:
             raise
-        return None  # it needs none for what is not added
-    return root if os.path.exists(f"{root}/tool/{name}.{OBJECT}") else None
+        return None
+    if os.path.exists(f"{root}/tool/{name}.{OBJECT}"):
+        return root
+    if not or_program:
+        end = f".{OBJECT}"
+        known = [each.removesuffix(end) for each in os.listdir(f"{root}/tool") if each.endswith(end)]
+        raise Fault("ENOENT", f"there is no MCP server and no program {name!r}{nearest(name, known)}")
+    return None
 
 
 def _headers(given: list[str]) -> Mapping[str, str]:
