@@ -105,7 +105,11 @@ def _described(options: argparse.Namespace) -> Provider:
     if options.key_command:
         import shlex
 
-        key = files.KeySource(command=tuple(shlex.split(options.key_command)))
+        try:
+            words = shlex.split(options.key_command)
+        except ValueError as problem:
+            raise Fault("EINVAL", f"--key-command: {str(problem).lower()}") from None
+        key = files.KeySource(command=tuple(words))
     preset = preset or Preset("")
     made = Provider(
         base_url=files.check_base_url(options.base_url or preset.base_url),

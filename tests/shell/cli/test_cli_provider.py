@@ -116,6 +116,10 @@ def test_a_server_of_one_s_own_whose_models_take_tools(server: Server, place: Pa
         (["add", "mine", "--base-url", "https://x", "--format", "soap"], "format"),
         (["add", "local", "--base-url", "https://x", "--format", "google"], "choose another"),
         (["add", "a/b", "--base-url", "https://x", "--format", "google"], "the name 'a/b'"),
+        (
+            ["add", "mine", "--base-url", "https://x", "--key-command", 'sh "'],
+            "--key-command: no closing",
+        ),
         (["remove", "nothing"], "no provider 'nothing'"),
         (["models", "nothing"], "no provider 'nothing'"),
         (["secret", "set", "nothing"], "no provider 'nothing'"),
