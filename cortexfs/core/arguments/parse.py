@@ -208,7 +208,7 @@ class _Words:
     def _unknown(self, flag: str, label: str) -> Fault:
         if flag == "--help":
             return Fault("EINVAL", "--help must be the only argument")
-        offer = nearest(label, self._shape.properties)
+        offer = nearest(label, self._shape.properties).replace("did you mean ", "did you mean --")
         known = " ".join(f"--{name}" for name in self._shape.properties) or "none"
         return Fault(
             "EINVAL", clipped(f"unknown flag {clipped(flag, 60)}{offer or f'; known flags: {known}'}")

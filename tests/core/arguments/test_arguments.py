@@ -133,7 +133,7 @@ def test_words_become_the_input(words: list[str], expected: dict[str, Any]) -> N
     ("words", "said"),
     [
         # "an unknown flag is EINVAL"
-        (["--pth=a"], "unknown flag --pth; did you mean path?"),
+        (["--pth=a"], "unknown flag --pth; did you mean --path?"),
         (["--zzzzzz"], "unknown flag --zzzzzz; known flags: --path"),
         (["-v"], "unknown flag -v"),
         (["--no-path"], "unknown flag --no-path"),
