@@ -168,7 +168,8 @@ def _named(options: argparse.Namespace) -> tuple[str, str]:
             raise Fault("EINVAL", f"{kept}; there: ctx session list {whole.partition('+')[0]}")
         return root, whole
     except Fault as fault:  # sessions stay when their object goes
-        if fault.code != "ENOENT" or options.object not in sessions.objects(root, options.scope):
+        space = vars(options).get("scope", "private")  # `take` has none, as those of a team are private
+        if fault.code != "ENOENT" or options.object not in sessions.objects(root, space):
             raise
         return root, options.object
 

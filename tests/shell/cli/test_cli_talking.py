@@ -280,6 +280,12 @@ def test_a_session_is_shown(root: Path, sessions: Sessions) -> None:
     assert "see: ctx session list model/openai/gpt-5" in missing.stderr
 
 
+def test_a_session_of_no_object_cannot_be_taken(root: Path) -> None:
+    done = ctx("session", "take", "agent/nobody", "plan+laptop", root=root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "ctx session: there is no object 'agent/nobody'; see: ctx ls\n"
+
+
 @pytest.mark.parametrize(("count", "said"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
 def test_counts(count: int, said: str) -> None:
     assert counted(count, "run") == said
