@@ -165,7 +165,7 @@ class RemoteObjects:
         if self._link is None:
             raise Fault("EHOSTDOWN", self.problem or "the link to the team is being started; try again")
         if machine not in self._live:
-            raise Fault("EHOSTDOWN", f"the machine {machine} is away; see: ctx team status")
+            raise Fault("EHOSTDOWN", f"{_away(machine)}; see: ctx team status")
         host = RemoteHost(self._link, (plugin, identity), self._pairs)
         if host.is_stopped:
             raise Fault("EHOSTDOWN", "the link to the team is stopped; see: ctx team status")
@@ -271,7 +271,11 @@ class RemoteObjects:
             made = catalog.object_of(plugin, origin, self._since[key], catalog.judged(told))
         if made.plugin is None or said.machine in self._live:
             return made
-        return replace(made, status=f"broken: the machine {said.machine} is away")
+        return replace(made, status=f"broken: {_away(said.machine)}")
+
+
+def _away(machine: str) -> str:
+    return "no machine of the pool is there" if machine == messages.ANY else f"the machine {machine} is away"
 
 
 def _agent(plugin: Plugin, since: float, told: Descriptor, cap: str) -> Object:

@@ -69,6 +69,21 @@ def test_a_token_that_was_changed_or_is_late_is_none(machines: dict[str, Machine
         assert "not the one that the token is for" in pinned.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("init", "--name", "other"), 1, "this machine is box in the team team already"),
+        (("export", COUNT, "--to", "root@laptop"), 2, f"'{COUNT}' cannot be exported; write tool/NAME or"),
+        (("export", "--to", "root@laptop"), 2, "say which OBJECT, such as tool/make"),
+        (("export", "--stop"), 2, "say which OBJECT, such as tool/make"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(box: Machine, words: tuple[str, ...], status: int, said: str) -> None:
+    done = box.team(*words, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+    assert said in done.stderr
+
+
 def test_secrets_are_their_owner_s_alone(machines: dict[str, Machine], tmp_path: Path) -> None:
     for each in machines.values():
         for path in (each.folder, *each.folder.rglob("*")):
@@ -93,7 +108,11 @@ def test_a_machine_that_goes_is_away_and_comes_back(python: Path) -> None:
         assert (gone.status, gone.code) == (69, "EHOSTDOWN")
         assert time.monotonic() - began < 60  # it does not wait for a machine that is away
         assert laptop.ctx.call(COUNT, '{"text":"a"}').status == 0  # what is here works as before
+        anyone = laptop.ctx.call(f"{COUNT}+any", '{"text":"a"}')
+        assert (anyone.code, "no machine of the pool is there" in anyone.message) == ("EHOSTDOWN", True)
         box.ctx.umount()
+        assert box.status["problem"] == "no daemon is running here; see: ctx mount"
+        assert not box.status["machines"]
         box.ctx.mount()
         laptop.sees(f"tool/{COUNT}+box")
         assert laptop.ctx.call(f"{COUNT}+box", '{"text":"a"}').status == 0

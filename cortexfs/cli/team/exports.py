@@ -25,6 +25,8 @@ def export(options: argparse.Namespace) -> int:
     places = TeamPlaces(where.state, where.config)
     member, exports = places.read_member(), places.read_exports()
     if options.object is None:
+        if options.to or options.as_user or options.agents or options.stop:
+            raise Fault("EINVAL", "say which OBJECT, such as tool/make; see: ctx team export --help")
         heads = ("object", "to", "as", "agents")
         rows = ((one.object, " ".join(one.to), one.as_user or "-", one.agents or "-") for one in exports)
         return output.listed(options.json, [one.shown for one in exports], heads, rows)
@@ -45,7 +47,8 @@ def export(options: argparse.Namespace) -> int:
 def _made(path: str, options: argparse.Namespace, machine: str) -> Export:
     class_, _ = key_of(path)
     if class_ not in messages.CLASSES:
-        raise Fault("EINVAL", f"{path} is no {' or '.join(messages.CLASSES)}, which can be exported")
+        kinds = " or ".join(f"{each}/NAME" for each in messages.CLASSES)
+        raise Fault("EINVAL", f"{path!r} cannot be exported; write {kinds}")
     _shown(path, machine)
     root = mounts.root(options.root)
     if mounts.mounted_at(root) and not Path(root, path).is_file():

@@ -16,7 +16,7 @@ from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.state import believed
+from cortexfs.state import believed, state_lock
 from cortexfs.team.places import TeamPlaces
 
 WAIT_SECONDS = 10.0
@@ -67,8 +67,11 @@ def status(options: argparse.Namespace) -> int:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     member = places.read_member()
-    not_yet = "no daemon has joined it here yet; see: ctx mount"
-    said = heard(places) or LinkStatus(member.team, member.machine, "", not_yet, {}, {})
+    with state_lock.unserved(where.state) as is_unserved:
+        said = None if is_unserved else heard(places)  # of a daemon that has ended it is no news
+    if said is None:
+        why = "no daemon is running here; see: ctx mount" if is_unserved else "no daemon has joined it here yet"
+        said = LinkStatus(member.team, member.machine, "", why, {}, {})
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
         rows = [one.shown | {"problem": said.exports.get(path, "")} for path, one in exports.items()]

@@ -40,8 +40,11 @@ def init(options: argparse.Namespace) -> int:
     where = places_of(options)
     places = TeamPlaces(where.state, where.config)
     if places.is_joined:
+        member = places.read_member()
+        if options.name not in (None, member.machine):
+            raise Fault("EEXIST", f"this machine is {member.machine} in the team {member.team} already")
         invitation = _another(places, is_server=options.server)
-        what = f"a token of the team {places.read_member().team}"
+        what = f"a token of the team {member.team}"
     else:
         directories.create(where)
         invitation = _begun(places, options)

@@ -52,7 +52,12 @@ COMMANDS = {
             "export": Command(
                 "team.exports.export",
                 (
-                    arg("object", "OBJECT", "a tool or model, such as tool/make; none lists them", nargs="?"),
+                    arg(
+                        "object",
+                        "OBJECT",
+                        "a tool, model or agent, as tool/make; none lists them",
+                        nargs="?",
+                    ),
                     arg(
                         "--to",
                         "USER@MACHINE",
