@@ -31,14 +31,14 @@ from cortexfs.models.local.weights import DRIVER, Local, Weights
 
 MAX_TOKENS = 512
 MOST = ("max_tokens", "max_completion_tokens", "n_predict")  # the names that the engine has for it
-UNIT = 200  # characters of what is repeated, at most
+UNIT = 400  # characters of what is repeated, at most: small models repeat paragraphs, too
 TIMES = 4  # it stands there
 SPAN = 240  # characters that it takes altogether, at least: a line of dashes is shorter
 TAIL = UNIT * TIMES
 # Seconds between two reads of an answer. To read each token at once takes a twentieth of the time of the
 # cores on which the next is computed; what comes meanwhile is read together, 40 times a second.
 REST = 0.025
-LOOK = 32  # characters between two looks, of 40 µs each
+LOOK = 32  # characters between two looks, of 80 µs each
 
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
