@@ -59,8 +59,11 @@ def bound(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as problem:
-        code = code_of(problem.errno) if isinstance(problem, OSError) else "EINVAL"
-        raise Fault(code, f"nothing can listen at {host} port {port}: {problem}") from None
+        code, why = "EINVAL", str(problem)
+        if isinstance(problem, OSError):
+            code = code_of(problem.errno)
+            why = (problem.strerror or why).partition(" (while attempting")[0]
+        raise Fault(code, f"nothing can listen at {host} port {port}: {why}") from None
 
 
 async def over_http(

@@ -56,8 +56,10 @@ async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) ->
     try:
         listeners = await trio.open_tcp_listeners(page.port, host=page.bind)
     except (OSError, OverflowError) as problem:
-        code = code_of(problem.errno) if isinstance(problem, OSError) else "EINVAL"
-        raise Fault(code, f"nothing can listen at {page.bind} port {page.port}: {problem}") from None
+        code, why = "EINVAL", str(problem)
+        if isinstance(problem, OSError):
+            code, why = code_of(problem.errno), problem.strerror or why
+        raise Fault(code, f"nothing can listen at {page.bind} port {page.port}: {why}") from None
     port = listeners[0].socket.getsockname()[1]
     gate = Gate("https" if context else "http", of_certificate if context else of_loopback)
     host = f"[{page.bind}]" if ":" in page.bind else page.bind
@@ -80,7 +82,13 @@ def _context(page: Page) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
+        for each in filter(None, (page.cert, page.key)):
+            open(each, "rb").close()  # the error of the next call does not tell which
         context.load_cert_chain(page.cert, page.key)
-    except (OSError, ssl.SSLError) as problem:
-        raise Fault("EINVAL", f"--cert and --key are not a certificate and its key: {problem}") from None
+    except ssl.SSLError:
+        raise Fault("EINVAL", "--cert and --key are not a certificate and its key, in PEM") from None
+    except OSError as problem:
+        raise Fault(
+            code_of(problem.errno), f"{problem.filename} cannot be read: {problem.strerror}"
+        ) from None
     return context

@@ -205,6 +205,11 @@ def test_an_address_of_others_needs_a_certificate(ctx: Ctx, tmp_path: Path) -> N
     subprocess.run([*made, *names, "-keyout", key, "-out", cert], capture_output=True, check=True)
     assert ctx.ctx("web", "--cert", str(cert), check=False).returncode == 2
     assert ctx.ctx("web", "--cert", str(key), "--key", str(key), "--no-browser", check=False).returncode == 2
+    lost = ctx.ctx("web", "--cert", str(cert), "--key", "/nowhere/key.pem", "--no-browser", check=False)
+    assert (lost.returncode, lost.stderr) == (
+        1,
+        "ctx web: /nowhere/key.pem cannot be read: No such file or directory\n",
+    )
     encrypted = ("--cert", str(cert), "--key", str(key))
     with web(ctx, "--no-browser", "--bind", "0.0.0.0", *encrypted) as page:
         assert page.url.startswith("https://0.0.0.0:")
