@@ -130,6 +130,8 @@ class CommandParser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         place = args.index("--") if "--" in args else len(args)
         found, rest = super().parse_known_args(args[:place], namespace)
+        if rest and place == len(args) and not rest[0].startswith("-"):
+            self.error(f"a command stands behind --, as in: -- {rest[0]}")
         found.command = args[place + 1 :]
         return found, rest
 

@@ -21,6 +21,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import PREFIX, STARTING, McpServer
 from cortexfs.core.mcp_session import OBJECT
+from cortexfs.core.safe_text import counted
 from cortexfs.models.providers.secrets import MAX_KEY
 from cortexfs.plugins.mcp_servers import Servers
 from cortexfs.state import directories
@@ -141,7 +142,7 @@ def typed(keys: list[str]) -> dict[str, str]:
         return {key: getpass.getpass(f"{key} (not shown): ") for key in keys}
     lines = sys.stdin.read(len(keys) * (MAX_KEY + 2)).splitlines()
     if len(lines) != len(keys):
-        raise Fault("EINVAL", f"{len(keys)} lines are wanted on standard input: {', '.join(keys)}")
+        raise Fault("EINVAL", f"standard input needs {counted(len(keys), 'line')}: {', '.join(keys)}")
     return dict(zip(keys, lines, strict=True))
 
 
