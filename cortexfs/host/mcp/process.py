@@ -69,6 +69,8 @@ def _why(error: OSError, told: McpTarget) -> str:
     first = told.command[0]
     folders = [""] if "/" in first else told.environment.get("PATH", "").split(":")
     there = next((path for one in folders if os.path.isfile(path := os.path.join(one, first))), "")
+    if not there and "/" not in first:  # a closed folder of PATH has the kernel say Permission denied
+        return f"{first} is in no folder of PATH that is open to this user"
     if not there:
         return f"{error.filename or first}: {error.strerror}"
     if error.errno == errno.ENOENT:  # its interpreter is missing, or it is closed to who looks for it

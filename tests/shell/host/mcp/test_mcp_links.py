@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,16 @@ def test_one_that_cannot_be_started_is_that_for_all_who_ask(keeper: Callable[...
         why = "the MCP server test: it cannot be started: /no/such/program: No such file or directory"
         assert [code for code, _ in said] == ["EHOSTDOWN"] * 4
         assert all(one.startswith(why) for _, one in said)
+
+
+def test_a_program_that_no_folder_of_path_has_is_told_so(
+    keeper: Callable[..., Keeper], tmp_path: Path
+) -> None:
+    # With a closed folder in PATH, as /root/bin is to others, execvpe(3) says Permission denied.
+    closed = {"PATH": f"{tmp_path}/closed:{tmp_path}"}
+    code, why = failure(keeper(command=("no-such-program",), environment=closed).link)
+    assert code == "EHOSTDOWN"
+    assert "no-such-program is in no folder of PATH that is open to this user" in why
 
 
 def test_a_connection_that_failed_is_closed_before_anybody_hears_of_it() -> None:
