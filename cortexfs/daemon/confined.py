@@ -78,11 +78,13 @@ class Scripts:
         if object_.class_ not in CLASSES:
             raise Fault("EACCES", "commands are for people; a script has tools")
         if object_.class_ == "agent" and patterns:
-            raise Fault("EACCES", f"an agent has tools of its own, and this script may run {patterns} alone")
+            may = ", ".join(patterns)
+            raise Fault("EACCES", f"an agent has tools of its own, and this script may run {may} alone")
         if not identity.label and object_.class_ != "model" and is_elsewhere(object_):
             raise Fault("EACCES", f"{object_.name} runs on another machine, where no script is confined")
         if object_.class_ == "tool" and not is_named(object_.name, patterns):
-            raise Fault("EACCES", f"{object_.name} is none of the tools that this script may run: {patterns}")
+            may = ", ".join(patterns)
+            raise Fault("EACCES", f"{object_.name} is none of the tools that this script may run: {may}")
         if identity.label or object_.class_ != "tool" or object_.origin == "builtin":
             return caller
         free = replace(identity, view=None, caps=(), network=True, script=None, scratch="")

@@ -24,6 +24,7 @@ from cortexfs.client.results import Failed
 from cortexfs.core import finding, frames
 from cortexfs.core.finding import AllowedRow
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.jsontext import nearest
 from cortexfs.mcp.results import McpResult
 from cortexfs.mcp.running import printed, run
 
@@ -118,7 +119,8 @@ class CodeTools:
         told = []
         for said in dict.fromkeys(map(str, names)):
             if (row := rows.get(said.rpartition("/")[2])) is None:
-                told.append(f"There is no tool {said[:100]!r}; find has words for it.")
+                mend = nearest(said, rows) or "; ask find, with words for the task"
+                told.append(f"There is no tool {said[:100]!r}{mend}")
             else:
                 said_of_it = await printed([f"{self._root}/{row.object}", "--help"])
                 told.append(said_of_it.partition(STATUSES)[0])

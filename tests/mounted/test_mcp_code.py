@@ -48,6 +48,8 @@ def test_any_client_sees_three_tools(ctx: Ctx) -> None:
         found = text(await client.call_tool("find", {"words": "count words"}))
         assert found.startswith("text.word_count: Count the words of a text")
         told = text(await client.call_tool("describe", {"names": ["text.word_count", "nosuch"]}))
+        misspelt = await client.call_tool("describe", {"names": ["text.word_cuont"]})
+        assert text(misspelt) == "There is no tool 'text.word_cuont'; did you mean text.word_count?"
         assert "Count the words of a text" in told
         assert "usage: text.word_count TEXT" in told
         assert "There is no tool 'nosuch'" in told
@@ -75,7 +77,7 @@ def test_allow_holds_for_scripts_too(ctx: Ctx) -> None:
         assert text(await client.call_tool("run", {"script": tools})) == "13\n13\n"
         again = 'echo \'{"cmd":"$CTX_ROOT/tool/fs.read README.md"}\' | $CTX_ROOT/bin/cortexfs-object-runner'
         said = text(await client.call_tool("run", {"script": f"{again} $CTX_ROOT/.confined 2>&1"}))
-        assert "none of the tools that this script may run" in said
+        assert "none of the tools that this script may run: text.*" in said
         counted = "$CTX_ROOT/tool/text.word_count 'a b'"
         assert text(await client.call_tool("run", {"script": counted})) == "2 words"
 
