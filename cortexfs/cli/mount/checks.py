@@ -25,9 +25,11 @@ from cortexfs.cli import mounts
 from cortexfs.cli.bounded import ask
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
+from cortexfs.core.policy import risk
 from cortexfs.core.safe_text import one_line
 from cortexfs.core.wire import PROTOCOL, SOCKET_NAME
 from cortexfs.daemon import deciding
+from cortexfs.daemon.agent_ports import PolicyFile
 from cortexfs.linux import syscalls
 from cortexfs.run import shebang
 from cortexfs.state import no_links
@@ -234,6 +236,10 @@ def configuration(subject: Subject) -> Finding:
         load(subject.where)
     except Fault as fault:
         return fail(fault.message, "mend the file; docs/config.md lists the keys")
+    try:
+        PolicyFile(subject.where.config / risk.FILE).read()
+    except Fault as fault:
+        return fail(fault.message, "mend the file; until then agents may nothing")
     return ok(str(path) if path.exists() else f"{path} is absent, so every key has its default")
 
 

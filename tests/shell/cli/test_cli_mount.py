@@ -231,6 +231,9 @@ def test_a_configuration_is_its_owners_alone(subject: Subject) -> None:
     file.chmod(0o644)
     file.write_text("x = 1")
     assert "unknown key x" in checks.configuration(subject).why
+    file.unlink()
+    (subject.where.config / "policy.toml").write_text("modus = 'open'\n")
+    assert "policy.toml: unknown key modus" in checks.configuration(subject).why
 
 
 def test_a_bare_system_lacks_mtab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: Subject) -> None:
