@@ -83,8 +83,7 @@ def _add_here(options: argparse.Namespace, provider: Provider) -> list[str]:
 def _add_own(root: str, name: str, provider: Provider) -> list[str]:
     key = _offered(name, provider).decode("latin-1")
     said = own.told(root, "add", name, provider=msgspec.to_builtins(provider), key=key)
-    lacking = provider.needs_key and not key
-    return [f"{own.path_of(name)}; {said}", *([f"it needs a key: ctx provider secret set {name}"] * lacking)]
+    return [f"{own.path_of(name)}; {said}"]
 
 
 def _offered(name: str, provider: Provider, is_there: bool = False) -> bytes:

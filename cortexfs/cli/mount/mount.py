@@ -68,7 +68,9 @@ def restart(options: argparse.Namespace, between: Callable[[], None] | None = No
     if not found:
         raise Fault("EHOSTDOWN", f"nothing of CortexFS is mounted at {root}; start it with: ctx mount {root}")
     if found.owner != os.getuid():  # it would become ours, with directories that somebody else chose
-        mend = f"only that user may restart it; to end it: ctx umount {root}"
+        mend = "only that user may restart it"
+        if os.getuid() == 0:  # who else asks may not end it either
+            mend += f"; to end it: ctx umount {root}"
         raise Fault("EPERM", f"{root} was mounted by uid {found.owner}; {mend}")
     kept, served = None, None
     if not mounts.is_stale(root):

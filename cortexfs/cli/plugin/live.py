@@ -6,6 +6,7 @@ This file must never know what is installed.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 
@@ -37,8 +38,12 @@ class LivePlugins:
 
 
 def live_of(options: argparse.Namespace) -> LivePlugins | None:
+    """None where no daemon has the directories that are listed: there is none, or it is another user's."""
     try:
         root = mounts.root(options.root)
+        mount = mounts.mounted_at(root)
+        if mount and os.getuid() not in (0, mount.owner):
+            return None
         return LivePlugins(root, mounts.status_text(root))
     except Fault:
         return None  # a listing works without a mount, and says so in its status column

@@ -12,6 +12,7 @@ import pytest
 
 from cortexfs.cli.main import main
 from cortexfs.cli.mcp import extra
+from cortexfs.cli.mounts import Mount
 from cortexfs.cli.shell.complete import candidates
 from cortexfs.plugins.mcp_servers import Servers
 from tests.shell.plugin_commands import places
@@ -76,6 +77,18 @@ def test_a_program_is_what_follows_two_dashes(capsys: pytest.CaptureFixture[str]
     assert [row["name"] for row in rows] == ["other", "time"]
     assert rows[1]["server"] == "uvx a --url -- b"
     assert (rows[1]["transport"], rows[1]["status"], rows[1]["enabled"]) == ("stdio", "not mounted", True)
+
+
+def test_a_mount_of_somebody_else_has_none_of_these_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("add", "time", "--", "true") == 0
+    monkeypatch.setattr("cortexfs.cli.mounts.root", lambda given: str(tmp_path))
+    monkeypatch.setattr("cortexfs.cli.mounts.mounted_at", lambda root: Mount(root, 1, 1001, True))
+    monkeypatch.setattr("cortexfs.cli.mounts.status_text", lambda *_: "pid: 1\n")
+    assert [row["status"] for row in listed(capsys)] == ["no tools"]  # root may read what others mount
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert [row["status"] for row in listed(capsys)] == ["not mounted"]
 
 
 def test_secrets_are_typed_and_never_shown(

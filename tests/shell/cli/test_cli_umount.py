@@ -168,6 +168,9 @@ def test_another_users_mount_is_not_restarted(
         f"ctx restart: {tmp_path} was mounted by uid 1001; only that user may restart it; "
         f"to end it: ctx umount {tmp_path}"
     ]
+    monkeypatch.setattr(os, "getuid", lambda: 1000)  # who may not end it
+    assert main(["restart", str(tmp_path)]) == 13
+    assert said(capsys) == [f"ctx restart: {tmp_path} was mounted by uid 1001; only that user may restart it"]
 
 
 def test_a_live_mount_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
