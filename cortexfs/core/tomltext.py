@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -60,9 +60,12 @@ def _sentence(error: str, type_: type[Any], above: str) -> str:
         return f"unknown key {f'{key}.{shown(unknown[1])[1:-1]}'.strip('.')}{mend}"
     if missing := re.search(r"missing required field `(.*)`", text):
         return f"missing key {f'{key}.{missing[1]}'.strip('.')}; it is required"
-    if get_origin(type_there) is Literal:
-        return f"{key}: expected one of {', '.join(get_args(type_there))}"
-    text = text.replace(" | null", "").replace("`", "")
+    is_choice = get_origin(type_there) is Union and not path.endswith("]")  # and no part of a list
+    parts = get_args(type_there) if is_choice else (type_there,)
+    if get_origin(parts[0]) is Literal:
+        other = ", or a list" * (len(parts) > 1)  # the one thing that stands beside words
+        return f"{key}: expected one of {', '.join(get_args(parts[0]))}{other}"
+    text = text.replace(" | null", "").replace("Expected `float`", "Expected `number`").replace("`", "")
     text = re.sub(r"\b(str|int|bool|object|None)\b", lambda word: _WORDS[word[0]], text)
     return f"{key or 'it'}: {text[:1].lower()}{text[1:]}"
 

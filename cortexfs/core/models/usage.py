@@ -79,7 +79,7 @@ class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.money is None):
-            raise ValueError("expected tokens or money")
+            raise ValueError("expected either tokens or money")
 
     def applies(self, uid: int) -> bool:
         return uid in self.users if self.users else uid != 0

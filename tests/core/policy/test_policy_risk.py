@@ -312,7 +312,7 @@ def test_the_daemons_own_paths_are_blocked_by_whole_names(word: str, level: Leve
         ("auto_approve_up_to = 'all'", "expected one of allow, review, require_confirmation, block"),
         ("modus = 'open'", "unknown key modus; did you mean mode?"),
         ("[tools.a]\nblocked = true", "unknown key tools.a.blocked; did you mean block?"),
-        ("[tools.a]\ntool_risk = 2", "policy.toml: tools.a.tool_risk: expected float <= 1.0"),
+        ("[tools.a]\ntool_risk = 2", "policy.toml: tools.a.tool_risk: expected number <= 1.0"),
         ("[tools.a]\nblock = 1", "policy.toml: tools.a.block: expected boolean"),
         ("tools = 3", "policy.toml: tools holds tables, such as [tools.NAME]"),
         ("tools.a = 3", "policy.toml: tools.a: expected table"),

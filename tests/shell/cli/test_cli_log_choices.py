@@ -29,7 +29,7 @@ def test_prices_are_those_of_the_users_file(folder: Path) -> None:
     ("text", "why"),
     [
         ("[models", "it is not TOML"),
-        ('[models."a/b"]\ninput = -1\noutput = 1', "models.NAME.input: expected float >= 0.0"),
+        ('[models."a/b"]\ninput = -1\noutput = 1', "models.NAME.input: expected number >= 0.0"),
         ('[models."a/b"]\ninput = 1', "missing key models.NAME.output"),
     ],
 )
