@@ -48,16 +48,21 @@ def used(
 ) -> T:
     """Returns what comes of using the server. Whatever goes wrong with it is a Fault."""
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    answers: list[int] = []  # the SDK's error does not tell them
     try:
-        return anyio.run(_used, place, use, asked, told)
+        return anyio.run(_used, place, use, asked, told, answers)
     except BaseExceptionGroup as group:
-        raise _fault(place, group) from None
+        raise _fault(place, group, answers) from None
     except (MCPError, OSError, httpx2.HTTPError, RuntimeError) as error:
-        raise _fault(place, error) from None
+        raise _fault(place, error, answers) from None
 
 
 async def _used(
-    place: McpPlace, use: Callable[[Client], Awaitable[T]], asked: Asked, told: Callable[[str], None]
+    place: McpPlace,
+    use: Callable[[Client], Awaitable[T]],
+    asked: Asked,
+    told: Callable[[str], None],
+    answers: list[int],
 ) -> T:
     async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
         if not isinstance(params, ElicitRequestFormParams):
@@ -69,9 +74,16 @@ async def _used(
     async def log(params: LoggingMessageNotificationParams) -> None:
         told(f"{params.level}: {params.data}")
 
+    async def answered(response: httpx2.Response) -> None:
+        answers.append(response.status_code)
+
     async with AsyncExitStack() as stack:
         if place.url:
-            http = httpx2.AsyncClient(headers=place.headers, timeout=httpx2.Timeout(30, read=None))
+            http = httpx2.AsyncClient(
+                headers=place.headers,
+                timeout=httpx2.Timeout(30, read=None),
+                event_hooks={"response": [answered]},
+            )
             await stack.enter_async_context(http)
             server: Any = streamable_http_client(place.url, http_client=http)
         else:
@@ -86,12 +98,16 @@ def of_mount(name: str) -> McpPlace:
     return McpPlace((sys.executable, "-I", "-m", "cortexfs.cli.main", "mcp", "serve", "--server", name))
 
 
-def _fault(place: McpPlace, error: BaseException) -> Fault:
+def _fault(place: McpPlace, error: BaseException, answers: list[int]) -> Fault:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, Fault):
         return error
     name = place.url or place.command[0]
+    if answers and answers[-1] in (401, 403):
+        return Fault(
+            "EACCES", f"{name} answers HTTP {answers[-1]}; show who you are with --header Authorization"
+        )
     if isinstance(error, httpx2.HTTPStatusError):
         return Fault("EACCES", f"{name} answers HTTP {error.response.status_code}")
     if isinstance(error, MCPError):

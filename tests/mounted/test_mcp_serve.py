@@ -280,6 +280,8 @@ def test_nothing_is_answered_without_the_token(ctx: Ctx, tmp_path: Path) -> None
                 answer = httpx2.post(server.url + path, headers=headers, json={})
                 assert answer.status_code == 401, path
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
+        asked = ctx.ctx("mcp", "inspect", server.url, check=False)
+        assert (asked.returncode, "answers HTTP 401; show who you are" in asked.stderr) == (13, True)
         # a page in the user's browser, whose name somebody has made to mean this machine
         headers = {"Authorization": f"Bearer {server.token}", "Host": "evil.example"}
         assert httpx2.post(server.url, headers=headers, json={}).status_code == 421
