@@ -70,7 +70,9 @@ def status(options: argparse.Namespace) -> int:
     with state_lock.unserved(where.state) as is_unserved:
         said = None if is_unserved else heard(places)  # of a daemon that has ended it is no news
     if said is None:
-        why = "no daemon is running here; see: ctx mount" if is_unserved else "no daemon has joined it here yet"
+        why = (
+            "no daemon is running here; see: ctx mount" if is_unserved else "no daemon has joined it here yet"
+        )
         said = LinkStatus(member.team, member.machine, "", why, {}, {})
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
