@@ -290,6 +290,12 @@ def patient(lock: threading.Lock) -> Iterator[None]:
         lock.release()
 
 
+def own_umask() -> int:
+    """Of this thread, which has one of its own in a host."""
+    os.umask(umask := os.umask(0o077))
+    return umask
+
+
 def nothing() -> None:
     pass
 

@@ -14,16 +14,16 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from cortexfs import sdk
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, bare
 from cortexfs.host.call.runtime import apart, sentence, shielded
 from cortexfs.host.esm.sayings import in_our_words
 from cortexfs.host.esm.state import StateRefusal
@@ -231,33 +231,17 @@ class ProcessPlace(NamedTuple):
 ANYWHERE = ProcessPlace("", 0o077)
 
 
-def place_of(directory: str) -> ProcessPlace:
-    umask = os.umask(0o077)  # of this thread alone
-    os.umask(umask)
-    return ProcessPlace(directory, umask)
-
-
-class DenoChild:
-    """A process, as soon as there is one."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._process: DenoProcess | None = None
-        self._fault: Fault | None = None
+class DenoChild(Future[DenoProcess]):
+    """A process, as soon as there is one, or a Fault."""
 
     @property
     def is_open(self) -> bool:
-        return not self._done.is_set() or (self._process is not None and self._process.is_open)
-
-    def end(self, process: DenoProcess | None, fault: Fault | None) -> None:
-        self._process, self._fault = process, fault
-        self._done.set()
+        return not self.done() or (self.exception() is None and self.result().is_open)
 
     def process(self, runtime: sdk.ToolRuntime | None) -> DenoProcess:
-        while not self._done.wait(_LOOK_SECONDS):
+        while not wait([self], _LOOK_SECONDS).done:
             if runtime is not None and runtime.cancelled:
                 raise sdk.ExecutionFailed("cancelled", "ECANCELED")
-        if self._process is None:
-            assert self._fault is not None
-            raise Fault(self._fault.code, self._fault.message)
-        return self._process
+        if isinstance(fault := self.exception(), Fault):
+            raise bare(fault)
+        return self.result()

@@ -34,11 +34,11 @@ from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import CommandField, ToolParam, input_schema, tool_result
 from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
+from cortexfs.host.call.runtime import EARLY_SECONDS, own_umask, sentence
 from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.esm import child, hooks
 from cortexfs.host.esm import permissions as esmrights
-from cortexfs.host.esm.child import ANYWHERE, DenoChild, ProcessPlace, place_of
+from cortexfs.host.esm.child import ANYWHERE, DenoChild, ProcessPlace
 from cortexfs.host.esm.provider_model import EsmModel
 from cortexfs.host.esm.sayings import syntax_error
 from cortexfs.host.esm.state import EsmState
@@ -220,7 +220,7 @@ class EsmPlugin:
     # -- processes
 
     def _place(self, directory: str) -> ProcessPlace:
-        return place_of(directory) if self._scoped else ANYWHERE
+        return ProcessPlace(directory, own_umask()) if self._scoped else ANYWHERE
 
     def _process(self, place: ProcessPlace, runtime: sdk.ToolRuntime | None) -> child.DenoProcess:
         with self._lock:
@@ -238,11 +238,11 @@ class EsmPlugin:
     def _start(self, started: DenoChild, place: ProcessPlace, environ: Mapping[str, str]) -> None:
         """In a thread of its own, so that whoever waits can leave."""
         try:
-            started.end(self._begun(place, environ), None)
+            started.set_result(self._begun(place, environ))
         except Fault as fault:
-            started.end(None, fault)
+            started.set_exception(fault)
         except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
-            started.end(None, self._fault("EIO", f"its process does not start: {sentence(error)}"))
+            started.set_exception(self._fault("EIO", f"its process does not start: {sentence(error)}"))
 
     def _begun(self, place: ProcessPlace, environ: Mapping[str, str]) -> child.DenoProcess:
         declared = self.declared
@@ -282,11 +282,10 @@ class EsmPlugin:
         }
         said = self._told(process, request, declared.loading)
         loaded = msgspec.convert(said, _Loaded)
-        exports, self.providers, self._commands = loaded.exports, loaded.providers, loaded.commands
-        self._exports = exports
+        self._exports, self.providers, self._commands = loaded.exports, loaded.providers, loaded.commands
         before = self._state.told("config")
         for name in LIFECYCLE["install" if before is None else "enable"]:
-            self._hook(process, exports, name)
+            self._hook(process, name)
         if config != before:
             self._state.tell("config", config)
             if declared.state:
@@ -299,7 +298,7 @@ class EsmPlugin:
         for key in [each for each in {**old, **config} if old.get(each) != config.get(each)]:
             value = config.get(key)
             for name in LIFECYCLE["config"]:
-                self._hook(process, self._exports, name, key, value)
+                self._hook(process, name, key, value)
             if listens:  # the event of a setting: known here, where the user's own settings are
                 process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
 
@@ -316,8 +315,8 @@ class EsmPlugin:
             self._told(process, {"do": "configure", "config": config}, HOOK_SECONDS)
             self._changed(process, old, config)
 
-    def _hook(self, process: child.DenoProcess, exports: Mapping[str, str], name: str, *args: Any) -> None:
-        if exports.get(name) == "function":
+    def _hook(self, process: child.DenoProcess, name: str, *args: Any) -> None:
+        if self._exports.get(name) == "function":
             try:
                 self._told(process, {"do": "hook", "hook": name, "args": args}, HOOK_SECONDS)
             except Fault as fault:

@@ -9,7 +9,6 @@ This file must never know tools.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ELICITATION, QUESTIONS, VARIABLE, McpSession, session_of
 from cortexfs.host.call import plugin_state
-from cortexfs.host.call.runtime import Runtime, apart
+from cortexfs.host.call.runtime import Runtime, apart, own_umask
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -168,12 +167,6 @@ def askable(runtime: sdk.ToolRuntime) -> frozenset[str]:
     """Returns what policy lets the server ask in this call, by the keys of QUESTIONS; forms it always may."""
     taken = runtime.answers if isinstance(runtime, Runtime) else ()
     return frozenset(key for key, method in QUESTIONS.items() if method in taken and method != ELICITATION)
-
-
-def own_umask() -> int:
-    """Of this thread, which has one of its own in a host."""
-    os.umask(umask := os.umask(0o077))
-    return umask
 
 
 def _imported() -> type[Link]:

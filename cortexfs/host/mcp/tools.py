@@ -21,9 +21,10 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import takes
+from cortexfs.host.call.runtime import own_umask
 from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.host.mcp import answers, server_tools
-from cortexfs.host.mcp.keeper import Keeper, own_umask, told_of
+from cortexfs.host.mcp.keeper import Keeper, told_of
 
 if TYPE_CHECKING:
     from mcp_types import Tool, ToolAnnotations
