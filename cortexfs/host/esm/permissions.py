@@ -26,7 +26,7 @@ from pathlib import Path
 
 from cortexfs.core import networks
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.targets import FetchedPackages
+from cortexfs.core.manifest.targets import EsmModule, FetchedPackages
 from cortexfs.core.manifestjson.capabilities import deno_permissions
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
 from cortexfs.host.confine.view import SHOWN, View
@@ -93,20 +93,15 @@ def may_run(capabilities: Sequence[str]) -> bool:
     return "run" in deno_permissions(capabilities)
 
 
-def command(
-    folder: str,
-    directory: str,
-    capabilities: Sequence[str],
-    private: Sequence[str],
-    hidden: Sequence[str],
-    fetched: FetchedPackages | None = None,
-) -> list[str]:
-    """`hidden` are files that it may not open wherever it may open others."""
-    given = deno_permissions(capabilities)
-    read = [folder, str(SCRIPTS / "plugins.js"), *([directory] if directory and "read" in given else ())]
+def command(declared: EsmModule, directory: str) -> list[str]:
+    given, fetched = deno_permissions(declared.capabilities), declared.fetched
+    own = [declared.folder, str(SCRIPTS / "plugins.js")]
+    read = [*own, *([directory] if directory and "read" in given else ())]
     flags = [f"--allow-read={_listed(read)}"]
-    if write := _written(folder, directory, capabilities, fetched):
+    if write := _written(declared, directory):
         flags.append(f"--allow-write={_listed(write)}")
+    # Not to be opened wherever it may open others.
+    hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
     if hidden:
         flags.append(f"--deny-read={_listed(hidden)}")
     if closed := [*hidden, *([fetched.folder] if fetched else ())]:
@@ -114,7 +109,7 @@ def command(
     if "run" in given:
         flags += ["--allow-run", "--allow-ffi"]  # the second for bootstrap.js alone, which gives it up
     if "net" in given:
-        flags += ["--allow-net", *_closed(private)]
+        flags += ["--allow-net", *_closed(declared.private)]
     flags += (f"--lock={os.path.join(fetched.folder, LOCK)}", *_FETCHED) if fetched else _ALONE
     scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))
     engine = f"--v8-flags=--max-old-space-size={HEAP_MIB}"
@@ -134,13 +129,11 @@ def environment(
     return own
 
 
-def _written(
-    folder: str, directory: str, capabilities: Sequence[str], fetched: FetchedPackages | None
-) -> list[str]:
+def _written(declared: EsmModule, directory: str) -> list[str]:
     """Where it may write. Its own folder holds what was fetched, and nobody can close a part of it again."""
-    if "write" not in deno_permissions(capabilities):
+    if "write" not in deno_permissions(declared.capabilities):
         return []
-    return [*([] if fetched else [folder]), *([directory] if directory else [])]
+    return [*([] if declared.fetched else [declared.folder]), *([directory] if directory else [])]
 
 
 def _listed(paths: Sequence[str]) -> str:
@@ -162,21 +155,14 @@ def _closed(private: Sequence[str]) -> Iterator[str]:
 # -- the kernel's side
 
 
-def confine(
-    folder: str,
-    directory: str,
-    capabilities: Sequence[str],
-    private: Sequence[str],
-    fetched: FetchedPackages | None = None,
-) -> None:
+def confine(declared: EsmModule, directory: str) -> None:
     """Close to this thread, and to what it starts, all that its Deno has no business with."""
-    given = deno_permissions(capabilities)
+    given = deno_permissions(declared.capabilities)
     if "run" in given:
         return
-    writes = _written(folder, directory, capabilities, fetched)
-    _show(folder, directory, given, writes)
+    _show(declared.folder, directory, given, _written(declared, directory))
     # IPv6 only with a grant of some, as nobody could tell apart by their addresses which of them are public.
-    has_6 = any(each.version == 6 for each in networks.granted(private))
+    has_6 = any(each.version == 6 for each in networks.granted(declared.private))
     families = (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
     seccomp.close(network="net" in given, unix=True, families=families)
     powers.keep(_POWERS)  # last, as the others may take more of them

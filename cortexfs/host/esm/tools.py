@@ -246,19 +246,13 @@ class EsmPlugin:
 
     def _begun(self, place: ProcessPlace, environ: Mapping[str, str]) -> child.DenoProcess:
         declared = self.declared
-        may = declared.capabilities
-        hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
         start = child.DenoStart(
-            esmrights.command(
-                declared.folder, place.directory, may, declared.private, hidden, declared.fetched
-            ),
-            esmrights.environment(may, environ, declared.fetched),
+            esmrights.command(declared, place.directory),
+            esmrights.environment(declared.capabilities, environ, declared.fetched),
             place.directory,
             place.umask,
-            lambda: esmrights.confine(
-                declared.folder, place.directory, may, declared.private, declared.fetched
-            ),
-            esmrights.may_run(may),
+            functools.partial(esmrights.confine, declared, place.directory),
+            esmrights.may_run(declared.capabilities),
         )
         process = child.DenoProcess(start, lambda *asked: self._state.answer(*asked), self._who)
         try:
