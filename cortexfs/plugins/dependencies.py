@@ -113,11 +113,11 @@ class EnableOrder(msgspec.Struct, frozen=True):
     refused: dict[str, str]  # name: why, in one sentence
 
 
-def load_order(plugins: Iterable[InstalledPlugin], host: str = HOST_VERSION) -> EnableOrder:
+def load_order(plugins: Iterable[InstalledPlugin]) -> EnableOrder:
     """The enabled plugins as they load, in their order where nothing else decides, and those that cannot."""
     given = {one.name: one for one in plugins}
     every = dict(sorted(given.items()))
-    faults = {name: fault for name, one in every.items() if (fault := _fault(one, every, host))}
+    faults = {name: fault for name, one in every.items() if (fault := _fault(one, every))}
     enabled = [name for name, one in given.items() if one.enabled]
     refused = {name: told for name in enabled if (told := _told(name, every, faults))}
     return EnableOrder(_sorted([name for name in enabled if name not in refused], every), refused)
@@ -135,12 +135,12 @@ def _sorted(waiting: list[str], every: Mapping[str, InstalledPlugin]) -> tuple[s
     return tuple(order)
 
 
-def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin], host: str) -> _Fault | None:
+def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin]) -> _Fault | None:
     """Returns the fault of a plugin's own needs, or of the circle that it stands in."""
     if circle := _circle(one.name, every):
         return circle, "which is a cycle: one of them has to do without the other"
     for wanted, range_ in _needs(one):
-        if why := _unmet(wanted, range_, every, host):
+        if why := _unmet(wanted, range_, every):
             return (wanted,), why
     return None
 
@@ -164,16 +164,16 @@ def _needs(one: InstalledPlugin) -> list[tuple[str, str]]:
     return sorted([*one.dependencies.items(), *one.peers.items()])
 
 
-def _unmet(wanted: str, range_: str, every: Mapping[str, InstalledPlugin], host: str) -> str | None:
+def _unmet(wanted: str, range_: str, every: Mapping[str, InstalledPlugin]) -> str | None:
     """Returns the reason why a need is not met, and the mend; None: it is met."""
-    there = InstalledPlugin(HOST, host) if wanted == HOST else every.get(wanted)
+    there = InstalledPlugin(HOST, HOST_VERSION) if wanted == HOST else every.get(wanted)
     if there is None:
         return f"which is not installed; install it with ctx plugin install {wanted}"
     if not there.enabled:
         return f"which is not enabled; enable it with ctx plugin enable {wanted}"
     if not semver.satisfies(semver.parse(there.version), semver.parse_range(range_)):
         if wanted == HOST:
-            return f"and this host is {HOST} {host}; install a version of the plugin that takes it"
+            return f"and this host is {HOST} {HOST_VERSION}; install a version of the plugin that takes it"
         return f"and {wanted} {there.version} is installed; install a version in {range_}"
     return None
 

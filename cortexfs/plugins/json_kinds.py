@@ -38,7 +38,6 @@ class Given(NamedTuple):
     capabilities: Effective  # declared - denied + granted
     settings: Mapping[str, Any]  # as somebody has set them, else their defaults
     private: tuple[str, ...]  # networks without public addresses that it may talk to
-    environment: Mapping[str, str]  # the daemon's
 
     @property
     def file(self) -> Path:
@@ -49,10 +48,9 @@ class Given(NamedTuple):
 
 
 class LoaderTarget(NamedTuple):
-    """The argument of the loader of a kind: `hostcalls.Plugin.target`, and what holds the host."""
+    """The argument of the loader of a kind: `hostcalls.Plugin.target`, and what the daemon is told."""
 
     target: str
-    sandbox: hostcalls.Sandbox | None = None
     hooks: tuple[str, ...] = ()
     rights: tuple[hostcalls.Effect, ...] = ()
 
@@ -102,7 +100,7 @@ def _wasm(given: Given) -> LoaderTarget:
         str(given.file),
         capabilities=given.capabilities.capabilities,
         config=dict(given.settings),
-        environment=targets.environment_of(given.manifest.name, given.environment),
+        environment=targets.environment_of(given.manifest.name, os.environ),
         private=given.private,
         dry_runs=_dry_runs(given.manifest),
         words=words_of(given.manifest),
@@ -192,25 +190,15 @@ def plugin(
         raise Fault("EINVAL", f"no plugin of kind {manifest.kind} runs in this version; there is {there}")
     entry = entry_of(manifest.entry_point)
     assert entry is not None  # a manifest that was read is sound
-    given = Given(
-        manifest,
-        place,
-        entry,
-        granted(manifest, chosen),
-        _values(manifest, chosen),
-        chosen.private,
-        os.environ,
-    )
-    told = KINDS[manifest.kind](given)
-    name, version, kind = manifest.name, manifest.version, manifest.kind
+    has, values = granted(manifest, chosen), _values(manifest, chosen)
+    told = KINDS[manifest.kind](Given(manifest, place, entry, has, values, chosen.private))
     return hostcalls.Plugin(
-        name,
-        version,
-        kind,
+        manifest.name,
+        manifest.version,
+        manifest.kind,
         told.target,
         str(place),
-        told.sandbox,
-        keeps,
+        keeps=keeps,
         hooks=told.hooks,
         rights=told.rights,
     )
