@@ -163,7 +163,9 @@ def _read(top: int) -> PackageFiles:
             reader.walk(top, name, name, wanted)
     files = first | reader.files
     library = library_of(manifest)
-    if library and library not in files and (built := reader.built(top, library)):
+    # The one that cargo built and nobody copied, as upstream packs it too.
+    left = f"{BUILT}/{posixpath.basename(library or '')}"
+    if library and library not in files and (built := reader.file(top, left, library)):
         files[library] = built
     check_names([*files], set())
     return _whole(files, manifest, tuple(reader.ignored))
@@ -173,7 +175,7 @@ def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> PackageFile
     """All that lies there: the hash of a manifest.json is of every file."""
     for name in sorted(os.listdir(top)):
         if name not in first and name not in BESIDE:
-            reader.walk(top, name, name, _Everything())
+            reader.walk(top, name, name)
     if reader.ignored:
         odd = shown(reader.ignored[0])
         mend = "ship a copy of what it leads to, or remove it"
@@ -222,16 +224,16 @@ class _Reader:
             raise Fault("EMSGSIZE", f"it holds more than {MAX_ENTRIES} files")
         return _file(path, data, bool(found.st_mode & 0o100))
 
-    def walk(self, parent: int, name: str, path: str, wanted: _Wanted | _Everything) -> None:
-        """Take what is wanted at `path` and below."""
-        if not wanted.leads(path):
+    def walk(self, parent: int, name: str, path: str, wanted: _Wanted | None = None) -> None:
+        """Take what is wanted at `path` and below, or all."""
+        if wanted and not wanted.leads(path):
             return self._ignore(path)
         if broken := name_fault(path):
             raise Fault("EINVAL", f"the name {shown(path)} {broken}")
         try:
             folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         except NotADirectoryError:
-            if not wanted.takes(path):
+            if wanted and not wanted.takes(path):
                 self._ignore(path)
             elif found := self.file(parent, name, path):
                 self.files[path] = found
@@ -243,10 +245,6 @@ class _Reader:
                 self.walk(folder, child, f"{path}/{child}", wanted)
         finally:
             os.close(folder)
-
-    def built(self, top: int, library: str) -> File | None:
-        """The library that cargo built and nobody copied, as upstream packs it too."""
-        return self.file(top, f"{BUILT}/{posixpath.basename(library)}", library)
 
     def _ignore(self, path: str) -> None:
         self.ignored.append(path.encode(errors="backslashreplace").decode())
@@ -260,8 +258,9 @@ class _Wanted:
         self._folders = {*FOLDERS}
         for path in _programs(manifest, exists):
             self._add(path)
-        for path in _working_dirs(manifest):
-            self._folders.add(path)
+        for tool in manifest.native.tools if manifest.native else ():
+            if folder := _inside(tool.working_dir or ""):
+                self._folders.add(folder)
         if library := library_of(manifest):
             self._files.add(library)
 
@@ -288,13 +287,6 @@ class _Wanted:
         )
 
 
-class _Everything:
-    def takes(self, path: str) -> bool:
-        return True
-
-    leads = takes
-
-
 def is_hidden(name: str) -> bool:
     """Names that editors and systems leave behind."""
     return name.startswith(".") or name.endswith("~") or name.lower().endswith(BACKUP)
@@ -319,12 +311,6 @@ def _programs(manifest: Manifest, exists: Callable[[str], bool]) -> Iterator[str
         for argument in tool.args:
             if (path := _inside(argument)) and exists(path):
                 yield path
-
-
-def _working_dirs(manifest: Manifest) -> Iterator[str]:
-    for tool in manifest.native.tools if manifest.native else ():
-        if tool.working_dir and (path := _inside(tool.working_dir)):
-            yield path
 
 
 def _manifest(files: Mapping[str, File]) -> Manifest:

@@ -108,7 +108,7 @@ def sign(tree: PackageFiles, secret: bytes, publisher: str = "") -> Package:
         tree.manifest.package,
         publisher_id=publisher,
         manifest_sha256=tree.files[tree.manifest_file].sha256,
-        binary_sha256=_binary(tree),
+        binary_sha256=next(iter(_binaries(tree)), ""),
         signature_algorithm=ALGORITHM,
         public_key=_public(private).public_key,
         signature="",
@@ -242,10 +242,6 @@ def _upstream_covers(tree: PackageFiles, name: str) -> bool:
 def _upstream_suffices(tree: PackageFiles) -> bool:
     """Returns True if upstream's payload says all: then its hosts can verify what is signed here."""
     return all(_upstream_covers(tree, name) and not tree.files[name].executable for name in _listed(tree))
-
-
-def _binary(tree: PackageFiles) -> str:
-    return next(iter(_binaries(tree)), "")
 
 
 def _binaries(tree: PackageFiles) -> list[str]:
