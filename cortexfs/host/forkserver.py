@@ -36,7 +36,6 @@ from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -72,8 +71,9 @@ class HostProcess:
         self.identity, self.plugin = spawn.identity, spawn.plugin
         self.device = spawn.device
         self.pid = pid
-        self.announced = False
-        self.deadline = time.monotonic() + limits.STARTING_SECONDS
+        self.announced = False  # to the daemon
+        self.deadline = time.monotonic() + limits.STARTING_SECONDS  # of its start, and later of its end
+        self.exit = 0
         self.status: socket.socket | None = status  # None once the daemon has had its Spawned
         self.group = group
         self.gate = -1  # by which a confined one asks
@@ -82,16 +82,6 @@ class HostProcess:
         if self.gate >= 0:
             os.close(self.gate)
             self.gate = -1
-
-
-class Dead(NamedTuple):
-    """A host that has ended, until nothing is left of it."""
-
-    number: int
-    status: int
-    group: limits.Group | None
-    announced: bool  # whether the daemon was ever told of it
-    deadline: float
 
 
 class ForkServerProcess:
@@ -107,7 +97,7 @@ class ForkServerProcess:
         self._spare = spare.Spare(begin, self._groups)
         self._children: dict[int, HostProcess] = {}  # by pid, starting and running
         self._vouching = vouching.Vouching(self._children)
-        self._dead: list[Dead] = []
+        self._dead: list[HostProcess] = []  # ended, until nothing is left of them
         self._outbox: deque[bytes] = deque()
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -323,9 +313,9 @@ class ForkServerProcess:
             if child.pid == pid:
                 child.close_gate()
                 del self._children[pid]
-                exit_ = os.waitstatus_to_exitcode(status)
-                deadline = time.monotonic() + _SWEEP_SECONDS
-                self._dead.append(Dead(child.number, exit_, child.group, child.announced, deadline))
+                child.exit = os.waitstatus_to_exitcode(status)
+                child.deadline = time.monotonic() + _SWEEP_SECONDS
+                self._dead.append(child)
 
     def _sweep(self) -> None:
         """Kill what dead hosts left; say that they are gone once nothing is left."""
@@ -338,15 +328,14 @@ class ForkServerProcess:
             if not empty and time.monotonic() < dead.deadline:
                 left.append(dead)
             elif dead.announced:
-                self._say(hostcalls.HostExit(dead.number, dead.status))
+                self._say(hostcalls.HostExit(dead.number, dead.exit))
         self._dead = left
 
     def _end(self) -> None:
         """The daemon is gone: no host outlives it."""
         deadline = time.monotonic() + _SWEEP_SECONDS
         self._spare.end()
-        found = [child.group for child in self._children.values()] + [dead.group for dead in self._dead]
-        groups = [group for group in found if group is not None]
+        groups = [each.group for each in (*self._children.values(), *self._dead) if each.group is not None]
         while time.monotonic() < deadline:
             # Every group is killed before the result is looked at.
             gone = [group.kill() for group in groups]

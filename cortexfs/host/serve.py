@@ -221,7 +221,8 @@ class _Host:
             runtime.done()
             return
         if isinstance(request, hostcalls.Follow):
-            runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(_followed(request.paths))))
+            followed = [os.path.realpath(path) for path in request.paths]
+            runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(followed)))
             runtime.done()
             return
         os.umask(request.umask & 0o777)  # what its plugin starts may keep it
@@ -313,10 +314,6 @@ def _stand(rights: list[int], call: hostcalls.CallRequest) -> None:
         except (OSError, IndexError):  # without rights, the caller could not open it either
             why = "you may not enter your working directory; change to another one"
             raise Fault("EACCES", why) from None
-
-
-def _followed(paths: list[str]) -> list[str]:
-    return [os.path.realpath(path) for path in paths]
 
 
 def _enter(path: str) -> None:

@@ -12,12 +12,12 @@ This file must never know what a call or a tool is.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
-import traceback
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,13 +65,9 @@ class Spare:
         self._number = self._next
         with suppress(OSError):
             self._group = self._groups.create(self._number, _STRICTEST)
-            self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
-                self._channel.setblocking(False)
-                self.pid = os.fork()
-                if not self.pid:
-                    _wait(theirs, self._begin, self._group)
+            wait = functools.partial(_wait, begin=self._begin, group=self._group)
+            self._channel, self.pid = start.helper(wait)
+            self._channel.setblocking(False)
 
     def become(self, spawn: hostcalls.Spawn, rights: list[int]) -> BegunHost | None:
         """Tell it that it is this host; None where the host is to be forked."""
@@ -108,16 +104,8 @@ class Spare:
         self.pid, self._channel, self._group = 0, None, None
 
 
-def _wait(channel: socket.socket, begin: Begin, group: Group) -> NoReturn:
-    try:
-        signal.set_wakeup_fd(-1)
-        start.close_others(2, channel.fileno())
-        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        group.enter()
-        data, rights, _ = syscalls.receive(channel, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
-        if data:
-            begin(_spawns.decode(data), list(rights), channel, group)
-    except BaseException:  # a fork must not unwind into its parent's loop; the log has it
-        traceback.print_exc()
-    finally:
-        os._exit(os.EX_OK)
+def _wait(channel: socket.socket, begin: Begin, group: Group) -> None:
+    group.enter()
+    data, rights, _ = syscalls.receive(channel, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
+    if data:
+        begin(_spawns.decode(data), list(rights), channel, group)

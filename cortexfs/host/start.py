@@ -23,6 +23,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.host.call import plugin_state
 from cortexfs.host.confine import identity, limits, view
+from cortexfs.linux import syscalls
 
 Serve = Callable[[socket.socket, hostcalls.Plugin], NoReturn]
 Leaving = Callable[[], None]  # opens what is not to be found where the caller is
@@ -91,6 +92,31 @@ def start(
         traceback.print_exc()
     finally:
         os._exit(os.EX_SOFTWARE)
+
+
+def helper(work: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
+    """Fork a process that helps the fork server, which holds nothing of it but a channel, and ends with it.
+    Returns the other end of the channel, and its pid; 0 where there are too many processes."""
+    channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
+    pid = 0
+    with theirs, suppress(OSError):
+        pid = os.fork()
+        if not pid:
+            _help(theirs, work)
+    return channel, pid
+
+
+def _help(channel: socket.socket, work: Callable[[socket.socket], object]) -> NoReturn:
+    try:
+        signal.set_wakeup_fd(-1)
+        close_others(2, channel.fileno())
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        work(channel)
+    except BaseException:  # a fork must not unwind into its parent's loop; the log has it
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_OK)
 
 
 def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, int | None, int | None]:

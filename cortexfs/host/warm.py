@@ -14,13 +14,12 @@ This file must never know what a call or a tool is.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
 import select
-import signal
 import socket
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -107,36 +106,24 @@ class WarmFork:
         return 0
 
     def _prepare(self) -> None:
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
-        with theirs, suppress(OSError):  # too many processes: there is none then
-            self.pid = os.fork()
-            if not self.pid:
-                _run(theirs, self._begin)
+        self._channel, self.pid = start.helper(functools.partial(_run, begin=self._begin))
         self.preparing = self._channel.fileno()
 
 
-def _run(channel: socket.socket, begin: Begin) -> NoReturn:
+def _run(channel: socket.socket, begin: Begin) -> None:
     try:
-        signal.set_wakeup_fd(-1)
-        start.close_others(2, channel.fileno())
-        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         importlib.import_module(MODULE)
-        gc.freeze()
-        channel.send(_READY)
-        while True:
-            data, rights, _ = syscalls.receive(channel, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
-            if not data:
-                break
-            _forked(channel, _forks.decode(data), rights, begin)
-            for fd in rights:
-                os.close(fd)
     except ModuleNotFoundError:  # of which hosts tell who calls
-        pass
-    except BaseException:  # a fork must not unwind into its parent's loop; the log has it
-        traceback.print_exc()
-    finally:
-        os._exit(os.EX_OK)
+        return
+    gc.freeze()
+    channel.send(_READY)
+    while True:
+        data, rights, _ = syscalls.receive(channel, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
+        if not data:
+            return
+        _forked(channel, _forks.decode(data), rights, begin)
+        for fd in rights:
+            os.close(fd)
 
 
 def _forked(channel: socket.socket, asked: _Fork, rights: list[int], begin: Begin) -> None:
