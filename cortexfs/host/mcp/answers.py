@@ -1,9 +1,11 @@
-"""The answers of an MCP server, as results of tools.
+"""The answers of an MCP server, as results of tools, and its words before them, for who runs the tool.
 
 Rules: texts are the output, in the order that they and media have. Pictures and other bytes become files of
 the caller's, in a directory that is his alone; of those of one host the newest MAX_FILES stay. A resource
-that is only named stays where it is.
-This file must never know who asks.
+that is only named stays where it is. Words before an answer are passed on as they are in a session, as who
+reads them speaks the protocol. Elsewhere progress is progress and a line of the server's log a note; the
+rest is of no use to anybody.
+This file must never know connections, or who asks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.mcp_session import ServerError
+from cortexfs.core.mcp_session import SOURCE, ServerError, ServerMessage
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -40,6 +42,7 @@ MAX_FILES = 100
 MAX_BYTES = 16 << 20  # of one file
 MAX_PARTS = 1000  # of one answer
 MAX_ADDRESS = 8 << 10
+PROGRESS, NOTE = "notifications/progress", "notifications/message"
 _filing = threading.Lock()
 
 
@@ -112,10 +115,6 @@ def _medium(part: Any) -> sdk.Attachment | None:
     return None
 
 
-def _extension(mime: str) -> str:
-    return ENDS.get(mime) or mimetypes.guess_extension(mime) or ""
-
-
 def _kind(mime: str) -> str:
     kind = mime.partition("/")[0]
     return kind if kind in ("image", "audio", "video") else "file"
@@ -131,7 +130,8 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
     with _filing:
         if not _folder or not os.path.isdir(_folder[0]):
             _folder[:] = [_made()]
-        number, path = tempfile.mkstemp(_extension(mime), "", _folder[0])
+        extension = ENDS.get(mime) or mimetypes.guess_extension(mime) or ""
+        number, path = tempfile.mkstemp(extension, "", _folder[0])
         with open(number, "wb") as file:
             file.write(content)
         _files.append(path)
@@ -160,3 +160,20 @@ def of_resource(said: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResul
         else:
             parts.append(str(part.get("text", "")))
     return _in_order(parts, runtime)
+
+
+def pass_on(runtime: sdk.ToolRuntime, server: str, message: ServerMessage, *, as_it_is: bool) -> None:
+    said = message.params
+    if as_it_is:
+        runtime.emit_observer(SOURCE, msgspec.json.encode(message).decode())
+    elif message.method == PROGRESS:
+        runtime.emit_progress(_progress(said["progress"], said.get("total"), said.get("message")))
+    elif message.method == NOTE:
+        data = said.get("data")
+        text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+        runtime.emit_observer(f"{server}: {said.get('level', 'info')}", text)
+
+
+def _progress(progress: float, total: float | None, message: str | None) -> str:
+    done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+    return f"{message} ({done})" if message and total else message or done

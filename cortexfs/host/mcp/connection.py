@@ -41,8 +41,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ListedPrompt, McpSession, ServerMessage
 from cortexfs.host.mcp import direct, failures, http
+from cortexfs.host.mcp.answers import PROGRESS, pass_on
 from cortexfs.host.mcp.asking import Asking
-from cortexfs.host.mcp.heard import PROGRESS, pass_on
 from cortexfs.host.mcp.limits import Judge, McpViolation
 from cortexfs.host.mcp.starting import ServerStart
 from cortexfs.host.mcp.stdio import MAX_PROGRESS, Pipe
@@ -308,7 +308,7 @@ class Link:
             self.capabilities = self.agreed.capabilities.model_dump(exclude_none=True)
             self.prompts = await direct.prompts(client)
             if self._pipe is not None:
-                self._pipe.greeted()
+                self._pipe.home.greeted()
             self._start.is_over = self._judge.has_greeted = True
             self._changed(tools)
             self._opened.set_result(None)

@@ -60,7 +60,7 @@ class Keeper:
         self._changes = threading.Condition()
         self.listed: list[Tool] = []
         self.named: dict[str, str] = {}  # the objects that its tools are
-        self.version = 0
+        self.version = self.served = 0  # of the list, and of that of which tools were made
 
     def link(self, tell: Callable[[str], object] = str) -> Link:
         """The connection, which has greeted. `tell` is told what a server prints that starts."""

@@ -44,7 +44,7 @@ from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ServerMessage
 from cortexfs.host.call.runtime import nothing, shielded
 from cortexfs.host.mcp import process
-from cortexfs.host.mcp.heard import NOTE, PROGRESS
+from cortexfs.host.mcp.answers import NOTE, PROGRESS
 from cortexfs.host.mcp.home import ServerHome
 from cortexfs.host.mcp.limits import Judge, McpViolation
 from cortexfs.host.mcp.starting import ServerStart
@@ -72,7 +72,7 @@ class Pipe:
         self._told = told
         self._judge = judge
         self._start = start
-        self._home = ServerHome(told.home)
+        self.home = ServerHome(told.home)
         self.ended = asyncio.Event()
         self._gone = asyncio.Event()  # nothing more comes, or is listened to
         self._noise = 0
@@ -242,14 +242,12 @@ class Pipe:
             call.items.put(ServerMessage(PROGRESS, params))
         return call is not None
 
-    def _newest(self) -> WaitingCall | None:
-        """The call that has begun last: a program does not say to which one a message belongs."""
-        with self._lock:
-            return next(reversed(self._calls.values()), None)
-
     def tell(self, message: ServerMessage) -> bool:
-        """Pass a message to a call; whether there is one. A line of the server's log is before the answer."""
-        if (call := self._newest()) is None:
+        """Pass a message to the call that has begun last, as a program does not say to which one it belongs;
+        whether there is one. A line of the server's log is before the answer."""
+        with self._lock:
+            call = next(reversed(self._calls.values()), None)
+        if call is None:
             return False
         if message.id or call.items.qsize() < MAX_PROGRESS:
             call.tell(message)
@@ -277,24 +275,20 @@ class Pipe:
         """The process, as soon as no other of its home starts."""
         self._start.waits = True
         try:
-            await self._home.claim()
+            await self.home.claim()
             self._start.waits = False
-            started = await process.started(self._told, self._home, self._printed)
+            started = await process.started(self._told, self.home, self._printed)
         except BaseException as error:
             if isinstance(error, Fault):  # nothing of it has run
-                self._home.failed()
-            self._home.leave()
+                self.home.failed()
+            self.home.leave()
             raise
         self._process, self._stdin, self._stdout, self._errors = started
         self._start.leader = self._process.pid
 
     def _printed(self, printed: bytes) -> None:
         self._start.heard(printed)
-        self._home.heard(printed)
-
-    def greeted(self) -> None:
-        """Its start is over."""
-        self._home.greeted()
+        self.home.heard(printed)
 
     async def __aexit__(
         self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -316,7 +310,7 @@ class Pipe:
                 file.close()
             await process.ended(self._process)
             process.close(self._process)
-            self._home.leave()
+            self.home.leave()
 
     def _end_calls(self) -> None:
         """Calls there are, and new ones, that it answers no more."""
@@ -346,7 +340,7 @@ class Pipe:
             self._judge.why = process.end_of(self._process) + self._errors.end()
             self._judge.has_exited = self._process.returncode is not None
             if self._judge.has_exited:
-                self._home.failed()
+                self.home.failed()
         process.kill(self._process)
         self.ended.set()
         self._out.close()

@@ -93,17 +93,13 @@ def greeted(plugin: hostcalls.Plugin, tell: Callable[[str], object]) -> Keeper:
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     keeper = greeted(plugin, str)
-    with _keeping:
-        _served[plugin.name] = keeper.version
+    keeper.served = keeper.version
     return list(adapted(keeper))
-
-
-_served: dict[str, int] = {}  # which list the tools of a plugin were made of
 
 
 def has_changed(plugin: hostcalls.Plugin) -> bool:
     keeper = _keepers.get(plugin.name)
-    return keeper is not None and keeper.version != _served.get(plugin.name)
+    return keeper is not None and keeper.version != keeper.served
 
 
 def await_change(plugin: hostcalls.Plugin, runtime: sdk.ToolRuntime) -> None:
