@@ -9,7 +9,7 @@ one that hosts may have as theirs: a pipe or /dev/null, as a file could be trunc
 what a host does once it is the caller, --preload what it finds imported besides; tests put something small
 there. A host calls `before_leaving` of what is preloaded before it leaves for a caller's namespaces.
 --state is the daemon's state directory, --sealed says that this program was executed through the mount of
-host/confine/sealed_program.py, --daemon is the daemon's pid, and its own parent's otherwise.
+readonly_mounts.sealed, --daemon is the daemon's pid, and its own parent's otherwise.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,

@@ -40,11 +40,13 @@ from cortexfs.core import mountinfo, names, starts
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import TABLE
 from cortexfs.core.starter_command import needed
-from cortexfs.host.confine import sealed_program
+from cortexfs.host.confine import readonly_mounts
 from cortexfs.linux import syscalls
 from cortexfs.state import believed
 
 LOOKER = os.path.join(sysconfig.get_path("scripts"), "cortexfs-looker")
+# Where the system gives no mount for its program, it is executed as it is, and not told SEALED.
+FORK_SERVER, SEALED = "cortexfs.host.forkserver", "--sealed"
 ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine_process"]
 LINK = ["-I", "-m", "cortexfs.team.link"]
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
@@ -79,7 +81,7 @@ class StarterProcess:
         self._state = state
         self._config = config
         self._engine = engine
-        self._sealed = sealed_program.sealed(os.path.realpath(sys.executable))
+        self._sealed = readonly_mounts.sealed(os.path.realpath(sys.executable))
         self._device = 0  # of the mount, once there is one
         self._children: dict[int, starts.StartChild] = {}  # as what each was asked for, by pid
         self._parent = os.pidfd_open(os.getppid())
@@ -153,8 +155,8 @@ class StarterProcess:
     def _program(self, message: starts.StartChild) -> StarterProgram:
         if message.what == starts.FORK_SERVER:
             state = ["--state", self._state] if self._state else []
-            words = [sys.executable, "-I", "-m", sealed_program.FORK_SERVER, "0", "--daemon"]
-            sealed = [] if self._sealed is None else [sealed_program.SEALED]
+            words = [sys.executable, "-I", "-m", FORK_SERVER, "0", "--daemon"]
+            sealed = [] if self._sealed is None else [SEALED]
             words += [str(os.getppid()), *state, *sealed]
             return StarterProgram(words, self._sealed or sys.executable, ENVIRON, socket.SOCK_SEQPACKET)
         if message.what == starts.LOOKER:

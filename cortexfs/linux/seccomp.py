@@ -185,14 +185,11 @@ def _by_these(column: int, channels: Sequence[int]) -> Iterator[Instruction]:
         yield from _called(column, name, [_look(1), *_any_of(channels, no), _GO_ON])
 
 
-def allow_only(numbers: Sequence[int]) -> None:
+def allow_only(called: Iterable[str]) -> None:
     """Have all other calls fail with ENOSYS, beside what other filters refuse."""
-    syscalls.filter_syscalls(listed(_machine(), numbers))
-
-
-def listed(machine: _Machine, numbers: Sequence[int]) -> bytes:
-    known = (line for number in numbers for line in _if_called(number, [_GO_ON]))
-    return _packed(_of_machine(machine.arch), known, [_failing(errno.ENOSYS)])
+    machine = _machine()
+    known = (line for name in called for line in _called(machine.column, name, [_GO_ON]))
+    syscalls.filter_syscalls(_packed(_of_machine(machine.arch), known, [_failing(errno.ENOSYS)]))
 
 
 def _machine() -> _Machine:
@@ -271,10 +268,7 @@ def _any_of(values: Sequence[int], then: Instruction) -> list[Instruction]:
 
 
 def _called(column: int, name: str, then: list[Instruction]) -> list[Instruction]:
-    return _if_called(NUMBERS[name][column], then)
-
-
-def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
+    number = NUMBERS[name][column]
     return [(_EQUAL, 0, len(then), number), *then] if number >= 0 else []
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 import cortexfs
 from cortexfs.core import hostcalls
-from cortexfs.host.confine import sealed_program
+from cortexfs.host import starter
 from cortexfs.host.vouching import following
 from cortexfs.peers.caller import Caller, caller_of
 from tests.waiting import PATIENCE
@@ -190,11 +190,7 @@ class Forks:
         self.control.settimeout(PATIENCE)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         root = Path(cortexfs.__file__).parents[1]
-        server = (
-            [str(Path(__file__).with_name("sealed_forks.py"))]
-            if sealed
-            else ["-m", sealed_program.FORK_SERVER]
-        )
+        server = [str(Path(__file__).with_name("sealed_forks.py"))] if sealed else ["-m", starter.FORK_SERVER]
         command = [*prefix, sys.executable, *server]
         options = ["--state", str(state)] if state else []
         options += ["--daemon", str(daemon)] if daemon else []

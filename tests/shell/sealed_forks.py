@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from cortexfs.host.confine import sealed_program
+from cortexfs.host import starter
+from cortexfs.host.confine import readonly_mounts
 
 if __name__ == "__main__":
-    sealed = sealed_program.sealed(os.path.realpath(sys.executable))
-    words = [sys.executable, "-m", sealed_program.FORK_SERVER, *sys.argv[1:]]
-    os.execv(sealed or sys.executable, [*words, sealed_program.SEALED] if sealed else words)
+    sealed = readonly_mounts.sealed(os.path.realpath(sys.executable))
+    words = [sys.executable, "-m", starter.FORK_SERVER, *sys.argv[1:]]
+    os.execv(sealed or sys.executable, [*words, starter.SEALED] if sealed else words)

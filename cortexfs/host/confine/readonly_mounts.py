@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.value_formats import is_below
@@ -37,6 +38,31 @@ def enter() -> None:
         _map(uid, gid)
     with held("/", os.O_PATH) as root:
         syscalls.set_mount(root, is_private=True)
+
+
+def sealed(path: str) -> str | None:
+    """Another path of a program, by which nothing of it can be changed; None where there can be none. It
+    holds in this process, and for what that executes.
+
+    /proc/self/exe of a process leads to its program through the mount by which that was executed, whatever
+    mounts the process has by now. So what that link leads to must not be changed through it: not the mode of
+    the interpreter, for one.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        pid = os.fork()
+        if not pid:
+            with suppress(OSError, Fault):
+                enter()
+                with held(path, os.O_PATH) as program:
+                    copy = syscalls.copy_mount(program)
+                syscalls.set_mount(copy, is_read_only=True)
+                socket.send_fds(theirs, [b"p"], [copy])
+            os._exit(0)
+        theirs.close()
+        _, found, _ = syscalls.receive(ours, 1, 1)
+        os.waitpid(pid, 0)
+    return f"/proc/self/fd/{found[0]}" if found else None
 
 
 def _map(uid: int, gid: int) -> None:

@@ -30,9 +30,10 @@ import cortexfs
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity, Plugin, Sandbox, Spawn
 from cortexfs.host.call import plugin_state
-from cortexfs.host.confine import leftovers, limits, readonly_mounts, wasm_calls
+from cortexfs.host.confine import leftovers, limits, readonly_mounts
 from cortexfs.host.confine.hidden_paths import carved
 from cortexfs.linux import landlock, seccomp
+from cortexfs.linux.call_numbers import names
 
 WASM = "wasm"  # a kind of plugins: host/wasm/tools.py, which is not imported for it
 View = tuple[tuple[str, str], ...]
@@ -62,9 +63,28 @@ CODE: View = tuple(
     if path.startswith("/") and path.strip("/")
 )
 
+# The system calls that the interpreter, the engine of WebAssembly and its way to the network make: all others
+# are as on a kernel without them. A module cannot make any. If it gets out of its engine by a fault of that,
+# it has these and no program to execute, no file system to mount and no process to trace. What is refused is
+# ENOSYS and never an end, as libraries try a call and go on without it.
+WASM_CALLS = names("""
+read write close lseek readv writev pread64 pwrite64 open openat stat fstat newfstatat statx access
+faccessat faccessat2 readlink readlinkat getdents64 getcwd chdir fchdir mkdir mkdirat rmdir rename
+renameat renameat2 unlink unlinkat ftruncate truncate fsync fdatasync flock fcntl dup dup2 dup3 ioctl
+umask statfs fstatfs fchmod utimensat fallocate fadvise64 mmap mprotect munmap mremap msync madvise
+mincore brk memfd_create membarrier rt_sigaction rt_sigprocmask rt_sigreturn rt_sigtimedwait sigaltstack
+tgkill restart_syscall futex clone exit exit_group set_robust_list set_tid_address rseq arch_prctl prctl
+gettid getpid getuid geteuid getgid getegid getgroups getresuid getresgid sched_yield sched_getaffinity
+sched_setaffinity sched_setattr sched_getattr getcpu getpriority getrlimit prlimit64 getrusage sysinfo
+uname unshare nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday getrandom poll ppoll
+select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2 pipe pipe2 close_range socket
+socketpair connect bind getsockname getpeername getsockopt setsockopt sendto recvfrom sendmsg recvmsg
+sendmmsg recvmmsg shutdown
+""")
+
 
 class Ground(NamedTuple):
-    sealed: bool  # whether no file can be changed through the program that hosts execute (sealed_program.py)
+    sealed: bool  # whether no file can be changed through the program that hosts execute (readonly_mounts.py)
     state: str = ""  # the daemon's state directory; empty: there is none
     kept: str = ""  # where plugins keep what outlives hosts
     mark: str = ""  # of that directory's hosts (leftovers.py)
@@ -121,7 +141,7 @@ class Confinement:
                 landlock.restrict(self._shown, network=identity.network)
                 asks = seccomp.restrict(network=identity.network, metadata=self._keeps_metadata)
         if self._plugin.kind == WASM and os.uname().machine in seccomp.MACHINES:
-            seccomp.allow_only(wasm_calls.numbers(os.uname().machine))  # last: it allows no other filter
+            seccomp.allow_only(WASM_CALLS)  # last: it allows no other filter
         return asks
 
 
