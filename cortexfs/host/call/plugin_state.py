@@ -64,15 +64,9 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
             place = stack.enter_context(held(kept, _FOLDER))
             place = stack.enter_context(held(name, _FOLDER, place))
             if of(plugin, identity) != plugin:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(_agents(identity), 0o755, dir_fd=place)
+                _made(_agents(identity), 0o755, place)
                 place = stack.enter_context(held(_agents(identity), _FOLDER, place))
-                os.fchmod(place, 0o755)  # whatever the umask is
-            with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
-                os.mkdir(str(identity.uid), 0o700, dir_fd=place)
-            with held(str(identity.uid), _FOLDER, place) as own:
-                if os.geteuid() == 0:
-                    os.fchown(own, identity.uid, identity.gid)
+            _made(str(identity.uid), 0o700, place, identity)
     except OSError as error:
         where = f"{plugin.keeps}/{identity.uid}"
         told = f"{plugin.name} has no place for what it keeps: {where}: {error.strerror}"
@@ -103,7 +97,7 @@ def prepare_scratch(identity: Identity, beside: str) -> None:
 
 
 def _made(name: str, mode: int, above: int, whose: Identity | None = None) -> None:
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
         os.mkdir(name, mode, dir_fd=above)
         os.chmod(name, mode, dir_fd=above)  # whatever the umask is
     if whose is not None:
