@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from cortexfs.host.process.wake_affinity import bind
+
 PERIOD = 0.25  # seconds; /proc/stat counts hundredths
 # Of a core that they need, used by others: what makes the engine's threads sleep, and below what they spin
 # again. Who reads an answer takes less than a tenth.
@@ -71,17 +73,12 @@ class Placement:
             self.undo()
             self._placed = busy
             for thread, core in zip(busy, self._cores, strict=True):
-                _bind(thread, {core})
+                bind(thread, {core})
 
     def undo(self) -> None:
         for thread in self._placed:
-            _bind(thread, self._cores)
+            bind(thread, self._cores)
         self._placed = ()
-
-
-def _bind(thread: int, cores: set[int]) -> None:
-    with suppress(OSError):  # it has ended, or the machine has fewer cores now
-        os.sched_setaffinity(thread, cores)
 
 
 def _computed() -> dict[int, int]:

@@ -28,22 +28,22 @@ class OneCore:
         if not self._is_used:
             does()
             return
-        _bind(pid, {syscalls.core()})
+        bind(pid, {syscalls.core()})
         try:
             does()
         finally:
-            _bind(pid, self._every)
+            bind(pid, self._every)
             tasks = f"/proc/{pid}/task"
             try:
                 threads = os.stat(tasks).st_nlink
                 if threads != self._threads:
                     for each in os.listdir(tasks):
-                        _bind(int(each), self._every)
+                        bind(int(each), self._every)
                     self._threads = threads
             except OSError:  # nobody could tell who is bound: not again
                 self._is_used = False
 
 
-def _bind(thread: int, cores: set[int]) -> None:
-    with suppress(OSError):
+def bind(thread: int, cores: set[int]) -> None:
+    with suppress(OSError):  # it has ended, or the machine has fewer cores now
         os.sched_setaffinity(thread, cores)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cortexfs.core.manifest.targets import WasmModule
+from cortexfs.core.manifest.targets import NETWORK, WasmModule
 from cortexfs.host.call.plugin_state import MAX_KEY, MAX_KEYS, MAX_TOTAL, MAX_VALUE, database
 from cortexfs.host.net import fetch
 from cortexfs.host.wasm import code as wasmcode
@@ -29,7 +29,6 @@ ROOM = 65536  # where a length word says 0
 MAX_RANDOM = 65536
 MAX_LINE = 4 << 10
 MAX_LINES = 1000  # of the log, for a call
-NETWORK = ("network:fetch", "net:outbound")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
