@@ -149,7 +149,7 @@ class Catalog:
         if kept is None or not (key := kept.key(plugin)):
             return await self._describe(plugin)
         if (said := await trio.to_thread.run_sync(kept.get, plugin.name, key)) is not None:
-            with contextlib.suppress(Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            with contextlib.suppress(Fault, *UNREADABLE):
                 return _checked(said)
         descriptors = await self._describe(plugin)
         await trio.to_thread.run_sync(kept.put, plugin.name, key, msgspec.json.encode(descriptors))
@@ -211,8 +211,6 @@ class Catalog:
         said = None
         try:
             said = await _asked(host, unlike)
-        except (OSError, *UNREADABLE) as error:
-            raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
             # One that has answered is followed on: another one would not know what this one has learnt.
             if host.identity.label and said is None:
@@ -233,7 +231,7 @@ class Catalog:
         has for no one else. Returns the mark of the answer, and an empty one when the host has ended."""
         plugin, uid = host.plugin, host.identity.uid
         said = None
-        with contextlib.suppress(OSError, Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        with contextlib.suppress(Fault):
             said = await _asked(host, unlike or self._marks.get(plugin, ""))
         known = {told.name for told in self._known.get(plugin, (0.0, []))[1]}
         begin, origin = f"{plugin.name.removeprefix(PREFIX)}.", f"plugin:{plugin.name}@{plugin.version}"
@@ -259,8 +257,6 @@ class Catalog:
             with trio.move_on_after(DESCRIBE_SECONDS) as clock:
                 said = await _asked(host)
                 descriptors = said.descriptors if said else None
-        except (OSError, *UNREADABLE) as error:
-            raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
             # One that is labelled is nobody's to call, and nobody's to look into: it has served. One
             # that failed would say the same again when its plugin has been mended. A server that is still
@@ -285,8 +281,11 @@ class _Said(NamedTuple):
 
 async def _asked(host: Host, unlike: str = "") -> _Said | None:
     """Returns the host's description of its plugin; None when it breaks off."""
-    payload = await ask(host, hostcalls.Describe(unlike), wire.DESCRIPTORS, wire.MAX_STRINGS)
-    return None if payload is None else _Said(hostcalls.mark(payload), _checked(payload))
+    try:
+        payload = await ask(host, hostcalls.Describe(unlike), wire.DESCRIPTORS, wire.MAX_STRINGS)
+        return None if payload is None else _Said(hostcalls.mark(payload), _checked(payload))
+    except (OSError, *UNREADABLE) as error:
+        raise Fault("EPROTO", f"its description cannot be read: {error}") from None
 
 
 def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) -> hostcalls.Plugin | None:

@@ -95,7 +95,9 @@ class Commands:
             return await self._last(rest[0], uid), [b"{}"]
         if (found := self._served.get(name)) is None:
             lost = self._missing.get(name)
-            raise Fault("EHOSTDOWN", f"its plugin {lost.plugin} is {lost.status}") if lost else _unknown(name)
+            if lost:
+                raise Fault("EHOSTDOWN", f"its plugin {lost.plugin} is {lost.status}")
+            raise Fault("ENOENT", f"there is no command {name!r} of a plugin (any more)")
         if len(rest) != 1 or not rest[0].startswith("{"):
             raise Fault("EINVAL", f"it takes one JSON object; run it with: cortex {name}")
         return found, words[1:]
@@ -125,10 +127,6 @@ def _status(plugin: str, kind: str, plugins: Mapping[str, str]) -> str:
     denied = f"it may add no commands, see: ctx plugin permissions {plugin}"
     unable = f"no plugin of kind {kind} runs commands"
     return f"broken: {one_line(plugins[plugin]) or (denied if kind == hostcalls.ESM else unable)}"
-
-
-def _unknown(name: str) -> Fault:
-    return Fault("ENOENT", f"there is no command {name!r} of a plugin (any more)")
 
 
 def _line(served: Object) -> bytes:

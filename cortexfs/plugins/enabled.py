@@ -213,14 +213,12 @@ class Offers:
     def _check_key(self, manifest: fields.JsonManifest, tree: PackageFiles, key: str) -> None:
         try:
             why = openpgp.unchecked(manifest, self._keys)
-            if why or self._signer(manifest, tree) != key:
+            by = openpgp.signer(manifest, tree.contents, self._keys, self._gpgv, self._config.state)
+            if why or by != key:
                 raise Fault("EPERM", why or "its OpenPGP signature is of another key")
         except Fault as fault:
             mend = f"install it again, or: ctx plugin disable {tree.manifest.name}"
             raise _Withdrawn("EPERM", f"{fault.message}; {mend}") from None
-
-    def _signer(self, manifest: fields.JsonManifest, tree: PackageFiles) -> str:
-        return openpgp.signer(manifest, tree.contents, self._keys, self._gpgv, self._config.state)
 
 
 def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:

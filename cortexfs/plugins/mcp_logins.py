@@ -58,7 +58,7 @@ class Logins:
         found: dict[str, float] = {}
         for name in self._servers.names():
             try:
-                login = self._servers.login(name, self._servers.read(name))
+                login = self._servers.login(self._servers.read(name))
             except Fault:
                 continue  # which a load of the files says
             if login is not None and login.due is not None:
@@ -74,7 +74,7 @@ class Logins:
         return True
 
     def _renew(self, name: str) -> None:
-        login = self._servers.login(name, self._servers.read(name))
+        login = self._servers.login(self._servers.read(name))
         if login is not None:
             self._servers.keep_login(name, renewed(login))
 

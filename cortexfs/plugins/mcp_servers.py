@@ -144,7 +144,7 @@ class Servers:
 
     # -- logins
 
-    def login(self, name: str, server: McpServer) -> McpLogin | None:
+    def login(self, server: McpServer) -> McpLogin | None:
         """The login that is kept for a server; None where there is none."""
         kept = self._secrets.get(server.login, words=True) if server.login else ""
         try:
@@ -168,7 +168,7 @@ class Servers:
     def _bearer(self, name: str, server: McpServer) -> str:
         if not server.login:
             return ""
-        if (login := self.login(name, server)) is None:
+        if (login := self.login(server)) is None:
             raise Fault("EACCES", f"its login is gone; log in again: ctx mcp login {name}")
         return login.access_token
 
