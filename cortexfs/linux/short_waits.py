@@ -36,7 +36,7 @@ class Prompt:
             if patience:
                 self._waits_from = now + PAUSE
             await piece.ended.wait()
-        piece.unwrap()
+        piece.results[0].unwrap()
 
 
 class _Piece:
@@ -44,11 +44,11 @@ class _Piece:
         self._token = trio.lowlevel.current_trio_token()
         self._done, self._claim = Lock(), Lock()  # whoever has the claim first decides who tells of the end
         self._done.acquire()
-        self._results: list[Any] = []  # outcome.Outcome
+        self.results: list[Any] = []  # outcome.Outcome
         self.ended = trio.Event()
 
     def end(self, result: Any) -> None:
-        self._results.append(result)
+        self.results.append(result)
         if self._claim.acquire(blocking=False):
             self._done.release()
         else:
@@ -57,6 +57,3 @@ class _Piece:
     def comes_within(self, seconds: float) -> bool:
         """Wait, and the loop with it; whether it has ended."""
         return self._done.acquire(timeout=seconds) or not self._claim.acquire(blocking=False)
-
-    def unwrap(self) -> None:
-        self._results[0].unwrap()

@@ -50,7 +50,6 @@ class ChildCall(Generic[S]):
     def __init__(self, most: int, over: str, late: str, nudge: Callable[[], None] = lambda: None) -> None:
         """`most` bytes are kept, or it ends with the words of `over`; `late` is what a timeout says."""
         self.id = 0
-        self.is_sent = False
         self.ended = False  # the child has said its last word to it
         self._most, self._over, self._late = most, over, late
         self._nudge = nudge
@@ -156,7 +155,6 @@ class Warm(ABC, Generic[C]):
             self._last += 1
             call.id = self._last
             self._calls[call.id] = call
-            call.is_sent = True
             self._put({"id": call.id} | request)
             return True
 
@@ -179,7 +177,7 @@ class Warm(ABC, Generic[C]):
         with self._lock:
             if call.id not in self._calls:
                 return
-            if call.is_sent and not call.ended:
+            if not call.ended:
                 self._owed[call.id] = time.monotonic() + LET_GO_SECONDS
                 self._put({"cancel": call.id})
             if not call.ended or self._closing:
