@@ -37,7 +37,7 @@ def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
     assert len(os.listdir("/proc/self/task")) == 1
     os.umask(0o022)  # nothing gets another mode than it is made with
     try:
-        landlock.write_only_in([*_folders(state), os.devnull], landlock.all_but_devices())
+        landlock.write_only_in([*_folders(state), os.devnull])
     except (Fault, OSError) as problem:
         log.warning("the daemon is not kept from other files than its own here: %s", problem)
     # Elsewhere resolvers take what they receive by recvmsg(2), and so must whoever looks for descriptors.

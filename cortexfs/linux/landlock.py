@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 
 from cortexfs.core.errors import Fault
@@ -80,9 +80,9 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None
         os.close(ruleset)
 
 
-def write_only_in(paths: Iterable[str], read: Iterable[str] | None = None) -> None:
-    """Let this thread and its descendants change nothing but what is at or below these resolved paths. Where
-    `read` is given, they open no other files than those, and what is at or below it. Nobody's processes can
+def write_only_in(paths: Iterable[str]) -> None:
+    """Let this thread and its descendants change nothing but what is at or below these resolved paths, and
+    open no devices but harmless ones: root that reads disks reads everybody's files. Nobody's processes can
     be traced any more but their own.
 
     Raises Fault EACCES where the kernel's Landlock is too old to move files between folders, and OSError.
@@ -90,24 +90,19 @@ def write_only_in(paths: Iterable[str], read: Iterable[str] | None = None) -> No
     abi = version()
     if abi < _DIRECTORY["refer"][1]:
         raise Fault("EACCES", "this kernel's Landlock is too old for that (Linux 5.19 or later)")
-    reads = 0 if read is None else _FILE["read_file"][0]
+    reads = _FILE["read_file"][0]
     files = handled(abi)[0] & _GIVES["w"] | reads
     ruleset = syscalls.landlock_ruleset(files, 0, 0)
     try:
         for path in paths:
             _allow(ruleset, path, files)
-        for path in read or ():
+        above = (f"/{name}" for name in os.listdir("/") if name != "dev")
+        for path in (*above, *(f"/dev/{name}" for name in _HARMLESS)):
             with suppress(OSError):
                 _allow(ruleset, path, reads)
         syscalls.landlock_restrict(ruleset)
     finally:
         os.close(ruleset)
-
-
-def all_but_devices() -> Iterator[str]:
-    """Yields what may be read by root that is not to read disks, and with them everybody's files."""
-    yield from (f"/{name}" for name in os.listdir("/") if name != "dev")
-    yield from (f"/dev/{name}" for name in _HARMLESS)
 
 
 def version() -> int:
