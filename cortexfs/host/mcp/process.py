@@ -15,7 +15,7 @@ from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -24,6 +24,7 @@ from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp.home import ServerHome
 from cortexfs.host.process.children import variables_of_user
 from cortexfs.host.process.pipe_reader import Errors
+from cortexfs.tools.support.paths import pipe
 
 
 class ServerProcess(NamedTuple):
@@ -35,9 +36,9 @@ class ServerProcess(NamedTuple):
 
 async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], object]) -> ServerProcess:
     """`heard` is given what it prints on standard error."""
-    hears, stdin = _pipe(1)
-    says, stdout = _pipe(0)
-    prints, errors = _pipe(0)
+    (hears, stdin), (stdout, says), (errors, prints) = pipe(), pipe(), pipe()
+    for ours in (stdin, stdout, errors):
+        os.set_blocking(ours.fileno(), False)
     user = variables_of_user()
     home = next((one for one in (user.get("HOME"), own.path) if one and is_open(one)), "/")
     try:
@@ -74,13 +75,14 @@ def _why(error: OSError, told: McpTarget) -> str:
     if not there:
         return f"{error.filename or first}: {error.strerror}"
     if error.errno == errno.ENOENT:  # its interpreter is missing, or it is closed to who looks for it
-        return f"{there}: Permission denied" if not _opens(there) else f"{there}: its interpreter is missing"
+        is_closed = not _opens(there, os.O_RDONLY)
+        return f"{there}: Permission denied" if is_closed else f"{there}: its interpreter is missing"
     return f"{there}: {error.strerror}"
 
 
-def _opens(path: str) -> bool:
+def _opens(path: str, flags: int) -> bool:
     try:
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        os.close(os.open(path, flags | os.O_CLOEXEC))
     except OSError:
         return False
     return True
@@ -88,11 +90,7 @@ def _opens(path: str) -> bool:
 
 def is_open(folder: str) -> bool:
     """Returns True where a process of ours can be."""
-    try:
-        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return os.access(folder, os.X_OK)
+    return _opens(folder, os.O_RDONLY | os.O_DIRECTORY) and os.access(folder, os.X_OK)
 
 
 async def ended(process: Process) -> None:
@@ -120,11 +118,3 @@ def close(process: Process) -> None:
     """Closes asyncio's part of it."""
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
     transport.close()
-
-
-def _pipe(ours: Literal[0, 1]) -> tuple[FileIO, FileIO]:
-    """The end of a child, and ours, which does not block."""
-    ends = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(ends[ours], False)
-    modes = ("r", "w")
-    return FileIO(ends[1 - ours], modes[1 - ours]), FileIO(ends[ours], modes[ours])
