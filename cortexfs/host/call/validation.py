@@ -10,7 +10,6 @@ This file must never know which tool it is, or where the input came from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -27,8 +26,6 @@ MAX_SCHEMA_DEPTH = 200
 # Of a failing anyOf jsonschema-rs keeps every error of every branch, 15 µs each: a large input that fails
 # in one is refused without saying where.
 LARGE = 20_000
-# Tools that one host serves, and a few that were reloaded.
-_CACHED = 256
 _TOP = "the top"
 
 Error: TypeAlias = jsonschema_rs.ValidationError
@@ -74,7 +71,6 @@ class Validator:
         return self._compiled
 
 
-@lru_cache(_CACHED)
 def _compiled(schema: bytes) -> jsonschema_rs.Validator:
     decoded = msgspec.json.decode(schema)
     try:
