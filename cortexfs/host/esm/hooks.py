@@ -95,26 +95,18 @@ def hidden(
         said = plugin.uninstall()
         return sdk.ToolResult.error("; ".join(said)) if said else sdk.ToolResult.success("")
 
+    def deliver(event: dict[str, Any], runtime: sdk.ToolRuntime) -> None:  # abi.md 9.13, 9.42
+        if event.get("type") in events:
+            plugin.tell({"event": event}, runtime)
+
     yield Hidden(UNINSTALL, uninstall, UNINSTALL_SECONDS)
     if LISTENER in has:
-        yield Hidden(EVENT, _delivery(plugin, events), HOOK_SECONDS)
+        yield Hidden(EVENT, deliver, HOOK_SECONDS)
     for stage, export in EXPORTS.items():
         if stage in has:
             yield Hidden(STAGES[stage], _middleware(plugin, export), HOOK_SECONDS)
     if "cli:commands" in has:
         yield from (CommandTool(plugin, command) for command in commands)
-
-
-def _delivery(
-    plugin: EsmPlugin, events: Collection[str]
-) -> Callable[[dict[str, Any], sdk.ToolRuntime], None]:
-    """abi.md 9.13, 9.42."""
-
-    def does(event: dict[str, Any], runtime: sdk.ToolRuntime) -> None:
-        if event.get("type") in events:
-            plugin.tell({"event": event}, runtime)
-
-    return does
 
 
 def _middleware(plugin: EsmPlugin, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:

@@ -132,10 +132,7 @@ class HostFunctions:
 
     def set_state(self, key: int, key_length: int, value: int, value_length: int) -> None:
         memory = self._instance.memory
-        try:
-            self._state.set(memory.read(key, key_length), memory.read(value, value_length))
-        except Full as full:
-            raise ContractViolation(str(full)) from None
+        self._state.set(memory.read(key, key_length), memory.read(value, value_length))
 
     def get_state(self, key: int, key_length: int, out: int, out_length: int) -> int:
         name = self._instance.memory.read(key, key_length, MAX_KEY + 1)
@@ -204,10 +201,6 @@ def _cut(data: bytes, room: int) -> bytes:
 _TABLE = "CREATE TABLE IF NOT EXISTS state (plugin TEXT, key BLOB, value BLOB, PRIMARY KEY (plugin, key))"
 
 
-class Full(Exception):
-    """The plugin wants to keep too much."""
-
-
 class WasmState:
     """The plugin's memory between its calls, and beyond its process where `path` is a file: texts by key.
 
@@ -230,9 +223,11 @@ class WasmState:
 
     def set(self, key: bytes, value: bytes) -> None:
         if not 0 < len(key) <= MAX_KEY:
-            raise Full(f"a key of its state has {len(key)} bytes; it may have 1 to {MAX_KEY}")
+            raise ContractViolation(f"a key of its state has {len(key)} bytes; it may have 1 to {MAX_KEY}")
         if len(value) > MAX_VALUE:
-            raise Full(f"a value of its state has {len(value)} bytes, over the limit of {MAX_VALUE}")
+            raise ContractViolation(
+                f"a value of its state has {len(value)} bytes, over the limit of {MAX_VALUE}"
+            )
         before = self.get(key)
         if self._room is None:
             size = "count(*), coalesce(sum(length(key) + length(value)), 0)"
@@ -242,7 +237,7 @@ class WasmState:
         keys += before is None
         total += len(value) - len(before) if before is not None else len(key) + len(value)
         if keys > MAX_KEYS or total > MAX_TOTAL:
-            raise Full(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
+            raise ContractViolation(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
         self._room = keys, total
         self._set[key] = value
 
