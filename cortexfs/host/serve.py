@@ -39,6 +39,7 @@ from cortexfs.host.call import dry_runs, wear
 from cortexfs.host.call.runtime import (
     Runtime,
     ToolCancelled,
+    aside,
     nothing,
     patient,
     raise_again,
@@ -107,7 +108,7 @@ class _Host:
                     # Meanwhile the number may have become another call's.
                     left = runtime is not None and _has_left(number)
                 if runtime is not None and left:
-                    _interrupt(runtime)
+                    aside(runtime.interrupt)  # a plugin's callback may block, and others want to leave too
 
     def _work(self) -> None:
         while True:
@@ -294,14 +295,6 @@ def _has_left(number: int) -> bool:
     look = select.poll()
     look.register(number, select.POLLRDHUP)
     return bool(look.poll(0))
-
-
-def _interrupt(runtime: Runtime) -> None:
-    """In a thread, as a plugin's callback may block, and others want to leave too."""
-    try:
-        threading.Thread(target=runtime.interrupt, daemon=True).start()
-    except RuntimeError:  # no more threads
-        runtime.interrupt()
 
 
 def _stand(rights: list[int], call: hostcalls.CallRequest) -> None:

@@ -266,6 +266,14 @@ def apart(work: Callable[[], T]) -> T:
     return done.result()
 
 
+def aside(work: Callable[[], object]) -> None:
+    """Do this in a thread and do not wait for it, unless there are no more threads."""
+    try:
+        threading.Thread(target=work, daemon=True).start()
+    except RuntimeError:
+        work()
+
+
 @contextlib.contextmanager
 def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
     """Where a cancellation would leave something half done, and is heard of by `on_cancel`."""

@@ -35,7 +35,7 @@ from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam, input_schema
 from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import EARLY_SECONDS, sentence, shielded
+from cortexfs.host.call.runtime import EARLY_SECONDS, aside, sentence, shielded
 from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.linux import syscalls
 
@@ -177,7 +177,8 @@ class _Worker(threading.Thread):
         try:
             value, error = job.done.get(timeout=max(0.0, seconds))
         except queue.Empty:
-            self._end_aside(job)
+            # A cancellation must not hit whoever holds the lock.
+            aside(partial(self.end, job, "ETIMEDOUT"))
             value, error = job.done.get()
         if error is not None:
             raise error
@@ -194,13 +195,6 @@ class _Worker(threading.Thread):
                 self._sleeps = False
                 self._jobs.put(_Look())
         return True
-
-    def _end_aside(self, job: _Job) -> None:
-        """In a thread, as a cancellation must not hit whoever holds the lock."""
-        try:
-            threading.Thread(target=self.end, args=(job, "ETIMEDOUT"), daemon=True).start()
-        except RuntimeError:  # no more threads
-            self.end(job, "ETIMEDOUT")
 
     def end(self, job: _Job, code: str) -> None:
         """Nobody wants it any more, or its time is over."""
