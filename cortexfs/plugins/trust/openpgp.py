@@ -11,7 +11,6 @@ This file must never know what follows from a signature.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import shutil
 import subprocess
@@ -44,16 +43,6 @@ def signature(text: str) -> bytes:
         return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
         raise Fault("EBADMSG", "the signature is not base64") from None
-
-
-def written(signed: bytes) -> str:
-    """A signature as the manifest has it."""
-    return base64.b64encode(signed).decode()
-
-
-def signed_text(package: str) -> bytes:
-    """Returns the text that an author signs and gpgv is given: the package's digest."""
-    return package.encode()
 
 
 def signer_in(status: bytes) -> str:
@@ -115,7 +104,7 @@ def signer(
     with tempfile.TemporaryDirectory(prefix=starts.PREFIX, dir=place) as folder:
         Path(folder, starts.RING).write_bytes(trusted)
         Path(folder, starts.SIGNED).write_bytes(signature(manifest.signature))
-        Path(folder, starts.TEXT).write_bytes(signed_text(digest))
+        Path(folder, starts.TEXT).write_bytes(digest.encode())
         return signer_in(run(Path(folder)))
 
 
