@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 PRIVATE = "127.0.0.1/32,::1/128"  # what --private has to allow; no other loopback address
-_NAMES = "subjectAltName=DNS:localhost,DNS:far.invalid,IP:127.0.0.1"
+_NAMES = """
+subjectAltName=DNS:localhost,DNS:far.invalid,IP:127.0.0.1
+authorityKeyIdentifier=keyid
+subjectKeyIdentifier=hash
+"""
+_SIGNS = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 takes no authority without it
 
 
 class Certificates(NamedTuple):
@@ -35,7 +40,7 @@ def certificates(where: Path) -> Certificates:
     made = Certificates(where / "ca.pem", where / "server.pem", where / "server.key")
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     authority = ("-keyout", where / "ca.key", "-out", made.authority, "-subj", "/CN=A test")
-    _openssl("req", "-x509", *curve, *authority)
+    _openssl("req", "-x509", *curve, *authority, *_SIGNS)
     _openssl("req", *curve, "-keyout", made.key, "-out", where / "asked", "-subj", "/CN=localhost")
     (where / "names").write_text(_NAMES)
     signed = ("-CA", made.authority, "-CAkey", where / "ca.key", "-CAcreateserial", "-days", "2")
