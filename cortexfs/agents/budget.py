@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cortexfs.agents import ports
 from cortexfs.agents.setup import Setup
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Usage
@@ -44,12 +43,12 @@ class BudgetLimits(NamedTuple):
     at_once: int = 16  # calls of one step, each of which may be a process
 
 
-def limited(said: ports.AgentLimits, setup: Setup) -> BudgetLimits:
+def limited(said: BudgetLimits, setup: Setup) -> BudgetLimits:
     """The configuration's, with the agent's own number of steps; one in a home has no more than others."""
     word = setup.env.get(STEPS_VARIABLE, "")
     own = int(word) if word.isdecimal() and len(word) < 10 and int(word) else said.steps
     steps = own if setup.home is None else min(own, said.steps)
-    return BudgetLimits(steps, said.tokens, said.secs, said.repeats)
+    return said._replace(steps=steps)
 
 
 class RunBudget:

@@ -27,12 +27,12 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import tool_of
-from cortexfs.agents.ports import HookedCall
 from cortexfs.agents.toolbox import Meant, meant, schema_of
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.arguments.dryrun import PROPERTY
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import ToolCall
+from cortexfs.core.hooks import HookedCall
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.policy.confirming import Denials, DryRuns, asks_each_time
 from cortexfs.core.registry import Object

@@ -24,11 +24,12 @@ from msgspec.structs import replace
 
 from cortexfs.agents.calls import MAX_INPUT, MeantCall, Standing
 from cortexfs.agents.permissions import delegates
-from cortexfs.agents.ports import AgentPorts, HookedCall, HookedOutput
+from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.toolbox import meant
 from cortexfs.agents.window import wording
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Observer, ToolCall, ToolResult
+from cortexfs.core.hooks import HookedCall, HookedOutput
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.policy.decision import Decision
 from cortexfs.core.registry import Object

@@ -6,13 +6,14 @@ This file must never know how any of it is done.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from cortexfs.agents.budget import BudgetLimits
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Frame, Observer
+from cortexfs.core.frames import Frame
+from cortexfs.core.hooks import HookedCall
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.policy.risk import RiskSettings
 from cortexfs.core.registry import Object
@@ -20,48 +21,6 @@ from cortexfs.models.ask.driver import Driver, Who
 
 if TYPE_CHECKING:  # which is about hooked calls, too
     from cortexfs.agents.nested import Nested
-
-
-class HookedOutput(Protocol):
-    """An output after plugins have seen it; `refused` where nobody is to see it."""
-
-    @property
-    def output(self) -> str: ...
-    @property
-    def refused(self) -> Fault | None: ...
-    @property
-    def notes(self) -> list[Observer]: ...
-
-
-class HookedCall(Protocol):
-    """A call about which plugins are asked, and of which they are told."""
-
-    @property
-    def changed_by(self) -> str:
-        """The plugin that has changed the input; empty for none."""
-
-    @property
-    def holds(self) -> bool:
-        """Returns True if its output is for plugins first."""
-
-    def hold(self, size: int) -> None:
-        """So many bytes more are held for it; EAGAIN where they are too many of this user's."""
-
-    def let_go(self) -> None: ...
-
-    def too_large(self) -> None:
-        """Its output is more than plugins are shown: a Fault, unless it may pass without."""
-
-    async def before(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
-        """Returns the tool's input, and the notes about it; raises a Fault where the tool is not to run."""
-
-    def begin(self, input_: dict[str, Any]) -> None:
-        """It runs now, with this."""
-
-    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput: ...
-
-    def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
-        """It has ended so, without anybody's being asked."""
 
 
 class AgentSkill(Protocol):
@@ -78,19 +37,6 @@ class AgentSkill(Protocol):
         """That page, or the folder that it is in."""
 
 
-class AgentLimits(Protocol):
-    """The limits of one run: the configuration's [agent]."""
-
-    @property
-    def steps(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def secs(self) -> float: ...
-    @property
-    def repeats(self) -> int: ...
-
-
 class AgentPorts(Protocol):
     @property
     def root(self) -> str:
@@ -101,7 +47,7 @@ class AgentPorts(Protocol):
         """The one user whom the daemon serves; None: everybody."""
 
     @property
-    def limits(self) -> AgentLimits: ...
+    def limits(self) -> BudgetLimits: ...
 
     @property
     def begun(self) -> Begun:

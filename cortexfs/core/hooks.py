@@ -13,7 +13,7 @@ This file must never know how a plugin is reached, nor whom a run is for.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -75,6 +75,55 @@ class HookedResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     error: str | None = None
     truncated: bool = False
     output_length: int | None = None
+
+
+class HookedOutput(NamedTuple):
+    """An output after plugins have seen it; `refused` where nobody is to see it."""
+
+    output: str
+    refused: Fault | None
+    notes: list[Observer]
+
+
+class HookedCall(Protocol):
+    """A call about which plugins are asked, and of which they are told: MiddlewareCall, and the nested call
+    of an agent's."""
+
+    @property
+    def changed_by(self) -> str:
+        """The plugin that has changed the input; empty for none."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Returns True if the tool may run, or has."""
+
+    @property
+    def holds(self) -> bool:
+        """Returns True if its output is for plugins first."""
+
+    @property
+    def listens(self) -> bool:
+        """Returns True if its output is wanted at all."""
+
+    def hold(self, size: int) -> None:
+        """So many bytes more are held for it; EAGAIN where they are too many of this user's."""
+
+    def let_go(self) -> None: ...
+
+    def too_large(self) -> None:
+        """Its output is more than plugins are shown: a Fault, unless it may pass without."""
+
+    async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
+        """Returns the tool's input, and the notes about it; raises a Fault where the tool is not to run. None
+        is an input that is too large to be shown."""
+
+    def begin(self, input_: dict[str, Any]) -> None:
+        """It runs now, with this."""
+
+    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput: ...
+
+    def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
+        """It has ended so, without anybody's being asked."""
 
 
 def heard(result: HookedResult, length: int = 0) -> HookedResult:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cortexfs.agents import place
+from cortexfs.agents.budget import BudgetLimits
 from cortexfs.agents.nested import Nested
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.view import may_write, opened
 from cortexfs.agents.window.context import Files
-from cortexfs.config import AgentSettings
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, code_of
@@ -61,7 +61,8 @@ class AgentWorld:
         self._daemon = daemon
         self.root = str(daemon.root)
         self.serves = None if os.geteuid() == 0 else os.geteuid()
-        self.limits: AgentSettings = config.agent
+        agent = config.agent
+        self.limits = BudgetLimits(agent.steps, agent.tokens, agent.secs, agent.repeats)
         self.protected = (str(config.state), str(config.directory))
         # Keys and everybody's sessions; what decides about agents; and the same through the tree.
         self.caps = (

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -33,6 +33,7 @@ from cortexfs.core.hooks import (
     STAGES,
     TOOL_EVENTS,
     Failure,
+    HookedOutput,
     HookedResult,
     HookResult,
     heard,
@@ -54,14 +55,6 @@ MAX_HELD = 64 << 20  # bytes of inputs and outputs that are held at a time for o
 log = logging.getLogger("cortexfs")
 
 _results = msgspec.json.Decoder(HookResult)
-
-
-class MiddlewareOutput(NamedTuple):
-    """An output after middleware has seen it; `refused` where nobody is to see it."""
-
-    output: str
-    refused: Fault | None
-    notes: list[Observer]
 
 
 class Middleware:
@@ -140,7 +133,7 @@ class MiddlewareCall:
         self._input, self._began, self.is_begun = input_, time.monotonic(), True
         self._events.tell(BEFORE, self._site, toolName=self._tool, args=heard_args(input_))
 
-    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> MiddlewareOutput:
+    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput:
         """Ask with how the tool has ended; so many bytes of its output are not there."""
         result = self._result(output, fault)
         notes: list[Observer] = []
@@ -158,9 +151,9 @@ class MiddlewareCall:
                     notes.append(self._note(plugin, output=said.modify_output))
         except Fault as refused:
             self.end("", refused)
-            return MiddlewareOutput("", refused, notes)
+            return HookedOutput("", refused, notes)
         self._tell(heard(result, missing and len(output) + missing))
-        return MiddlewareOutput(result.output, None, notes)
+        return HookedOutput(result.output, None, notes)
 
     def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
         """It has ended so, and nobody is asked; `length` is that of the whole output."""

@@ -19,7 +19,7 @@ import trio
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, bare, timed_out
-from cortexfs.core.hooks import MAX_HEARD, MAX_SHOWN
+from cortexfs.core.hooks import MAX_HEARD, MAX_SHOWN, HookedCall, HookedOutput
 from cortexfs.core.registry import Object
 from cortexfs.peers.caller import Caller
 from cortexfs.pool.call import GARBAGE, broken_by
@@ -39,36 +39,7 @@ def shown(asked: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
     return hostcalls.ShownCallRequest(*(getattr(asked, field) for field in asked.__struct_fields__))
 
 
-class AskedOutput(Protocol):
-    @property
-    def output(self) -> str: ...
-    @property
-    def refused(self) -> Fault | None: ...
-    @property
-    def notes(self) -> list[frames.Observer]: ...
-
-
-class AskedRun(Protocol):
-    """Plugins, and who else has a say about a run: MiddlewareCall, and the nested call of an agent's."""
-
-    @property
-    def changed_by(self) -> str: ...
-    @property
-    def is_begun(self) -> bool: ...
-    @property
-    def holds(self) -> bool: ...
-    @property
-    def listens(self) -> bool: ...
-    def hold(self, size: int) -> None: ...
-    def let_go(self) -> None: ...
-    def too_large(self) -> None: ...
-    async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[frames.Observer]]: ...
-    def begin(self, input_: dict[str, Any]) -> None: ...
-    async def after(self, output: str, fault: Fault | None) -> AskedOutput: ...
-    def end(self, output: str, fault: Fault | None, length: int = 0) -> None: ...
-
-
-class NestedRun(AskedRun, Protocol):
+class NestedRun(HookedCall, Protocol):
     hooked: Any  # the plugins that are asked as well
 
     @property
@@ -99,7 +70,7 @@ class HookedRelay(Relay):
         voice: Voice,
         run: ObjectRun,
         output_bytes: int,
-        hooked: AskedRun,
+        hooked: HookedCall,
         admit: Callable[[bytes], None],
     ) -> None:
         super().__init__(stream, voice, run, output_bytes)
@@ -243,7 +214,7 @@ class HookedRelay(Relay):
             self._out += self._released(None if asked.output == output else asked.output)
         self._done = True
 
-    async def _unless_left(self, output: str) -> AskedOutput | None:
+    async def _unless_left(self, output: str) -> HookedOutput | None:
         """Returns the output after middleware; None when the caller has left."""
         asked = None
         try:

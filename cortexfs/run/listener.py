@@ -24,6 +24,7 @@ from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import dryrun, usage
 from cortexfs.core.arguments.schema import shape_of
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import HookedCall
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.registry import Object
@@ -42,7 +43,7 @@ from cortexfs.pool.callers import Look
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import ObjectRun, Runs
 from cortexfs.run import shebang
-from cortexfs.run.hooked_tool_run import AskedRun, HookedRelay, NestedRuns
+from cortexfs.run.hooked_tool_run import HookedRelay, NestedRuns
 from cortexfs.run.model_run import ModelRun
 from cortexfs.run.output import JsonlVoice, Voice, printed, voice_of
 from cortexfs.run.runner import farewell
@@ -276,7 +277,7 @@ class Exec:
         site = Site(caller.identity, "", run.id, "", caller.cwd, call.stream, call.umask)
         return self._middleware.of(site, call.object_.name)
 
-    def _relay(self, call: _Call, run: ObjectRun, hooked: AskedRun | None, is_decided: bool) -> Relay:
+    def _relay(self, call: _Call, run: ObjectRun, hooked: HookedCall | None, is_decided: bool) -> Relay:
         most = self._settings.output_bytes
         if hooked is None:
             return Relay(call.stream, call.voice, run, most)

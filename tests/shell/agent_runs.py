@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
+from cortexfs.agents.budget import BudgetLimits
 from cortexfs.agents.loop import Agents
 from cortexfs.agents.nested import Nested
 from cortexfs.agents.ports import AgentSkill
@@ -46,13 +47,6 @@ AGENT = Object(
 CALL = ToolCall(call="c1", name="fs.read", input={})
 
 
-class Limits(NamedTuple):
-    steps: int = 64
-    tokens: int = 1_000_000
-    secs: float = 3600.0
-    repeats: int = 3
-
-
 class InMemory(Files):
     """The files of a session; a test may block in one of its methods, which run in a thread."""
 
@@ -84,7 +78,7 @@ class Played:
 
     root = "/ctx"
     serves: int | None = None
-    limits = Limits()
+    limits = BudgetLimits()
     settings: RiskSettings = DEFAULT
     protected: tuple[str, ...] = ()
     caps: tuple[tuple[str, str], ...] = ()
