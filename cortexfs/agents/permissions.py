@@ -17,7 +17,8 @@ This file must never know of models' answers, sockets or sessions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.setup import Setup
@@ -27,7 +28,7 @@ from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy import rules
 from cortexfs.core.policy.confirming import CallerKind
 from cortexfs.core.policy.decision import DENY, Decision, PolicyCaller, PolicyQuery, Thing, decide, seen
-from cortexfs.core.policy.risk import Circumstances, RatedTool, RiskSettings, words_of
+from cortexfs.core.policy.risk import Circumstances, RatedTool, words_of
 from cortexfs.core.policy.rules import TO_RUN
 from cortexfs.core.registry import Key, Object, key_of, path_of
 
@@ -89,16 +90,6 @@ def is_agents(label: str) -> bool:
     return key_of(label.partition(" ")[0])[0] == "agent"
 
 
-class How(NamedTuple):
-    """How an object is to be run."""
-
-    can_ask: bool
-    dry_run: bool
-    tried_dry: bool
-    is_its_model: bool
-    to: str = ""  # another permission than to run it
-
-
 class Powers:
     """The powers of runs under a label. `own` is the agent that runs last, as it was when its run began.
     Of the others, and where nobody says, all runs of theirs count that go on for this user."""
@@ -151,9 +142,15 @@ class Powers:
 
     def runnable(self, tools: Iterable[Object], identity: hostcalls.Identity) -> Iterator[Object]:
         """Those of these tools that all of them may run, perhaps after their user was asked."""
-        how = How(can_ask=True, dry_run=False, tried_dry=True, is_its_model=False)
-        circumstances = Circumstances(words_of(None), identity.depth, protected=self._world.protected)
         settings = self._world.settings
+        query = partial(
+            PolicyQuery,
+            permission=TO_RUN["tool"],
+            serves=self._world.serves,
+            settings=settings,
+            call=Circumstances(depth=identity.depth, protected=self._world.protected),
+            tried_dry=True,
+        )
         chain = self.chain
         lines = [(one, rules.by_name(one.rules, "tool")) for one in (*chain, *self._began(chain))]
         alike: dict[object, bool] = {}  # tools that differ in nothing but their names are judged once
@@ -166,8 +163,8 @@ class Powers:
             is_like_others = not (setup.mounts or settings.names_tools or self._world.control(tool, "policy"))
             key = (number, line is None, tool_of(tool)[1:]) if is_like_others else (number, tool.key)
             if key not in alike:
-                setup = setup._replace(rules=named[tool.name])
-                alike[key] = self._one(setup, tool, "", identity, circumstances, how, settings).allowed
+                caller = _caller(setup._replace(rules=named[tool.name]), identity, can_ask=True)
+                alike[key] = decide(query(caller, self._thing(tool, identity))).allowed
             return alike[key]
 
         return (tool for tool in tools if all(runs(number, tool) for number in range(len(lines))))
@@ -187,69 +184,59 @@ class Powers:
     ) -> Decision:
         """Decides about an object for all of them. An alias by which it was named may stand in a policy
         line, too."""
-        how = How(can_ask, dry_run, tried_dry, is_its_model, to)
-        circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
-        settings = self._world.settings
+        query = partial(
+            PolicyQuery,
+            permission=to or TO_RUN[object_.class_],
+            serves=self._world.serves,
+            settings=self._world.settings,
+            call=Circumstances(words_of(input_), identity.depth, protected=self._world.protected),
+            dry_run=dry_run,
+            tried_dry=tried_dry,
+        )
         chain = self.chain
         last, *before = reversed(chain)
-        decision = self._one(last, object_, alias, identity, circumstances, how, settings)
+        thing = self._thing(object_, identity, alias, is_its_model)
+        decision = decide(query(_caller(last, identity, can_ask), thing))
         for setup in (*before, *self._began(chain)):
             if not decision.allowed:
                 break
-            other = self._one(setup, object_, alias, identity, circumstances, how, settings)
+            other = decide(query(_caller(setup, identity, can_ask), thing))
             if setup not in chain:
                 other = other._replace(reason=f"{other.reason}{BEGAN}")
             decision = other if not other.allowed or other.confirm else decision
         return decision
 
-    def _one(
-        self,
-        setup: Setup,
-        object_: Object,
-        alias: str,
-        identity: hostcalls.Identity,
-        circumstances: Circumstances,
-        how: How,
-        settings: RiskSettings,
-    ) -> Decision:
-        where = f"{object_.path}.d/policy"
-        caller = PolicyCaller(
-            name=setup.place,
-            uid=identity.uid,
-            groups=frozenset(identity.groups),
-            kind=CallerKind.AGENT,
-            label=setup.label,
-            home=setup.home,
-            rules=setup.rules,
-            file=setup.file,
-            mounts=setup.mounts,
-            always_ask=setup.asks,
-            can_ask=how.can_ask,
-        )
-        thing = Thing(
+    def _thing(
+        self, object_: Object, identity: hostcalls.Identity, alias: str = "", is_its_model: bool = False
+    ) -> Thing:
+        where, is_tool = f"{object_.path}.d/policy", object_.class_ == "tool"
+        text = "" if object_.class_ == "agent" else self._world.control(object_, "policy")
+        return Thing(
             class_=object_.class_,
-            name=object_.name if object_.class_ == "tool" else object_.key[1],
+            name=object_.name if is_tool else object_.key[1],
             alias=alias,
             path=f"{self._world.root}/{object_.path}",
-            is_its_model=how.is_its_model,
-            rules=rules.parse(self._world.control(object_, "policy"), where)
-            if object_.class_ != "agent"
-            else (),
+            is_its_model=is_its_model,
+            rules=rules.parse(text, where),
             file=where,
-            tool=tool_of(object_) if object_.class_ == "tool" else _started(object_, identity),
+            tool=tool_of(object_) if is_tool else _started(object_, identity),
         )
-        return decide(
-            PolicyQuery(
-                caller,
-                thing,
-                how.to or TO_RUN[object_.class_],
-                serves=self._world.serves,
-                settings=settings,
-                call=circumstances,
-                dry_run=how.dry_run,
-                tried_dry=how.tried_dry,
-            )
-        )
+
+
+def _caller(setup: Setup, identity: hostcalls.Identity, can_ask: bool) -> PolicyCaller:
+    return PolicyCaller(
+        name=setup.place,
+        uid=identity.uid,
+        groups=frozenset(identity.groups),
+        kind=CallerKind.AGENT,
+        label=setup.label,
+        home=setup.home,
+        rules=setup.rules,
+        file=setup.file,
+        mounts=setup.mounts,
+        always_ask=setup.asks,
+        can_ask=can_ask,
+    )
 
 
 def tool_of(object_: Object) -> RatedTool:
