@@ -16,8 +16,8 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -106,11 +106,9 @@ class Sessions:
 
     async def open(self, address: Address) -> FileLog:
         """The session's log; that of a session that does not exist is empty."""
-        await self._turn(address)
-        if log := self._logs.get(address):
-            return log
-        self._changing[address] = trio.Event()
-        try:
+        async with self._change(address):
+            if log := self._logs.get(address):
+                return log
             share = await self._shares.of(address.space)
             unclean = address in self._commit.unclean
             loaded = await self._loading.load(address, unclean)
@@ -122,12 +120,27 @@ class Sessions:
                 self._commit.beside.outdate(log)
             self.opened(log)
             return log
-        finally:
-            self._changing.pop(address).set()
 
-    async def _turn(self, address: Address) -> None:
-        while (changing := self._changing.get(address)) is not None:
-            await changing.wait()
+    @asynccontextmanager
+    async def _change(self, *addresses: Address) -> AsyncIterator[None]:
+        """While this lasts nobody else opens these, removes or moves them."""
+        while changing := [self._changing[each] for each in addresses if each in self._changing]:
+            await changing[0].wait()
+        changed = trio.Event()
+        self._changing |= dict.fromkeys(addresses, changed)
+        try:
+            yield
+        finally:
+            for address in addresses:
+                del self._changing[address]
+            changed.set()
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """While this lasts nothing is written; it cannot be cancelled."""
+        with trio.CancelScope(shield=True):
+            async with self._commit.exclusive():
+                yield
 
     def temp(self, address: Address) -> MemoryLog:
         """The log of a temp session, which ends with `remove_temp` and leaves nothing."""
@@ -168,21 +181,14 @@ class Sessions:
     async def discard(self, work: Callable[[], None]) -> None:
         """Remove something that is made from logs, or an empty folder, while nothing is written. Blocking
         work; its OSErrors pass."""
-        with trio.CancelScope(shield=True):
-            async with self._commit.exclusive():
-                await trio.to_thread.run_sync(work)
-                self._commit.beside.indexes.forget()
+        async with self._alone():
+            await trio.to_thread.run_sync(work)
+            self._commit.beside.indexes.forget()
 
     async def remove(self, address: Address) -> None:
         """Remove a session and all its files; its readers come to their end, its writers get ENOENT."""
-        await self._turn(address)
-        self._changing[address] = trio.Event()
-        try:
-            with trio.CancelScope(shield=True):
-                async with self._commit.exclusive():
-                    await self._remove(address)
-        finally:
-            self._changing.pop(address).set()
+        async with self._change(address), self._alone():
+            await self._remove(address)
 
     async def _remove(self, address: Address) -> None:
         if log := self._logs.pop(address, None):
@@ -214,16 +220,8 @@ class Sessions:
         if "+" in address.session + name:
             raise Fault("EPERM", "a name with + is a team's, and stays as it is")
         await self.freshen(address.parts[:-1])  # what is kept beside it goes along as it is
-        while changing := self._changing.get(address) or self._changing.get(target):
-            await changing.wait()
-        self._changing[address] = self._changing[target] = trio.Event()
-        try:
-            with trio.CancelScope(shield=True):
-                async with self._commit.exclusive():
-                    await self._rename(address, target)
-        finally:
-            del self._changing[target]
-            self._changing.pop(address).set()
+        async with self._change(address, target), self._alone():
+            await self._rename(address, target)
 
     async def _rename(self, address: Address, target: Address) -> None:
         log = self._logs.get(address)
@@ -254,18 +252,13 @@ class Sessions:
     async def cut(self, address: Address, end: int) -> None:
         """End a log at that byte: what is behind it is kept in a file beside it. Whoever has the log has one
         that has ended; who opens it again has the shorter one."""
-        await self._turn(address)
-        self._changing[address] = trio.Event()
-        try:
-            with trio.CancelScope(shield=True):
-                async with self._commit.exclusive():
-                    if log := self._logs.pop(address, None):
-                        self._commit.forget(log)
-                    await trio.to_thread.run_sync(self._cut, address, end)
-        except OSError as error:
-            raise fault_of(error, "cut") from None
-        finally:
-            self._changing.pop(address).set()
+        async with self._change(address), self._alone():
+            if log := self._logs.pop(address, None):
+                self._commit.forget(log)
+            try:
+                await trio.to_thread.run_sync(self._cut, address, end)
+            except OSError as error:
+                raise fault_of(error, "cut") from None
 
     def _cut(self, address: Address, end: int) -> None:
         folder = self.folder(address)
