@@ -90,14 +90,6 @@ def of_status(
     return ProviderFailure("EINVAL", _says(f"{provider} refuses the request ({status})", said))
 
 
-class _Numbered(msgspec.Struct):
-    code: Any = None
-
-
-class _Refused(msgspec.Struct):
-    error: _Numbered | None = None
-
-
 def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
     """An error that came in the midst of a stream that had begun well. A status that it does not name is
     not told."""
@@ -113,12 +105,17 @@ def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
     return failure._replace(message=failure.message.replace(f" ({status})", "", 1))
 
 
-def _status_in(body: bytes) -> int | None:
+def _error_in(body: bytes) -> dict[str, Any]:
+    """Returns the object that the body tells its error in, if that is one."""
     try:
-        error = msgspec.json.decode(body, type=_Refused).error
+        error = msgspec.json.decode(body, type=_Body).error
     except UNREADABLE:
-        return None
-    code = error.code if error else None
+        return {}
+    return error if isinstance(error, dict) else {}
+
+
+def _status_in(body: bytes) -> int | None:
+    code = _error_in(body).get("code")
     return code if isinstance(code, int) and 400 <= code < 600 else None
 
 
@@ -177,31 +174,15 @@ def _overflow(provider: str, body: bytes, said: str) -> ProviderFailure:
 
 def numbers(body: bytes) -> tuple[int | None, int | None]:
     """The size of the input and the most that is taken, as far as the error has them."""
-    fields = _numbers_in_fields(body)
-    if all(fields):
+    error = _error_in(body)
+    fields = error.get("n_prompt_tokens"), error.get("n_ctx")  # as llama.cpp has them
+    if all(type(each) is int and each for each in fields):
         return fields
     text = one_line(body.decode("utf-8", "replace"))
     most = next((_int(found[1]) for each in _MOST if (found := each.search(text))), None)
     others = [number for each in _NUMBER.findall(text) if (number := _int(each)) != most]
     size = max((each for each in others if most is None or each > most), default=None)
     return size, most
-
-
-class _Sizes(msgspec.Struct):
-    n_prompt_tokens: int | None = None  # llama.cpp
-    n_ctx: int | None = None
-
-
-class _Sized(msgspec.Struct):
-    error: _Sizes | None = None
-
-
-def _numbers_in_fields(body: bytes) -> tuple[int | None, int | None]:
-    try:
-        error = msgspec.json.decode(body, type=_Sized).error or _Sizes()
-    except UNREADABLE:
-        return None, None
-    return error.n_prompt_tokens, error.n_ctx
 
 
 def _int(text: str) -> int:
