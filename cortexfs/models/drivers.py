@@ -15,13 +15,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from cortexfs.core import value_formats
 from cortexfs.core.errors import Fault, bare
 from cortexfs.core.frames import Progress
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key, Object, own_key
 from cortexfs.models import debug
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.model import NoAnswer, fallbacks, model_of, provider_of
+from cortexfs.models.ask.model import NoAnswer, model_of, provider_of
 from cortexfs.models.exchange.answering import Attempts, RetryTerms
 from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.sources import ModelSource
@@ -104,8 +105,8 @@ class Drivers:
         if object_.class_ == "agent":
             return self.agent(object_) if object_.plugin is None else self.remote_agent(object_)
         first = self._one(object_, use)
-        text = self._control(object_, "fallback")
-        behind = fallbacks(text) if text else ()
+        fallback = self._control(object_, "fallback")
+        behind = [line for _, line in value_formats.rules(fallback)] if fallback else []
 
         async def answer(turn: Turn) -> None:
             await self._chain(object_, first, behind, use, turn)
@@ -151,9 +152,7 @@ class Drivers:
 
         return answer
 
-    async def _chain(
-        self, object_: Object, first: Driver, behind: tuple[str, ...], use: str, turn: Turn
-    ) -> None:
+    async def _chain(self, object_: Object, first: Driver, behind: list[str], use: str, turn: Turn) -> None:
         name, driver, left = object_.name, first, [each for each in behind if each != object_.name]
         while True:
             try:

@@ -45,12 +45,6 @@ def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEnt
     )
 
 
-def fallbacks(text: str) -> tuple[str, ...]:
-    """The models that a `.d/fallback` of this text has asked when its own cannot answer."""
-    lines = (line.strip() for line in text.split("\n"))
-    return tuple(line for line in lines if line and not line.startswith("#"))
-
-
 def provider_of(object_: Object) -> str:
     """The name of the provider that serves it; empty when none does."""
     return object_.origin.removeprefix(PROVIDER) if object_.origin.startswith(PROVIDER) else ""
