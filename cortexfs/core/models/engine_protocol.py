@@ -42,18 +42,10 @@ class LoadFailure(msgspec.Struct, frozen=True, tag="failed"):
 
 Answer: TypeAlias = LoadReply | LoadFailure
 
-_load = msgspec.json.Decoder(LoadRequest)
-_answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+decode_load = msgspec.json.Decoder(LoadRequest).decode
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+decode_answer = _answers.decode  # raises one of jsontext.UNREADABLE for what is neither
 
 
 def encode(said: LoadRequest | Answer) -> bytes:
     return msgspec.json.encode(said) + b"\n"
-
-
-def decode_load(line: bytes) -> LoadRequest:
-    return _load.decode(line)
-
-
-def decode_answer(line: bytes) -> Answer:
-    """Raises msgspec.MsgspecError or UnicodeDecodeError for what is neither."""
-    return _answer.decode(line)
