@@ -33,7 +33,7 @@ from cortexfs.agents.toolbox import Toolbox, meant
 from cortexfs.agents.view import home_of
 from cortexfs.agents.window import text_protocol, wording
 from cortexfs.agents.window.context import Pack, WindowParts, budget, history_room, pinned_by, unpinned
-from cortexfs.agents.window.window import AgentWindow, Names
+from cortexfs.agents.window.window import AgentWindow
 from cortexfs.core import frames, hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
@@ -181,7 +181,7 @@ class _Run:
         )
         who = self._turn.who
         files = self._world.context(who)
-        return AgentWindow(parts, (most, self._reserve), files, Names(who.session, self._setup.name))
+        return AgentWindow(parts, (most, self._reserve), files, who.session, self._setup.name)
 
     async def _ask(self, pack: Pack) -> ModelReply:
         """Have the model answer once."""

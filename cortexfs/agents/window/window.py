@@ -1,6 +1,6 @@
 """The window of a run: what its model is given with each question, and the files where that can be seen.
 
-    window = Window(parts, (limit, reserve), files, names)
+    window = Window(parts, (limit, reserve), files, session, agent)
     await window.load()
     window.did(said)
     pack = await window.pack(summarise)
@@ -14,7 +14,7 @@ This file must never know tools, policy or sockets.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
@@ -25,19 +25,14 @@ from cortexfs.models.ask.question import PromptMessage
 Summarise = Callable[[dict[str, Any]], Awaitable[str]]
 
 
-class Names(NamedTuple):
-    """The names of a window's parts in pack.json."""
-
-    session: str
-    agent: str
-
-
 class AgentWindow:
-    def __init__(self, parts: WindowParts, room: tuple[int, int], files: Files | None, names: Names) -> None:
+    def __init__(
+        self, parts: WindowParts, room: tuple[int, int], files: Files | None, session: str, agent: str
+    ) -> None:
         self._parts = parts
         self._limit, self._reserve = room
         self._files = files
-        self._names = names
+        self._names = session, agent  # in pack.json
         self._told = b""
         self._summarises = True
 
