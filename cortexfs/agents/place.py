@@ -77,7 +77,7 @@ def environment(setup: Setup, identity: Identity, root: str, home: str) -> dict[
 def hint(identity: Identity, setup: Setup, cwd: str, call: FailedCall, tool: Object | None) -> str:
     """Returns the line that a call may have missed, in a sentence: of a path or of the network for an MCP
     server, of a hidden file for any tool. A table of its own was chosen as it is."""
-    is_server = tool is not None and tool.plugin is not None and tool.plugin.kind == MCP_SERVER
+    is_server = tool is not None and tool.plugin_kind == MCP_SERVER
     missing = _missing(identity, setup, call) if is_server else ""
     if missing or setup.mounts:
         return missing

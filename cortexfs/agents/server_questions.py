@@ -139,7 +139,7 @@ class CallQuestions:
 
     def __init__(self, ports: QuestionPorts, call: ToolCall, tool: Object) -> None:
         self._ports, self._call = ports, call
-        self._is_server = tool.plugin is not None and tool.plugin.kind == KIND
+        self._is_server = tool.plugin_kind == KIND
         server = tool.plugin.name.removeprefix(PREFIX) if tool.plugin is not None else ""
         self._server = ports.world.find("tool", f"{server}.{OBJECT}") if self._is_server else None
         self._count = self._sampled = 0

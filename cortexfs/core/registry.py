@@ -52,6 +52,11 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
         return path_of(self.key)
 
     @property
+    def plugin_kind(self) -> str:
+        """The kind of its plugin; empty where it has none."""
+        return self.plugin.kind if self.plugin is not None else ""
+
+    @property
     def is_trusted(self) -> bool:
         """Returns True where its plugin's publisher is trusted."""
         return self.plugin is not None and self.plugin.trusted

@@ -80,7 +80,7 @@ class Scripts:
         if object_.class_ == "agent" and patterns:
             may = ", ".join(patterns)
             raise Fault("EACCES", f"an agent has tools of its own, and this script may run {may} alone")
-        if not identity.label and object_.class_ != "model" and is_elsewhere(object_):
+        if not identity.label and object_.class_ != "model" and object_.plugin_kind == TEAM:
             raise Fault("EACCES", f"{object_.name} runs on another machine, where no script is confined")
         if object_.class_ == "tool" and not is_named(object_.name, patterns):
             may = ", ".join(patterns)
@@ -108,10 +108,6 @@ def _compiled(patterns: tuple[str, ...]) -> list[re.Pattern[str]]:
     return [re.compile(translate(pattern)) for pattern in patterns]
 
 
-def is_elsewhere(object_: Object) -> bool:
-    return object_.plugin is not None and object_.plugin.kind == TEAM
-
-
 def is_allowed(identity: Identity, tool: Object) -> bool:
     """Returns True if a script may run it."""
-    return not is_elsewhere(tool) and is_named(tool.name, identity.script or ())
+    return tool.plugin_kind != TEAM and is_named(tool.name, identity.script or ())

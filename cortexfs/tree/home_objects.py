@@ -120,7 +120,8 @@ class OwnObjects:
         of_all = {key: one for key, one in registry.objects.items() if one.home is None}
         shown: dict[Key, Object] = {}
         for key, one in registry.objects.items():
-            if one.home is not None and (one.class_ == "model" or _is_given(one)):
+            is_given = one.class_ == "tool" and one.plugin_kind == MCP_SERVER  # for one user
+            if one.home is not None and (one.class_ == "model" or is_given):
                 self._tree.home(one.home, one.home, self._clock())
                 shown[key] = one
         shown |= {key: registry.objects.get(key, one) for key, one in self._own.items()}
@@ -217,11 +218,6 @@ class OwnObjects:
 
 def _class(folder: int) -> str:
     return places.HOME_CLASSES[places.slot(folder)]
-
-
-def _is_given(one: Object) -> bool:
-    """Returns True of a tool that an MCP server has for one user."""
-    return one.class_ == "tool" and one.plugin is not None and one.plugin.kind == MCP_SERVER
 
 
 def _beside(one: Object, of_all: Mapping[Key, Object]) -> Object:
