@@ -1,7 +1,8 @@
 """The objects' sockets: bound through the mount, and who connects to them (abi.md 5).
 
 Main path: `reconcile` binds a socket for each object that talks and closes those of objects that no
-longer can; `_serve` accepts; a client becomes a Connection.
+longer can; `_serve` accepts; a client becomes a Connection. Of a conversation with an agent of another
+machine no line is read here: the client's lines go there, and its lines come here.
 
 Rules: binding is done by the starter, as the trio thread must answer the MKNOD that it causes. An object
 that is declared and cannot be served keeps its name in the tree without a listener, so connect(2) says
@@ -27,13 +28,13 @@ from cortexfs.core.tree import places
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.caller import Caller, nobody
 from cortexfs.peers.guests import Arrivals, Guest, Guests
-from cortexfs.peers.streams import send
+from cortexfs.peers.streams import receive, send
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.pool.call import ask
 from cortexfs.pool.callers import Look
+from cortexfs.pool.host import announce
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
-from cortexfs.talk import elsewhere
 from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
 from cortexfs.tree.socket_binding import Bindings, Gone
@@ -183,9 +184,9 @@ class Sockets:
         except Fault as fault:
             await send(stream, frames.encode(requests.refusal(fault)))
             return
-        if elsewhere.is_elsewhere(object_):
+        if object_.class_ == "agent" and object_.plugin_kind == hostcalls.TEAM:
             try:
-                await elsewhere.converse(self._pool, object_, identity, stream)
+                await _converse_elsewhere(self._pool, object_, identity, stream)
             except Fault as fault:
                 await send(stream, frames.encode(requests.refusal(fault)))
             finally:
@@ -233,3 +234,36 @@ class Sockets:
 def _is_gone(old: Object, new: Object | None) -> bool:
     """Of somebody's own, another one may have been made of the same name, whose socket is another one."""
     return new is None or (old.home is not None and old.registered != new.registered)
+
+
+async def _converse_elsewhere(
+    pool: Pool, object_: Object, identity: hostcalls.Identity, client: socket.socket
+) -> None:
+    """Until either side has ended it. Raises a Fault where it cannot begin: programs that an object runs may
+    not talk there, as how deep they are nested would be forgotten on the way."""
+    assert object_.plugin is not None
+    if identity.depth:
+        why = "what an object runs may not hold conversations on other machines"
+        raise Fault("EACCES", f"{why}; run {object_.path} instead")
+    host = await pool.acquire(object_.plugin, identity)
+    with safe_sockets.closing(host.call(None)) as there:
+        await send(there, announce(hostcalls.Converse()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_say, client, there)
+            with contextlib.suppress(OSError):  # the client is gone, or the link
+                while data := await receive(there):
+                    await send(client, data)
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+
+async def _say(client: socket.socket, there: socket.socket) -> None:
+    """Pass on what the client says, and that it says no more. Its reader sees that the other side is gone."""
+    try:
+        while data := await receive(client):
+            await send(there, wire.message(wire.STDIN, data))
+            await trio.lowlevel.checkpoint()
+        await send(there, wire.message(wire.STDIN, b""))
+    except OSError:
+        with contextlib.suppress(OSError):
+            there.shutdown(socket.SHUT_RDWR)
