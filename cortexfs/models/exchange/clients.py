@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -114,7 +114,7 @@ class Clients:
 
 async def get(endpoint: Endpoint, target: str) -> bytes:
     """Returns what a server says at a place of its own, as far as it comes."""
-    async with await _connected(_address(endpoint), endpoint, math.inf) as response:
+    with closing(await _connected(_address(endpoint), endpoint, math.inf)) as response:
         await response.begin("GET", target, _headers(endpoint, ConnectionSettings("", (), math.inf)))
         return await response.body(MAX_BODY, math.inf)
 

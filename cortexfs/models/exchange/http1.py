@@ -1,6 +1,6 @@
 """A connection that speaks HTTP/1.1, over Trio and h11: to a provider, or to an engine on this machine.
 
-    async with await connected(address, seconds) as connection:
+    with closing(await connected(address, seconds)) as connection:
         await connection.begin("POST", target, headers, body)
         while data := await connection.receive(): ...
 
@@ -20,7 +20,6 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import SplitResult
 
@@ -74,14 +73,6 @@ class HttpConnection:
         self.before_wait: Callable[[], None] | None = None  # the rest of its answer may be late
         self.status = 0
         self.headers: dict[str, str] = {}
-
-    async def __aenter__(self) -> HttpConnection:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._plain.socket.close()
@@ -187,19 +178,14 @@ async def connected(to: ServerAddress, seconds: float) -> HttpConnection:
         try:
             plain = await _plain(*(proxies.address(to.proxy) if to.proxy else (to.host, to.port)))
             return await _over(plain, to)
-        except (OSError, trio.BrokenResourceError) as problem:
-            _close(plain)
+        except BaseException as problem:
+            if plain is not None:
+                plain.socket.close()
+            if not isinstance(problem, OSError | trio.BrokenResourceError):
+                raise
             root = _root(problem)
             raise Lost(web.why_not(root), connected=False, lasting=isinstance(root, ssl.SSLError)) from None
-        except BaseException:
-            _close(plain)
-            raise
     raise Lost("it did not answer in time", connected=False)
-
-
-def _close(plain: trio.SocketStream | None) -> None:
-    if plain is not None:
-        plain.socket.close()
 
 
 async def _over(plain: trio.SocketStream, to: ServerAddress) -> HttpConnection:
