@@ -4,7 +4,7 @@ The layout (ggml's docs/gguf.md): magic, version, number of tensors, number of p
 a type and a value, little-endian throughout.
 
 Rules: the file is a stranger's. Every length is checked against what may be read before it is read, and
-the vocabulary, some MB, is passed over. That takes some ten ms, so `head` ends where it begins.
+the vocabulary, some MB, is passed over. That takes some ten ms, so a head ends where it begins.
 This file must never know what the facts are for.
 """
 
@@ -44,17 +44,9 @@ class ModelFileFacts(NamedTuple):
     license: str
 
 
-def facts(path: Path) -> ModelFileFacts:
-    """Read them; EINVAL where it is no GGUF file that anybody could load."""
-    return _facts(path, is_whole=True)
-
-
-def head(path: Path) -> ModelFileFacts:
-    """The same but for `chats`, which llama.cpp writes behind the vocabulary."""
-    return _facts(path, is_whole=False)
-
-
-def _facts(path: Path, is_whole: bool) -> ModelFileFacts:
+def facts(path: Path, is_whole: bool = True) -> ModelFileFacts:
+    """Read them; EINVAL where it is no GGUF file that anybody could load. Those of a head lack `chats`, which
+    llama.cpp writes behind the vocabulary."""
     pairs: dict[str, object] = {}
     with os_faults(f"{path} cannot be read"), open(path, "rb") as file:
         for key, value in _Reader(file, path).pairs():

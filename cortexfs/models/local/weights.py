@@ -120,13 +120,13 @@ def _facts(path: Path) -> gguf.ModelFileFacts:
     with suppress(OSError):  # which reading it will say better
         seen = path.stat()
         return _read(path, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns))
-    return gguf.head(path)
+    return gguf.facts(path, is_whole=False)
 
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, seen: tuple[int, ...]) -> gguf.ModelFileFacts:
     """Once for each file as it is, as every reload asks."""
-    return gguf.head(path)
+    return gguf.facts(path, is_whole=False)
 
 
 def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:

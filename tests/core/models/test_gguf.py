@@ -66,9 +66,11 @@ def test_the_head_ends_where_the_vocabulary_begins(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     told = (WHOLE[0], WHOLE[3], WHOLE[4], WHOLE[5], WHOLE[7], ("tokenizer.ggml.model", "gpt2"))
     path.write_bytes(file(*told, count=9))  # what follows is not read, so its end is not missed
-    assert gguf.head(path) == gguf.ModelFileFacts("A Model", "Some One", "llama", 2048, False, "mit")
+    assert gguf.facts(path, is_whole=False) == gguf.ModelFileFacts(
+        "A Model", "Some One", "llama", 2048, False, "mit"
+    )
     path.write_bytes(file(WHOLE[0], ("tokenizer.ggml.model", "gpt2"), *WHOLE[1:]))
-    assert gguf.head(path).context == 2048  # also where it stands behind
+    assert gguf.facts(path, is_whole=False).context == 2048  # also where it stands behind
 
 
 def test_the_carried_weights(tmp_path: Path) -> None:
