@@ -7,6 +7,7 @@ This file must never know how machines find each other.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -53,11 +54,11 @@ class Team:
         while not self.is_joined:
             self._asked = trio.Event()
             await self._asked.wait()
-        from cortexfs.run.remote_agent import RemoteAgents
+        from cortexfs.run import remote_agent
         from cortexfs.team.remote_objects import RemoteObjects
 
         daemon = self._daemon
-        daemon.drivers.remote_agent = RemoteAgents(daemon.pool).driver
+        daemon.drivers.remote_agent = partial(remote_agent.driver, daemon.pool)
         sessions = self._sessions or self._join_sessions()
         changed = daemon.reload.show_own
         self._remote = RemoteObjects(

@@ -7,6 +7,8 @@ This file must never know how machines talk to each other.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import trio
 
@@ -26,33 +28,27 @@ from cortexfs.pool.pool import Pool
 UMASK = 0o077
 
 
-class RemoteAgents:
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+def driver(pool: Pool, agent: Object) -> Driver:
+    return partial(_answer, pool, agent)
 
-    def driver(self, agent: Object) -> Driver:
-        async def answer(turn: Turn) -> None:
-            await self._answer(agent, turn)
 
-        return answer
-
-    async def _answer(self, agent: Object, turn: Turn) -> None:
-        assert agent.plugin is not None
-        asked = {"input": turn.input} if isinstance(turn.input, str) else turn.input
-        invocation = hostcalls.Invocation(agent.name, None, str(turn.uid), "exec")
-        request = hostcalls.CallRequest("", invocation, None, msgspec.json.encode(asked), UMASK, {})
-        host = await self._pool.acquire(agent.plugin, turn.who.identity)
-        with safe_sockets.closing(host.call(None)) as there:
-            await send(there, announce(request))
-            lines, said = LineSplitter(), _Said()
-            while not said.is_done and (data := await receive(there)):
-                if heard := said.frames(lines.feed(data)):
-                    await turn.say(*heard)
-                await trio.lowlevel.checkpoint()
-        if said.fault is not None:
-            raise said.fault
-        if not said.is_done:
-            raise Fault("EHOSTDOWN", "the link to the team has ended during the call")
+async def _answer(pool: Pool, agent: Object, turn: Turn) -> None:
+    assert agent.plugin is not None
+    asked = {"input": turn.input} if isinstance(turn.input, str) else turn.input
+    invocation = hostcalls.Invocation(agent.name, None, str(turn.uid), "exec")
+    request = hostcalls.CallRequest("", invocation, None, msgspec.json.encode(asked), UMASK, {})
+    host = await pool.acquire(agent.plugin, turn.who.identity)
+    with safe_sockets.closing(host.call(None)) as there:
+        await send(there, announce(request))
+        lines, said = LineSplitter(), _Said()
+        while not said.is_done and (data := await receive(there)):
+            if heard := said.frames(lines.feed(data)):
+                await turn.say(*heard)
+            await trio.lowlevel.checkpoint()
+    if said.fault is not None:
+        raise said.fault
+    if not said.is_done:
+        raise Fault("EHOSTDOWN", "the link to the team has ended during the call")
 
 
 class _Said:
