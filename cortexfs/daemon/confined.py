@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import translate
 from functools import lru_cache
 
@@ -37,15 +37,14 @@ MAX_PATTERNS, MAX_PATTERN = 100, 200  # they are in the identity of its hosts
 
 
 class Scripts:
-    def __init__(self, world: AgentPorts, find: Callable[[str, str], Object | None]) -> None:
+    def __init__(self, world: AgentPorts) -> None:
         self._world = world
-        self._find = find
 
     async def begin(
         self, caller: Caller, patterns: Sequence[bytes], environment: dict[bytes, bytes]
     ) -> tuple[Object, Caller, dict[bytes, bytes]]:
         """The shell, and as whom and with what it is to run; with patterns it runs no tools but those."""
-        shell = self._find("tool", SHELL)
+        shell = self._world.find("tool", SHELL)
         if shell is None:
             raise Fault("EHOSTDOWN", f"there is no tool {SHELL}, so no script can run")
         own = caller.identity

@@ -322,7 +322,7 @@ class Daemon:
                             EVENTS: self.middleware.events.recent.told,
                         },
                         world.nested.of,
-                        Scripts(world, world.find),
+                        Scripts(world),
                     )
                     settings = terms.of_exec(self.config, self._connections)
                     exec_ = Exec(

@@ -47,10 +47,6 @@ class Reload:
         self._own_changed: set[Key] = set()
         daemon.fs.on_change(self._changed)
 
-    @property
-    def broken_plugins(self) -> dict[str, str]:
-        return self._daemon.catalog.broken
-
     async def begin(self) -> None:
         """The first time."""
         await trio.to_thread.run_sync(self._daemon.offers.settle)

@@ -62,7 +62,7 @@ def text(daemon: Daemon) -> str:
         *(["reloading: yes"] if reload.begun > reload.count else []),
         *([f"reload refused: {one_line(reload.refused)}"] if reload.refused else []),
         *(f"not used: {one_line(why)}" for why in unused),
-        *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(reload.broken_plugins.items())),
+        *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(daemon.catalog.broken.items())),
         *(f"wrong tools: {name}: {one_line(why)}" for name, why in sorted(daemon.catalog.wrong.items())),
         *(f"broken provider: {name}: {one_line(why)}" for name, why in reload.broken_providers.items()),
         *(f"broken agent: {name}: {one_line(why)}" for name, why in reload.broken_agents.items()),
