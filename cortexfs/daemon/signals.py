@@ -34,7 +34,9 @@ async def hear(
                 if number == signal.SIGHUP:
                     await reload()
                 elif number == signal.SIGUSR1:
-                    log.warning("tasks:\n%s", "\n".join(tasks())[:MOST])
+                    root = trio.lowlevel.current_root_task()
+                    assert root is not None  # we are in one
+                    log.warning("tasks:\n%s", "\n".join(tasks(root))[:MOST])
                 else:
                     stop()
                     return
@@ -42,14 +44,8 @@ async def hear(
             faulthandler.unregister(signal.SIGUSR1)
 
 
-def tasks() -> Iterator[str]:
+def tasks(task: trio.lowlevel.Task, indent: str = "") -> Iterator[str]:
     """Yields the tree of tasks, each with the lines that it waits in. No value of a variable is shown."""
-    root = trio.lowlevel.current_root_task()
-    if root is not None:
-        yield from _tree(root, "")
-
-
-def _tree(task: trio.lowlevel.Task, indent: str) -> Iterator[str]:
     yield f"{indent}{task.name}"
     for frame, line in task.iter_await_frames():
         code = frame.f_code
@@ -57,4 +53,4 @@ def _tree(task: trio.lowlevel.Task, indent: str) -> Iterator[str]:
             yield f"{indent}  | {code.co_filename}:{line} {code.co_name}"
     for nursery in task.child_nurseries:
         for child in nursery.child_tasks:
-            yield from _tree(child, f"{indent}    ")
+            yield from tasks(child, f"{indent}    ")
