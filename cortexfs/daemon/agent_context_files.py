@@ -26,6 +26,7 @@ from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.tree import session_places
 from cortexfs.sessions import disk
+from cortexfs.state import no_links
 
 MAX_OUTPUTS = 64 << 20  # bytes of one session; beyond them the oldest go
 MAX_FILES = 1000
@@ -131,16 +132,10 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _read(path: Path) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, MAX_READ).decode(errors="replace")
-    except OSError:  # it is a folder
-        return ""
-    finally:
-        os.close(descriptor)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(OSError), no_links.held(path, flags) as file:
+        return os.read(file, MAX_READ).decode(errors="replace")
+    return ""  # it is not there, or a folder
 
 
 def _number(name: str) -> int:
