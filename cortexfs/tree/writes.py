@@ -315,7 +315,8 @@ class TreeWrites:
         if object_ and control:
             await self._replace(source, object_, control)
         elif isinstance(source, Temporary):
-            self._tree.rename_temporary(source, new)
+            self._tree.check_temporary(folder, new)
+            self._tree.temporaries.rename(source, new)
         else:
             # An editor makes its backup: the bytes go on under the new name.
             value = self._tree.value(*source)

@@ -109,10 +109,6 @@ class Tree:
         object_ = self.owner_object(temporary.folder if temporary else inode)
         return object_.home if object_ else None
 
-    def is_folder(self, inode: int) -> bool:
-        attributes = self.attributes(inode)
-        return attributes is not None and stat.S_ISDIR(attributes.mode)
-
     # Names.
 
     def lookup(self, folder: int, name: str) -> int | None:
@@ -378,10 +374,6 @@ class Tree:
         """It has no name, and nobody has it open."""
         self.temporaries.forget(temporary)
         self.nodes.remove(temporary.inode)
-
-    def rename_temporary(self, temporary: Temporary, name: str) -> None:
-        self.check_temporary(temporary.folder, name)
-        self.temporaries.rename(temporary, name)
 
     def home(self, uid: int, gid: int, now: int) -> int:
         """The home of a user, which is there from now on."""

@@ -64,7 +64,8 @@ def names(tree: Tree, path: str) -> list[str]:
 def walk(tree: Tree, folder: int = ROOT, path: str = "") -> Iterator[tuple[str, int, int, str]]:
     for name, inode in tree.listing(folder)[2:]:
         yield f"{path}/{name}", inode, folder, name
-        if tree.is_folder(inode):
+        attributes = tree.attributes(inode)
+        if attributes is not None and stat.S_ISDIR(attributes.mode):
             yield from walk(tree, inode, f"{path}/{name}")
 
 

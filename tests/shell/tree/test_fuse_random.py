@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -130,7 +131,7 @@ class Player:
             for name, inode in tree.listing(folder)[2:]:
                 entry = await fs.lookup(folder, name.encode(), caller())
                 assert entry.st_ino == inode, f"{path}/{name}"
-                if tree.is_folder(inode):
+                if stat.S_ISDIR(entry.st_mode):
                     waiting.append((inode, f"{path}/{name}"))
                 elif tree.aliases.at(inode):
                     found[f"{path}/{name}"] = await fs.readlink(inode, caller())
