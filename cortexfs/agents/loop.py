@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from cortexfs.agents import calls, nested, place
 from cortexfs.agents.budget import RunBudget, limited
-from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
+from cortexfs.agents.permissions import Powers, delegates, effects_in_words, setup_of
 from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.question import ModelQuestion, ModelReply, message, spoken
 from cortexfs.agents.server_questions import CallQuestions, QuestionPorts
@@ -262,7 +262,8 @@ class _Run:
         """One call, from its decision to what the model is told of it."""
         tool = self._tools.now(call.name)
         if tool is None:
-            return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
+            known = ", ".join(self._tools.names) or "none"
+            return await self._told(call, wording.unknown(call.name, known), True)
         hooked = self._world.hooked(tool, self._asker, call.call)
         call = await calls.before(hooked, call, self._turn.say)
         wanted = self._trials.wanted(tool, call.input, trio.current_time())

@@ -47,40 +47,25 @@ BEGAN = "; so it was when this run began, and what it was given since then count
 
 def setup_of(world: AgentPorts, object_: Object) -> Setup:
     """EHOSTDOWN where its controls contradict themselves."""
-    text = {
-        name: world.control(object_, name)
-        for name in (
-            "label",
-            "policy",
-            "model",
-            "system.md",
-            "tools",
-            "skills",
-            "mount",
-            "cwd",
-            "window",
-            "approval",
-            "env",
-        )
-    }
-    window = text["window"].strip()
+    text = partial(world.control, object_)
+    window = text("window").strip()
     return Setup(
         name=object_.name,
         place=object_.path,
         home=object_.home,
-        label=rules.type_of(text["label"]),
-        rules=rules.parse(text["policy"], f"{object_.path}.d/policy"),
-        model=text["model"].strip(),
-        system=text["system.md"].strip(),
-        tools=tuple(text["tools"].split()),
-        skills=tuple(text["skills"].split()),
-        mounts=text["mount"],
-        cwd=text["cwd"].strip() or "/",
+        label=rules.type_of(text("label")),
+        rules=rules.parse(text("policy"), f"{object_.path}.d/policy"),
+        model=text("model").strip(),
+        system=text("system.md").strip(),
+        tools=tuple(text("tools").split()),
+        skills=tuple(text("skills").split()),
+        mounts=text("mount"),
+        cwd=text("cwd").strip() or "/",
         window=int(window) if window.isdecimal() else None,
-        asks=text["approval"].strip() == "ask",
-        env=dict(line.split("=", 1) for line in text["env"].splitlines() if "=" in line),
-        groups=frozenset(map(int, world.control(object_, "groups").split())),
-        path=tuple(world.control(object_, "path").splitlines()),
+        asks=text("approval").strip() == "ask",
+        env=dict(line.split("=", 1) for line in text("env").splitlines() if "=" in line),
+        groups=frozenset(map(int, text("groups").split())),
+        path=tuple(text("path").splitlines()),
         made=object_.registered,
     )
 
@@ -258,7 +243,3 @@ def _started(object_: Object, identity: hostcalls.Identity) -> RatedTool | None:
 def effects_in_words(object_: Object) -> list[str]:
     """For the one who is to approve: what a tool says that it does."""
     return [f"{one.kind} {one.target}".rstrip() for one in object_.capabilities.effects]
-
-
-def known(tools: Sequence[str]) -> str:
-    return ", ".join(tools) if tools else "none"
