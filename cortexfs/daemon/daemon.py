@@ -111,9 +111,7 @@ def run(
     sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
         trace.begin(os.environ.get("CTX_TRACE", ""), config.state)
-        daemon = Daemon(
-            root, config, Starter(starter), strict, lambda: ready(""), manager or ServiceManager({})
-        )
+        daemon = Daemon(root, config, Starter(starter), strict, lambda: ready(""), manager)
         return daemon.serve(ready)
     except Fault as fault:
         ready(fault.message)

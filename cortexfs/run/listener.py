@@ -219,10 +219,10 @@ class Exec:
         if identity.script is not None and not is_script:
             refuse_agents("a script", call.environment)
             call = call._replace(caller=self._tree.scripts.inside(call.object_, call.caller))
+        if identity.label:
+            refuse_agents(identity.label, call.environment)
         if nested is None:
             self._admit(call, call.arguments)
-        else:
-            refuse_agents(identity.label, call.environment)
         if is_tool or call.object_.class_ == CLASS:
             await self._tool(call, nested)
         else:
@@ -231,14 +231,14 @@ class Exec:
     def _admit(self, call: _Call, arguments: list[bytes]) -> None:
         identity = call.caller.identity
         if identity.label:
-            refuse_agents(identity.label, call.environment)
             self._tree.admit(call.object_, identity, arguments)
 
     async def _tool(self, call: _Call, nested: NestedRuns | None) -> None:
         object_, caller = call.object_, call.caller
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
-        one = nested.begin(object_, _is_dry(call), caller.identity.depth - 1) if nested else None
+        dry = object_.dry_run_flag and dryrun.is_among(call.arguments)
+        one = nested.begin(object_, dry, caller.identity.depth - 1) if nested else None
         run = self._open(call, "agent" if one else "exec")
         hooked = self._hooked(call, run) if self._middleware.hooks.of_tools else None
         if one:
@@ -390,7 +390,3 @@ class _Hello:
         assert self._greeting
         arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
         return self._greeting, arguments, wire.passed_on(environment), wire.under(environment)
-
-
-def _is_dry(call: _Call) -> bool:
-    return call.object_.dry_run_flag and dryrun.is_among(call.arguments)
