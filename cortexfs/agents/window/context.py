@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from cortexfs.agents.window import wording
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
-from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, remembered
+from cortexfs.models.ask.question import PromptMessage, PromptText, remembered
 from cortexfs.models.ask.window import BYTES, MOST, OUTPUT, UNKNOWN
 
 EACH = 4  # tokens of a message beside its words: its role, and where it ends
@@ -249,12 +249,9 @@ def _bytes(text: str) -> int:
 
 def _cost(said: PromptMessage) -> int:
     texts = sum(_bytes(part.text) for part in said.parts if isinstance(part, PromptText))
+    calls = sum(len(call.name) + len(msgspec.json.encode(call.input)) for call in said.calls)
     media = sum(not isinstance(part, PromptText) for part in said.parts)
-    return EACH + tokens(texts + sum(map(_call_bytes, said.calls))) + media * MEDIA
-
-
-def _call_bytes(call: PastCall) -> int:
-    return len(call.name) + len(msgspec.json.encode(call.input))
+    return EACH + tokens(texts + calls) + media * MEDIA
 
 
 def _total(said: Iterable[PromptMessage]) -> int:

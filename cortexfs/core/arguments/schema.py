@@ -103,17 +103,13 @@ def _types(schema: Schema, choices: tuple[Any, ...], below: list[ValueKind]) -> 
         found = frozenset(name for name in named if isinstance(name, str) and name in ANY)
         return found or ANY
     if choices:
-        return frozenset(_type_of(choice) for choice in choices)
+        return frozenset("integer" if type(each) is int else type_name(each) for each in choices)
     if not below:
         return ANY
     if any(key in schema for key in _CHOICES):
         return frozenset().union(*(kind.types for kind in below))
     together = ANY.intersection(*(kind.types for kind in below))
     return together or ANY
-
-
-def _type_of(value: object) -> str:
-    return "integer" if type(value) is int else type_name(value)
 
 
 def _values(schema: Schema) -> tuple[Any, ...]:

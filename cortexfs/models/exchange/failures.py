@@ -93,8 +93,9 @@ def of_status(
 def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
     """An error that came in the midst of a stream that had begun well. A status that it does not name is
     not told."""
-    if status := _status_in(body):
-        return of_status(provider, status, {}, body, key, 0)
+    code = _error_in(body).get("code")
+    if isinstance(code, int) and 400 <= code < 600:
+        return of_status(provider, code, {}, body, key, 0)
     text = body.decode("utf-8", "replace").lower()
     known = (
         ("rate_limit", 429), ("insufficient_quota", 429), ("authentication", 401), ("permission", 403),
@@ -112,11 +113,6 @@ def _error_in(body: bytes) -> dict[str, Any]:
     except UNREADABLE:
         return {}
     return error if isinstance(error, dict) else {}
-
-
-def _status_in(body: bytes) -> int | None:
-    code = _error_in(body).get("code")
-    return code if isinstance(code, int) and 400 <= code < 600 else None
 
 
 def no_key(provider: str) -> ProviderFailure:

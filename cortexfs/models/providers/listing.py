@@ -186,6 +186,7 @@ def _offers(name: str, provider: Provider, listed: Mapping[str, ListedModel]) ->
 def object_of(offer: ProviderModel, provider: Provider, registered: float, has_key: bool) -> Object:
     declared, listed = offer.declared, offer.known
     limit = declared.limit or listed.limit
+    lacks_key = provider.needs_key and not has_key
     extra = {
         "id": declared.id,
         "driver": provider.format,
@@ -201,7 +202,7 @@ def object_of(offer: ProviderModel, provider: Provider, registered: float, has_k
         name=offer.name,
         description=declared.description or listed.description or f"{declared.id}, by {offer.provider}.",
         origin=PROVIDER + offer.provider,
-        status="ready" if has_key or not provider.needs_key else _no_key(offer.provider),
+        status=f"no key: ctx provider secret set {offer.provider}" if lacks_key else "ready",
         registered=registered,
         extra=extra,
     )
@@ -214,10 +215,6 @@ def cap(offer: ProviderModel, provider: Provider) -> tuple[str, ...]:
     told = offer.known.cap or BASIC
     added = provider.tools and not offer.is_known and "chat" in told and NATIVE not in told
     return (*told, NATIVE) if added else told
-
-
-def _no_key(provider: str) -> str:
-    return f"no key: ctx provider secret set {provider}"
 
 
 def resolved(offers_: Iterable[ProviderModel], name: str) -> ProviderModel:
