@@ -144,11 +144,6 @@ class Log(ABC):
     def last(self) -> int:
         return self.facts.last
 
-    @property
-    def active(self) -> tuple[str, ...]:
-        """The runs that have a start and no done, oldest first."""
-        return tuple(self.facts.active)
-
     # The owner's side.
 
     def append(self, lines: Sequence[bytes]) -> None:

@@ -54,11 +54,11 @@ async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
     async with store(root) as sessions:
         for where in sessions.unclean:
             log = await sessions.open(where)
-            for run in log.active:
+            for run in tuple(log.facts.active):
                 log.append([line(log.given + 1, "error", run)])
                 cut += 1
             await log.durable(log.given)
-            assert not log.active
+            assert not tuple(log.facts.active)
         assert sessions.unclean == ()
         for name in (f"s{n}" for n in range(count)):
             data = await read_all(sessions, name)
@@ -100,10 +100,12 @@ async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> Non
     plant(tmp_path, data)
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
-        assert (log.active, log.last, log.given) == (("r2", "r3"), 9, 9)
-        log.append([line(10, "error", run) for run in log.active[:1]] + [line(11, "error", "r3")])
+        assert (tuple(log.facts.active), log.last, log.given) == (("r2", "r3"), 9, 9)
+        log.append(
+            [line(10, "error", run) for run in tuple(log.facts.active)[:1]] + [line(11, "error", "r3")]
+        )
         await log.durable(11)
-        assert log.active == ()
+        assert tuple(log.facts.active) == ()
         assert (await shown(sessions, address())).state == "error"
 
 
@@ -139,7 +141,7 @@ async def test_a_start_without_its_message_is_cut_off(tmp_path: Path) -> None:
             assert await read_all(sessions, name) == whole
             assert (path.read_bytes(), kept_beside(path)) == (whole, [start + message[:cut]])
             log = await sessions.open(address(name))
-            assert (log.active, log.given) == ((), 6)
+            assert (tuple(log.facts.active), log.given) == ((), 6)
         assert f"the last {len(start) + 1} bytes of the log were not written whole" in reports.said[0][1]
 
 
