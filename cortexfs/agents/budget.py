@@ -58,7 +58,7 @@ class RunBudget:
         self._limits = limits
         self._begun = now
         self._steps = 0
-        self._used: Usage | None = None
+        self.used: Usage | None = None  # by the run's answers; None where no provider has said anything of it
         self._calls = _Row()
         self._rounds = _Row()
         self._malformed = 0
@@ -66,13 +66,8 @@ class RunBudget:
         self._again = 0
 
     @property
-    def used(self) -> Usage | None:
-        """All that the run's answers took; None when no provider said anything about it."""
-        return self._used
-
-    @property
     def _tokens(self) -> int:
-        return self._used.input_tokens + self._used.output_tokens if self._used else 0
+        return self.used.input_tokens + self.used.output_tokens if self.used else 0
 
     def step(self, now: float) -> None:
         """The model is about to be asked once more."""
@@ -92,8 +87,8 @@ class RunBudget:
         return _over("ETIMEDOUT", f"{secs} s and {self._steps} steps", f"{secs} s", "secs")
 
     def use(self, usage: Usage) -> None:
-        before = self._used or Usage(input_tokens=0, output_tokens=0)
-        self._used = Usage(
+        before = self.used or Usage(input_tokens=0, output_tokens=0)
+        self.used = Usage(
             input_tokens=before.input_tokens + usage.input_tokens,
             output_tokens=before.output_tokens + usage.output_tokens,
             model=usage.model or before.model,
