@@ -112,5 +112,9 @@ def _fault(place: McpPlace, error: BaseException, answers: list[int]) -> Fault:
         return Fault("EACCES", f"{name} answers HTTP {error.response.status_code}")
     if isinstance(error, MCPError):
         return Fault("EIO", f"{name} says: {error}")
+    if isinstance(error, httpx2.ConnectError):
+        return Fault(
+            "EHOSTDOWN", f"{name} cannot be reached; is the address right, and does a server run there?"
+        )
     why = error.strerror if isinstance(error, OSError) else None  # without its number and the name again
     return Fault("EHOSTDOWN", f"{name} cannot be used: {why or error or type(error).__name__}")

@@ -91,6 +91,11 @@ class McpOffer:
         return offered.path if offered else None
 
     @property
+    def unmet(self) -> list[str]:
+        """The patterns that no tool has now."""
+        return [each for each in self._patterns if not any(fnmatchcase(name, each) for name in self._known)]
+
+    @property
     def is_bounded(self) -> bool:
         """Returns True where it was said which tools are offered."""
         return bool(self._patterns)

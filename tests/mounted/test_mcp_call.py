@@ -66,7 +66,7 @@ def test_what_a_server_offers_is_shown(place: Ctx, program: list[str]) -> None:
         (("inspect", "comf"), 1, "there is no MCP server and no program 'comf'; did you mean conf?"),
         (("call", "no-such-program a", "x"), 1, "there is no program 'no-such-program' in PATH"),
         (("call", 'sh -c "echo', "x"), 2, "the command line 'sh -c \"echo': no closing quotation"),
-        (("call", "http://127.0.0.1:1/mcp", "x"), 69, "cannot be used"),
+        (("call", "http://127.0.0.1:1/mcp", "x"), 69, "cannot be reached"),
         (("inspect",), 2, "say which server"),
         (("call", "--header", "Authorization: x", "http://127.0.0.1:1/mcp", "x"), 2, "looks like a secret"),
         (("login", "nope"), 1, "there is no MCP server 'nope'"),

@@ -99,7 +99,8 @@ def test_a_machine_that_goes_is_away_and_comes_back(python: Path) -> None:
     # abi.md 14.7
     with team(python, "laptop", "box") as machines:
         laptop, box = machines["laptop"], machines["box"]
-        box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--as", "daemon")
+        said = box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--to", "*@latop", "--as", "daemon")
+        assert said.stderr.startswith("latop is no machine of the team yet; see: ctx team status\n")
         laptop.sees(f"tool/{COUNT}+box")
         os.kill(box.ctx.pid, signal.SIGKILL)  # and the server of the team with it
         laptop.sees_away(f"tool/{COUNT}+box")

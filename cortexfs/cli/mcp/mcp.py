@@ -89,6 +89,8 @@ async def _serving(
 
             TemplateBook(root).add_to(serving.server)
         await serving.renew()
+        for pattern in offer.unmet:
+            say(f"--allow {pattern} fits no tool that is there now; see: ctx ls tool")
         server = serving.server
     await (_over_http(server, where, given, root) if where else over_stdio(server, greeted))
 

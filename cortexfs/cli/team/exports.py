@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cortexfs.cli import mounts, output
 from cortexfs.cli.daemons import places_of
+from cortexfs.cli.team import live
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.registry import key_of
@@ -40,6 +41,9 @@ def export(options: argparse.Namespace) -> int:
         return EXIT_OK
     made = _made(path, options, member.machine)
     written(places.exports, [*others, made])
+    if said := live.heard(places):
+        for machine in {each.partition("@")[2] for each in made.to} - {"*", *said.machines}:
+            output.say(f"{machine} is no machine of the team yet; see: ctx team status")
     output.say(f"exported {path} to {' '.join(made.to)}; there it is {_shown(path, member.machine)}")
     return EXIT_OK
 

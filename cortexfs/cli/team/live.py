@@ -97,7 +97,7 @@ def status(options: argparse.Namespace) -> int:
         until = "" if said.is_cluster else " (the first alone serves, until there are 3)"
         print(f"servers: {', '.join(said.servers)}{until}")
     for name, there in said.machines.items():
-        print(f"{'live' if there else 'away'}: {name}")
+        print(f"{'live' if there or name == member.machine else 'away'}: {name}")
     for path, one in exports.items():
         why = f" (not now: {said.exports[path]})" if said.exports.get(path) else ""
         print(f"export: {path} to {' '.join(one.to)}{why}")

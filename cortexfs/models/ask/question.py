@@ -62,6 +62,9 @@ class PastCall(msgspec.Struct, frozen=True):
     input: Any = {}
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
 class PromptMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant", "tool"]
     parts: tuple[Part, ...] = ()
@@ -100,7 +103,7 @@ class _Call(msgspec.Struct):
 
 
 class _Turn(msgspec.Struct):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: str
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[_Call] = []
     call: str | None = None
@@ -163,6 +166,8 @@ def _conversation(fields: _Fields) -> tuple[str, tuple[PromptMessage, ...]]:
     said = []
     for number, turn in enumerate(fields.messages):
         path = f"messages[{number}]"
+        if turn.role not in ROLES:
+            raise Fault("EINVAL", f"{path}.role: {turn.role!r} is none of {', '.join(ROLES)}")
         parts = _parts(turn.content, f"{path}.content")
         if turn.role in ("system", "developer"):
             systems.append("".join(part.text for part in parts if isinstance(part, PromptText)))

@@ -131,6 +131,7 @@ WRONG: list[tuple[Any, str]] = [
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"arguments": "{"}}]}]},
         r"messages\[0\]\.tool_calls\[0\]",
     ),
+    ({"messages": [{"role": "usr", "content": "x"}]}, r"messages\[0\]\.role: 'usr' is none of system, dev"),
 ]
 
 

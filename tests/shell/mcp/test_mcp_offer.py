@@ -57,6 +57,13 @@ def test_names_are_of_the_alphabet_of_models_and_each_is_one_tools(tmp_path: Pat
     assert offered.path("nothing") is None
 
 
+def test_a_pattern_that_fits_nothing_is_known(tmp_path: Path) -> None:
+    every = [tool(tmp_path, name) for name in ("fs.read", "text.count")]
+    offered = McpOffer(lambda: every, ("fs.*", "fs_read"))
+    offered.renew()
+    assert (names(offered), offered.unmet) == (["fs_read"], ["fs_read"])
+
+
 def test_a_mount_that_does_not_answer_offers_what_it_did(tmp_path: Path) -> None:
     path = tool(tmp_path, "one")
     answers = [True]
