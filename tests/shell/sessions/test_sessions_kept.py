@@ -18,6 +18,7 @@ from cortexfs.sessions.store import Policy, SessionLimits
 from tests.settled import settled
 from tests.shell.logreader import Reader, grown
 from tests.shell.session_stores import SPACE, address, append_each, fill, line, read_to, run_of, shown, store
+from tests.waiting import PATIENCE
 
 # The files beside the log.
 
@@ -252,3 +253,24 @@ async def test_temp_sessions_of_one_user_are_a_part_of_all(tmp_path: Path) -> No
         append_each(sessions.temp(of_user(2)), [line(id, text=big) for id in range(1, 4)])
         sessions.remove_temp(of_user(1, "a"))
         append_each(sessions.temp(of_user(1, "b")), [line(id, text=big) for id in range(2, 4)])
+
+
+async def test_two_sessions_are_renamed_at_a_time_and_one_gets_the_name(tmp_path: Path) -> None:
+    codes: list[str] = []
+    async with store(tmp_path) as sessions:
+        await fill(sessions, "a")
+        await fill(sessions, "b")
+
+        async def rename(name: str) -> None:
+            try:
+                await sessions.rename(address(name), "c")
+                codes.append("ok")
+            except Fault as fault:
+                codes.append(fault.code)
+
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rename, "a")
+                nursery.start_soon(rename, "b")
+        assert sorted(codes) == ["ENOTEMPTY", "ok"]
+        assert (sessions.folder(address("c")) / "events.jsonl").stat().st_size
