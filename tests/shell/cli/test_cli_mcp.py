@@ -79,16 +79,21 @@ def test_a_program_is_what_follows_two_dashes(capsys: pytest.CaptureFixture[str]
     assert (rows[1]["transport"], rows[1]["status"], rows[1]["enabled"]) == ("stdio", "not mounted", True)
 
 
-def test_a_mount_of_somebody_else_has_none_of_these_servers(
+def test_a_mount_of_somebody_else_has_none_of_a_user_s_own_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("add", "time", "--", "true") == 0
+    for name in ("CTX_STATE", "CTX_CONFIG"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr("cortexfs.cli.mounts.root", lambda given: str(tmp_path))
     monkeypatch.setattr("cortexfs.cli.mounts.mounted_at", lambda root: Mount(root, 1, 1001, True))
     monkeypatch.setattr("cortexfs.cli.mounts.status_text", lambda *_: "pid: 1\n")
-    assert [row["status"] for row in listed(capsys)] == ["no tools"]  # root may read what others mount
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert run("add", "time", "--", "true") == 0
     assert [row["status"] for row in listed(capsys)] == ["not mounted"]
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config/cortexfs"))  # the mount's, for all we know
+    assert [row["status"] for row in listed(capsys)] == ["no tools"]
 
 
 def test_secrets_are_typed_and_never_shown(
