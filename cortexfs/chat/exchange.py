@@ -42,17 +42,41 @@ UNASKED = (
 UNFILLED = "declined, as nobody can be asked here; ctx chat and ctx ask on a terminal ask"
 ASKING = "y (yes), n (no) or a (always): "
 
-# What is decided about a call; None where nobody can be asked. The descriptor can be read after Ctrl-C.
-Decide: TypeAlias = Callable[[Approval, int], Decision | None]
+
+class Interrupts:
+    """The times that Ctrl-C was pressed. The descriptor can be read after other signals, too, such as those
+    of a progress line, which are no answer to a question."""
+
+    def __init__(self, reader: int) -> None:
+        self._reader = reader
+        self._count = 0
+
+    def fileno(self) -> int:
+        return self._reader
+
+    @property
+    def are_there(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            self._count += os.read(self._reader, 64).count(signal.SIGINT)
+        return self._count > 0
+
+    def take(self) -> int:
+        count = self._count if self.are_there else 0
+        self._count = 0
+        return count
+
+
+# What is decided about a call; None where nobody can be asked.
+Decide: TypeAlias = Callable[[Approval, Interrupts], Decision | None]
 
 
 def decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
-    def decide(asked: Approval, pipe: int) -> Decision | None:
+    def decide(asked: Approval, pressed: Interrupts) -> Decision | None:
         if asked.name in approved:
             return "allow_once"
         if not is_asked:
             return None
-        while (decision := _decided(pipe)) != "deny" and (unseen := talk.unseen(asked.call)):
+        while (decision := _decided(pressed)) != "deny" and (unseen := talk.unseen(asked.call)):
             for each in unseen:
                 show(each)
         return decision
@@ -60,19 +84,22 @@ def decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable
     return decide
 
 
-def _typed(prompt: str, pipe: int) -> str | None:
+def _typed(prompt: str, pressed: Interrupts) -> str | None:
     print(prompt, end="", file=sys.stderr, flush=True)
-    ready, _, _ = select.select([sys.stdin, pipe], [], [])
-    if pipe not in ready and (line := sys.stdin.readline()):
-        return line
+    while not pressed.are_there:
+        ready, _, _ = select.select([sys.stdin, pressed], [], [])
+        if sys.stdin in ready and not pressed.are_there:
+            if line := sys.stdin.readline():
+                return line
+            break
     print(file=sys.stderr)  # nobody has ended the line
     return None
 
 
-def _decided(pipe: int) -> Decision:
+def _decided(pressed: Interrupts) -> Decision:
     """Returns the answer of the person at the terminal; whoever closes it denies, and so does Ctrl-C."""
     while True:
-        if (line := _typed(ASKING, pipe)) is None:
+        if (line := _typed(ASKING, pressed)) is None:
             return "deny"
         try:
             reply = answer(line)
@@ -123,42 +150,38 @@ class Exchange:
         """Until then, or until nothing runs any more; Failed when the connection is lost."""
         is_over = is_over or (lambda: not self._talk.busy)
         try:
-            with interrupts() as pipe:
+            with interrupts() as pressed:
                 poll = select.poll()
-                poll.register(pipe, select.POLLIN)
+                poll.register(pressed, select.POLLIN)
                 poll.register(self._conversation, select.POLLIN)
                 while not is_over():
                     if not (heard := self._conversation.waiting()):
                         poll.poll()
-                    self._take(heard, pipe)
+                    self._take(heard, pressed)
         except Failed:
             self._show(Show("end"))  # what is said of it begins a line of its own
             raise
 
-    def _take(self, heard: list[AnyFrame], pipe: int) -> None:
+    def _take(self, heard: list[AnyFrame], pressed: Interrupts) -> None:
         for frame in heard:
             self._heard(frame)
             self.do(self._talk.hear(frame))
         # The questions of our runs that nothing has settled since; those of others are theirs.
         for asked in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
-            decision = self._decide(asked, pipe)
+            decision = self._decide(asked, pressed)
             if decision is None:
                 self._show(Show("question", UNASKED.format(one_line(asked.name))))
             self.do(self._talk.decide(decision or "deny", call=asked.call))
         while (form := self._talk.forms.first) and self._talk.is_ours(form.asked):
-            self.do(self._filled(form, pipe))
-        try:
-            interrupts = os.read(pipe, 64).count(signal.SIGINT)  # other signals are there as well
-        except BlockingIOError:
-            return
-        for _ in range(interrupts):
+            self.do(self._filled(form, pressed))
+        for _ in range(pressed.take()):
             self.do(self._talk.interrupt())
 
-    def _filled(self, form: AskedForm, pipe: int) -> Filled:
+    def _filled(self, form: AskedForm, pressed: Interrupts) -> Filled:
         """The next step of the form of a tool's that stands first."""
         if not self._is_asked:
             return [Show("question", UNFILLED), *self._talk.forms.decline()]
-        if (line := _typed(form.prompt, pipe)) is None:
+        if (line := _typed(form.prompt, pressed)) is None:
             return self._talk.forms.decline()
         try:
             return self._talk.forms.take(line)
@@ -171,13 +194,13 @@ class Exchange:
 
 
 @contextlib.contextmanager
-def interrupts() -> Iterator[int]:
-    """A descriptor that can be read when Ctrl-C was pressed, instead of what would happen then."""
+def interrupts() -> Iterator[Interrupts]:
+    """While this lasts Ctrl-C is counted, instead of what would happen then."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     handler = signal.signal(signal.SIGINT, lambda number, where: None)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield reader
+        yield Interrupts(reader)
     finally:
         signal.set_wakeup_fd(before)
         signal.signal(signal.SIGINT, handler)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cortexfs.chat.calls import Show
-from cortexfs.chat.exchange import Exchange
+from cortexfs.chat.exchange import Exchange, Interrupts, decider, interrupts
 from cortexfs.chat.state import Talk
 from cortexfs.client import Conversation, Failed, new_id
 from cortexfs.core import frames
@@ -72,7 +75,7 @@ def test_a_lost_connection_is_told_on_a_line_of_its_own(slow: Served) -> None:
 
 def test_what_was_decided_is_not_asked_again(slow: Served) -> None:
     # commands.md: "Sent again under the same name it is not said twice: the original run is shown"
-    def decide(asked: frames.Approval, pipe: int) -> Decision:
+    def decide(asked: frames.Approval, pressed: Interrupts) -> Decision:
         raise AssertionError(asked)
 
     with Conversation(slow.path) as first, Conversation(slow.path) as again:
@@ -85,3 +88,36 @@ def test_what_was_decided_is_not_asked_again(slow: Served) -> None:
         exchange.do(talk.say("go", "m"))
         exchange.run()
         assert talk.status == 0
+
+
+@pytest.mark.parametrize(("pressed", "decision"), [(signal.SIGUSR1, "allow_once"), (signal.SIGINT, "deny")])
+def test_only_ctrl_c_answers_for_a_person(
+    pressed: signal.Signals, decision: Decision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The timer of a progress line has denied what a person was about to allow.
+    reader, writer = os.pipe()
+    heard: list[int] = []
+
+    def hear(number: int, where: object) -> None:
+        heard.append(number)
+        if len(heard) == 3:  # so the first have come while a line was waited for
+            os.kill(os.getpid(), pressed)
+        elif len(heard) > 5 and pressed != signal.SIGINT:  # again below what was not shown yet
+            os.write(writer, b"y\n")
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGALRM, signal.SIGUSR1)}
+    talk = Talk("a", "s", "private", new_id)
+    try:
+        with open(reader, encoding="utf-8") as typed, interrupts() as counted:
+            monkeypatch.setattr(sys, "stdin", typed)
+            talk.questions["c"] = ASKED
+            signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+            assert decider(frozenset(), True, talk, lambda show: None)(ASKED, counted) == decision
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert counted.take() == (pressed == signal.SIGINT)
+            assert counted.take() == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writer)
