@@ -38,6 +38,7 @@ from cortexfs.hooks.middleware import MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.own_providers import CLASS as OWN
+from cortexfs.peers.prompt import in_task
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.plugins.command_object import CLASS
 from cortexfs.plugins.texts import PluginText
@@ -213,6 +214,7 @@ class AgentWorld:
         deeper = replace(identity, depth=max(identity.depth, depth) + 1)
         if not path:
             return deeper
+        await in_task()
         agent = self.find(*key_of(path))
         if agent is None or agent.class_ != "agent" or not agent.serves(identity.uid):
             raise Fault(

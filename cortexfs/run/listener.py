@@ -36,7 +36,7 @@ from cortexfs.models.own_providers import MANAGED
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.caller import Caller
 from cortexfs.peers.guests import Arrivals, Guest, Guests
-from cortexfs.peers.prompt import ShortConversations, in_task
+from cortexfs.peers.prompt import ShortConversations, in_task, is_readable
 from cortexfs.peers.streams import RECEIVE, receive, send
 from cortexfs.plugins.command_object import CALL, CLASS
 from cortexfs.pool.callers import Look
@@ -195,7 +195,6 @@ class Exec:
             caller = await look.caller()
             try:
                 if under:
-                    await in_task()
                     identity = await self._tree.under(object_, caller.identity, under)
                     caller = caller._replace(identity=identity)
                 umask = greeting.umask
@@ -353,9 +352,12 @@ async def _greeting(
 ) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str] | None:
     """A whole HELLO: who says too much is not let further, who takes too long is None."""
     hello = _Hello(guest)
-    # Nearly always all of it is there by now; then it costs no time limit.
+    # Nearly always all of it is there by now, or a moment later; then it costs no time limit.
     with contextlib.suppress(BlockingIOError):
         hello.take(safe_sockets.receive(stream, RECEIVE))
+    if not hello.is_whole and await is_readable(stream):
+        with contextlib.suppress(BlockingIOError):
+            hello.take(safe_sockets.receive(stream, RECEIVE))
     if not hello.is_whole:
         await in_task()
         with trio.move_on_after(GREETING_SECONDS):
