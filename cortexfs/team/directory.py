@@ -47,7 +47,7 @@ class Facts:
         self.now = places.read_facts()
 
     def hear(self, delivery: Delivery) -> None:
-        data = keys.opened(self._public, delivery.subject, delivery.data, fresh=False)
+        data = keys.opened(self._public, delivery.subject, delivery.data)
         stamp = keys.stamp_of(delivery.data)
         if stamp < self.now.stamp:
             raise Fault("EPROTO", "it is older than what is known")
@@ -133,7 +133,7 @@ class Directory:
         if (class_, name) == TOKEN:
             self._meet(machine, delivery.data)
             return
-        data = keys.opened(self.key_of(machine), subject, delivery.data, fresh=False)
+        data = keys.opened(self.key_of(machine), subject, delivery.data)
         stamp = keys.stamp_of(delivery.data)
         if stamp < self._stamps.get(subject, 0):
             raise Fault("EPROTO", "it is older than what is known")

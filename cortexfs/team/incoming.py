@@ -1,10 +1,10 @@
 """Calls of other machines' users to what this machine exports.
 
-Main path: `Incoming.hear` checks who signed the call, and who they are here; a stand-in of that user connects
+Main path: `Incoming.hear` checks which machine calls, and who they are here; a stand-in of that user connects
 to the mount; then this is the runner of that call, whose words go to the other machine as they are.
 
 Rules: the mount decides about the call as about any of that user's. Nothing is run twice: a run's name is
-known for as long as its signature counts, and a call is for one life of this process alone. What a machine
+known for as long as its proof counts, and a call is for one life of this process alone. What a machine
 may have going on is bounded.
 This file must never know what an object does.
 """
@@ -60,6 +60,7 @@ class Incoming:
         self,
         client: Client,
         machine: str,
+        key: keys.Key,
         mapping: Mapping,
         standins: StandIns,
         nursery: trio.Nursery,
@@ -69,6 +70,7 @@ class Incoming:
         self._incarnation = incarnation
         self._client = client
         self._machine = machine
+        self._key = key
         self._mapping = mapping
         self._standins = standins
         self._nursery = nursery
@@ -79,7 +81,7 @@ class Incoming:
     def hear(self, delivery: Delivery) -> None:
         """A call has come. One that proves nothing is not answered."""
         _, _, to, from_, class_, name = delivery.subject.split(".")
-        data = keys.opened(self._key_of(from_), delivery.subject, delivery.data, fresh=True)
+        data = keys.proven_data(self._key, self._key_of(from_), delivery.subject, delivery.data)
         begin = messages.decoded(_begins, data, "the call is none")
         if to != self._machine or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._seen:
             raise Fault("EPROTO", "the call was made before, or is for another machine")

@@ -119,6 +119,7 @@ class TeamLink:
         self.incoming = Incoming(
             client,
             me,
+            key,
             self.mapping,
             self.standins,
             nursery,

@@ -2,7 +2,7 @@
 
 Two channels. Between the daemon and its link (link.py) is one SOCK_SEQPACKET: the daemon opens calls, each
 with a stream of its own as SCM_RIGHTS that speaks core/wire.py as to a host; the link tells which objects of
-other machines there are. Between links, a call is one signed `CallBegin` on a subject of its own, and then
+other machines there are. Between links, a call is one proven `CallBegin` on a subject of its own, and then
 pieces in both directions: a number that grows by one, and messages of core/wire.py or of those below.
 
 Rules: nothing here imports what only members of a team have, as the daemon reads this.

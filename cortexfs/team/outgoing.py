@@ -1,6 +1,6 @@
 """Calls of this machine's users to objects of others: a host to the daemon, a client to the other machine.
 
-Main path: `Outgoing.call` reads the request as a host does, signs a `CallBegin`, and says to the daemon in a
+Main path: `Outgoing.call` reads the request as a host does, proves a `CallBegin`, and says to the daemon in a
 host's words what the other machine's runner would have printed.
 
 Rules: the daemon's word says who calls. What the other machine says is a stranger's word: it is decoded, and
@@ -126,7 +126,8 @@ class Outgoing:
         )
         subject = subjects.call(machine, self._machine, opening.class_, opening.name)
         answers = subjects.run(self._machine, machine, run)
-        self._client.publish(subject, keys.seal(self._key, subject, _pack(begin)), answers)
+        public = self._directory.key_of(machine)
+        self._client.publish(subject, keys.prove(self._key, public, subject, _pack(begin)), answers)
 
     async def _begun(self, line: CallLine, machine: str) -> None:
         with trio.move_on_after(BEGIN_SECONDS):

@@ -168,7 +168,7 @@ def checked(owner: OwnerLine, key: LogKey, public: bytes) -> None:
         sealed = base64.b64decode(owner.proof, validate=True)
     except ValueError:  # also of a proof that is not ASCII, which is no binascii.Error
         raise Fault("EPROTO", "its owner has signed nothing") from None
-    if keys.opened(public, key.filter, sealed, fresh=False) != owner.signed:
+    if keys.opened(public, key.filter, sealed) != owner.signed:
         raise Fault("EPROTO", "its owner has signed something else")
 
 

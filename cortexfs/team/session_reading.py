@@ -155,7 +155,7 @@ class TeamLogs:
             return
         self._meet(machine)
         known.sequence = sequence
-        piece = piece_of(keys.opened(self._key_of(machine), one.subject, one.data, fresh=False))
+        piece = piece_of(keys.opened(self._key_of(machine), one.subject, one.data))
         known.take(machine, piece, self._key_of, keys.stamp_of(one.data))
         self._counted(known, machine, piece)
 

@@ -13,11 +13,13 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cortexfs.team import keys
+from cortexfs.team.places import Member, TeamPlaces
 from tests.mounted.ctx_mount import Answer, Ctx, mounted
 from tests.places import PROJECT
 from tests.team.networks import Place
@@ -100,6 +102,16 @@ class Machine:
                 if {*wanted} <= {*words}:
                     found.append(int(each))
         return found
+
+
+def member_of(machine: Machine) -> Member:
+    return TeamPlaces(machine.ctx.state, machine.ctx.config).read_member()
+
+
+def prover(laptop: Machine, box: Machine) -> Callable[..., bytes]:
+    """What proves a call of the laptop to the box, by its subject and data, and the time if it is not now."""
+    key, public = (keys.Key.of_seed(member_of(each).seed) for each in (laptop, box))
+    return partial(keys.prove, key, public.public_raw)
 
 
 @contextlib.contextmanager

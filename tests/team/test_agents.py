@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from cortexfs.team import keys, subjects
+from cortexfs.team import subjects
 from cortexfs.team.messages import CallBegin
 from cortexfs.team.nats_wire import Delivery
 from tests.mounted.agents import agent, call, results, run, say, script, shell, working, write
@@ -22,8 +22,8 @@ from tests.mounted.ctx_mount import NOBODY
 from tests.mounted.screen import screen
 from tests.mounted.talking import history, talk, text
 from tests.mounted.test_chat import chat, environ, leave
-from tests.team.machines import Machine
-from tests.team.test_attacks import hostile, incarnation, member_of
+from tests.team.machines import Machine, member_of, prover
+from tests.team.test_attacks import hostile, incarnation
 from tests.waiting import awaited, until
 
 FAR = "agent/coder+box"
@@ -170,7 +170,6 @@ async def test_a_machine_talks_to_agents_alone_and_for_people(laptop: Machine, b
     box.team("export", "tool/fs.read", "--to", "root@laptop", "--as", "daemon", "--agents", "coder")
     laptop.sees("tool/fs.read+box")
     member = member_of(laptop)
-    key = keys.Key.of_seed(member.seed)
     async with hostile(member) as client:
         word = await incarnation(client)
         for class_, name, label in (("tool", "fs.read", ""), ("agent", "coder", "agent/mine")):
@@ -178,7 +177,7 @@ async def test_a_machine_talks_to_agents_alone_and_for_people(laptop: Machine, b
             client.subscribe(subjects.run("laptop", "box", run_), answers.append)
             begin = msgspec.msgpack.encode(CallBegin(run_, "root", label, 0, [], {}, word, True))
             subject = subjects.call("box", "laptop", class_, name)
-            client.publish(subject, keys.seal(key, subject, begin))
+            client.publish(subject, prover(laptop, box)(subject, begin))
             await awaited(partial(list, answers))
             assert b"EACCES" in answers[0].data
     box.team("export", "tool/fs.read", "--stop")

@@ -25,8 +25,8 @@ from cortexfs.team.joining import Invitation
 from cortexfs.team.messages import MAX_DIRECTORY, MAX_ENTRY, NUMBER, CallBegin, RemoteObject
 from cortexfs.team.nats_client import Account, Client
 from cortexfs.team.nats_wire import Delivery, Word
-from cortexfs.team.places import Member, TeamFacts, TeamPlaces
-from tests.team.machines import Machine
+from cortexfs.team.places import Member, TeamFacts
+from tests.team.machines import Machine, member_of, prover
 from tests.waiting import awaited
 
 TOOL = "text.word_count"
@@ -57,10 +57,6 @@ class Hostile(Client):
         self.subscribe(subject, lambda delivery: pytest.fail(f"heard {delivery}"))
         wanted = f'Subscription to "{subject}"'
         await awaited(lambda: self.refused, lambda seen: any(wanted in each for each in seen))
-
-
-def member_of(machine: Machine) -> Member:
-    return TeamPlaces(machine.ctx.state, machine.ctx.config).read_member()
 
 
 @contextlib.asynccontextmanager
@@ -146,7 +142,7 @@ async def test_what_the_server_is_made_to_say_is_no_call(
     own = subjects.entry("laptop", "tool", "bait")
     async with hostile(member) as client:
         word = begin(await incarnation(client))
-        for data in (word, keys.seal(key, forged, word)):
+        for data in (word, keys.seal(key, forged, word), prover(laptop, box)(forged, word)):
             client.publish(own, data, f"{subjects.inbox('laptop')}.x.a")
             asked = msgspec.json.encode({"last_by_subj": own})
             client.publish(subjects.DIRECT, asked, forged)
@@ -164,15 +160,15 @@ async def test_what_the_server_is_made_to_say_is_no_call(
 
 async def test_a_call_runs_once_and_in_its_time(laptop: Machine, box: Machine, exported: str) -> None:
     member = member_of(laptop)
-    key, before = keys.Key.of_seed(member.seed), runs(box)
+    prove, before = prover(laptop, box), runs(box)
     subject = subjects.call("box", "laptop", "tool", TOOL)
     async with hostile(member) as client:
         word = await incarnation(client)
-        once = keys.seal(key, subject, begin(word, "ab" * 16))
-        late = keys.seal(key, subject, begin(word), time.time() - 3600)
-        early = keys.seal(key, subject, begin(word), time.time() + 3600)
-        elsewhere = keys.seal(key, subjects.call("box", "laptop", "tool", "shell.exec"), begin(word))
-        other = keys.seal(key, subject, begin(bytes(16)))
+        once = prove(subject, begin(word, "ab" * 16))
+        late = prove(subject, begin(word), time.time() - 3600)
+        early = prove(subject, begin(word), time.time() + 3600)
+        elsewhere = prove(subjects.call("box", "laptop", "tool", "shell.exec"), begin(word))
+        other = prove(subject, begin(bytes(16)))
         for data in (once, once, once, late, early, elsewhere, other, once[:-1], b"", b"\0" * 200):
             client.publish(subject, data)
         await call(laptop)
@@ -184,11 +180,11 @@ async def test_a_call_is_taken_by_no_later_life_of_a_link(
 ) -> None:
     # abi.md 14.13
     member = member_of(laptop)
-    key, link = keys.Key.of_seed(member.seed), box.link()
+    prove, link = prover(laptop, box), box.link()
     subject = subjects.call("box", "laptop", "tool", TOOL)
     async with hostile(member) as client:
         word = await incarnation(client)
-        once = keys.seal(key, subject, begin(word))
+        once = prove(subject, begin(word))
         before = runs(box)
         client.publish(subject, once)
         await awaited(lambda: runs(box), lambda seen: seen == before + 1)
@@ -205,7 +201,7 @@ async def test_a_call_is_taken_by_no_later_life_of_a_link(
 async def test_a_machine_may_no_more_than_its_export(laptop: Machine, box: Machine, exported: str) -> None:
     # the name of a user is the word of that machine, and what is exported decides
     member = member_of(laptop)
-    key, before = keys.Key.of_seed(member.seed), runs(box)
+    prove, before = prover(laptop, box), runs(box)
     async with hostile(member) as client:
         word = await incarnation(client)
         of_others = [(TOOL, begin(word, user=user)) for user in ("nobody", "*", "root\0", "")]
@@ -213,7 +209,7 @@ async def test_a_machine_may_no_more_than_its_export(laptop: Machine, box: Machi
         unexported = [(name, begin(word)) for name in ("shell.exec", "../tool/shell.exec")]
         for name, said in (*of_others, *of_runs, *unexported):
             subject = subjects.call("box", "laptop", "tool", name)
-            client.publish(subject, keys.seal(key, subject, said))
+            client.publish(subject, prove(subject, said))
         await call(laptop)
     assert runs(box) == before + 1
 
@@ -232,6 +228,7 @@ async def test_garbage_ends_nothing(laptop: Machine, box: Machine, exported: str
             ):
                 client.publish(subject, data)
                 client.publish(subject, keys.seal(key, subject, data))
+                client.publish(subject, prover(laptop, box)(subject, data))
         await call(laptop)
     assert box.link() == before
 
@@ -334,7 +331,7 @@ async def test_a_machine_says_nothing_about_where_things_are(laptop: Machine, bo
         box.team, "export", "tool/show.env", "--to", "root@laptop", "--as", "daemon"
     )
     member, run, heard = member_of(laptop), secrets.token_hex(16), bytearray()
-    key, subject = keys.Key.of_seed(member.seed), subjects.call("box", "laptop", "tool", "show.env")
+    subject = subjects.call("box", "laptop", "tool", "show.env")
     given = {
         b"PATH": b"/evil",
         b"HOME": b"/evil",
@@ -354,7 +351,7 @@ async def test_a_machine_says_nothing_about_where_things_are(laptop: Machine, bo
     async with hostile(member) as client:
         client.subscribe(subjects.run("laptop", "box", run), hear)
         begun = CallBegin(run, "root", "", 0, [b"{}"], given, await incarnation(client))
-        client.publish(subject, keys.seal(key, subject, msgspec.msgpack.encode(begun)))
+        client.publish(subject, prover(laptop, box)(subject, msgspec.msgpack.encode(begun)))
         await awaited(ended.is_set)
     assert b"Asia/X" in heard
     assert b"/evil" not in heard

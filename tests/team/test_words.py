@@ -74,6 +74,38 @@ class Told(Client):
         self.said.append(data)
 
 
+def test_a_call_is_proven_to_one_machine_on_one_subject_for_a_minute() -> None:
+    laptop, box, third = (keys.Key.new(keys.USER) for _ in range(3))
+    subject, data = subjects.call("box", "laptop", "tool", "a"), b"said"
+    said = keys.prove(laptop, box.public_raw, subject, data)
+    assert keys.proven_data(box, laptop.public_raw, subject, said) == data
+    late, early = (
+        keys.prove(laptop, box.public_raw, subject, data, time.time() + off)
+        for off in (-keys.PROVEN_SECONDS - 1, keys.PROVEN_SECONDS + 1)
+    )
+    for key, public, on, heard in (
+        (third, laptop.public_raw, subject, said),
+        (box, third.public_raw, subject, said),
+        (box, laptop.public_raw, subject + "a", said),
+        *((box, laptop.public_raw, subject, each) for each in (late, early, said[:-1], said + b"a", b"")),
+        *((box, laptop.public_raw, subject, flipped(said, at)) for at in range(len(said))),
+    ):
+        with pytest.raises(Fault, match="EPROTO"):
+            keys.proven_data(key, public, on, heard)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+# of small order, so that everybody would know the secret: RFC 7748, 6.1
+@pytest.mark.parametrize("y", [0, 1, 2**255 - 20, 2**255 - 19, 2**255 - 18, 2**255 + 1])
+def test_no_secret_is_shared_with_a_key_that_is_none(y: int) -> None:
+    key = keys.Key.new(keys.USER)
+    with pytest.raises(Fault, match="EPROTO"):
+        key.secret_with(y.to_bytes(32, "little"))
+
+
 def test_who_comes_and_goes_is_followed_at_a_pace() -> None:
     trio.run(_coming_and_going, clock=trio.testing.MockClock(autojump_threshold=0))
 
