@@ -48,10 +48,12 @@ class Provider:
         return {one.uid for one in self.heard}
 
 
-def _uid_of(port: int) -> int:
-    """The owner of the other end of a connection on the loopback, while it is there."""
+def _uid_of(*ports: int) -> int:
+    """The owner of the other end of a connection on the loopback, while it is there: by its port and ours. An
+    older connection to another server can have the same port, and is nobody's (root's) once it is closed."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return next((int(row[7]) for row in rows if int(row[1].partition(":")[2], 16) == port), -1)
+    found = {tuple(int(each.partition(":")[2], 16) for each in row[1:3]): int(row[7]) for row in rows}
+    return found.get(ports, -1)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -62,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hear(self) -> Heard:
         data = self.rfile.read(int(self.headers.get("content-length", "0")))
-        uid = _uid_of(self.client_address[1])
+        uid = _uid_of(self.client_address[1], self.connection.getsockname()[1])
         key = self.headers.get("authorization", "").removeprefix("Bearer ")
         heard = Heard(uid, self.path, key, json.loads(data) if data else {})
         self.provider.heard.append(heard)

@@ -87,26 +87,26 @@ def test_the_last_question_is_gone_on_with(asked: Ctx) -> None:
 def test_what_is_not_logged_is_nowhere_on_the_disk(asked: Ctx) -> None:
     # issue: "--no-log keeps nothing"; abi.md 8.23
     before = sessions(asked)
-    done = asked.ctx("ask", "--no-log", "-s", "sys-7f3a", "secret-7f3a")
-    assert done.stdout == "secret-7f3a\n"
-    assert (sessions(asked), stored(asked, "7f3a")) == (before, [])
+    done = asked.ctx("ask", "--no-log", "-s", "sys-unlogged", "secret-unlogged")
+    assert done.stdout == "secret-unlogged\n"
+    assert (sessions(asked), stored(asked, "unlogged")) == (before, [])
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_nor_when_the_command_is_killed(asked: Ctx, end: signal.Signals) -> None:
     # abi.md 8.23, 8.28
-    said = script({"delta": "begun-81c2"}, {"hang": True})
+    said = script({"delta": "begun-gone"}, {"hang": True})
     words = ["--no-log", "-m", "debug/script", "-T", "fs.read", said]
     with subprocess.Popen(
         program(asked, *words), env=asked.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as going:
         assert going.stdout
-        assert going.stdout.read(10) == b"begun-81c2"
+        assert going.stdout.read(10) == b"begun-gone"
         going.send_signal(end)
         going.stdout.read()
     until(lambda: own_agents(asked), lambda there: not there)
     asked.at_rest()
-    assert stored(asked, "81c2") == []
+    assert stored(asked, "begun-gone") == []
 
 
 def own_agents(ctx: Ctx) -> list[str]:
