@@ -77,7 +77,7 @@ class Key:
         return self._private.sign(data)
 
     def secret_with(self, public: bytes) -> bytes:
-        """Returns what this key and the owner of that public key alone know; EPROTO where that is none."""
+        """Returns the secret of this key and the one with that public half; EPROTO where that is no key."""
         found = self._secrets.get(public)
         if found is None:
             if len(self._secrets) >= _MAX_SECRETS:
@@ -86,7 +86,7 @@ class Key:
         return found
 
     def _exchanged(self, public: bytes) -> bytes:
-        # Both kinds of key are of one curve: RFC 8032, 5.1.5 and RFC 7748, 4.1 say how they correspond.
+        # From Ed25519 to X25519: RFC 8032, 5.1.5 for the private half, RFC 7748, 4.1 for the other.
         ours = X25519PrivateKey.from_private_bytes(hashlib.sha512(self.raw).digest()[:RAW])
         y = int.from_bytes(public, "little") % 2**255
         try:
@@ -94,7 +94,7 @@ class Key:
             theirs = X25519PublicKey.from_public_bytes(u.to_bytes(RAW, "little"))
             both = b"".join(sorted((self.public_raw, public)))
             return hashlib.sha256(b"ctx-team-secret-1\0" + both + ours.exchange(theirs)).digest()
-        except ValueError:  # a key with which anybody would know the secret
+        except ValueError:  # a public half of small order, with which anybody would know the secret
             raise Fault("EPROTO", "the key of that machine is not one to share a secret with") from None
 
 

@@ -109,7 +109,7 @@ def member_of(machine: Machine) -> Member:
 
 
 def prover(laptop: Machine, box: Machine) -> Callable[..., bytes]:
-    """What proves a call of the laptop to the box, by its subject and data, and the time if it is not now."""
+    """Returns `keys.prove` with the keys by which the laptop proves its calls to the box."""
     key, public = (keys.Key.of_seed(member_of(each).seed) for each in (laptop, box))
     return partial(keys.prove, key, public.public_raw)
 

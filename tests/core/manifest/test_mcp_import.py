@@ -63,7 +63,7 @@ class Filling:
         return self.variables.get(name)
 
     def place(self, name: str) -> str | None:
-        return {"workspaceFolder": "/work", "userHome": "/home/ann"}.get(name)
+        return {"workspaceFolder": "/home/ann/project", "userHome": "/home/ann"}.get(name)
 
     def ask(self, wanted: WantedInput) -> str:
         self.asked.append(wanted)
@@ -96,7 +96,9 @@ def test_a_file_of_vs_code() -> None:
     filling = Filling()
     found = Import(filling).of(read(VS_CODE))
     one, two = found.servers.values()
-    assert one == McpServer(command="npx", args=("-y", "a", "/work"), env={"API": "<key>", "PLAIN": "1"})
+    assert one == McpServer(
+        command="npx", args=("-y", "a", "/home/ann/project"), env={"API": "<key>", "PLAIN": "1"}
+    )
     assert two == McpServer(url="https://a.org/mcp", headers={"X-Who": "Bearer <key>"})
     assert found.typed == {"one": {"API"}, "two": {"X-Who"}}  # secrets, though no name says so
     assert filling.asked == [WantedInput("key", "API // key")]  # once
@@ -115,7 +117,7 @@ def test_files_of_cursor_and_claude_code() -> None:
     found = taken(filling, a={"command": "${userHome}/bin/x", "env": env, "cwd": "sub"})
     server = found.servers["a"]
     assert server.env == {"A": "t", "B": "fallback", "C": "<ASKED>", "D": "/home/ann/d", "N": "5"}
-    assert (server.command, server.cwd) == ("/home/ann/bin/x", "/work/sub")
+    assert (server.command, server.cwd) == ("/home/ann/bin/x", "/home/ann/project/sub")
     assert found.typed["a"] == {"A", "B", "C"}
     assert [one.name for one in filling.asked] == ["ASKED"]
 
