@@ -30,6 +30,7 @@ BIND_NAME = ".bind.sock"  # in the root, and there for nobody: under it sockets 
 HELLO = struct.Struct("<4sIQIIIII")
 TTY_STDIN, TTY_STDOUT, TTY_STDERR = 1, 2, 4
 PIPE_STDIN = 8  # said where standard error is a terminal
+GREETING_SECONDS = 5.0  # within which a whole HELLO comes
 # More than execve(2) can pass (ARG_MAX is a quarter of the stack limit, 6 MiB at most), and what
 # abi.md 4.16 allows as input.
 MAX_STRINGS = 17 << 20

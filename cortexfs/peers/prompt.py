@@ -1,8 +1,8 @@
 """Conversations that mostly end before a task of their own would pay, as calls of tools do.
 
 Main path: `ShortConversations.begin` goes on with a conversation as far as it comes without waiting. It may
-wait for one socket, for a moment (`is_readable`), or for somebody who tells it something (`told`). Before it
-waits for anything else it becomes a task (`in_task`).
+wait a moment for one socket (`is_readable`) or for a `Bell`, or for somebody who tells it something
+(`told`). Before it waits for anything else it becomes a task (`in_task`).
 
 Rules: a conversation awaits `in_task` before all of Trio that waits or belongs to a task, cancel scopes too.
 In a task that costs nothing and does nothing, and nobody waits a moment there: such code serves both.
@@ -11,6 +11,7 @@ This file must never know what is said over a socket.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import types
@@ -33,6 +34,13 @@ class _State:
     is_prompt = False  # the code that runs belongs to no task
 
 
+class _Wish(NamedTuple):
+    """A socket or a note that a conversation waits for, and for how many seconds."""
+
+    awaited: socket.socket | Note
+    seconds: float
+
+
 @types.coroutine
 def in_task() -> Generator[None, None, None]:
     """From here on, this conversation is a task."""
@@ -40,23 +48,46 @@ def in_task() -> Generator[None, None, None]:
         yield
 
 
-@types.coroutine
-def is_readable(sock: socket.socket) -> Generator[socket.socket, bool | None, bool]:
-    """Returns True when there is something to read; False after a moment, or at once in a task."""
-    return bool(_State.is_prompt and (yield sock))
+async def is_readable(sock: socket.socket, seconds: float = MOMENT) -> bool:
+    """Returns True when there is something to read; False after these seconds, or at once in a task."""
+    return await _has_come(_Wish(sock, seconds))
 
 
 async def told(note: Note) -> None:
     """Returns when what `note` is given has been called."""
-    if not await _is_told(note):
+    if not await _has_come(_Wish(note, math.inf)):
         event = trio.Event()
         note(event.set)
         await event.wait()
 
 
+class Bell:
+    """Rung for the conversation that waits for it now, and else for nobody."""
+
+    def __init__(self) -> None:
+        self.ring: Callable[[], object] = _nobody
+
+    async def rings_soon(self) -> bool:
+        """Returns True when it rings; False after a moment, or at once in a task."""
+        return await _has_come(_Wish(self._hang, MOMENT))
+
+    async def rung(self) -> None:
+        """Returns when it rings, to a task."""
+        event = trio.Event()
+        self._hang(event.set)
+        await event.wait()
+
+    def _hang(self, ring: Callable[[], object]) -> None:
+        self.ring = ring
+
+
+def _nobody() -> None:
+    """Nobody waits."""
+
+
 @types.coroutine
-def _is_told(note: Note) -> Generator[Note, bool | None, bool]:
-    return bool(_State.is_prompt and (yield note))
+def _has_come(wish: _Wish) -> Generator[_Wish, bool | None, bool]:
+    return bool(_State.is_prompt and (yield wish))
 
 
 @types.coroutine
@@ -72,8 +103,8 @@ class _Waiting(NamedTuple):
 class ShortConversations:
     def __init__(self, tasks: trio.Nursery) -> None:
         self._tasks = tasks
-        self._waiting: dict[int, _Waiting] = {}  # by the number of the socket, in order of time
-        self._untold: set[Conversation] = set()
+        self._waiting: dict[int, _Waiting] = {}  # by the number of the socket
+        self._untold: dict[Conversation, float] = {}  # until when
         self._ready: deque[tuple[Conversation, bool | None]] = deque()
         self._sockets = select.epoll()
         self._some = trio.Event()
@@ -99,17 +130,22 @@ class ShortConversations:
             _State.is_prompt = False
         if awaited is None or self._is_over:
             self._become_task(conversation)
-        elif isinstance(awaited, socket.socket):
-            self._sockets.register(awaited, select.EPOLLIN)
-            self._waiting[awaited.fileno()] = _Waiting(conversation, trio.current_time() + MOMENT)
-            self._some.set()
         else:
-            self._untold.add(conversation)
+            self._wait(conversation, *awaited)
+
+    def _wait(self, conversation: Conversation, awaited: socket.socket | Note, seconds: float) -> None:
+        until = trio.current_time() + seconds
+        if isinstance(awaited, socket.socket):
+            self._sockets.register(awaited, select.EPOLLIN)
+            self._waiting[awaited.fileno()] = _Waiting(conversation, until)
+        else:
+            self._untold[conversation] = until
             awaited(partial(self._tell, conversation))
+        if until < math.inf:
+            self._some.set()
 
     def _tell(self, conversation: Conversation) -> None:
-        if conversation in self._untold:
-            self._untold.remove(conversation)
+        if self._untold.pop(conversation, None) is not None:
             self._go_on(conversation, True)
 
     def _become_task(self, conversation: Conversation) -> None:
@@ -141,7 +177,10 @@ class ShortConversations:
             now = trio.current_time()
             for number in [number for number, one in self._waiting.items() if one.until <= now]:
                 self._become_task(self._take(number))
-            if not self._waiting:
+            for conversation in [one for one, until in self._untold.items() if until <= now]:
+                del self._untold[conversation]
+                self._become_task(conversation)
+            if not self._waiting and all(until == math.inf for until in self._untold.values()):
                 self._some = trio.Event()
 
     def _take(self, number: int) -> Conversation:

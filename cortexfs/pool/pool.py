@@ -173,6 +173,8 @@ class Pool:
 
     def is_warm(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> bool:
         """Returns True if `acquire` will not have to wait."""
+        if plugin.kind == hostcalls.TEAM:
+            return True
         host = self._hosts.get((plugin, identity))
         return host is not None and host.ready.is_set()
 

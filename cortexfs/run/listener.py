@@ -49,8 +49,6 @@ from cortexfs.run.output import JsonlVoice, Voice, printed, voice_of
 from cortexfs.run.runner import farewell
 from cortexfs.run.tool_run import Relay
 
-GREETING_SECONDS = 5.0
-
 log = logging.getLogger("cortexfs")
 
 
@@ -352,15 +350,16 @@ async def _greeting(
 ) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str] | None:
     """A whole HELLO: who says too much is not let further, who takes too long is None."""
     hello = _Hello(guest)
-    # Nearly always all of it is there by now, or a moment later; then it costs no time limit.
+    # Nearly always all of it is there by now, or comes in one piece; then it costs no task and no time limit.
     with contextlib.suppress(BlockingIOError):
         hello.take(safe_sockets.receive(stream, RECEIVE))
-    if not hello.is_whole and await is_readable(stream):
+    end = trio.current_time() + wire.GREETING_SECONDS
+    if not hello.is_whole and await is_readable(stream, wire.GREETING_SECONDS):
         with contextlib.suppress(BlockingIOError):
             hello.take(safe_sockets.receive(stream, RECEIVE))
     if not hello.is_whole:
         await in_task()
-        with trio.move_on_after(GREETING_SECONDS):
+        with trio.CancelScope(deadline=end):
             while not hello.is_whole:
                 hello.take(await receive(stream))
     return hello.said() if hello.is_whole else None

@@ -24,6 +24,7 @@ import trio
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
+from cortexfs.peers.prompt import ShortConversations, is_readable
 from cortexfs.peers.streams import receive, send
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.line import CallLine, CallLines, until_one_ends
@@ -34,7 +35,6 @@ from cortexfs.team.nats_wire import Delivery, untoken
 from cortexfs.team.standins import ConnectionRequest, StandIn, StandIns
 
 UMASK = 0o022
-PROMPT_SECONDS = 0.05  # within which an answer goes along with the word that the call was taken
 MAX_CALLS = 256  # at a time
 MAX_OF_ONE = 64  # of one machine
 _KEPT = 65536  # names of runs
@@ -63,7 +63,7 @@ class Incoming:
         key: keys.Key,
         mapping: Mapping,
         standins: StandIns,
-        nursery: trio.Nursery,
+        prompt: ShortConversations,
         key_of: Callable[[str], bytes],
         incarnation: bytes,
     ) -> None:
@@ -73,7 +73,7 @@ class Incoming:
         self._key = key
         self._mapping = mapping
         self._standins = standins
-        self._nursery = nursery
+        self._prompt = prompt
         self._key_of = key_of
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.lines = CallLines()
@@ -102,7 +102,7 @@ class Incoming:
         except BaseException:
             end()
             raise
-        self._nursery.start_soon(self._serve, line, begin, call, end)
+        self._prompt.begin(self._serve(line, begin, call, end))
 
     def _asked(self, begin: CallBegin, from_: str, path: str) -> AskedCall:
         """Ask the stand-in for its connection, before a turn of the loop is taken."""
@@ -122,6 +122,8 @@ class Incoming:
             inode, stream = await call.standin.connected(call.wanted)
             with stream:
                 await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
+            if not begin.talks:
+                call.standin.prepare_later(call.wanted.path)
         except Fault as fault:
             try:
                 _refuse(line, fault)
@@ -179,14 +181,10 @@ class MountWords:
         self.ended = False
 
     async def pass_first(self) -> None:
-        """Collect an answer for a moment, unless it has more than a start and no end yet."""
-        end, is_late = trio.current_time() + PROMPT_SECONDS, False
-        while self._is_start and not is_late:
-            with trio.CancelScope(deadline=end) as moment:
-                await trio.lowlevel.wait_readable(self._stream)
-            is_late = moment.cancelled_caught
-            if not is_late:
-                await self._hear(await receive(self._stream))
+        """Have an answer that comes within a moment go along with the word that the call was taken, unless it
+        has more than a start and no end yet."""
+        while self._is_start and await is_readable(self._stream):
+            await self._hear(await receive(self._stream))
         self.say()
 
     @property

@@ -20,6 +20,7 @@ import trio
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
+from cortexfs.peers.prompt import Bell, in_task
 from cortexfs.team import messages
 from cortexfs.team.messages import NUMBER, PIECE, WINDOW
 from cortexfs.team.nats_client import Client
@@ -34,6 +35,7 @@ QUIET_LOOKS = 5  # that have found nothing new, until the other side is given up
 async def until_one_ends(*tasks: Callable[[], Awaitable[None]]) -> None:
     """Run these together until the first has ended; raises the Fault or OSError that it ended with."""
     problems: list[Fault | OSError] = []
+    await in_task()
     async with trio.open_nursery() as nursery:
 
         async def run(task: Callable[[], Awaitable[None]]) -> None:
@@ -61,8 +63,8 @@ class CallLine:
         self._splitter = wire.Splitter(_MAX_PIECE)
         self._queue: list[tuple[int, bytes]] = []
         self._queued = 0
-        self._news = trio.Event()  # for whoever waits for what is said,
-        self._room = trio.Event()  # and for whoever waits to say something
+        self._news = Bell()  # for whoever waits for what is said,
+        self._room = Bell()  # and for whoever waits to say something
         self._credit = WINDOW
         self._taken = 0
         self.left = False  # the other side has cancelled it
@@ -88,11 +90,11 @@ class CallLine:
 
     async def say_output(self, kind: int, data: bytes) -> None:
         """Say a stream's bytes within the credit."""
+        await in_task()
         for at in range(0, len(data), PIECE):
             while self._credit <= 0 and not self.left:
                 self._check()
-                self._room = trio.Event()
-                await self._room.wait()
+                await self._room.rung()
             if self.left:
                 return
             part = data[at : at + PIECE]
@@ -131,7 +133,7 @@ class CallLine:
         for kind, payload in self._splitter.feed(memoryview(data)[NUMBER.size :]):
             if kind == messages.CREDIT:
                 self._credit = min(WINDOW, self._credit + _number(payload))
-                self._room.set()
+                self._room.ring()
                 continue
             if kind == messages.ASK:
                 self.say((messages.ANSWER, b""))
@@ -141,10 +143,10 @@ class CallLine:
             self._queue.append((kind, payload))
             if kind == messages.CANCEL:
                 self.left = True  # what is still said of a stream is dropped
-                self._room.set()
+                self._room.ring()
         if not self._splitter.clean or self._queued > MAX_QUEUE or len(self._queue) > MAX_QUEUE >> 6:
             raise Fault("EPROTO", f"{self.peer} sends more than it was given room for")
-        self._news.set()
+        self._news.ring()
 
     def look(self) -> None:
         """Ask, where nothing was heard since the last look; break off where nothing is for too long."""
@@ -160,15 +162,31 @@ class CallLine:
     def break_off(self, fault: Fault) -> None:
         """End the call: nothing more is to be heard."""
         self._fault = self._fault or fault
-        self._news.set()
-        self._room.set()
+        self._news.ring()
+        self._room.ring()
+
+    async def hears_soon(self) -> bool:
+        """Returns True if `next` need not wait; False after a moment, or at once in a task."""
+        if not self._is_settled:
+            await self._news.rings_soon()
+        return self._is_settled
+
+    async def hears(self) -> None:
+        """Returns when `next` need not wait."""
+        if not self._is_settled:
+            await in_task()
+        while not self._is_settled:
+            await self._news.rung()
+
+    @property
+    def _is_settled(self) -> bool:
+        return bool(self._queue) or self._fault is not None
 
     async def next(self) -> list[tuple[int, bytes]]:
         """Returns what has come; raises a Fault when no more will."""
-        while not self._queue:
+        await self.hears()
+        if not self._queue:
             self._check()
-            self._news = trio.Event()
-            await self._news.wait()
         found, self._queue, self._queued = self._queue, [], 0
         return found
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -30,6 +31,7 @@ import trio
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.linux import syscalls
+from cortexfs.peers.prompt import ShortConversations
 from cortexfs.peers.streams import send
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import Directory, Facts
@@ -102,13 +104,14 @@ class TeamLink:
         self.places = places
         self.member = member = places.read_member()
         self.nursery = nursery
+        self.prompt = prompt = ShortConversations(nursery)
         self.daemon = DaemonChannel(control)
         key = keys.Key.of_seed(member.seed)
         me = member.machine
         account = Account(key, member.token, member.authority)
         self.client = client = Client(me, member.servers, account, subjects.inbox(me))
         self.mapping = Mapping(places)
-        self.standins = StandIns(root)
+        self.standins = StandIns(root, nursery)
         facts = Facts(places, member.account, self._facts_changed)
         self.directory = Directory(member.account, me, facts, self._object_changed)
         self.presence = Presence(client, me, self.directory.machines, self._machine_changed)
@@ -122,7 +125,7 @@ class TeamLink:
             key,
             self.mapping,
             self.standins,
-            nursery,
+            prompt,
             self.directory.key_of,
             self.exporting.incarnation,
         )
@@ -147,7 +150,7 @@ class TeamLink:
         try:
             if self.founder:
                 self.nursery.start_soon(self.founder.watch)
-            for each in (self.server, self.client, self.presence):
+            for each in (self.server, self.client, self.presence, self.prompt):
                 self.nursery.start_soon(each.run)
             for lines in self._lines:
                 self.nursery.start_soon(lines.watch)
@@ -158,7 +161,7 @@ class TeamLink:
                     channel = SessionChannel(call[1], FROM_DAEMON)
                     self.nursery.start_soon(self.sessions.serve, channel)
                 else:
-                    self.nursery.start_soon(self.outgoing.call, call[0], call[1])
+                    self.prompt.begin(self.outgoing.call(call[0], call[1]))
             self.presence.beat(b"gone")
             with trio.move_on_after(0.2):
                 await self.client.room(0)
@@ -277,6 +280,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     places = TeamPlaces(Path(options.state), Path(options.config))
+    gc.freeze()
     try:
         trio.run(partial(serve, options.root, places, control))
     except* Fault as faults:

@@ -26,6 +26,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.lines import LineSplitter
 from cortexfs.core.talk import requests
+from cortexfs.peers.prompt import in_task
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.directory import Directory
 from cortexfs.team.host_side import HostSide, arguments_of
@@ -101,7 +102,7 @@ class Outgoing:
             is_agents = opening.class_ == "agent"
             heard = _Frames() if is_agents else _Conversion(opening.class_)
             say = self._lines_from_daemon if is_agents else self._from_daemon
-            if line.has_heard(wire.EXIT):  # a short answer, all at once
+            if line.has_heard(wire.EXIT):  # a short answer, all at once, for which nothing is waited
                 await self._to_daemon(side, line, heard)
             else:
                 await until_one_ends(partial(self._to_daemon, side, line, heard), partial(say, side, line))
@@ -130,19 +131,23 @@ class Outgoing:
         self._client.publish(subject, keys.prove(self._key, public, subject, _pack(begin)), answers)
 
     async def _begun(self, line: CallLine, machine: str) -> None:
-        with trio.move_on_after(BEGIN_SECONDS):
-            try:
-                first, *rest = await line.next()
-            except Fault as fault:
-                raise _NotTakenError(fault) if line.is_unheard else fault from None
-            if first[0] == messages.REFUSED:
-                raise _NotTakenError(_refused(first[1]))
-            if first[0] != messages.BEGUN:
-                raise Fault("EPROTO", f"{machine} answers a call before it has taken it")
-            line.put_back(rest)
-            return
-        self._cancel(line)
-        raise Fault("EHOSTDOWN", f"the machine {machine} has not answered within {BEGIN_SECONDS:g} s")
+        if not await line.hears_soon():
+            await in_task()
+            with trio.move_on_after(BEGIN_SECONDS) as patience:
+                await line.hears()
+            if patience.cancelled_caught:
+                self._cancel(line)
+                why = f"the machine {machine} has not answered within {BEGIN_SECONDS:g} s"
+                raise Fault("EHOSTDOWN", why)
+        try:
+            first, *rest = await line.next()
+        except Fault as fault:
+            raise _NotTakenError(fault) if line.is_unheard else fault from None
+        if first[0] == messages.REFUSED:
+            raise _NotTakenError(_refused(first[1]))
+        if first[0] != messages.BEGUN:
+            raise Fault("EPROTO", f"{machine} answers a call before it has taken it")
+        line.put_back(rest)
 
     def _cancel(self, line: CallLine) -> None:
         with contextlib.suppress(Fault):  # the connection is away, which ends it there, too

@@ -3,6 +3,7 @@
     standin = standins.of(user)
     wanted = standin.ask(path)              asked at once, so that it works while others do
     inode, stream = await standin.connected(wanted)
+    standin.prepare_later(path)             asked for the next call, which waits for none of it
 
 Rules: a process is the user before it executes anything, with that user's groups and home directory. A link
 that is not root's can be its own user alone.
@@ -11,40 +12,88 @@ This file must never know who called, or whether they may.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import select
 import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 import trio
 
+from cortexfs.core import wire
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.linux import syscalls
+from cortexfs.peers.prompt import Bell, in_task
 from cortexfs.team import standin
 
 _PROGRAM = Path(standin.__file__)
 _ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 ANSWER_SECONDS = 5.0
 AT_ONCE = 32  # questions on their way, for which there is room in a socket
+SPARES = 4  # connections for calls that have not come yet, of one user
+SOON = 0.002  # after a call, while its answer travels
+SPARE_SECONDS = wire.GREETING_SECONDS - 1
 ENDED = "the stand-in of a user has ended"
 
 
 class ConnectionRequest:
-    """A connection that a stand-in was asked for."""
+    """A connection that a stand-in was asked for. Whoever takes it out of the stand-in's hands closes it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.answer: tuple[bytes, list[int]] | None = None
+        self.answered = Bell()
+        self._answer: tuple[bytes, list[int]] | None = None
+        self._since = trio.current_time()
+        self._is_unwanted = False
+
+    @property
+    def is_answered(self) -> bool:
+        return self._answer is not None
+
+    def answer(self, data: bytes, rights: list[int]) -> None:
+        self._answer = data, rights
+        if self._is_unwanted:
+            self.drop()
+        self.answered.ring()
+
+    def drop(self) -> None:
+        """Nobody will take it."""
+        self._is_unwanted = True
+        if self._answer:
+            _close(self._answer[1])
+
+    @property
+    def is_fresh(self) -> bool:
+        """Returns True if the mount still waits for what will be said."""
+        if trio.current_time() - self._since > SPARE_SECONDS:
+            return False
+        if self._answer is None:
+            return True
+        look = select.poll()
+        for each in self._answer[1]:
+            look.register(each, select.POLLIN | select.POLLRDHUP)
+        return bool(self._answer[1]) and not look.poll(0)
+
+    def taken(self) -> tuple[int, socket.socket]:
+        """The inode of the object, and the connection."""
+        data, rights = self._answer or (b"", [])
+        if len(data) != standin.ANSWER.size:
+            raise Fault("EHOSTDOWN", ENDED)
+        error, inode = standin.ANSWER.unpack(data)
+        if error:
+            raise Fault(code_of(error), f"{self.path} cannot be run here: {os.strerror(error)}")
+        return inode, _stream(rights)
 
 
 class StandIn:
     """One process, for one user, which answers in the order in which it is asked."""
 
     def __init__(self, user: pwd.struct_passwd, root: str) -> None:
-        self._turn = trio.Lock()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = _started(user, root, theirs)
@@ -52,6 +101,9 @@ class StandIn:
         self._socket = ours
         self._asked: deque[ConnectionRequest] = deque()
         self._waiting: deque[ConnectionRequest] = deque()  # to be asked, when one of these is answered
+        self._spares: dict[str, ConnectionRequest] = {}  # by path, the oldest first
+        self._used: dict[str, None] = {}  # paths, for which there will be spares
+        self._some = Bell()
 
     @property
     def is_alive(self) -> bool:
@@ -59,6 +111,43 @@ class StandIn:
 
     def ask(self, path: str) -> ConnectionRequest:
         """Ask for a connection, which `connected` waits for."""
+        spare = self._spares.pop(path, None)
+        if spare is not None:
+            if spare.is_fresh:
+                return spare
+            spare.drop()
+        return self._ask(path)
+
+    def prepare_later(self, path: str) -> None:
+        """Ask for the connection of the next call of an object before it comes, once this answer is out."""
+        self._used[path] = None
+        self._some.ring()
+
+    async def run(self) -> None:
+        """Hear it, until it has ended."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._prepare_all)
+            await self._hear()
+            nursery.cancel_scope.cancel()
+
+    async def _prepare_all(self) -> None:
+        while True:
+            if not self._used:
+                await self._some.rung()
+            await trio.sleep(SOON)
+            for path in self._used:
+                self._prepare(path)
+            self._used.clear()
+
+    def _prepare(self, path: str) -> None:
+        if path in self._spares:
+            return
+        if len(self._spares) == SPARES:
+            self._spares.pop(next(iter(self._spares))).drop()
+        with contextlib.suppress(Fault):  # which the next call meets as well
+            self._spares[path] = self._ask(path)
+
+    def _ask(self, path: str) -> ConnectionRequest:
         wanted = ConnectionRequest(path)
         self._waiting.append(wanted)
         self._send()
@@ -74,33 +163,41 @@ class StandIn:
 
     async def connected(self, wanted: ConnectionRequest) -> tuple[int, socket.socket]:
         """The inode of an object, and a connection of this user's to the mount."""
-        with trio.move_on_after(ANSWER_SECONDS):
-            async with self._turn:
-                while wanted.answer is None:
-                    await self._hear()
-            data, rights = wanted.answer
-            if len(data) != standin.ANSWER.size:
-                raise Fault("EHOSTDOWN", ENDED)
-            error, inode = standin.ANSWER.unpack(data)
-            if error:
-                raise Fault(code_of(error), f"{wanted.path} cannot be run here: {os.strerror(error)}")
-            return inode, _stream(rights)
+        if not wanted.is_answered:
+            await wanted.answered.rings_soon()
+        if not wanted.is_answered:
+            await in_task()
+            with trio.move_on_after(ANSWER_SECONDS):
+                while not wanted.is_answered:
+                    await wanted.answered.rung()
+        if wanted.is_answered:
+            return wanted.taken()
         self.end()  # an answer that comes now would be another's
         raise Fault("ETIMEDOUT", "the mount of that machine does not answer")
 
     async def _hear(self) -> None:
-        """The next answer, whoever waits for it."""
-        if not self.is_alive:  # also where another has waited in vain
-            raise Fault("EHOSTDOWN", ENDED)
         try:
-            await trio.lowlevel.wait_readable(self._socket)
-            data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
-        except (OSError, trio.ClosedResourceError) as problem:
-            raise Fault("EHOSTDOWN", f"{ENDED}: {problem}") from None
-        self._asked.popleft().answer = data, list(rights)
-        self._send()
+            while self._socket.fileno() >= 0:
+                await trio.lowlevel.wait_readable(self._socket)
+                data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
+                if not self._asked:  # it is no program of ours any more
+                    _close(rights)
+                    break
+                if not data:
+                    break
+                self._asked.popleft().answer(data, list(rights))
+                self._send()
+        except (OSError, Fault, trio.ClosedResourceError):
+            pass
+        finally:
+            self._process.kill()
+            for each in (*self._asked, *self._waiting):
+                each.answer(b"", [])
 
     def end(self) -> None:
+        for spare in self._spares.values():
+            spare.drop()
+        self._spares.clear()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         self._process.kill()
@@ -110,8 +207,9 @@ class StandIn:
 class StandIns:
     """All of them, by the user's name."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, nursery: trio.Nursery) -> None:
         self._root = root
+        self._nursery = nursery
         self._by_name: dict[str, StandIn] = {}
 
     def of(self, name: str) -> StandIn:
@@ -122,6 +220,7 @@ class StandIns:
             found = None
         if found is None:
             found = self._by_name[name] = StandIn(_known(name), self._root)
+            self._nursery.start_soon(found.run)
         return found
 
     def end(self) -> None:
@@ -130,13 +229,17 @@ class StandIns:
         self._by_name.clear()
 
 
+def _close(rights: Iterable[int]) -> None:
+    for each in rights:
+        os.close(each)
+
+
 def _stream(rights: list[int]) -> socket.socket:
     """The socket that a stand-in has sent. Its user can make it send anything, or nothing."""
     try:
         stream = socket.socket(fileno=rights[0])
     except (IndexError, OSError):
-        for each in rights:
-            os.close(each)
+        _close(rights)
         raise Fault("EHOSTDOWN", "the stand-in of a user has sent no socket") from None
     stream.setblocking(False)
     return stream

@@ -11,6 +11,7 @@ import trio.testing
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
+from cortexfs.peers.prompt import MOMENT, ShortConversations
 from cortexfs.team import incoming, line, messages
 from cortexfs.team.line import CallLine
 from cortexfs.team.nats_client import Client
@@ -103,10 +104,14 @@ def answered(pair: Pair, *writes: bytes) -> list[list[tuple[int, bytes]]]:
         with daemon, runner:
             words = incoming.MountWords(runner, pair.there)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(words.pass_first)
+                conversations = ShortConversations(nursery)
+                nursery.start_soon(conversations.run)
+                conversations.begin(words.pass_first())
                 for each in writes:
                     await trio.testing.wait_all_tasks_blocked()
                     daemon.send(each)
+                await trio.sleep(2 * MOMENT)  # the clock leaps
+                nursery.cancel_scope.cancel()
             if not words.ended:
                 daemon.send(wire.message(wire.EXIT, b"\0"))
                 await words.pass_on()

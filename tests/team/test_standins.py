@@ -6,7 +6,8 @@ import getpass
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,77 +16,80 @@ import trio.testing
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import standins as standins_module
-from cortexfs.team.standins import AT_ONCE, StandIn, StandIns
+from cortexfs.team.standins import AT_ONCE, SPARES, ConnectionRequest, StandIn, StandIns
+from tests.waiting import PATIENCE
 
 MANY = 4 * AT_ONCE
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    """A folder with the names of a mount that a stand-in needs."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / ".run.sock"))
-        listener.listen(MANY + 8)
-        (tmp_path / "tool").mkdir()
-        for number in range(MANY):
-            (tmp_path / "tool" / str(number)).touch()
-        yield tmp_path
+def listener() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as found:
+        yield found
 
 
 @pytest.fixture
-def standins(root: Path) -> StandIns:
-    return StandIns(str(root))
+def root(tmp_path: Path, listener: socket.socket) -> Path:
+    """A folder with the names of a mount that a stand-in needs."""
+    listener.bind(str(tmp_path / ".run.sock"))
+    listener.listen(MANY + 8)
+    (tmp_path / "tool").mkdir()
+    for number in range(MANY):
+        (tmp_path / "tool" / str(number)).touch()
+    return tmp_path
+
+
+@asynccontextmanager
+async def serving(root: Path) -> AsyncIterator[StandIns]:
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            standins = StandIns(str(root), nursery)
+            yield standins
+            standins.end()
 
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_each_call_gets_the_inode_of_its_own_object(root: Path, standins: StandIns) -> None:
-    async def main() -> dict[int, int]:
-        found: dict[int, int] = {}
+async def test_each_call_gets_the_inode_of_its_own_object(root: Path) -> None:
+    found: dict[int, int] = {}
 
-        async def connect(standin: StandIn, number: int) -> None:
-            inode, stream = await standin.connected(wanted[number])
-            with stream:
-                found[number] = inode
+    async def connect(standin: StandIn, number: int) -> None:
+        inode, stream = await standin.connected(wanted[number])
+        with stream:
+            found[number] = inode
 
+    before = descriptors()
+    async with serving(root) as standins:
         standin = standins.of(getpass.getuser())
         assert standins.of(getpass.getuser()) is standin
         wanted = [standin.ask(f"tool/{number}") for number in range(MANY)]
         async with trio.open_nursery() as nursery:
             for number in reversed(range(MANY)):
                 nursery.start_soon(connect, standin, number)
-        standins.end()
-        return found
-
-    before = descriptors()
-    found = trio.run(main)
     assert found == {number: (root / "tool" / str(number)).stat().st_ino for number in range(MANY)}
     assert descriptors() == before
 
 
-def test_an_object_that_is_not_there_is_a_fault_of_its_own_call(standins: StandIns) -> None:
-    async def main() -> None:
+async def test_an_object_that_is_not_there_is_a_fault_of_its_own_call(root: Path) -> None:
+    async with serving(root) as standins:
         standin = standins.of(getpass.getuser())
         gone, there = standin.ask("tool/none"), standin.ask("tool/1")
         (await standin.connected(there))[1].close()
         with pytest.raises(Fault, match="tool/none cannot be run here"):
             await standin.connected(gone)
-        standins.end()
-
-    trio.run(main)
 
 
-def test_all_who_wait_for_a_stand_in_that_dies_are_told(standins: StandIns) -> None:
-    async def main() -> list[str]:
-        told: list[str] = []
+async def test_all_who_wait_for_a_stand_in_that_dies_are_told(root: Path) -> None:
+    told: list[str] = []
 
-        async def connect(number: int) -> None:
-            with pytest.raises(Fault) as fault:
-                await standin.connected(wanted[number])
-            told.append(fault.value.code)
+    async def connect(number: int) -> None:
+        with pytest.raises(Fault) as fault:
+            await standin.connected(wanted[number])
+        told.append(fault.value.code)
 
+    async with serving(root) as standins:
         standin = standins.of(getpass.getuser())
         standin._process.send_signal(signal.SIGSTOP)
         wanted = [standin.ask("tool/1"), standin.ask("tool/2")]
@@ -98,18 +102,14 @@ def test_all_who_wait_for_a_stand_in_that_dies_are_told(standins: StandIns) -> N
         with pytest.raises(Fault):
             standin.ask("tool/1")
         assert standins.of(getpass.getuser()) is not standin
-        standins.end()
-        return told
-
-    assert trio.run(main) == ["EHOSTDOWN", "EHOSTDOWN"]
+    assert told == ["EHOSTDOWN", "EHOSTDOWN"]
 
 
-def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
-    standins: StandIns, monkeypatch: pytest.MonkeyPatch
+async def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standins_module, "ANSWER_SECONDS", 0.1)
-
-    async def main() -> None:
+    async with serving(root) as standins:
         silent = standins.of(getpass.getuser())
         silent._process.send_signal(signal.SIGSTOP)
         with pytest.raises(Fault, match="ETIMEDOUT: the mount of that machine does not answer"):
@@ -118,6 +118,89 @@ def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
         other = standins.of(getpass.getuser())
         assert other is not silent
         (await other.connected(other.ask("tool/1")))[1].close()
-        standins.end()
 
-    trio.run(main)
+
+async def prepared(standin: StandIn, path: str) -> ConnectionRequest:
+    """The connection for the next call, which is there."""
+    standin.prepare_later(path)
+    with trio.fail_after(PATIENCE):
+        while path not in standin._spares:
+            await trio.testing.wait_all_tasks_blocked(standins_module.SOON)
+        while not standin._spares[path].is_answered:
+            await standin._spares[path].answered.rung()
+    return standin._spares[path]
+
+
+async def test_the_next_call_of_an_object_finds_its_connection_there(root: Path) -> None:
+    async with serving(root) as standins:
+        standin = standins.of(getpass.getuser())
+        spare = await prepared(standin, "tool/1")
+        assert standin.ask("tool/2") is not spare
+        assert standin.ask("tool/1") is spare
+        assert standin.ask("tool/1") is not spare, "it is one call's alone"
+        inode, stream = await standin.connected(spare)
+        stream.close()
+        assert inode == (root / "tool/1").stat().st_ino
+
+
+async def test_a_connection_that_the_mount_has_closed_serves_no_call(
+    root: Path, listener: socket.socket
+) -> None:
+    before = descriptors()
+    async with serving(root) as standins:
+        standin = standins.of(getpass.getuser())
+        spare = await prepared(standin, "tool/1")
+        listener.accept()[0].close()
+        wanted = standin.ask("tool/1")
+        assert wanted is not spare
+        (await standin.connected(wanted))[1].close()
+    assert descriptors() == before
+
+
+async def test_no_call_gets_a_connection_of_which_the_mount_may_be_tired(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(root) as standins:
+        standin = standins.of(getpass.getuser())
+        spare = await prepared(standin, "tool/1")
+        monkeypatch.setattr(standins_module, "SPARE_SECONDS", -1)
+        wanted = standin.ask("tool/1")
+        assert wanted is not spare
+        (await standin.connected(wanted))[1].close()
+
+
+async def test_an_object_that_has_come_since_is_found(root: Path) -> None:
+    async with serving(root) as standins:
+        standin = standins.of(getpass.getuser())
+        await prepared(standin, "tool/new")
+        (root / "tool/new").touch()
+        inode, stream = await standin.connected(standin.ask("tool/new"))
+        stream.close()
+        assert inode == (root / "tool/new").stat().st_ino
+
+
+async def test_connections_for_later_are_few_and_are_closed(root: Path) -> None:
+    before = descriptors()
+    async with serving(root) as standins:
+        standin = standins.of(getpass.getuser())
+        for number in range(3 * SPARES):
+            standin._prepare(f"tool/{number}")  # some are dropped before they are there
+        assert list(standin._spares) == [f"tool/{number}" for number in range(2 * SPARES, 3 * SPARES)]
+        await prepared(standin, "tool/0")
+        assert len(standin._spares) == SPARES
+    assert descriptors() == before
+
+
+async def test_a_stand_in_that_says_what_nobody_asked_is_ended(root: Path) -> None:
+    before = descriptors()
+    async with serving(root) as standins:
+        standin = standins.of(getpass.getuser())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            theirs.setblocking(False)
+            socket.send_fds(ours, [b"?"], [0])
+            talking = StandIn.__new__(StandIn)
+            talking.__dict__ |= standin.__dict__ | {"_socket": theirs}
+            await talking.run()
+        assert standin._process.wait() == -signal.SIGKILL
+    assert descriptors() == before

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
-from cortexfs.peers.prompt import ShortConversations, in_task, is_readable, told
+from cortexfs.peers.prompt import MOMENT, Bell, ShortConversations, in_task, is_readable, told
 from tests.waiting import PATIENCE
 
 
@@ -28,6 +29,11 @@ async def prompt() -> AsyncIterator[ShortConversations]:
             nursery.start_soon(made.run)
             yield made
             nursery.cancel_scope.cancel()
+
+
+def clock() -> trio.testing.MockClock:
+    """It leaps to whatever is waited for."""
+    return trio.testing.MockClock(autojump_threshold=0.01)
 
 
 async def test_one_that_need_not_wait_is_over_at_once() -> None:
@@ -146,3 +152,70 @@ async def test_what_it_raises_is_raised_where_it_goes_on() -> None:
     async with prompt() as made:
         with pytest.raises(ZeroDivisionError):
             made.begin(talk())
+
+
+async def test_a_bell_is_heard_without_a_task() -> None:
+    bell = Bell()
+    said = []
+
+    async def wait() -> None:
+        said.append(await bell.rings_soon())
+        said.append(await bell.rings_soon())
+
+    bell.ring()  # for nobody
+    async with prompt() as made:
+        made.begin(wait())
+        assert said == []
+        bell.ring()
+        assert said == [True]
+        bell.ring()
+        assert said == [True, True]
+
+
+def test_who_hears_no_bell_within_a_moment_goes_on_as_a_task() -> None:
+    said = []
+
+    async def main() -> None:
+        bell = Bell()
+        over = trio.Event()
+
+        async def wait() -> None:
+            said.append(await bell.rings_soon())
+            await in_task()
+            said.append(await bell.rings_soon())
+            await bell.rung()
+            over.set()
+
+        async with prompt() as made:
+            made.begin(wait())
+            await trio.sleep(2 * MOMENT)
+            assert not over.is_set()
+            bell.ring()
+            await over.wait()
+
+    trio.run(main, clock=clock())
+    assert said == [False, False], "in a task nobody waits a moment"
+
+
+def test_a_conversation_may_wait_longer_than_a_moment(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    said = []
+
+    async def talk() -> None:
+        said.append(await is_readable(ours, 100 * MOMENT))
+        said.append(await is_readable(ours, 100 * MOMENT))
+
+    async def main() -> None:
+        async with prompt() as made:
+            made.begin(talk())
+            await trio.sleep(50 * MOMENT)
+            assert said == []
+            theirs.send(b".")
+            await trio.testing.wait_all_tasks_blocked()
+            assert said == [True, True]
+            ours.recv(1)
+            made.begin(talk())
+            await trio.sleep(102 * MOMENT)
+            assert said == [True, True, False, False]
+
+    trio.run(main, clock=clock())

@@ -130,6 +130,8 @@ async def test_one_host_for_each_plugin_and_identity(stage: Stage) -> None:
     assert await stage.host(plugin("a"), msgspec.structs.replace(WHO, label="coder")) is not first
     assert stage.pool.is_warm(plugin("a"), WHO)
     assert not stage.pool.is_warm(plugin("c"), WHO)
+    remote = msgspec.structs.replace(plugin("c"), kind=hostcalls.TEAM)
+    assert stage.pool.is_warm(remote, WHO), "a call of another machine waits for no host"
 
 
 async def test_a_host_that_is_waited_for_is_not_dismissed(stage: Stage) -> None:

@@ -191,7 +191,7 @@ async def test_a_daemon_that_stops_says_so(watched: bool, tmp_path: Path) -> Non
 async def test_greetings_that_do_not_end_are_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortexfs.run.listener.GREETING_SECONDS", 0.05)
+    monkeypatch.setattr("cortexfs.core.wire.GREETING_SECONDS", 0.05)
     async with serving(tmp_path) as world:
         for said in (b"", b"CTX1", hello(1, "x" * 1000)[:-1]):
             with world.connected() as runner:
