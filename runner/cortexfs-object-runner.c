@@ -191,7 +191,8 @@ int main(int argc, char **argv)
         say(STDOUT_FILENO, VERSION_TEXT, sizeof VERSION_TEXT - 1);
         return 0;
     }
-    object_name = basename(argv[1]);
+    const char *slash = strrchr(argv[1], '/');
+    object_name = slash ? slash + 1 : argv[1];
     watch_signals();
     struct stat object;
     int fd = open_object(argv[1]);
