@@ -161,7 +161,7 @@ def test_words_become_the_input(words: list[str], expected: dict[str, Any]) -> N
         (["--tags=[1"], "tags: is not one JSON value"),
         (["--where=x"], "where: expected object"),
         (['--where={"a":[1e400]}'], "where.a[0]: is out of the range"),
-        (["--where=" + '{"a":' * 10_000], "where: is nested in more than 100 levels"),
+        (["--where=" + '{"a":' * 10_000 + "1" + "}" * 10_000], "where: is nested in more than 100 levels"),
         # one argument that begins with `{`
         (["{"], "input: is not one JSON value"),
         (['{"a":1} {"b":2}'], "input: is not one JSON value"),

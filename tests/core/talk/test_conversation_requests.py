@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -58,6 +59,8 @@ ACCEPTED: list[tuple[str, AnyRequest]] = [
     (' { "op" : "ping", "id" : "p" } \r', Ping(id="p")),
 ]
 
+# Python reads as deep as its stack goes since 3.14, and so the id.
+_READ = None if sys.version_info < (3, 14) else "a"
 REFUSED: list[tuple[bytes, str | None, str]] = [
     # "an unknown op, a line that is not a JSON object, a wrong type: an error frame with EINVAL"
     (b"", None, "the line: is not one JSON value"),
@@ -122,7 +125,7 @@ REFUSED: list[tuple[bytes, str | None, str]] = [
     (b'{"op":"ping","id":"a","x":"\xff"}', "a", "it is not UTF-8, from byte"),
     (b'{"op":"send","id":"a","input":{"content":"x","n":1e999}}', "a", "out of the range of numbers"),
     (b'{"op":"ping","id":"\xff"}', None, "it is not UTF-8"),
-    (b'{"op":"ping","id":"a","x":' + b"[" * 50000 + b"]" * 50000 + b"}", None, "more than 100 levels"),
+    (b'{"op":"ping","id":"a","x":' + b"[" * 50000 + b"]" * 50000 + b"}", _READ, "more than 100 levels"),
     (b'{"op":"ping","id":"a","x":' + b"[" * 150 + b"]" * 150 + b"}", "a", "more than 100 levels"),
 ]
 
