@@ -51,6 +51,16 @@ def deno(world: World) -> list[int]:
     return found
 
 
+def opened(path: Path, *pids: int) -> list[int]:
+    """Those of these processes that have this file open, as often as they have."""
+    found: list[int] = []
+    for pid in pids:
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # one that was just closed
+                found += [pid] * (each.readlink() == path)
+    return found
+
+
 def tried(body: str) -> str:
     """What comes of it, or why nothing does."""
     failed = "return `not: ${e} ${e.cause}`"

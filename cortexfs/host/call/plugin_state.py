@@ -130,9 +130,13 @@ def database(path: str, table: str) -> sqlite3.Connection:
         with contextlib.suppress(OSError):  # it is made below, then
             _make(path, table)
     found = _opened(path or ":memory:")
-    if path:
-        found.execute("PRAGMA journal_mode = WAL")
-    found.execute(table)
+    try:
+        if path:
+            found.execute("PRAGMA journal_mode = WAL")
+        found.execute(table)
+    except BaseException:
+        found.close()
+        raise
     return found
 
 

@@ -46,6 +46,11 @@ class EsmState:
             "config.set": self._set_setting,
         }
 
+    def close(self) -> None:
+        """Close it; whoever asks it later is refused."""
+        with self._lock:
+            self._database.close()
+
     def answer(self, what: str, args: tuple[Any, ...]) -> Any:
         """Answers a plugin; `StateRefusal` says why it gets nothing."""
         try:

@@ -204,6 +204,7 @@ class EsmPlugin:
         self.leave(HOOK_SECONDS)
         said = self._end(last, HOOK_SECONDS, "remove")
         self._state.forget("config")
+        self.close()  # its file is to go
         if self.declared.state:
             plugin_state.leave(os.path.dirname(self.declared.state))
         return said
@@ -216,6 +217,11 @@ class EsmPlugin:
             thread.start()
         for thread in threads:
             thread.join(seconds * len(LIFECYCLE["disable"]))
+
+    def close(self) -> None:
+        """Close its state; a later call opens it again."""
+        if state := vars(self).pop("_state", None):
+            state.close()
 
     # -- processes
 
@@ -355,4 +361,6 @@ def reset(plugin: hostcalls.Plugin) -> None:
 def drop_all() -> None:
     """Call onDeactivate and onUnload of what runs, before the process ends."""
     while _plugins:
-        _plugins.pop().leave(HOOK_SECONDS)  # less at the end of the daemon, which kills its hosts
+        last = _plugins.pop()
+        last.leave(HOOK_SECONDS)  # less at the end of the daemon, which kills its hosts
+        last.close()

@@ -214,6 +214,9 @@ class WasmState:
         self._set: dict[bytes, bytes] = {}
         self._room: tuple[int, int] | None = None
 
+    def close(self) -> None:
+        self._database.close()
+
     def get(self, key: bytes) -> bytes | None:
         if key in self._set:
             return self._set[key]

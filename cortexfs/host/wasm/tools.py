@@ -246,6 +246,8 @@ class _Worker(threading.Thread):
                 job.done.put((None, self._failure(job, error)))
             finally:
                 self._holding.release()
+        if opened is None:
+            self._state.close()
 
     def _next(self) -> _Job | None:
         """The next job. Meanwhile this is the clock, which sleeps when there was nothing to look at."""

@@ -3,6 +3,7 @@ reach it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_it_is_made_anew_from_the_sessions(logged: Logged) -> None:
     assert entries(logged, Wanted()) == before
     file(logged).write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
     assert entries(logged, Wanted()) == before
-    with sqlite3.connect(file(logged)) as db:
+    with contextlib.closing(sqlite3.connect(file(logged))) as db:
         db.execute("PRAGMA user_version = 99")
     assert entries(logged, Wanted()) == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import stat
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.host.call import plugin_state
+from tests.shell import esmodules
 
 
 def plugin(keeps: Path) -> hostcalls.Plugin:
@@ -90,3 +92,11 @@ def test_a_state_whose_folder_takes_no_links_is_made_all_the_same(
     monkeypatch.setattr(os, "link", refuse)
     with contextlib.closing(plugin_state.database(str(tmp_path / "s"), "CREATE TABLE t (a)")) as made:
         assert made.execute("SELECT * FROM t").fetchall() == []
+
+
+def test_a_state_that_is_no_database_is_closed(tmp_path: Path) -> None:
+    (path := tmp_path / "s").write_text("this is no database" * 100)
+    with pytest.raises(sqlite3.DatabaseError) as failed:
+        plugin_state.database(str(path), "CREATE TABLE t (a)")
+    assert failed.value.args == ("file is not a database",)
+    assert not esmodules.opened(path, os.getpid())

@@ -128,6 +128,21 @@ async def test_the_last_hooks(tmp_path: Path, place: Path) -> None:
         await awaited(lambda: not esmodules.deno(world))
 
 
+async def test_after_the_last_hooks_the_state_is_closed_until_the_next_call(
+    tmp_path: Path, place: Path
+) -> None:
+    state = place / "state.sqlite"
+    text = esmodules.source({"keep": "await ctx.state.set('a', 'b'); return await ctx.state.get('a')"})
+    plugin = esmodules.plugin(place / "p", text, state=str(state))
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        assert await asked.said("keep") == "b"
+        assert esmodules.opened(state, *world.pool.by_pid)
+        assert await asked.said(":uninstall") == ""
+        assert not esmodules.opened(state, *world.pool.by_pid)
+        assert await asked.said("keep") == "b"
+
+
 async def test_none_of_these_is_a_tool(tmp_path: Path, place: Path) -> None:
     may = ("tools", "events:listener", "middleware:pre", "middleware:post", "cli:commands")
     command = CommandField("say-hello", "Greets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -149,9 +150,8 @@ async def test_state_is_kept(tmp_path: Path, place: Path) -> None:
             assert await asked.said("list") == '{"a":"ü\\n","b":""}'
             assert await other.said("list") == "{}"
             assert await asked.said("del", key="none") == "null"
-    with sqlite3.connect(kept(place)) as database:
+    with contextlib.closing(sqlite3.connect(kept(place))) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    database.close()
 
 
 async def test_state_has_bounds(tmp_path: Path, place: Path) -> None:
@@ -173,19 +173,21 @@ async def test_state_has_bounds(tmp_path: Path, place: Path) -> None:
 
 
 def test_state_does_not_grow_without_end(tmp_path: Path) -> None:
-    state = esmstate.EsmState(str(tmp_path / "s"), "p")
-    value = "x" * plugin_state.MAX_VALUE
-    for number in range(255):
-        state.answer("state.set", (f"k{number}", value))
-    with pytest.raises(esmstate.StateRefusal, match="16 MiB"):
-        state.answer("state.set", ("k255", value))
-    assert len(state.list()) == 255
-    with pytest.raises(esmstate.StateRefusal, match="knows no"):
-        state.answer("sql", ("DROP TABLE kept",))
-    with pytest.raises(esmstate.StateRefusal, match="knows no"):
-        state.answer("state.get", ())
-    with pytest.raises(esmstate.StateRefusal, match="a text"):
-        state.answer("state.get", (1,))
+    with contextlib.closing(esmstate.EsmState(str(tmp_path / "s"), "p")) as state:
+        value = "x" * plugin_state.MAX_VALUE
+        for number in range(255):
+            state.answer("state.set", (f"k{number}", value))
+        with pytest.raises(esmstate.StateRefusal, match="16 MiB"):
+            state.answer("state.set", ("k255", value))
+        assert len(state.list()) == 255
+        with pytest.raises(esmstate.StateRefusal, match="knows no"):
+            state.answer("sql", ("DROP TABLE kept",))
+        with pytest.raises(esmstate.StateRefusal, match="knows no"):
+            state.answer("state.get", ())
+        with pytest.raises(esmstate.StateRefusal, match="a text"):
+            state.answer("state.get", (1,))
+    with pytest.raises(esmstate.StateRefusal, match="closed database"):
+        state.answer("state.get", ("k0",))
 
 
 async def test_state_that_cannot_be_written_is_told(tmp_path: Path, place: Path) -> None:
@@ -311,7 +313,9 @@ def test_providers_are_models(place: Path) -> None:
 
 def providers(place: str) -> None:
     wanted = {"parrot": "grey", "oracle": "old", "mute": "one", "none": "x"}
+    state = Path(kept(Path(place)))
     fields: dict[str, Any] = {"providers": wanted, "config": {"prefix": "~"}, "labels": {"parrot": "Polly"}}
+    fields |= {"state": str(state)}
     plugin = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("config:provider",), **fields)
     models = {model.name: model for model in tools.tools(plugin) if isinstance(model, sdk.Model)}
     assert list(models) == ["parrot/grey", "oracle/old", "mute/one"]
@@ -325,4 +329,6 @@ def providers(place: str) -> None:
         asked(models["mute/one"], "?")
     closed = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("tools",), **fields)
     assert not [each for each in tools.tools(closed) if isinstance(each, sdk.Model)]
+    assert esmodules.opened(state, os.getpid())
     tools.drop_all()
+    assert not esmodules.opened(state, os.getpid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -67,10 +68,11 @@ def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
     instance: Any = Instance()
     instance.memory = instance
-    host = imports.HostFunctions("p", WasmModule("p.wasm"), imports.WasmState("", "p"))
-    host.functions(instance)
-    for _ in range(2000):
-        host.log(0, 1 << 20)
+    with contextlib.closing(imports.WasmState("", "p")) as state:
+        host = imports.HostFunctions("p", WasmModule("p.wasm"), state)
+        host.functions(instance)
+        for _ in range(2000):
+            host.log(0, 1 << 20)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == imports.MAX_LINES + 1
     assert lines[0] == "p: " + " " * imports.MAX_LINE

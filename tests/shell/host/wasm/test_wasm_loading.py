@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from cortexfs.host.wasm import code
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.description_cache import Descriptions
-from tests.shell import wat
+from tests.shell import esmodules, wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
 from tests.shell.wat import SHAPES, TOOLS, Asked, broken
+from tests.waiting import awaited
 
 
 @pytest.fixture
@@ -28,6 +29,16 @@ def place() -> Iterator[Path]:
 
 
 # -- what it says of itself
+
+
+async def test_a_module_that_does_not_load_leaves_no_state_open(tmp_path: Path, place: Path) -> None:
+    state = place / "state.sqlite"
+    plugin = wat.plugin(place / "m.wasm", wat.text({}, status=4), state=str(state))
+    async with serving(tmp_path) as world:
+        for _ in range(2):
+            assert "failed with status 4" in (await Asked(world, plugin)("tool")).message
+        assert state.exists()
+        await awaited(lambda: not esmodules.opened(state, *world.pool.by_pid))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
