@@ -138,7 +138,10 @@ class CommandParser(argparse.ArgumentParser):
     def _get_formatter(self) -> argparse.HelpFormatter:
         # One is made for each argument: without a width, the first of them has shutil imported.
         made: Callable[..., argparse.HelpFormatter] = self.formatter_class
-        return made(prog=self.prog, width=_columns() - 2)
+        formatter = made(prog=self.prog, width=_columns() - 2)
+        if paint := getattr(formatter, "_set_color", None):  # by default Python 3.14 colours it for terminals
+            paint(False)
+        return formatter
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         known = [str(choice) for choice in action.choices or ()]

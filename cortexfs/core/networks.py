@@ -78,9 +78,11 @@ def is_address(host: str) -> bool:
 def is_loopback(host: str | None) -> bool:
     """Returns True if a host is this machine itself, which no proxy leads to."""
     try:
-        return ip_address(host or "").is_loopback
+        address = ip_address(host or "")
     except ValueError:
         return host == "localhost"
+    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # Python 3.11 does not look
+    return (inner or address).is_loopback
 
 
 def closed_4(networks: Iterable[Network]) -> list[IPv4Network]:

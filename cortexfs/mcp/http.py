@@ -8,7 +8,6 @@ This file must never know tools.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cortexfs.core import networks
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.mcp.events import EventSessions
 
@@ -73,7 +73,7 @@ async def over_http(
     host = listening.getsockname()[0]
     # Names that a browser could be lured with are no names of this server (DNS rebinding).
     security = TransportSecuritySettings(
-        enable_dns_rebinding_protection=ipaddress.ip_address(host).is_loopback,
+        enable_dns_rebinding_protection=networks.is_loopback(host),
         allowed_hosts=[f"{name}:*" for name in LOOPBACK],
         allowed_origins=[f"http://{name}:*" for name in LOOPBACK],
     )

@@ -9,7 +9,6 @@ This file must never know what the page shows.
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import ssl
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 import trio
 
+from cortexfs.core import networks
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.web import routes
 from cortexfs.web.children import WebPlace
@@ -37,13 +37,11 @@ class Page(NamedTuple):
 
     def check(self) -> None:
         """Raises EINVAL where the address cannot be, or may not be spoken to plainly."""
-        try:
-            is_own = ipaddress.ip_address(self.bind).is_loopback
-        except ValueError:
-            raise Fault("EINVAL", f"--bind: {self.bind!r} is no address, as 127.0.0.1 or ::1 is") from None
+        if not networks.is_address(self.bind):
+            raise Fault("EINVAL", f"--bind: {self.bind!r} is no address, as 127.0.0.1 or ::1 is")
         if bool(self.cert) != bool(self.key):
             raise Fault("EINVAL", "--cert and --key go together")
-        if not is_own and not self.cert:
+        if not networks.is_loopback(self.bind) and not self.cert:
             mend = "give --cert and --key, or keep the default and come by ssh -L"
             raise Fault(
                 "EINVAL", f"{self.bind} is not this machine alone, and nothing there is secret; {mend}"

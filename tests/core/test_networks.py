@@ -56,6 +56,10 @@ def test_what_an_address_stands_for() -> None:
         ("localhost", True),
         ("127.3.2.1", True),
         ("::1", True),
+        ("::ffff:127.3.2.1", True),
+        ("::ffff:8.8.8.8", False),
+        ("64:ff9b::7f00:1", False),  # a translator's: elsewhere
+        ("2002:7f00:1::", False),
         ("8.8.8.8", False),
         ("a.org", False),
         (None, False),

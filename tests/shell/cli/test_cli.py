@@ -58,6 +58,27 @@ def test_every_command_that_prints_data_prints_json(
     assert json.loads(capsys.readouterr().out)
 
 
+def test_help_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    # it reads the same with every Python: 3.14 colours it, also where this says so
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    class Coloured(argparse.RawDescriptionHelpFormatter):
+        """As 3.14 has one."""
+
+        is_coloured = True
+
+        def _set_color(self, color: bool) -> None:
+            self.is_coloured = color
+            getattr(super(), "_set_color", lambda color: None)(color)
+
+        def format_help(self) -> str:
+            return "\x1b[1m" * self.is_coloured + super().format_help()
+
+    for formatter in (argparse.RawDescriptionHelpFormatter, Coloured):
+        made = parser.CommandParser(prog="ctx", description="It says.", formatter_class=formatter)
+        assert made.format_help().startswith("usage: ctx [-h]\n\nIt says.\n")
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main([]) == 0
     listed = [
