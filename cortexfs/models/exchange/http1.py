@@ -183,8 +183,7 @@ async def connected(to: ServerAddress, seconds: float) -> HttpConnection:
                 plain.socket.close()
             if not isinstance(problem, OSError | trio.BrokenResourceError):
                 raise
-            root = _root(problem)
-            raise Lost(web.why_not(root), connected=False, lasting=isinstance(root, ssl.SSLError)) from None
+            raise _unreached(problem) from None
     raise Lost("it did not answer in time", connected=False)
 
 
@@ -234,6 +233,13 @@ async def _reach(made: socket.socket, address: tuple[str, int]) -> None:
 @cache
 def _context() -> ssl.SSLContext:
     return ssl.create_default_context()
+
+
+def _unreached(problem: BaseException) -> Lost:
+    """Returns how it is told. No variable of `connected` may have the failure, which has that one's frame:
+    both, and since Python 3.12 all that waits for it, would stay until garbage is collected."""
+    root = _root(problem)
+    return Lost(web.why_not(root), connected=False, lasting=isinstance(root, ssl.SSLError))
 
 
 def _root(problem: BaseException) -> BaseException:

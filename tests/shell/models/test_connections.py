@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import trio
 
 from cortexfs.models.exchange import clients, http1
+from cortexfs.models.exchange.endpoint import Lost
 from tests.shell.asking import Turn, World, model, world
 from tests.shell.fetched import certificates  # noqa: F401  # a fixture
 from tests.shell.moduleserver import Certificates
@@ -352,3 +354,15 @@ async def test_a_proxy_that_refuses_or_is_none(monkeypatch: pytest.MonkeyPatch) 
         assert "its proxy refuses" in await refusal(made)
     monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
     assert "its proxy is one of socks5, and not of http" in await refusal(made)
+
+
+async def test_a_connection_that_is_refused_leaves_no_garbage() -> None:
+    # what waits for one has the whole request
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(Lost):
+            await http1.connected(http1.ServerAddress("http", "127.0.0.1", 9, None), PATIENCE)
+        assert not [each for each in gc.get_objects() if isinstance(each, ConnectionRefusedError)]
+    finally:
+        gc.enable()
