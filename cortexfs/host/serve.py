@@ -37,17 +37,18 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
 from cortexfs.host.call import dry_runs, wear
 from cortexfs.host.call.runtime import (
+    STEP,
     Runtime,
     ToolCancelled,
     aside,
     nothing,
-    patient,
     raise_again,
     sentence,
     shielded,
 )
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import syscalls
+from cortexfs.tools.support.locked import locked
 
 SPARE_WORKERS = 4
 USUAL_UMASK = 0o022  # for who describes, and has none
@@ -177,8 +178,7 @@ class _Host:
 
     def _admit(self, runtime: Runtime) -> None:
         number = runtime.stream.fileno()
-        with self._lock:
-            self._calls[number] = runtime
+        locked(self._lock, partial(self._calls.__setitem__, number, runtime))
         runtime.unwatch = partial(self._unwatch, runtime)
         runtime.is_worn = partial(self._is_worn, runtime)
         self._leavers.register(number, select.EPOLLRDHUP | select.EPOLLONESHOT)
@@ -201,8 +201,7 @@ class _Host:
 
     def _dismiss(self, runtime: Runtime) -> None:
         """Forget the call, and whatever cancellation was still on its way to this thread."""
-        with self._lock:
-            self._calls.pop(runtime.stream.fileno(), None)
+        locked(self._lock, partial(self._calls.pop, runtime.stream.fileno(), None))
         runtime.end()
 
     def _run(self, runtime: Runtime, rights: list[int]) -> None:
@@ -271,10 +270,13 @@ class _Host:
 
     def _loaded(self, environment: dict[bytes, bytes] | None) -> dict[str, tuple[sdk.Tool, Validator]]:
         if self._tools is None or loaders.has_changed(self._plugin):
-            with patient(self._loading):
-                if self._tools is None or loaders.has_changed(self._plugin):
-                    self._tools = loaders.loaded(self._plugin, environment)
-                    self._wear = wear.Wear()
+            return locked(self._loading, partial(self._loaded_now, environment), STEP)
+        return self._tools
+
+    def _loaded_now(self, environment: dict[bytes, bytes] | None) -> dict[str, tuple[sdk.Tool, Validator]]:
+        if self._tools is None or loaders.has_changed(self._plugin):
+            self._tools = loaders.loaded(self._plugin, environment)
+            self._wear = wear.Wear()
         return self._tools
 
 

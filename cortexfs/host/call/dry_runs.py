@@ -15,6 +15,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from cortexfs import sdk
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy.confirming import REQUIRED, DryRuns
+from cortexfs.tools.support.locked import locked
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -39,8 +41,7 @@ class HostDryRuns:
         is_required = any(effect.dry_run == REQUIRED for effect in tool.capabilities.effects)
         if not is_required or not dryrun.is_offered(tool.dry_run_flag, tool.input_schema):
             return
-        with self._lock:
-            tried = self._ended.use(_key(tool, input), time.monotonic())
+        tried = locked(self._lock, partial(self._ended.use, _key(tool, input), time.monotonic()))
         if not tried:
             mend = "give the same input and --dry-run, and see what it says"
             raise Fault("EPERM", f"{tool.name} must be run dry first: {mend}")
@@ -48,8 +49,7 @@ class HostDryRuns:
     def ended(self, tool: sdk.Tool, input: Mapping[str, Any], result: sdk.ToolResult) -> None:
         """After a dry run: one that failed has shown nothing."""
         if not result.is_error:
-            with self._lock:
-                self._ended.add(_key(tool, input), time.monotonic())
+            locked(self._lock, partial(self._ended.add, _key(tool, input), time.monotonic()))
 
 
 def parted(tool: sdk.Tool, schema: Mapping[str, Any], args: Sequence[bytes]) -> tuple[Sequence[bytes], bool]:

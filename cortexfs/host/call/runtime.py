@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of, is_code
+from cortexfs.tools.support.locked import locked
 
 MAX_FAULT = 64 << 10
 MAX_SOURCE = 1 << 10  # of an observer's note
@@ -35,7 +37,7 @@ _RECEIVE = 64 << 10  # from 128 KiB on, malloc(3) would map and unmap it
 # The daemon ends a call at its timeout, from when it passed it on. What runs it ends it a little before, so
 # that it is its sentence that is said, unless the machine is very busy.
 EARLY_SECONDS = 0.05
-_STEP = 0.2  # of a wait that may be cancelled
+STEP = 0.2  # of a wait that may be cancelled
 
 T = TypeVar("T")
 
@@ -174,13 +176,15 @@ class Runtime(sdk.ToolRuntime):
         return self._inbox.popleft()
 
     def send(self, data: bytes, last: bool = False) -> None:
-        with self._sending:
-            if self._said_all:
-                raise ValueError("this call has ended; nobody hears what a thread says that it left behind")
-            if last:
-                self.unwatch()
-            self.stream.sendall(data)
-            self._said_all = last
+        locked(self._sending, partial(self._send, data, last))
+
+    def _send(self, data: bytes, last: bool) -> None:
+        if self._said_all:
+            raise ValueError("this call has ended; nobody hears what a thread says that it left behind")
+        if last:
+            self.unwatch()
+        self.stream.sendall(data)
+        self._said_all = last
 
     def done(self, result: sdk.ToolResult | None = None) -> None:
         out = bytearray()
@@ -221,24 +225,24 @@ class Runtime(sdk.ToolRuntime):
 
     def shield(self) -> None:
         """Until `bare`, `ToolCancelled` is not raised; what was on its way is raised in here."""
-        with self._state:
-            self._shielded = True
+        locked(self._state, partial(setattr, self, "_shielded", True))
 
     def bare(self) -> None:
         """Raises the cancellation that came meanwhile."""
-        with self._state:
-            self._shielded = False
+        locked(self._state, partial(setattr, self, "_shielded", False))
         if self._late:
             self._late = False
             raise ToolCancelled
 
     def end(self) -> None:
         """Nothing is raised after this; what was on its way is taken back, or raised in here."""
-        with self._state:
-            self._ended = True
-            _clear(self._thread, None)
-            if sys.getprofile() is _strike:
-                sys.setprofile(None)
+        locked(self._state, self._taken_back)
+
+    def _taken_back(self) -> None:
+        self._ended = True
+        _clear(self._thread, None)
+        if sys.getprofile() is _strike:
+            sys.setprofile(None)
 
     def close(self) -> None:
         """Close the stream, also when a thread that the tool left behind still sends on it."""
@@ -285,17 +289,6 @@ def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
         yield
     finally:
         runtime.bare()
-
-
-@contextlib.contextmanager
-def patient(lock: threading.Lock) -> Iterator[None]:
-    """With this lock, which another may hold for long: a cancellation strikes a thread that waits for it."""
-    while not lock.acquire(timeout=_STEP):
-        pass
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def own_umask() -> int:

@@ -18,10 +18,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 
 from cortexfs.linux import syscalls
+from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.paths import owned, pipe
 from cortexfs.tools.support.process_groups import REAP, polled, spawn
 
@@ -50,14 +52,18 @@ class ChildProcess:
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> FileIO:
         """Start it in this thread's working directory; its pidfd."""
         streams = (self._their_input, self._their_output, self._their_errors)
-        with _lock:
-            _keep_to_ourselves()
-            spawn(self._pids, argv, environment, streams)
-            _leaders.update(self._pids)
+        locked(_lock, partial(self._spawned, argv, environment, streams))
         for theirs in streams:
             theirs.close()
         self.process = owned(os.pidfd_open, self._pids[0])
         return self.process
+
+    def _spawned(
+        self, argv: Sequence[str], environment: Mapping[str, str], streams: Iterable[FileIO]
+    ) -> None:
+        _keep_to_ourselves()
+        spawn(self._pids, argv, environment, streams)
+        _leaders.update(self._pids)
 
     @property
     def pid(self) -> int:
@@ -129,21 +135,25 @@ def _keep_to_ourselves() -> None:
                 os.set_inheritable(number, False)
 
 
+def _swept() -> bool:
+    """Returns True where others may have come meanwhile."""
+    if not _has_children():
+        return False
+    strays = _children() - _leaders
+    alone = not _leaders
+    for pid in strays:
+        if alone:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return alone
+
+
 def _sweep() -> None:
     """Reap what ended children left behind, and kill it when no child runs that it could belong to."""
     for _ in range(_ROUNDS):
-        with _lock:
-            if not _has_children():
-                return
-            strays = _children() - _leaders
-            alone = not _leaders
-            for pid in strays:
-                if alone:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-        if not alone:
+        if not locked(_lock, _swept):
             return
         time.sleep(_PAUSE)
     # Whoever forks faster than this is ended by the fork server, with all of this host.

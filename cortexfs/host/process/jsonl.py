@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -30,6 +31,7 @@ from cortexfs.host.call.runtime import sentence
 from cortexfs.host.call.wear import Wear
 from cortexfs.host.process import children, one_shot, persistent
 from cortexfs.linux import syscalls
+from cortexfs.tools.support.locked import locked
 
 _TRIES = 3  # to meet a child that has not just ended
 MAX_CHILDREN = 4  # of one command line; a caller may have variables without end
@@ -127,19 +129,21 @@ class Companions:
         environment = one_shot.environment(program, caller)
         # Each request says its caller's directory, so that one is no reason for another child.
         variables = frozenset(pair for pair in environment.items() if pair[0] != hostcalls.CALLER_DIRECTORY)
-        with self._lock:
-            same = self._children.setdefault((tuple(program.argv), program.working_dir), {})
-            found = same.get(variables)
-            if found is None or not found.is_open:
-                found = same[variables] = Companion(program, environment)
-                try:
-                    found.start()
-                except BaseException:  # a cancelled call, too: it goes on, and no child stays
-                    found.close()
-                    raise
-            for each in [*same][:-MAX_CHILDREN]:
-                same[each].close()
-                del same[each]
+        return locked(self._lock, partial(self._child, program, environment, variables))
+
+    def _child(self, program: ProgramTarget, environment: dict[str, str], variables: _Variables) -> Companion:
+        same = self._children.setdefault((tuple(program.argv), program.working_dir), {})
+        found = same.get(variables)
+        if found is None or not found.is_open:
+            found = same[variables] = Companion(program, environment)
+            try:
+                found.start()
+            except BaseException:  # a cancelled call, too: it goes on, and no child stays
+                found.close()
+                raise
+        for each in [*same][:-MAX_CHILDREN]:
+            same[each].close()
+            del same[each]
         return found
 
 

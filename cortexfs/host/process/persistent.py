@@ -20,6 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children
 from cortexfs.host.process.one_shot import status_text
 from cortexfs.host.process.pipe_reader import ChildLines, Errors, Leading
+from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.paths import owned
 
 LET_GO_SECONDS = 0.5  # a cancelled run must end within one
@@ -149,14 +151,16 @@ class Warm(ABC, Generic[C]):
 
     def _begin(self, call: C, request: dict[str, Any]) -> bool:
         """Returns True if it takes the call; it may have ended since it was looked at."""
-        with self._lock:
-            if not self.is_open:
-                return False
-            self._last += 1
-            call.id = self._last
-            self._calls[call.id] = call
-            self._put({"id": call.id} | request)
-            return True
+        return locked(self._lock, partial(self._begun, call, request))
+
+    def _begun(self, call: C, request: dict[str, Any]) -> bool:
+        if not self.is_open:
+            return False
+        self._last += 1
+        call.id = self._last
+        self._calls[call.id] = call
+        self._put({"id": call.id} | request)
+        return True
 
     def _put(self, message: dict[str, Any]) -> None:
         line = _encode(message) + b"\n"
@@ -174,15 +178,17 @@ class Warm(ABC, Generic[C]):
 
     def _leave(self, call: C) -> None:
         """The call is over for its caller. May be repeated."""
-        with self._lock:
-            if call.id not in self._calls:
-                return
-            if not call.ended:
-                self._owed[call.id] = time.monotonic() + LET_GO_SECONDS
-                self._put({"cancel": call.id})
-            if not call.ended or self._closing:
-                self._wake()
-            del self._calls[call.id]
+        locked(self._lock, partial(self._left, call))
+
+    def _left(self, call: C) -> None:
+        if call.id not in self._calls:
+            return
+        if not call.ended:
+            self._owed[call.id] = time.monotonic() + LET_GO_SECONDS
+            self._put({"cancel": call.id})
+        if not call.ended or self._closing:
+            self._wake()
+        del self._calls[call.id]
 
     def _wake(self) -> None:
         if not self._waker.closed:

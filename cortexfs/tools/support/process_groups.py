@@ -20,6 +20,7 @@ from functools import partial
 from io import FileIO
 
 from cortexfs.sdk import ExecutionFailed
+from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.paths import opened, owned, pipe, write_all
 
 CHUNK = 64 << 10  # what a pipe holds
@@ -37,13 +38,14 @@ class Waker:
         self.file = owned(os.eventfd, 0)
 
     def wake(self) -> None:
-        with self._lock:
-            if not self.file.closed:
-                os.eventfd_write(self.file.fileno(), 1)
+        locked(self._lock, self._woken)
+
+    def _woken(self) -> None:
+        if not self.file.closed:
+            os.eventfd_write(self.file.fileno(), 1)
 
     def close(self) -> None:
-        with self._lock:
-            self.file.close()
+        locked(self._lock, self.file.close)
 
 
 def spawn(
