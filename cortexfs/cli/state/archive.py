@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import math
 import os
 import stat
 import tarfile
@@ -144,12 +145,23 @@ def _member(name: str, mode: int, size: int, mtime: float = 0) -> tarfile.TarInf
 
 
 class _Unpacked(gzip.GzipFile):
-    """An unpacked archive: a name in it may say that it is of any length, and would be read at once."""
+    """An unpacked archive: a name in it may say that it is of any length, and would be read at once, or piece
+    by piece since Python 3.14."""
+
+    left: float = MAX_READ  # bytes that may be read before the data of the next member
 
     def read(self, size: int | None = -1) -> bytes:
-        if size is None or not 0 <= size <= MAX_READ:
+        if size is None or not 0 <= size <= min(MAX_READ, self.left):
             raise EOFError("a name of it is too long")
+        self.left -= size
         return super().read(size)
+
+
+def _next(packed: tarfile.TarFile, data: _Unpacked) -> tarfile.TarInfo | None:
+    data.left = MAX_READ
+    found = packed.next()
+    data.left = math.inf
+    return found
 
 
 def read(file: BinaryIO, into: Path, room: int) -> ArchiveHead:
@@ -157,11 +169,11 @@ def read(file: BinaryIO, into: Path, room: int) -> ArchiveHead:
     before it would take more bytes of a disk than `room`."""
     try:
         with _Unpacked(fileobj=file) as data, tarfile.open(fileobj=data, mode="r:") as packed:
-            head = _head(packed, packed.next())
+            head = _head(packed, _next(packed, data))
             folders = {into / top for top in TOPS}
             for folder in folders:
                 folder.mkdir(mode=0o700)
-            while member := packed.next():
+            while member := _next(packed, data):
                 if member.name == END:
                     return head
                 room -= max(member.size, BLOCK)
