@@ -24,7 +24,7 @@ BIN := .venv/bin
 MODULES := $(sort $(wildcard cortexfs/*.py cortexfs/*/*.py cortexfs/*/*/*.py cortexfs/*/*/*/*.py))
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
 TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
-	nodejs openssl
+	nodejs openssl gnupg g++
 WEB_PACKAGES := chromium $(shell command -v npm >/dev/null || echo npm) # Node.js of others brings its own
 
 up: .venv/.built

@@ -267,7 +267,7 @@ def _filled(made: CommandParser, of: Command) -> CommandParser:
     examples = of.examples or [verb.examples[0] for verb in of.verbs.values()]
     made.epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
     if of.verbs:
-        verbs = made.add_subparsers(metavar="VERB", required=not of.run, dest="verb")
+        verbs = made.add_subparsers(metavar="VERB", required=not of.run, dest="verb", prog=made.prog)
         for name, verb in of.verbs.items():
             _filled(verbs.add_parser(name, help=verb.summary), verb)
     return made

