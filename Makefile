@@ -6,6 +6,7 @@
 #   make test-web   the page, in a real browser
 #   make pictures   those of the page in the docs, taken anew
 #   make dist   what others install, into dist/      make test-dist   installs it on a clean Debian
+#   make test-debian   builds, mounts and tries the last commit on a bare Debian 13
 #   make test-team  teams of machines, with servers of NATS
 #   make test-confinement   what agents, their tools and other mounts are kept from
 #   make lint   style and types           make types   types          make format  write the style
@@ -15,17 +16,18 @@
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test test-plugins test-ask test-mcp test-web pictures test-team test-confinement lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist
+.PHONY: up down fast test test-plugins test-ask test-mcp test-web pictures test-team test-confinement lanes lint types format bench mutation soak lock clean packages test-packages dist test-dist test-debian
 
 PYTHON ?=
 LANES ?= 3
 export PYTHONDONTWRITEBYTECODE := # compile each file once: daemons, commands and tests start by the hundred
 BIN := .venv/bin
 MODULES := $(sort $(wildcard cortexfs/*.py cortexfs/*/*.py cortexfs/*/*/*.py cortexfs/*/*/*/*.py))
+NPM := $(shell command -v npm >/dev/null || echo npm) # Node.js of others brings its own
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
 TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
-	nodejs openssl gnupg g++
-WEB_PACKAGES := chromium $(shell command -v npm >/dev/null || echo npm) # Node.js of others brings its own
+	nodejs openssl gnupg g++ ed xz-utils $(NPM)
+WEB_PACKAGES := chromium $(NPM)
 
 up: .venv/.built
 	@.ci/up
@@ -137,6 +139,10 @@ build/clean-root: .ci/dist/clean-root
 
 test-dist: dist build/clean-root
 	@$(BIN)/python -m pytest -q -n 2 $(DIST_TESTS)
+
+test-debian:
+	@.ci/packages mmdebstrap
+	@.ci/debian-13 build/debian-13
 
 build/web build/nodejs build/uv build/team: build/%: tests/%.lock | .venv/.pins
 	@mkdir -p $@

@@ -7,6 +7,7 @@ dump: a test greps them all after a run that failed in every mapped way."
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import signal
@@ -253,4 +254,15 @@ def memory(pid: int) -> Iterator[bytes]:
             first, last = (int(word, 16) for word in place.split("-"))
             if "w" in mode:
                 for start in range(first, last, CHUNK):
-                    yield os.pread(file.fileno(), min(CHUNK + len(KEY), last - start), start)
+                    yield from _read(file.fileno(), start, min(start + CHUNK + len(KEY), last))
+
+
+def _read(file: int, start: int, end: int) -> Iterator[bytes]:
+    """Page by page where it cannot be read at once: newer C libraries guard the ends of stacks by pages."""
+    try:
+        yield os.pread(file, end - start, start)
+    except OSError:
+        if end - start <= mmap.PAGESIZE:
+            return
+        for page in range(start, end, mmap.PAGESIZE):
+            yield from _read(file, page, min(page + mmap.PAGESIZE, end))
