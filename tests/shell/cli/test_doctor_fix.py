@@ -67,6 +67,7 @@ def test_a_command_that_fails_leaves_the_finding(tmp_path: Path, monkeypatch: py
 def test_what_is_roots_to_run_is_told_where_there_is_no_sudo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr("shutil.which", lambda name: None if name == "sudo" else name)
     assert doctored(monkeypatch, "y\n", {"one": of(tmp_path / "one", by_root=True)}) == 1
