@@ -31,7 +31,7 @@ while True:
         s.connect(places[at % len(places)])
     at += 1
     if part < 1:  # held to a part of a core, which is what is measured
-        time.sleep(max(0, time.process_time() / part - (time.monotonic() - began)))
+        time.sleep(max(0, time.process_time() / part - (time.monotonic() - began)))  # others' part
 """
 
 

@@ -134,7 +134,7 @@ def database(path: str, table: str) -> sqlite3.Connection:
         if path:
             found.execute("PRAGMA journal_mode = WAL")
         found.execute(table)
-    except BaseException:
+    except BaseException:  # a cancellation, too, goes on; no file stays open that nobody has
         found.close()
         raise
     return found
