@@ -35,9 +35,14 @@ def reach(client: Talk, state: str, ran: Path) -> str:
     asked = client.until("approval")[-1]
     if state == "a tool runs":
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
-        while not ran.exists():
-            assert client.is_alive()
+        await_pid(client, ran)
     return str(asked["run"])
+
+
+def await_pid(client: Talk, ran: Path) -> None:
+    """Wait until what runs has written its number: a kill between the two would leave an empty file."""
+    while not (ran.exists() and ran.read_text()):
+        assert client.is_alive()
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -16,7 +16,7 @@ import pytest
 from tests.mounted.agents import agent, call, results, say, script, working, write
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Talk, history, talk
-from tests.mounted.test_agents_faults import ENDLESS, gone
+from tests.mounted.test_agents_faults import ENDLESS, await_pid, gone
 
 HANGS = script([say("begun"), {"hang": True}])
 
@@ -82,8 +82,7 @@ def one_call_runs_and_one_is_asked_about(ctx: Ctx) -> Iterator[State]:
         def reach(client: Talk) -> str:
             run = allow(client)
             client.until("approval")
-            while not (ctx.work / "ran").exists():
-                assert client.is_alive()
+            await_pid(client, ctx.work / "ran")
             return run
 
         yield State(path, script(calls, say("on")), reach)
