@@ -10,11 +10,13 @@ Python's `re`, which takes exponential time on some: tools/support/ripgrep.py se
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from io import FileIO
+from itertools import islice
+from stat import S_ISDIR, S_ISREG
 from typing import Annotated, NamedTuple
 
 from pathspec import GitIgnoreSpec
@@ -22,13 +24,15 @@ from pathspec import GitIgnoreSpec
 from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, ToolRuntime, tool
 from cortexfs.tools.support.gitignore import IgnoreRules
 from cortexfs.tools.support.linear_pattern import Pattern, parsed
-from cortexfs.tools.support.paths import at_least, checked, opened, opened_regular, shown, sorted_entries
+from cortexfs.tools.support.paths import at_least, checked, open_into, opened_regular, shown, sorted_entries
 from cortexfs.tools.support.ripgrep import Ripgrep
 
 BLOCK = 1 << 20  # a longer line is searched in pieces of this size
 MAX_SHOWN = 500  # characters of a line
 LEAD = 100  # of them before the match, where the line is cut
 BATCH = 200  # lines for each piece of output
+TOGETHER = 16  # files that are open at a time
+SMALL = BLOCK // TOGETHER  # bytes of a file that is read at once
 SNIFFED = 8192  # a NUL byte in the first so many means binary, as for git
 PIECE = 2 << 20  # characters that are searched at a time, unless they take longer than this to read:
 PATIENCE = 0.2  # seconds
@@ -187,40 +191,49 @@ class _Walk:
         self.unreadable = 0
 
     def files(self) -> Iterator[tuple[str, Iterable[bytes]]]:
-        if not stat.S_ISDIR(os.stat(self._top).st_mode):
+        if not S_ISDIR(os.stat(self._top).st_mode):
             with opened_regular(self._top) as file:
                 yield self._top, self._blocks(file)
             return
-        top = os.path.join(self._top, "")
-        for below in self._names():
-            path = top + below
+        names = self._names()
+        while some := list(islice(names, TOGETHER)):
+            paths, files = self._opened(some)
             try:
-                # Its entry said that it is a regular file; opened without going through a link.
-                file = opened(path, os.O_RDONLY | os.O_NOFOLLOW)
+                yield from zip(paths, self._read(files), strict=True)
+            finally:
+                for file in files:
+                    file.close()
+
+    def _opened(self, names: list[str]) -> tuple[list[str], list[FileIO]]:
+        top = "" if self._top == "." else os.path.join(self._top, "")
+        paths = [top + name for name in names]
+        files: list[FileIO] = []
+        while len(files) < len(paths):
+            try:
+                # Their entries said that they are regular files; opened without going through a link.
+                open_into(files, paths[len(files) :], os.O_RDONLY | os.O_NOFOLLOW)
             except OSError:
                 self.unreadable += 1
-                continue
-            with file:
-                if blocks := self._whole(file):
-                    yield below if self._top == "." else path, blocks
+                del paths[len(files)]
+        return paths, files
 
-    def _whole(self, file: FileIO) -> Iterable[bytes]:
-        """The blocks of a file, which for a small one are read at once: most are small."""
-        there = os.fstat(file.fileno())
-        if not stat.S_ISREG(there.st_mode):
-            self.unreadable += 1
-            return ()
-        if not 0 < there.st_size < BLOCK:
-            return self._blocks(file)
-        try:
-            block = os.read(file.fileno(), there.st_size + 1)
-        except OSError:
-            self.unreadable += 1
-            return ()
-        if len(block) != there.st_size:  # it is being written, or no file that knows its size
-            os.lseek(file.fileno(), 0, os.SEEK_SET)
-            return self._blocks(file)
-        return () if b"\0" in block[:SNIFFED] else (block,)
+    def _read(self, files: list[FileIO]) -> Iterator[Iterable[bytes]]:
+        """The blocks of each file. Small files are read at once, and most are small."""
+        numbers = list(map(FileIO.fileno, files))
+        sizes = [there.st_size if S_ISREG(there.st_mode) else -1 for there in map(os.fstat, numbers)]
+        texts: list[bytes] = []
+        with suppress(OSError):  # to read this file in blocks fails, too
+            texts.extend(map(os.read, numbers, [size + 1 if size <= SMALL else 0 for size in sizes]))
+        texts += [b""] * (len(files) - len(texts))
+        for file, size, text in zip(files, sizes, texts, strict=True):
+            if size < 0:
+                self.unreadable += 1
+                yield ()
+            elif text and len(text) == size:
+                yield () if b"\0" in text[:SNIFFED] else (text,)
+            else:  # it is large, is being written, or does not know its size
+                os.lseek(file.fileno(), 0, os.SEEK_SET)
+                yield self._blocks(file)
 
     def _names(self) -> Iterator[str]:
         """Paths from the top, directory by directory."""

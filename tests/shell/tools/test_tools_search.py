@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from cortexfs.sdk import MemoryRuntime
 from cortexfs.tools import fs_search
 from cortexfs.tools.support import ripgrep
+from cortexfs.tools.support.paths import sorted_entries
 from cortexfs.tools.support.process_groups import Job
 from tests.shell.tools.test_tools import Ran, call, standing
 
@@ -127,6 +129,60 @@ def test_binaries_links_and_pipes_are_left_alone(tmp_path: Path) -> None:
     assert files_of(standing(tmp_path, lambda: call("fs.search", pattern="needle").text)) == ["text"]
 
 
+NAMES = [f"{number:02}" for number in range(2 * fs_search.TOGETHER + 3)]
+
+
+def test_files_that_change_after_they_are_listed_take_no_others_along(tmp_path: Path) -> None:
+    fill(tmp_path, dict.fromkeys(NAMES, ""))
+
+    def listed(directory: str) -> list[os.DirEntry[str]]:
+        entries = sorted_entries(directory)
+        for name in ("00", "17", "18", "20"):
+            (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / "18")
+        (tmp_path / "20").symlink_to("19")
+        return entries
+
+    runtime = MemoryRuntime("fs.search")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fs_search, "sorted_entries", listed)
+        ran = standing(tmp_path, lambda: call("fs.search", runtime, pattern="needle"))
+    assert files_of(ran.text) == [name for name in NAMES if name not in ("00", "17", "18", "20")]
+    assert runtime.progress == ["4 files and directories could not be read"]
+
+
+def test_a_file_that_cannot_be_read_takes_no_others_along(tmp_path: Path) -> None:
+    fill(tmp_path, dict.fromkeys(NAMES, ""))
+    read = os.read
+
+    def failing(file: int, size: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{file}").endswith("/03"):
+            raise OSError(errno.EIO, "the disk")
+        return read(file, size)
+
+    runtime = MemoryRuntime("fs.search")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "read", failing)
+        ran = standing(tmp_path, lambda: call("fs.search", runtime, pattern="needle"))
+    assert files_of(ran.text) == [name for name in NAMES if name != "03"]
+    assert runtime.progress == ["1 files and directories could not be read"]
+
+
+@pytest.mark.parametrize("more", [-3, 0, 3])
+def test_a_file_is_searched_whole_if_its_size_is_wrong(tmp_path: Path, more: int) -> None:
+    fill(tmp_path, dict.fromkeys(NAMES, "a line\n"))
+    fstat = os.fstat
+
+    def wrong(file: int) -> os.stat_result:
+        there = fstat(file)
+        return os.stat_result((*there[:6], there.st_size + more, *there[7:]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fstat", wrong)
+        ran = standing(tmp_path, lambda: call("fs.search", pattern="needle$"))
+    assert ran.text == "".join(f"{name}:2:needle\n" for name in NAMES)
+
+
 def test_text_that_is_not_utf8_is_still_searched(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"caf\xe9 needle\n")
     assert standing(tmp_path, lambda: call("fs.search", pattern="needle").text) == "x:1:caf\ufffd needle\n"
@@ -148,6 +204,7 @@ def test_long_lines_are_cut_around_the_match(tmp_path: Path) -> None:
 def test_a_line_without_end_is_searched_in_bounded_pieces(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fs_search, "BLOCK", 64)
+        patch.setattr(fs_search, "SMALL", 64)
         (tmp_path / "x").write_text("a" * 1000 + "needle\nlast needle\n")
         found = standing(tmp_path, lambda: call("fs.search", pattern="needle").text)
     assert [line[:4] for line in found.splitlines()][-1] == "x:2:"
