@@ -10,7 +10,7 @@ import socket
 import trio
 
 from cortexfs.peers import safe_sockets
-from cortexfs.peers.prompt import in_task
+from cortexfs.peers.prompt import in_task, is_readable
 
 RECEIVE = 256 << 10
 
@@ -33,5 +33,6 @@ async def receive(stream: socket.socket) -> bytes:
         try:
             return safe_sockets.receive(stream, RECEIVE)
         except BlockingIOError:
-            await in_task()
-            await trio.lowlevel.wait_readable(stream)
+            if not await is_readable(stream):
+                await in_task()
+                await trio.lowlevel.wait_readable(stream)

@@ -14,7 +14,6 @@ import signal
 import socket
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -23,6 +22,7 @@ import trio
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.ancestry import record
 
 # Larger than one message, so that a host seldom waits for the daemon in mid-answer.
 CALL_BUFFER = 512 << 10
@@ -112,7 +112,7 @@ class Host:
     def is_stopped(self) -> bool:
         """Returns True if a signal has stopped it, as a tool of its own user may: nothing in it goes on."""
         with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
-            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+            return record(b"/proc/%d/stat" % self.pid).rpartition(b")")[2].split(maxsplit=1)[0] == b"T"
         return False
 
     def open(self, cwd: int | None, request: bytes) -> tuple[socket.socket, socket.socket, memoryview]:

@@ -22,7 +22,6 @@ from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import dryrun, parse
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import json_object
-from cortexfs.peers.prompt import is_readable
 from cortexfs.peers.streams import receive, send
 
 MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)
@@ -42,7 +41,6 @@ class HostSide:
     async def next(self) -> tuple[int, bytes] | None:
         """The daemon's next message; None when it has given the call up."""
         while not self._waiting:
-            await is_readable(self._stream)
             data = await receive(self._stream)
             if not data:
                 return None

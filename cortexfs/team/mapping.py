@@ -106,7 +106,7 @@ class Mapping:
 
 def _stamp(path: Path) -> object:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -36,6 +36,7 @@ from cortexfs.team.nats_client import Client
 from cortexfs.team.pools import Pools
 
 BEGIN_SECONDS = 2.0
+NAMES_SECONDS = 1.0  # the names of users are believed for so long: to look one up keeps all calls waiting
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -51,6 +52,8 @@ class Outgoing:
         self._machine = machine
         self._key = key
         self._pools = pools
+        self._names: dict[int, str] = {}  # of users, by uid
+        self._names_end = 0.0
         self.lines = CallLines()
 
     async def call(self, opening: CallOpening, stream: socket.socket) -> None:
@@ -123,12 +126,28 @@ class Outgoing:
             talks, environment = False, messages.travelling(request.environment)
         incarnation = self._directory.incarnation_of(machine)
         begin = CallBegin(
-            run, _name(opening.uid), opening.label, opening.depth, arguments, environment, incarnation, talks
+            run,
+            self._name(opening.uid),
+            opening.label,
+            opening.depth,
+            arguments,
+            environment,
+            incarnation,
+            talks,
         )
         subject = subjects.call(machine, self._machine, opening.class_, opening.name)
         answers = subjects.run(self._machine, machine, run)
         public = self._directory.key_of(machine)
         self._client.publish(subject, keys.prove(self._key, public, subject, _pack(begin)), answers)
+
+    def _name(self, uid: int) -> str:
+        now = trio.current_time()
+        if now >= self._names_end:
+            self._names.clear()
+            self._names_end = now + NAMES_SECONDS
+        if uid not in self._names:
+            self._names[uid] = _name_of(uid)
+        return self._names[uid]
 
     async def _begun(self, line: CallLine, machine: str) -> None:
         if not await line.hears_soon():
@@ -305,7 +324,7 @@ def _refused(payload: bytes) -> Fault:
     return Fault(code, message[:1000])
 
 
-def _name(uid: int) -> str:
+def _name_of(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

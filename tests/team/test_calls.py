@@ -98,6 +98,15 @@ def test_it_runs_as_the_user_whom_the_export_names(laptop: Machine) -> None:
     assert env.get("PATH") != "/nowhere"  # and where things are does not
 
 
+def test_who_has_no_name_here_calls_nothing_there(laptop: Machine) -> None:
+    known = {user.pw_uid for user in pwd.getpwall()}
+    nameless = next(uid for uid in range(50_000, 60_000) if uid not in known)
+    for _ in range(2):  # what was looked up is kept for a moment
+        done = laptop.ctx.call("show.who+box", uid=nameless)
+        assert (done.code, done.output) == ("EACCES", "")
+        assert f"uid {nameless} has no name here" in done.message
+
+
 def test_a_caller_who_leaves_cancels_it_there(laptop: Machine, box: Machine) -> None:
     # abi.md 14.5
     words = [laptop.ctx.tool("shell.exec+box"), "echo begun; sleep 1000"]
