@@ -1,6 +1,7 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
-#   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
+#   make fast   tests without mounts and hosts, in a minute
+#   make test   tests                     make test-plugins   those of plugins
 #   make test-ask   what people do every day: providers, ask, chat, scripts, logs
 #   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
 #   make test-web   the page, in a real browser
@@ -80,12 +81,13 @@ CONFINEMENT_TESTS := tests/shell/host/confine tests/shell/host/test_confinement.
 	$(addprefix tests/mounted/test_,agents_dry_runs.py agents_escapes.py agents_hostile.py agents_places.py agents_view.py \
 	confinement.py dry_run_labels.py second_mounts.py taken_over.py)
 DIST_TESTS := tests/dist
+# What has targets of its own.
+SLOW_TESTS := $(PLUGIN_TESTS) $(ASK_TESTS) $(MCP_TESTS) $(TEAM_TESTS) $(CONFINEMENT_TESTS) $(DIST_TESTS) tests/web
 DIST_PACKAGES := git dpkg-dev lintian mmdebstrap man-db
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS) $(ASK_TESTS) $(MCP_TESTS) $(TEAM_TESTS) \
-		$(CONFINEMENT_TESTS) $(DIST_TESTS) tests/web)
+	@$(TESTS) $(addprefix --ignore=,$(SLOW_TESTS))
 	@.ci/running .venv/.running
 
 test-plugins: .venv/.local test-packages
@@ -159,9 +161,12 @@ build/published build/langchain: build/%: tests/%.lock | .venv/.pins
 lanes: .venv/.local test-packages build/web
 	@$(TESTS) --measure --ignore=$(DIST_TESTS)
 
-# The inner rings: values, and real processes and sockets, without a mount.
+# Fork servers and hosts of their own make these slow.
+HOST_TESTS := tests/shell/host tests/shell/pool $(wildcard tests/shell/run/test_exec*.py) tests/shell/models/test_answers.py
+
+# The inner rings: values, and real processes and sockets, without a mount or hosts.
 fast: .venv/.local test-packages
-	@$(TESTS) tests/core tests/rules tests/shell tests/runner $(addprefix --ignore=,$(PLUGIN_TESTS))
+	@$(TESTS) tests/core tests/rules tests/shell tests/runner $(addprefix --ignore=,$(SLOW_TESTS) $(HOST_TESTS))
 
 lint: .venv/.built
 	@$(BIN)/ruff check -q . .ci
