@@ -54,7 +54,7 @@ class SessionDisk:
         try:
             return await trio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._threads)
         except OSError as error:
-            raise Fault(code_of(error.errno), f"the sessions' disk: {error}") from None
+            raise Fault(code_of(error.errno), f"the sessions' disk: {error.strerror}") from None
 
     async def open(self, place: SessionPlace, state: Callable[[], SessionFileState]) -> OpenFile:
         if place.kind in (PlaceKind.RUNS, PlaceKind.USAGE):

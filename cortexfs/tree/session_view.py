@@ -307,7 +307,7 @@ class Spaces:
         try:
             await self._source.discard(lambda: session_disk.remove(self._roots, place))
         except OSError as error:
-            raise Fault(code_of(error.errno), f"{place.name} cannot be removed: {error}") from None
+            raise Fault(code_of(error.errno), f"{place.name} cannot be removed: {error.strerror}") from None
 
     async def _end(self, log: SessionPlace) -> None:
         assert log.session

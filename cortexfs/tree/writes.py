@@ -92,7 +92,7 @@ class TreeWrites:
             await trio.to_thread.run_sync(lambda: work(*args, **kwargs))
         except OSError as error:
             log.error("a change cannot be kept: %s", error)
-            raise Fault(code_of(error.errno), f"the change cannot be kept: {error}") from None
+            raise Fault(code_of(error.errno), f"the change cannot be kept: {error.strerror}") from None
 
     # Controls.
 
