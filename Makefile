@@ -1,8 +1,8 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
 #   make fast   tests without mounts and hosts, in a minute
-#   make test   tests                     make test-plugins   those of plugins
-#   make test-ask   what people do every day: providers, ask, chat, scripts, logs
+#   make test   tests                     make test-plugins   those of plugins and of hosts
+#   make test-ask   what people do every day: providers, models, ask, chat, scripts, logs; README and tutorials
 #   make test-mcp   the official conformance suite of MCP, both ways, and published servers and clients
 #   make test-web   the page, in a real browser
 #   make pictures   those of the page in the docs, taken anew
@@ -66,15 +66,14 @@ FORCE:
 
 TESTS := $(BIN)/python -m pytest -q -n $(LANES) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=10
 
-# What runs plugins needs their compilers, engines and servers, and as long as a third of all else.
-PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/plugins tests/mounted/test_hooks.py \
-	$(sort $(wildcard tests/shell/host/test_*plugins.py tests/shell/host/test_native*.py \
-	$(addprefix tests/mounted/test_,*plugin*.py esm*.py manifestjson*.py mcp*.py)))
+# What runs plugins needs their compilers, engines and servers, and as long as half of all else.
+PLUGIN_TESTS := tests/shell/host tests/shell/plugins tests/mounted/test_hooks.py \
+	$(sort $(wildcard $(addprefix tests/mounted/test_,*plugin*.py esm*.py manifestjson*.py mcp*.py)))
 
 MCP_TESTS := $(addprefix tests/mounted/test_,conformance_mcp.py published_servers.py published_clients.py \
 	published_starts.py)
-ASK_TESTS := $(sort $(wildcard $(addprefix tests/mounted/test_,ask*.py believed.py chat*.py log.py own_models.py \
-	providers*.py scripts*.py usage_limits.py)))
+ASK_TESTS := $(sort $(wildcard $(addprefix tests/mounted/test_,ask*.py believed.py chat*.py engine*.py log.py \
+	own_models.py providers*.py readme.py scripts*.py tutorials.py usage_limits.py)))
 TEAM_TESTS := tests/team
 # Attacks by real programs, each in mounts, groups and filters of its own.
 CONFINEMENT_TESTS := tests/shell/host/confine tests/shell/host/test_confinement.py tests/shell/agents/test_confinement_home.py \
@@ -92,7 +91,7 @@ test: .venv/.local test-packages
 
 test-plugins: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS) $(PLUGIN_TESTS)
+	@$(TESTS) $(PLUGIN_TESTS) $(addprefix --ignore=,$(CONFINEMENT_TESTS))
 	@.ci/running .venv/.running
 
 test-ask: .venv/.local test-packages
@@ -161,8 +160,8 @@ build/published build/langchain: build/%: tests/%.lock | .venv/.pins
 lanes: .venv/.local test-packages build/web
 	@$(TESTS) --measure --ignore=$(DIST_TESTS)
 
-# Fork servers and hosts of their own make these slow.
-HOST_TESTS := tests/shell/host tests/shell/pool $(wildcard tests/shell/run/test_exec*.py) tests/shell/models/test_answers.py
+# Fork servers of their own make these slow.
+HOST_TESTS := tests/shell/pool $(wildcard tests/shell/run/test_exec*.py) tests/shell/models/test_answers.py
 
 # The inner rings: values, and real processes and sockets, without a mount or hosts.
 fast: .venv/.local test-packages
