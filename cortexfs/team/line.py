@@ -26,7 +26,8 @@ from cortexfs.team.messages import NUMBER, PIECE, WINDOW
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery
 
-MAX_QUEUE = wire.MAX_STRINGS + (1 << 20)  # bytes of standard input that one WANT may have asked for
+MAX_QUEUED = 2 * WINDOW  # bytes beside standard input: what the other side had credit for, and some words
+MAX_MESSAGES = 1 << 16  # however short
 _MAX_PIECE = 2 << 20
 QUIET_SECONDS = 3.0
 QUIET_LOOKS = 5  # that have found nothing new, until the other side is given up
@@ -62,7 +63,8 @@ class CallLine:
         self._heard = 0
         self._splitter = wire.Splitter(_MAX_PIECE)
         self._queue: list[tuple[int, bytes]] = []
-        self._queued = 0
+        self._queued = 0  # bytes of it, but for standard input
+        self._wanted = 0  # bytes of standard input that may still come
         self._news = Bell()  # for whoever waits for what is said,
         self._room = Bell()  # and for whoever waits to say something
         self._credit = WINDOW
@@ -87,6 +89,7 @@ class CallLine:
         data = NUMBER.pack(self._said & 0xFFFFFFFF) + b"".join(wire.message(*each) for each in said)
         self._client.publish(self._subject, data)
         self._said += 1
+        self._wanted += sum(_number(payload) for kind, payload in said if kind == wire.WANT)
 
     async def say_output(self, kind: int, data: bytes) -> None:
         """Say a stream's bytes within the credit."""
@@ -113,6 +116,8 @@ class CallLine:
 
     def hear(self, delivery: Delivery) -> None:
         """A piece of the call, from the connection."""
+        if self._fault is not None:  # nothing more is kept, though whoever waits may be long in hearing of it
+            return
         if delivery.status == "503":
             self._is_unanswered = True
             self.break_off(Fault("EHOSTDOWN", f"nobody answers for {self.peer} now"))
@@ -130,21 +135,27 @@ class CallLine:
         if NUMBER.unpack_from(data)[0] != self._heard & 0xFFFFFFFF:
             raise Fault("EHOSTDOWN", f"a part of what {self.peer} said was lost on its way")
         self._heard += 1
-        for kind, payload in self._splitter.feed(memoryview(data)[NUMBER.size :]):
+        said, is_asked = self._splitter.feed(memoryview(data)[NUMBER.size :]), False
+        for kind, payload in said:
             if kind == messages.CREDIT:
                 self._credit = min(WINDOW, self._credit + _number(payload))
                 self._room.ring()
                 continue
-            if kind == messages.ASK:
-                self.say((messages.ANSWER, b""))
+            is_asked = is_asked or kind == messages.ASK
             if kind in (messages.ASK, messages.ANSWER):
                 continue
-            self._queued += len(payload)
+            if kind == wire.STDIN:
+                self._wanted -= len(payload)
+            else:
+                self._queued += len(payload)
             self._queue.append((kind, payload))
             if kind == messages.CANCEL:
                 self.left = True  # what is still said of a stream is dropped
                 self._room.ring()
-        if not self._splitter.clean or self._queued > MAX_QUEUE or len(self._queue) > MAX_QUEUE >> 6:
+        if is_asked:  # once, however often this piece does
+            self.say((messages.ANSWER, b""))
+        is_much = self._queued > MAX_QUEUED or max(len(said), len(self._queue)) > MAX_MESSAGES
+        if not self._splitter.clean or is_much or self._wanted < 0:
             raise Fault("EPROTO", f"{self.peer} sends more than it was given room for")
         self._news.ring()
 

@@ -92,6 +92,55 @@ def test_a_call_that_is_not_known_any_more_ends() -> None:
     assert code(pair.here) == "EHOSTDOWN"
 
 
+def held(of: CallLine) -> int:
+    return sum(len(payload) for _, payload in of._queue)
+
+
+def test_who_says_more_than_it_has_credit_for_piles_nothing_up() -> None:
+    pair = Pair()  # nobody takes what has come, as a caller who does not read his output
+    for _ in range(4 * messages.WINDOW // messages.PIECE):
+        pair.there.say((wire.STDOUT, bytes(messages.PIECE)))
+        pair.deliver()
+    assert held(pair.here) <= line.MAX_QUEUED + messages.PIECE
+    trio.run(pair.here.next)
+    assert code(pair.here) == "EPROTO"
+
+
+def test_all_that_there_is_credit_for_is_taken() -> None:
+    pair, size = Pair(), 0
+    while pair.there.has_room(bytes(messages.PIECE - 1)):
+        size += messages.PIECE - 1
+        pair.there.say((wire.STDOUT, bytes(messages.PIECE - 1)))
+    pair.deliver()
+    assert sum(len(payload) for _, payload in trio.run(pair.here.next)) == size > messages.WINDOW
+
+
+def test_standard_input_that_was_not_asked_for_ends_the_call() -> None:
+    pair, much = Pair(), 4 * messages.WINDOW
+    pair.there.say((wire.WANT, wire.U32.pack(much)))
+    pair.here.say((wire.STDIN, bytes(much)), (wire.STDIN, b""))
+    pair.deliver()
+    assert len(trio.run(pair.there.next)) == 2
+    pair.here.say((wire.STDIN, b"."))
+    pair.deliver()
+    trio.run(pair.there.next)
+    assert code(pair.there) == "EPROTO"
+
+
+def test_a_piece_that_asks_often_is_answered_once() -> None:
+    pair = Pair()
+    pair.here.say(*[(messages.ASK, b"")] * 1000)
+    pair.wires[0].deliver(pair.there)
+    assert len(pair.wires[1].said) == 1
+
+
+def test_messages_without_end_in_a_piece_end_the_call() -> None:
+    pair = Pair()
+    pair.here.say(*[(messages.ASK, b"")] * (line.MAX_MESSAGES + 1))
+    pair.wires[0].deliver(pair.there)
+    assert code(pair.there) == "EPROTO"
+
+
 SHORT = b'{"type":"delta","text":"short"}\n'
 
 
