@@ -294,6 +294,7 @@ def test_what_it_has_and_may(local: Ctx) -> None:
     assert os.getpgid(pid) == os.getsid(pid) == pid
     open_files = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
     files = [name for name in open_files if name.startswith("/") and name != "/proc/stat"]
+    files = [name for name in files if "/libffi.so." not in name]  # newer ones have their own file open
     assert files == [str(weights.carried())]
     environ = {
         pair.partition(b"=")[0] for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
