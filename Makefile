@@ -27,7 +27,7 @@ MODULES := $(sort $(wildcard cortexfs/*.py cortexfs/*/*.py cortexfs/*/*/*.py cor
 NPM := $(shell command -v npm >/dev/null || echo npm) # Node.js of others brings its own
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
 TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
-	nodejs openssl gnupg g++ ed xz-utils iproute2 $(NPM)
+	nodejs openssl gnupg gpgv g++ ed xz-utils iproute2 $(NPM)
 WEB_PACKAGES := chromium $(NPM)
 
 up: .venv/.built
