@@ -1,13 +1,15 @@
 """A process that is one user of this machine, for calls from others: it connects to the mount, and no more.
 
-    python -I -S standin.py ROOT        standard input is a SOCK_SEQPACKET socket to the link
+    python -I -S standin.py ROOT [UID GID GROUP...]
 
-A packet is the path of an object, or of its socket. The answer is its inode number and, as SCM_RIGHTS, a
-connection to `.run.sock` or to that socket, or an errno. The daemon learns from the connection who calls, as
-of any caller.
+Standard input is a SOCK_SEQPACKET socket to the link. A packet is the path of an object, or of its socket.
+The answer is its inode number and, as SCM_RIGHTS, a connection to `.run.sock` or to that socket, or an errno.
+The daemon learns from the connection who calls, as of any caller.
 
 Rules: it is a program of its own and imports the standard library alone, as it starts for each user. It reads
-no byte of a call. It ends with the link.
+no byte of a call. It ends with the link. It becomes its user itself, and executes nothing after that: so the
+kernel lets this user neither trace it nor take its socket. The link believes what it says, and waits for its
+end.
 """
 
 from __future__ import annotations
@@ -38,6 +40,14 @@ def serve(link: socket.socket, root: str) -> None:
             connection.close()
 
 
+def become(uid: int, gid: int, *groups: int) -> None:
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
 if __name__ == "__main__":
+    if account := [int(number) for number in sys.argv[2:]]:
+        become(*account)
     with contextlib.suppress(ConnectionError):  # the link was killed, with an answer unread
         serve(socket.socket(fileno=0), sys.argv[1])

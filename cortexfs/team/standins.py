@@ -5,8 +5,8 @@
     inode, stream = await standin.connected(wanted)
     standin.prepare_later(path)             asked for the next call, which waits for none of it
 
-Rules: a process is the user before it executes anything, with that user's groups and home directory. A link
-that is not root's can be its own user alone.
+Rules: a process is the user before it hears of a call, with that user's groups and home directory. One whose
+user has changed, or is gone, gets no more calls. A link that is not root's can be its own user alone.
 This file must never know who called, or whether they may.
 """
 
@@ -22,6 +22,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -38,7 +39,16 @@ AT_ONCE = 32  # questions on their way, for which there is room in a socket
 SPARES = 4  # connections for calls that have not come yet, of one user
 SOON = 0.002  # after a call, while its answer travels
 SPARE_SECONDS = wire.GREETING_SECONDS - 1
+ACCOUNT_SECONDS = 1.0  # between two looks at an account, as to look one up may take long
 ENDED = "the stand-in of a user has ended"
+
+
+class UserAccount(NamedTuple):
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
 
 
 class ConnectionRequest:
@@ -83,9 +93,11 @@ class ConnectionRequest:
         """The inode of the object, and the connection."""
         data, rights = self._answer or (b"", [])
         if len(data) != standin.ANSWER.size:
+            _close(rights)
             raise Fault("EHOSTDOWN", ENDED)
         error, inode = standin.ANSWER.unpack(data)
         if error:
+            _close(rights)
             raise Fault(code_of(error), f"{self.path} cannot be run here: {os.strerror(error)}")
         return inode, _stream(rights)
 
@@ -93,10 +105,12 @@ class ConnectionRequest:
 class StandIn:
     """One process, for one user, which answers in the order in which it is asked."""
 
-    def __init__(self, user: pwd.struct_passwd, root: str) -> None:
+    def __init__(self, account: UserAccount, root: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = _started(user, root, theirs)
+            self._process = _started(account, root, theirs)
+        self._account = account
+        self._seen = trio.current_time()
         ours.setblocking(False)
         self._socket = ours
         self._asked: deque[ConnectionRequest] = deque()
@@ -106,8 +120,17 @@ class StandIn:
         self._some = Bell()
 
     @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+    def is_its_user(self) -> bool:
+        """Returns True if it runs, as what its user was a moment ago."""
+        now = trio.current_time()
+        if self._process.poll() is not None:
+            return False
+        if now - self._seen <= ACCOUNT_SECONDS:
+            return True
+        self._seen = now
+        with contextlib.suppress(Fault):
+            return _account(self._account.name) == self._account
+        return False
 
     def ask(self, path: str) -> ConnectionRequest:
         """Ask for a connection, which `connected` waits for."""
@@ -180,10 +203,8 @@ class StandIn:
             while self._socket.fileno() >= 0:
                 await trio.lowlevel.wait_readable(self._socket)
                 data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
-                if not self._asked:  # it is no program of ours any more
+                if not self._asked or not data:  # it is no program of ours any more, or has ended
                     _close(rights)
-                    break
-                if not data:
                     break
                 self._asked.popleft().answer(data, list(rights))
                 self._send()
@@ -215,11 +236,11 @@ class StandIns:
     def of(self, name: str) -> StandIn:
         """Returns the user's, which is started where there is none."""
         found = self._by_name.get(name)
-        if found is not None and not found.is_alive:
-            found.end()
+        if found is not None and not found.is_its_user:
+            self._by_name.pop(name).end()
             found = None
         if found is None:
-            found = self._by_name[name] = StandIn(_known(name), self._root)
+            found = self._by_name[name] = StandIn(_account(name), self._root)
             self._nursery.start_soon(found.run)
         return found
 
@@ -235,7 +256,7 @@ def _close(rights: Iterable[int]) -> None:
 
 
 def _stream(rights: list[int]) -> socket.socket:
-    """The socket that a stand-in has sent. Its user can make it send anything, or nothing."""
+    """The socket that a stand-in has sent."""
     try:
         stream = socket.socket(fileno=rights[0])
     except (IndexError, OSError):
@@ -245,29 +266,27 @@ def _stream(rights: list[int]) -> socket.socket:
     return stream
 
 
-def _known(name: str) -> pwd.struct_passwd:
+def _account(name: str) -> UserAccount:
     try:
         user = pwd.getpwnam(name)
     except KeyError:
         raise Fault("EACCES", f"there is no user {name} on that machine; its team.map names one") from None
     if os.geteuid() not in (0, user.pw_uid):
         raise Fault("EACCES", "that machine's daemon is a user's own and works for that user alone")
-    return user
+    groups = tuple(os.getgrouplist(user.pw_name, user.pw_gid))
+    return UserAccount(name, user.pw_uid, user.pw_gid, groups, user.pw_dir)
 
 
-def _started(user: pwd.struct_passwd, root: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    home = user.pw_dir if os.path.isdir(user.pw_dir) else "/"
-    is_root = os.geteuid() == 0
+def _started(account: UserAccount, root: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    home = account.home if os.path.isdir(account.home) else "/"
+    becomes = [] if os.geteuid() else [account.uid, account.gid, *account.groups]
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_PROGRAM), root],
+            [sys.executable, "-I", "-S", str(_PROGRAM), root, *map(str, becomes)],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
-            env={**_ENVIRON, "HOME": home, "USER": user.pw_name},
+            env={**_ENVIRON, "HOME": home, "USER": account.name},
             cwd=home,
-            user=user.pw_uid if is_root else None,
-            group=user.pw_gid if is_root else None,
-            extra_groups=os.getgrouplist(user.pw_name, user.pw_gid) if is_root else None,
         )
-    except (OSError, subprocess.SubprocessError) as problem:
-        raise Fault("EHOSTDOWN", f"no process of {user.pw_name}'s can be started there: {problem}") from None
+    except OSError as problem:
+        raise Fault("EHOSTDOWN", f"no process of {account.name}'s can be started there: {problem}") from None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
+import pwd
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,8 +21,10 @@ import trio.testing
 
 from cortexfs.core.errors import Fault
 from cortexfs.team import standins as standins_module
-from cortexfs.team.standins import AT_ONCE, SPARES, ConnectionRequest, StandIn, StandIns
-from tests.waiting import PATIENCE
+from cortexfs.team.standin import ANSWER
+from cortexfs.team.standins import AT_ONCE, SPARES, ConnectionRequest, StandIn, StandIns, UserAccount
+from tests.mounted.ctx_mount import NOBODY
+from tests.waiting import PATIENCE, awaited
 
 MANY = 4 * AT_ONCE
 
@@ -204,3 +211,72 @@ async def test_a_stand_in_that_says_what_nobody_asked_is_ended(root: Path) -> No
             await talking.run()
         assert standin._process.wait() == -signal.SIGKILL
     assert descriptors() == before
+
+
+TRACE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.ptrace(16, int(sys.argv[1]), None, None) == -1, "attached"
+assert ctypes.get_errno() == 1
+try:
+    open(f"/proc/{sys.argv[1]}/environ").read()
+except PermissionError:
+    sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+async def test_its_user_can_neither_trace_it_nor_look_into_it(root: Path) -> None:
+    # standin.py: "the kernel lets this user neither trace it nor take its socket"
+    user = pwd.getpwuid(NOBODY)
+    async with serving(root) as standins:
+        pid = standins.of(user.pw_name)._process.pid
+        state = await awaited(
+            lambda: dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()),
+            lambda seen: set(seen["Uid"].split()) == {str(NOBODY)},
+        )
+        assert set(state["Gid"].split()) == {str(user.pw_gid)}
+        groups = {*map(int, state["Groups"].split())}
+        assert groups == {*os.getgrouplist(user.pw_name, user.pw_gid)}
+        assert {int(state[name], 16) for name in ("CapPrm", "CapEff", "CapAmb")} == {0}
+        words = [sys.executable, "-I", "-c", TRACE, str(pid)]
+        done = await trio.run_process(
+            words, check=False, user=NOBODY, group=user.pw_gid, extra_groups=[], cwd="/"
+        )
+        assert done.returncode == 7
+
+
+@pytest.mark.parametrize("change", [{"uid": 4711}, {"groups": (4711,)}, None])
+async def test_a_user_who_has_changed_gets_another_and_who_is_gone_gets_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any] | None
+) -> None:
+    name, account = getpass.getuser(), standins_module._account
+
+    def other(name: str) -> UserAccount:
+        if change is None:
+            raise Fault("EACCES", "gone")
+        return account(name)._replace(**change)
+
+    async with serving(root) as standins:
+        old = standins.of(name)
+        monkeypatch.setattr(standins_module, "ACCOUNT_SECONDS", -1)
+        assert standins.of(name) is old
+        monkeypatch.setattr(standins_module, "_account", other)
+        if change is None:
+            with pytest.raises(Fault, match="gone"):
+                standins.of(name)
+        else:
+            # In the place of a process of a user whom this machine has not.
+            monkeypatch.setattr(standins_module, "_started", lambda *_: subprocess.Popen(["sleep", "1000"]))
+            assert standins.of(name) is not old
+        assert old._process.returncode == -signal.SIGKILL
+
+
+async def test_no_descriptor_of_an_answer_that_is_none_stays_open() -> None:
+    for data in (b"", b"?", ANSWER.pack(errno.EIO, 0)):
+        before = descriptors()
+        wanted = ConnectionRequest("tool/1")
+        wanted.answer(data, [os.open(os.devnull, os.O_RDONLY)])
+        with pytest.raises(Fault):
+            wanted.taken()
+        assert descriptors() == before
