@@ -16,6 +16,7 @@ import re
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -119,18 +120,19 @@ class Incoming:
         self, line: CallLine, begin: CallBegin, call: AskedCall, end: Callable[[], None]
     ) -> None:
         try:
-            inode, stream = await call.standin.connected(call.wanted)
-            with stream:
-                await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
-            if not begin.talks:
-                call.standin.prepare_later(call.wanted.path)
+            try:
+                inode, stream = await call.standin.connected(call.wanted)
+                with stream:
+                    await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
+                if not begin.talks:
+                    call.standin.prepare_later(call.wanted.path)
+            except OSError as problem:  # a connection over a limit, say
+                raise Fault("EHOSTDOWN", f"the daemon of that machine hangs up: {problem.strerror}") from None
         except Fault as fault:
             try:
                 _refuse(line, fault)
             except Fault as problem:
                 log.info("a call of %s is not told of its end: %s", line.peer, problem.message)
-        except OSError as problem:
-            log.info("a call of %s has ended: %s", line.peer, problem)
         finally:
             end()
 
@@ -205,6 +207,7 @@ class MountWords:
 
     async def _hear(self, data: bytes) -> None:
         if not data:
+            self.say()  # it may have begun the call, which is made nowhere else then
             raise Fault("EHOSTDOWN", "the daemon of that machine has ended during the call")
         for kind, payload in self._splitter.feed(data):
             if kind == wire.STDOUT and not self._line.has_room(payload):
@@ -223,13 +226,14 @@ async def _lines_from_mount(stream: socket.socket, line: CallLine) -> None:
 
 
 async def _to_mount(stream: socket.socket, line: CallLine) -> None:
-    """Standard input, and the wish to cancel."""
+    """Standard input, and the wish to cancel. A daemon that hears no more may have said the end already."""
     while True:
         for kind, payload in await line.next():
-            if kind == wire.STDIN:
-                await send(stream, wire.message(wire.STDIN, payload))
-            elif kind == messages.CANCEL:
-                stream.shutdown(socket.SHUT_WR)
+            with suppress(OSError):
+                if kind == wire.STDIN:
+                    await send(stream, wire.message(wire.STDIN, payload))
+                elif kind == messages.CANCEL:
+                    stream.shutdown(socket.SHUT_WR)
 
 
 async def _lines_to_mount(stream: socket.socket, line: CallLine) -> None:

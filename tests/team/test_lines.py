@@ -13,9 +13,13 @@ from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.peers.prompt import MOMENT, ShortConversations
 from cortexfs.team import incoming, line, messages
+from cortexfs.team.incoming import AskedCall, Incoming
 from cortexfs.team.line import CallLine
+from cortexfs.team.messages import CallBegin
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery
+from cortexfs.team.standins import ConnectionRequest, StandIn
+from tests.waiting import PATIENCE
 
 
 class Wire(Client):
@@ -192,3 +196,52 @@ def test_that_a_call_was_taken_is_told_soon_where_nothing_is_said() -> None:
     # abi.md 14.5
     found = answered(Pair())
     assert [[kind for kind, _ in each] for each in found] == [[messages.BEGUN], [wire.EXIT]]
+
+
+class Mount(StandIn):
+    """Gives a connection to a daemon that hangs up: at once, with the greeting unread, or when it has it."""
+
+    def __init__(self, hangs_up: str) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self.hangs_up = hangs_up
+
+    async def connected(self, wanted: ConnectionRequest) -> tuple[int, socket.socket]:
+        if self.hangs_up == "at once":
+            self.theirs.close()
+        else:
+            trio.lowlevel.spawn_system_task(self.heard)
+        return 1, self.ours
+
+    async def heard(self) -> None:
+        await trio.lowlevel.wait_readable(self.theirs)
+        if self.hangs_up == "with the greeting":
+            self.theirs.recv(1 << 16)
+        self.theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("hangs_up", "said"),
+    [
+        ("at once", [messages.REFUSED]),
+        ("unread", [messages.REFUSED]),
+        # It may have begun there: nobody else is asked then.
+        ("with the greeting", [messages.BEGUN, messages.REFUSED]),
+    ],
+)
+async def test_a_daemon_that_hangs_up_is_told_at_once(hangs_up: str, said: list[int]) -> None:
+    # abi.md 14.8: a call runs once, and on one machine
+    pair, ended = Pair(), trio.Event()
+    begin = CallBegin("0" * 32, "alice", "", 0, [], {}, b"")
+    call = AskedCall(Mount(hangs_up), ConnectionRequest("tool/x"), "")
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            prompt = ShortConversations(nursery)
+            nursery.start_soon(prompt.run)
+            prompt.begin(Incoming._serve(Incoming.__new__(Incoming), pair.there, begin, call, ended.set))
+            await ended.wait()
+            nursery.cancel_scope.cancel()
+    pair.deliver()
+    heard = await pair.here.next()
+    assert [kind for kind, _ in heard] == said
+    assert b"EHOSTDOWN" in heard[-1][1]
