@@ -152,5 +152,5 @@ def test_a_server_that_is_removed_is_replaced(python: Path) -> None:
         kill(three["laptop"].server())
         all_work({**three, "fourth": fourth}, "box", "laptop")
         fourth.sees(f"tool/{COUNT}+box")
-        assert sorted(fourth.status["servers"]) == ["box", "fourth", "laptop"]
+        until(lambda: fourth.status["servers"], lambda seen: sorted(seen) == ["box", "fourth", "laptop"])
         assert fourth.server()
