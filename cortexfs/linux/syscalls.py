@@ -113,8 +113,9 @@ def receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int]
 def receive_signed(
     sock: socket.socket, size: int, most: int, credentials: int = socket.CMSG_SPACE(_CREDENTIALS.size)
 ) -> tuple[bytes, list[int], int, Sender | None]:
-    """The same of a socket that has SO_PASSCRED, and the sender."""
-    room = credentials + socket.CMSG_LEN(most * 4)
+    """The same of a socket that has SO_PASSCRED, and the sender. The last message needs its padding, without
+    which CMSG_NXTHDR of glibc 2.35 does not find it; in that, the kernel puts one descriptor more."""
+    room = credentials + socket.CMSG_SPACE(most * 4)
     data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     rights, sender = array("i"), None
     for level, kind, payload in ancillary:
@@ -123,7 +124,10 @@ def receive_signed(
         elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid, uid, _ = _CREDENTIALS.unpack(payload)
             sender = Sender(pid, uid)
-    return data, list(rights), flags, sender
+    for surplus in rights[most:]:
+        os.close(surplus)
+        flags |= socket.MSG_CTRUNC
+    return data, list(rights[:most]), flags, sender
 
 
 def _checked(call: Callable[..., int], *arguments: object) -> int:
