@@ -36,7 +36,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
@@ -148,6 +148,13 @@ def prctl(option: int, *arguments: int) -> int:
     # The kernel refuses many options unless the unused arguments are zero, as unsigned longs.
     padded = (*arguments, 0, 0, 0, 0)[:4]
     return _checked(_libc.prctl, option, *map(ctypes.c_ulong, padded))
+
+
+def is_subreaper() -> bool:
+    """Returns True if orphans below this process become its children."""
+    found = ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(found))
+    return bool(found.value)
 
 
 def setns(fd: int, kind: int) -> None:

@@ -3,7 +3,9 @@
 Rules: a child leads a session and so a process group of its own. The group is killed whole while its leader
 is not reaped, so that the number cannot have become another's. A process that left the group becomes the
 host's child when its parent ends, as the host is a subreaper. It is killed as soon as no child runs that it
-could belong to. Cleanup may be repeated: a host raises its cancellation at any instruction, but only once.
+could belong to. A process that is no subreaper is left nothing: what it does not know is a child of others
+in it, whose status is theirs. Cleanup may be repeated: a host raises its cancellation at any instruction,
+but only once.
 This file must never know what a tool or a request is.
 """
 
@@ -137,7 +139,7 @@ def _keep_to_ourselves() -> None:
 
 def _swept() -> bool:
     """Returns True where others may have come meanwhile."""
-    if not _has_children():
+    if not _has_children() or not syscalls.is_subreaper():
         return False
     strays = _children() - _leaders
     alone = not _leaders

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from cortexfs.host.call import plugin_state
 from cortexfs.host.esm import state as esmstate
 from cortexfs.host.esm import tools
 from cortexfs.plugins.catalog import Catalog
-from tests.places import PROJECT
 from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.wat import Asked, broken
@@ -305,18 +302,12 @@ def asked(model: sdk.Tool, text: str, **fields: Any) -> sdk.MemoryRuntime:
 
 
 def test_providers_are_models(place: Path) -> None:
-    """In a process of its own, as a host ends all children of its process."""
     # abi.md 9.24
-    code = f"import {__name__} as it; it.providers({str(place)!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
-
-
-def providers(place: str) -> None:
     wanted = {"parrot": "grey", "oracle": "old", "mute": "one", "none": "x"}
-    state = Path(kept(Path(place)))
+    state = Path(kept(place))
     fields: dict[str, Any] = {"providers": wanted, "config": {"prefix": "~"}, "labels": {"parrot": "Polly"}}
     fields |= {"state": str(state)}
-    plugin = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("config:provider",), **fields)
+    plugin = esmodules.plugin(place / "p", PROVIDERS, capabilities=("config:provider",), **fields)
     models = {model.name: model for model in tools.tools(plugin) if isinstance(model, sdk.Model)}
     assert list(models) == ["parrot/grey", "oracle/old", "mute/one"]
     # abi.md 9.22
@@ -327,7 +318,7 @@ def providers(place: str) -> None:
     assert (said.text, said.events) == ("old when?", [sdk.Usage(1, 2)])
     with pytest.raises(sdk.ExecutionFailed, match="no key"):
         asked(models["mute/one"], "?")
-    closed = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("tools",), **fields)
+    closed = esmodules.plugin(place / "p", PROVIDERS, capabilities=("tools",), **fields)
     assert not [each for each in tools.tools(closed) if isinstance(each, sdk.Model)]
     assert esmodules.opened(state, os.getpid())
     tools.drop_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 
 import pytest
 
@@ -29,3 +30,18 @@ def test_no_descriptor_goes_on_to_a_child(kernel: str, monkeypatch: pytest.Monke
         said = child.stdout.read()
         child.end()
     assert said == b"0\n1\n2\n3\n"  # the last is its own, of the listing
+
+
+def test_children_of_others_in_the_process_are_left_to_them() -> None:
+    # "A process that is no subreaper is left nothing"
+    assert not syscalls.is_subreaper()
+    with subprocess.Popen(["/bin/sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE) as other:
+        for _ in range(2):  # while it runs, and when it has ended
+            child = children.ChildProcess()
+            child.start(["/bin/true"], {})
+            assert child.ends_within(waiting.PATIENCE)
+            child.end()
+            assert other.stdin is not None
+            other.stdin.close()
+            os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert other.returncode == 3
