@@ -12,6 +12,7 @@ import argparse
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ def main(line: Sequence[str] | None = None) -> int:
     """Run one command line; an exit status. Without one, run that of this process, and end it."""
     if line is None:
         gc.disable()  # until all is loaded, which parser.run sees to
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child's status is told
         _end(_guarded(sys.argv[1:]))
     return _guarded(line)
 

@@ -35,6 +35,8 @@ from cortexfs.host.esm import permissions
 from cortexfs.host.esm.sayings import syntax_error
 from cortexfs.host.net.egress_proxy import Outlet
 from cortexfs.linux import landlock, syscalls
+from cortexfs.tools.support.paths import owned
+from cortexfs.tools.support.process_groups import polled
 
 SECONDS = 300.0
 # Of what comes, before what no run needs is left out: a plugin has 128 MiB and 10,000 files at most.
@@ -47,6 +49,7 @@ _TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "DENO_CERT")  # whose certificates wh
 LOOK_SECONDS = 0.2
 _MAX_SAID = 1 << 16
 _SHOWN = 600  # characters of what Deno says
+_UNHEARD = 256  # no process ends with that
 _SHELL = "/bin/sh"
 _START = f'ulimit -d {permissions.DATA_KIB}; ulimit -f {MAX_BYTES >> 9}; exec "$0" "$@"'
 
@@ -113,13 +116,15 @@ class _Deno:
             except OSError as error:
                 raise Fault("EHOSTDOWN", f"Deno does not start: {error}") from None
             try:
-                status = self._watched(process, tell)
+                self._watch(process, tell)
             finally:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError):  # it is not reaped yet, so that the number is no other's
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                status = _reaped(process)
             said.seek(0)
             text = said.read(_MAX_SAID).decode(errors="replace")
+        if status == _UNHEARD:
+            return "how it ended is not known, as somebody else has waited for it"
         return text or "it ended without a word" if status else None
 
     def _started(self, said: int) -> subprocess.Popen[bytes]:
@@ -155,18 +160,29 @@ class _Deno:
         resolved = [(os.path.realpath(path), access) for path, access in links]
         return [*SHOWN, *resolved, (str(self._base), "rw")]
 
-    def _watched(self, process: subprocess.Popen[bytes], tell: Tell) -> int:
-        """Its exit status; a Fault where it goes beyond what it may."""
+    def _watch(self, process: subprocess.Popen[bytes], tell: Tell) -> None:
+        """Until it ends; a Fault where it goes beyond what it may."""
         end = time.monotonic() + SECONDS
-        while True:
-            try:
-                return process.wait(LOOK_SECONDS)
-            except subprocess.TimeoutExpired:
+        try:
+            ends = owned(os.pidfd_open, process.pid)
+        except ProcessLookupError:  # it was reaped already
+            return
+        with ends:
+            look = polled(ends)
+            while not look.poll(LOOK_SECONDS * 1000):
                 tell(self._outlet.connections, self._outlet.arrived)
-            for _ in _found(self._base / CACHE):  # which are bounded
-                pass
-            if time.monotonic() > end:
-                raise Fault("ETIMEDOUT", f"what it imports did not arrive within {SECONDS:g} s")
+                for _ in _found(self._base / CACHE):  # which are bounded
+                    pass
+                if time.monotonic() > end:
+                    raise Fault("ETIMEDOUT", f"what it imports did not arrive within {SECONDS:g} s")
+
+
+def _reaped(process: subprocess.Popen[bytes]) -> int:
+    """Its exit status. subprocess would make 0 of one that somebody else has taken, and a success of all."""
+    process.returncode = _UNHEARD
+    with suppress(ChildProcessError):
+        process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+    return process.returncode
 
 
 def _found(cache: Path) -> Iterator[tuple[str, str]]:
