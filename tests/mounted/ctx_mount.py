@@ -27,6 +27,7 @@ from tests.waiting import PATIENCE, until
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NOBODY = 65534
+TAIL = shutil.which("gnutail") or "tail"  # that of uutils follows files by inotify(7) alone
 programs: dict[Path, Program] = {}  # `ctx` of each interpreter that there is
 
 

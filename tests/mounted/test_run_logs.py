@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.ctx_mount import NOBODY, TAIL, Ctx, mounted
 from tests.mounted.talking import talk
 from tests.waiting import until
 
@@ -160,7 +160,7 @@ def test_runs_of_one_user_do_not_rotate_away_anothers(python: Path) -> None:
 def test_tail_follows_a_log_and_begins_anew_with_it(python: Path) -> None:
     with mounted(python, config="[limits]\nlog_kib = 4\n") as ctx:
         first = ran(ctx, COUNT, NOBODY)
-        words = ["tail", "-n", "+1", "-s", "0.05", "-F", f"home/{NOBODY}/{COUNT}.d/log"]
+        words = [TAIL, "-n", "+1", "-s", "0.05", "-F", f"home/{NOBODY}/{COUNT}.d/log"]
         with subprocess.Popen(
             words, cwd=ctx.root, user=NOBODY, group=NOBODY, extra_groups=[],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

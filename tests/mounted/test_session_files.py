@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.ctx_mount import NOBODY, TAIL, Ctx, mounted
 from tests.mounted.talking import SCRIPT, Closed, history, one_run, said, talk
 from tests.waiting import PATIENCE
 
@@ -137,7 +137,7 @@ def test_tail_follows_a_session_that_comes_back(mount: Ctx) -> None:
 
 @contextlib.contextmanager
 def following(mount: Ctx, option: str, path: str) -> Iterator[subprocess.Popen[str]]:
-    words = ["tail", option, "-s", "0.05", "-n", "+1", path]
+    words = [TAIL, option, "-s", "0.05", "-n", "+1", path]
     with subprocess.Popen(
         words, cwd=mount.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as tail:
