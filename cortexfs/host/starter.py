@@ -165,7 +165,7 @@ class StarterProcess:
             return StarterProgram([*self._engine], self._engine[0], ENGINE_ENVIRON, socket.SOCK_STREAM)
         if message.what == starts.TEAM:
             places = ["--root", self._root, "--state", self._state, "--config", self._config]
-            words = [sys.executable, *LINK, *places]
+            words = [sys.executable, *LINK, *places, "--daemon", str(os.getppid())]
             return StarterProgram(words, words[0], ENVIRON, socket.SOCK_SEQPACKET)
         if message.what == starts.SIGNATURE:
             if not message.argument.startswith(starts.PREFIX) or {"/", "\0"} & {*message.argument}:

@@ -5,6 +5,7 @@ This file must never know of sockets, objects, frames or policy.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -40,6 +41,13 @@ def contents(path: bytes) -> bytes:
         return b"".join(iter(lambda: os.read(fd, _READ), b""))
     finally:
         os.close(fd)
+
+
+def is_stopped(pid: int) -> bool:
+    """Returns True if a signal has stopped this process: nothing in it goes on."""
+    with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
+        return record(b"/proc/%d/stat" % pid).rpartition(b")")[2].split(maxsplit=1)[0] == b"T"
+    return False
 
 
 def record(path: bytes) -> bytes:

@@ -117,8 +117,16 @@ class ShortConversations:
     def _go_on(self, conversation: Conversation, answer: bool | None) -> None:
         """One after the other: a conversation may tell another what that waits for."""
         self._ready.append((conversation, answer))
-        while self._ready and not _State.is_prompt:
-            self._step(*self._ready.popleft())
+        if not _State.is_prompt:
+            self._go_on_all()
+
+    def _go_on_all(self) -> None:
+        try:
+            while self._ready:
+                self._step(*self._ready.popleft())
+        finally:
+            if self._ready:  # one has raised, and the others know nothing of that
+                self._go_on_all()
 
     def _step(self, conversation: Conversation, answer: bool | None) -> None:
         _State.is_prompt = True

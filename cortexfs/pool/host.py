@@ -22,7 +22,7 @@ import trio
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.peers import safe_sockets
-from cortexfs.peers.ancestry import record
+from cortexfs.peers.ancestry import is_stopped
 
 # Larger than one message, so that a host seldom waits for the daemon in mid-answer.
 CALL_BUFFER = 512 << 10
@@ -110,10 +110,8 @@ class Host:
 
     @property
     def is_stopped(self) -> bool:
-        """Returns True if a signal has stopped it, as a tool of its own user may: nothing in it goes on."""
-        with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
-            return record(b"/proc/%d/stat" % self.pid).rpartition(b")")[2].split(maxsplit=1)[0] == b"T"
-        return False
+        """Returns True if a signal has stopped it, as a tool of its own user may."""
+        return is_stopped(self.pid)
 
     def open(self, cwd: int | None, request: bytes) -> tuple[socket.socket, socket.socket, memoryview]:
         """Open a call: both ends of its stream, and the rest of the request, which is still to be sent. Pair

@@ -58,7 +58,10 @@ class Facts:
             messages.check_machine(each.machine)
             server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
         self.now = replace(said, stamp=stamp)
-        written(self._places.facts, self.now)
+        try:
+            written(self._places.facts, self.now)
+        except OSError as problem:  # a full disk, say; the team goes on
+            log.warning("the facts of the team are not kept: %s", problem)
         self._changed(self.now)
 
 

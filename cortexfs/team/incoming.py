@@ -4,8 +4,9 @@ Main path: `Incoming.hear` checks which machine calls, and who they are here; a 
 to the mount; then this is the runner of that call, whose words go to the other machine as they are.
 
 Rules: the mount decides about the call as about any of that user's. Nothing is run twice: a run's name is
-known for as long as its proof counts, and a call is for one life of this process alone. What a machine
-may have going on is bounded.
+known for as long as its proof counts, and a call is for one life of this process alone. What came
+with a call is heard before it begins: while this process was held up, its caller may have given it up. What
+a machine may have going on is bounded, and each of its users leaves a share to the others.
 This file must never know what an object does.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ import trio
 
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
-from cortexfs.peers.prompt import ShortConversations, is_readable
+from cortexfs.peers.prompt import Conversation, ShortConversations, is_readable
 from cortexfs.peers.streams import receive, send
 from cortexfs.team import keys, messages, subjects
 from cortexfs.team.line import CallLine, CallLines, until_one_ends
@@ -38,6 +39,7 @@ from cortexfs.team.standins import ConnectionRequest, StandIn, StandIns
 UMASK = 0o022
 MAX_CALLS = 256  # at a time
 MAX_OF_ONE = 64  # of one machine
+SHARE = 3  # a user has at most so many times what is left of that
 _KEPT = 65536  # names of runs
 _RUN = re.compile(r"[0-9a-f]{32}")
 _START = b'{"type":"start"'
@@ -57,6 +59,8 @@ class AskedCall(NamedTuple):
 
 
 class Incoming:
+    """Its attributes are the parts that a call passes."""
+
     def __init__(
         self,
         client: Client,
@@ -77,6 +81,7 @@ class Incoming:
         self._prompt = prompt
         self._key_of = key_of
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._begun: deque[Conversation] = deque()
         self.lines = CallLines()
 
     def hear(self, delivery: Delivery) -> None:
@@ -89,10 +94,10 @@ class Incoming:
         self._seen[from_, begin.run] = None
         if len(self._seen) > _KEPT:
             self._seen.popitem(last=False)
-        line = CallLine(self._client, subjects.run(from_, self._machine, begin.run), from_)
+        line = CallLine(self._client, subjects.run(from_, self._machine, begin.run), from_, begin.user)
         if begin.incarnation != self._incarnation:
             return _refuse(line, Fault("EHOSTDOWN", "that machine has begun anew; try again"))
-        if len(self.lines) >= MAX_CALLS or self.lines.of(from_) >= MAX_OF_ONE:
+        if not has_room(self.lines, from_, begin.user):
             return _refuse(line, Fault("EAGAIN", "that machine has too many calls of yours; try again"))
         end = self.lines.begin(from_, begin.run, line)  # at once, as it may be cancelled in the next message
         try:
@@ -103,7 +108,12 @@ class Incoming:
         except BaseException:
             end()
             raise
-        self._prompt.begin(self._serve(line, begin, call, end))
+        self._begun.append(self._serve(line, begin, call, end))
+
+    def begin(self) -> None:
+        """Begin the calls that were heard, once all that came with them was, as one may be given up."""
+        while self._begun:
+            self._prompt.begin(self._begun.popleft())
 
     def _asked(self, begin: CallBegin, from_: str, path: str) -> AskedCall:
         """Ask the stand-in for its connection, before a turn of the loop is taken."""
@@ -125,7 +135,7 @@ class Incoming:
                 with stream:
                     await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
                 if not begin.talks:
-                    call.standin.prepare_later(call.wanted.path)
+                    call.standin.prepare_later(call.wanted)
             except OSError as problem:  # a connection over a limit, say
                 raise Fault("EHOSTDOWN", f"the daemon of that machine hangs up: {problem.strerror}") from None
         except Fault as fault:
@@ -135,6 +145,12 @@ class Incoming:
                 log.info("a call of %s is not told of its end: %s", line.peer, problem.message)
         finally:
             end()
+
+
+def has_room(lines: CallLines, machine: str, user: str) -> bool:
+    """Returns True if this user of a machine may have a call more."""
+    left = min(MAX_CALLS - len(lines), MAX_OF_ONE - lines.of(machine))
+    return lines.of(machine, user) < SHARE * left
 
 
 def _refuse(line: CallLine, fault: Fault) -> None:

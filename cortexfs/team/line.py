@@ -55,8 +55,9 @@ async def until_one_ends(*tasks: Callable[[], Awaitable[None]]) -> None:
 class CallLine:
     """A call's two directions: each has its own attributes, for numbers, bytes and whoever waits."""
 
-    def __init__(self, client: Client, subject: str, peer: str) -> None:
+    def __init__(self, client: Client, subject: str, peer: str, user: str = "") -> None:
         self.peer = peer
+        self.user = user  # of that machine, who calls
         self._client = client
         self._subject = subject
         self._said = 0
@@ -236,8 +237,10 @@ class CallLines:
     def __len__(self) -> int:
         return len(self._by_run)
 
-    def of(self, peer: str) -> int:
-        return sum(each == peer for each, _ in self._by_run)
+    def of(self, peer: str, user: str = "") -> int:
+        """Returns how many there are with a machine, or of a user there."""
+        lines = self._by_run.values()
+        return sum(each.peer == peer and user in ("", each.user) for each in lines)
 
     def begin(self, peer: str, run: str, line: CallLine) -> Callable[[], None]:
         """Have it hear its pieces; returns what ends that."""

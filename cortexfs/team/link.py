@@ -1,6 +1,6 @@
 """The process that joins a daemon to its team: all that is said to other machines, and heard of them.
 
-    python -I -m cortexfs.team.link --root ROOT --state DIR --config DIR
+    python -I -m cortexfs.team.link --root ROOT --state DIR --config DIR --daemon PID
 
 Standard input is the channel to the daemon (messages.py). The daemon's starter starts it where there is a
 team/member.json, and it ends with the daemon. On a machine that is a server it starts that, too.
@@ -31,6 +31,7 @@ import trio
 from cortexfs.core import wire
 from cortexfs.core.errors import Fault
 from cortexfs.linux import syscalls
+from cortexfs.peers.ancestry import is_stopped
 from cortexfs.peers.prompt import ShortConversations
 from cortexfs.peers.streams import send
 from cortexfs.team import keys, messages, subjects
@@ -85,13 +86,15 @@ class DaemonChannel:
 
     async def receive(self) -> tuple[CallOpening | SessionOpening, socket.socket] | None:
         """The next call, or the stream for sessions; None when the daemon is gone."""
-        await trio.lowlevel.wait_readable(self._control)
-        try:
-            data, rights, _ = syscalls.receive(self._control, messages.MAX_PACKET, 1)
-        except ConnectionError:
-            return None
-        if not data or len(rights) != 1:
-            return None
+        rights: list[int] = []
+        while not rights:  # one that found no descriptor free here is lost, as the daemon sees
+            await trio.lowlevel.wait_readable(self._control)
+            try:
+                data, rights, _ = syscalls.receive(self._control, messages.MAX_PACKET, 1)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
         stream = socket.socket(fileno=rights[0])
         stream.setblocking(False)
         return _openings.decode(data), stream
@@ -100,7 +103,9 @@ class DaemonChannel:
 class TeamLink:
     """The parts, joined; each is an attribute, as here alone they are."""
 
-    def __init__(self, root: str, places: TeamPlaces, control: socket.socket, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, root: str, places: TeamPlaces, daemon: int, control: socket.socket, nursery: trio.Nursery
+    ) -> None:
         self.places = places
         self.member = member = places.read_member()
         self.nursery = nursery
@@ -131,13 +136,14 @@ class TeamLink:
         )
         self._lines = self.outgoing.lines, self.incoming.lines
         self.presence.calls = lambda: len(self.incoming.lines)
+        self.presence.is_stopped = partial(is_stopped, daemon)
         self.server = TeamServer(places, me)
         self.founder = Founder(places, client, member, self.directory) if places.secrets.exists() else None
         self._facts_changed(facts.now)
         cursor, found, is_live = places.cursor, self.directory.key_of, self.presence.is_live
         self.sessions = SessionStream(client, me, key, self.mapping, cursor, found, is_live)
-        self._status: object = None
         client.on_connect = self._connected
+        client.on_read = self.incoming.begin
         client.subscribe(subjects.ENTRIES, self.directory.hear)
         client.subscribe(subjects.LIVES, self.presence.hear)
         client.subscribe(subjects.calls(me), self.incoming.hear)
@@ -225,8 +231,10 @@ class TeamLink:
 
     async def _watch(self) -> None:
         """Keep status.json true; tell of a connection that is away."""
+        was_away, kept, problem = False, None, ""
         while True:
             now = {
+                "pid": os.getpid(),
                 "team": self.member.team,
                 "machine": self.member.machine,
                 "server": self.client.server if self.client.is_connected else "",
@@ -242,11 +250,16 @@ class TeamLink:
                 },
                 "problems": [text for path, text in self.exporting.problems.items() if path == "exports"],
             }
-            if now != self._status:
-                if self.client.problem and (not self._status or not self._status["problem"]):  # type: ignore[index]
-                    self._away()
-                await trio.to_thread.run_sync(written, self.places.status, now)
-                self._status = now
+            if self.client.problem and not was_away:
+                self._away()
+            was_away = bool(self.client.problem)
+            if now != kept:
+                try:
+                    await trio.to_thread.run_sync(written, self.places.status, now)
+                    kept, problem = now, ""
+                except OSError as error:  # a full disk, say: it is tried again, and told once
+                    if str(error) != problem:
+                        log.warning("the state of the team is not written: %s", problem := str(error))
             await trio.sleep(RETRY_SECONDS)
 
     def _exports(self) -> list[Export]:
@@ -262,9 +275,9 @@ class TeamLink:
             self.presence.forget(machine)
 
 
-async def serve(root: str, places: TeamPlaces, control: socket.socket) -> None:
+async def serve(root: str, places: TeamPlaces, daemon: int, control: socket.socket) -> None:
     async with trio.open_nursery() as nursery:
-        await TeamLink(root, places, control, nursery).run()
+        await TeamLink(root, places, daemon, control, nursery).run()
         nursery.cancel_scope.cancel()
 
 
@@ -272,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="cortexfs.team.link")
     for option in ("--root", "--state", "--config"):
         parser.add_argument(option, required=True)
+    parser.add_argument("--daemon", required=True, type=int)
     options = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
     os.umask(0o077)
@@ -282,7 +296,7 @@ def main() -> None:
     places = TeamPlaces(Path(options.state), Path(options.config))
     gc.freeze()
     try:
-        trio.run(partial(serve, options.root, places, control))
+        trio.run(partial(serve, options.root, places, options.daemon, control))
     except* Fault as faults:
         sys.exit(str(faults.exceptions[0]))
 

@@ -93,6 +93,7 @@ class Client:
         self.server = ""
         self.connected = trio.Event()
         self.on_connect: Callable[[], None] = lambda: None
+        self.on_read: Callable[[], None] = lambda: None  # all that has come at a time was heard
         if inbox:
             self.subscribe(f"{inbox}.*", self._answered)
 
@@ -291,6 +292,7 @@ class Client:
         while True:
             for one in said:
                 self._hear(one)
+            self.on_read()
             data = await stream.receive()
             if not data:
                 raise Fault("EHOSTDOWN", "it has closed the connection")

@@ -156,7 +156,7 @@ class Outgoing:
                 await line.hears()
             if patience.cancelled_caught:
                 self._cancel(line)
-                why = f"the machine {machine} has not answered within {BEGIN_SECONDS:g} s"
+                why = f"{machine} has not answered within {BEGIN_SECONDS:g} s, and may have begun the call"
                 raise Fault("EHOSTDOWN", why)
         try:
             first, *rest = await line.next()

@@ -2,7 +2,8 @@
 
 Rules: a machine is there for as long as it was heard of within GONE_SECONDS by the clock here: nobody's word
 about a time counts. Who comes and goes faster than QUIET_SECONDS is not followed in that. It is no proof of
-anything: what is done is signed, and answered in time or not.
+anything: what is done is signed, and answered in time or not. A link says nothing while its daemon is
+stopped, so that this machine's callers are told as if all of it were.
 This file must never know what machines do for each other.
 """
 
@@ -76,9 +77,12 @@ class Presence:
 
     calls: Callable[[], int] = staticmethod(lambda: 0)
 
+    is_stopped: Callable[[], bool] = staticmethod(lambda: False)  # the daemon
+
     async def run(self) -> None:
         while True:
-            self.beat()
+            if not self.is_stopped():
+                self.beat()
             await trio.sleep(BEAT_SECONDS)
             now = trio.current_time()
             self._moved = {each: when for each, when in self._moved.items() if when > now - QUIET_SECONDS}

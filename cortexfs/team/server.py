@@ -191,9 +191,12 @@ class TeamServer:
             return
         path = self._folder / "nats.conf"
         now = _configuration(self._folder, self._engine, self._machine, facts)
-        if not path.exists() or path.read_bytes() != now:
-            whole_files.replace(path, [now], 0o600)
-            self._end()
+        try:
+            if not path.exists() or path.read_bytes() != now:
+                whole_files.replace(path, [now], 0o600)
+                self._end()
+        except OSError as problem:
+            log.error("the server of the team stays as it was: its configuration is not written: %s", problem)
         self._wanted.set()
 
     def _end(self) -> None:

@@ -1,28 +1,33 @@
 """A process that is one user of this machine, for calls from others: it connects to the mount, and no more.
 
-    python -I -S standin.py ROOT [UID GID GROUP...]
+    python -I -S standin.py ROOT HOME [UID GID GROUP...]
 
 Standard input is a SOCK_SEQPACKET socket to the link. A packet is the path of an object, or of its socket.
 The answer is its inode number and, as SCM_RIGHTS, a connection to `.run.sock` or to that socket, or an errno.
+It says, too, whether the path is a link, which may lead elsewhere at the next call.
 The daemon learns from the connection who calls, as of any caller.
 
 Rules: it is a program of its own and imports the standard library alone, as it starts for each user. It reads
-no byte of a call. It ends with the link. It becomes its user itself, and executes nothing after that: so the
-kernel lets this user neither trace it nor take its socket. The link believes what it says, and waits for its
-end.
+no byte of a call. It ends with the link, also while it is stopped. It becomes its user itself, and executes
+nothing after that: so the kernel lets this user neither trace it nor take its socket. It goes to this user's
+home after that, as a home may not answer. The link believes what it says.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
+import signal
 import socket
+import stat
 import struct
 import sys
 
-ANSWER = struct.Struct("<iQ")
+ANSWER = struct.Struct("<iQ?")  # an errno, the inode, and whether the path is a link
 MAX_PATH = 4096
+_PR_SET_PDEATHSIG = 1
 SOCKET = ".run.sock"
 
 
@@ -31,11 +36,13 @@ def serve(link: socket.socket, root: str) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             wanted = f"{root}/{path.decode()}"
-            inode = os.stat(wanted).st_ino
+            found = os.lstat(wanted)
+            is_link = stat.S_ISLNK(found.st_mode)
+            inode = (os.stat(wanted) if is_link else found).st_ino
             connection.connect(wanted if wanted.endswith(".sock") else f"{root}/{SOCKET}")
-            socket.send_fds(link, [ANSWER.pack(0, inode)], [connection.fileno()])
+            socket.send_fds(link, [ANSWER.pack(0, inode, is_link)], [connection.fileno()])
         except OSError as problem:
-            link.send(ANSWER.pack(problem.errno or errno.EIO, 0))
+            link.send(ANSWER.pack(problem.errno or errno.EIO, 0, False))
         finally:
             connection.close()
 
@@ -46,8 +53,16 @@ def become(uid: int, gid: int, *groups: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
+def settle(home: str) -> None:
+    """As its user, which clears the signal that a parent's end sends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    with contextlib.suppress(OSError):
+        os.chdir(home)
+
+
 if __name__ == "__main__":
-    if account := [int(number) for number in sys.argv[2:]]:
+    if account := [int(number) for number in sys.argv[3:]]:
         become(*account)
+    settle(sys.argv[2])
     with contextlib.suppress(ConnectionError):  # the link was killed, with an answer unread
         serve(socket.socket(fileno=0), sys.argv[1])

@@ -3,10 +3,12 @@
     standin = standins.of(user)
     wanted = standin.ask(path)              asked at once, so that it works while others do
     inode, stream = await standin.connected(wanted)
-    standin.prepare_later(path)             asked for the next call, which waits for none of it
+    standin.prepare_later(wanted)           asked for the next call, which waits for none of it
 
 Rules: a process is the user before it hears of a call, with that user's groups and home directory. One whose
-user has changed, or is gone, gets no more calls. A link that is not root's can be its own user alone.
+user has changed, or is gone, gets no more calls. One that did not answer is followed by another once it has
+ended, as a home or a mount that does not answer may hold it. Nothing here waits for either, as others' calls
+would wait too. A link that is not root's can be its own user alone.
 This file must never know who called, or whether they may.
 """
 
@@ -40,6 +42,7 @@ SPARES = 4  # connections for calls that have not come yet, of one user
 SOON = 0.002  # after a call, while its answer travels
 SPARE_SECONDS = wire.GREETING_SECONDS - 1
 ACCOUNT_SECONDS = 1.0  # between two looks at an account, as to look one up may take long
+DYING_SECONDS = 1.0  # for which the end of one that did not answer is waited for
 ENDED = "the stand-in of a user has ended"
 
 
@@ -64,6 +67,12 @@ class ConnectionRequest:
     @property
     def is_answered(self) -> bool:
         return self._answer is not None
+
+    @property
+    def is_of_link(self) -> bool:
+        """Returns True if the path leads elsewhere when its link does."""
+        data = self._answer[0] if self._answer else b""
+        return len(data) == standin.ANSWER.size and bool(standin.ANSWER.unpack(data)[2])
 
     def answer(self, data: bytes, rights: list[int]) -> None:
         self._answer = data, rights
@@ -95,7 +104,7 @@ class ConnectionRequest:
         if len(data) != standin.ANSWER.size:
             _close(rights)
             raise Fault("EHOSTDOWN", ENDED)
-        error, inode = standin.ANSWER.unpack(data)
+        error, inode, _ = standin.ANSWER.unpack(data)
         if error:
             _close(rights)
             raise Fault(code_of(error), f"{self.path} cannot be run here: {os.strerror(error)}")
@@ -123,7 +132,7 @@ class StandIn:
     def is_its_user(self) -> bool:
         """Returns True if it runs, as what its user was a moment ago."""
         now = trio.current_time()
-        if self._process.poll() is not None:
+        if self._process.poll() is not None or self._socket.fileno() < 0:
             return False
         if now - self._seen <= ACCOUNT_SECONDS:
             return True
@@ -131,6 +140,11 @@ class StandIn:
         with contextlib.suppress(Fault):
             return _account(self._account.name) == self._account
         return False
+
+    @property
+    def is_dying(self) -> bool:
+        """Returns True if it was ended and the kernel cannot end it: it waits for a file system, say."""
+        return self._socket.fileno() < 0 and self._process.poll() is None
 
     def ask(self, path: str) -> ConnectionRequest:
         """Ask for a connection, which `connected` waits for."""
@@ -141,10 +155,12 @@ class StandIn:
             spare.drop()
         return self._ask(path)
 
-    def prepare_later(self, path: str) -> None:
-        """Ask for the connection of the next call of an object before it comes, once this answer is out."""
-        self._used[path] = None
-        self._some.ring()
+    def prepare_later(self, used: ConnectionRequest) -> None:
+        """Ask for the connection of the next call of an object before it comes, once this answer is out. A
+        link may lead elsewhere by then."""
+        if not used.is_of_link:
+            self._used[used.path] = None
+            self._some.ring()
 
     async def run(self) -> None:
         """Hear it, until it has ended."""
@@ -178,11 +194,12 @@ class StandIn:
 
     def _send(self) -> None:
         while self._waiting and len(self._asked) < AT_ONCE:
-            self._asked.append(self._waiting.popleft())
             try:
-                self._socket.send(self._asked[-1].path.encode())
-            except OSError as problem:
+                self._socket.send(self._waiting[0].path.encode())
+            except OSError as problem:  # the next answer must be that of the next question
+                self.end()
                 raise Fault("EHOSTDOWN", f"{ENDED}: {problem.strerror}") from None
+            self._asked.append(self._waiting.popleft())
 
     async def connected(self, wanted: ConnectionRequest) -> tuple[int, socket.socket]:
         """The inode of an object, and a connection of this user's to the mount."""
@@ -196,7 +213,8 @@ class StandIn:
         if wanted.is_answered:
             return wanted.taken()
         self.end()  # an answer that comes now would be another's
-        raise Fault("ETIMEDOUT", "the mount of that machine does not answer")
+        await self._gone()
+        raise Fault("ETIMEDOUT", "the mount of that machine, or its user's home, does not answer")
 
     async def _hear(self) -> None:
         try:
@@ -216,13 +234,29 @@ class StandIn:
                 each.answer(b"", [])
 
     def end(self) -> None:
+        """May be repeated. The process is reaped once it has ended: by a look at it, or with the next one."""
         for spare in self._spares.values():
             spare.drop()
         self._spares.clear()
-        trio.lowlevel.notify_closing(self._socket)
-        self._socket.close()
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
         self._process.kill()
-        self._process.wait()
+
+    async def _gone(self) -> None:
+        if not self.is_dying:
+            return
+        process = os.pidfd_open(self._process.pid)
+        try:
+            with trio.move_on_after(DYING_SECONDS):
+                await trio.lowlevel.wait_readable(process)
+        finally:
+            os.close(process)
+
+    def reap(self) -> None:
+        """Wait until it has ended, if it can."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(DYING_SECONDS)
 
 
 class StandIns:
@@ -232,12 +266,16 @@ class StandIns:
         self._root = root
         self._nursery = nursery
         self._by_name: dict[str, StandIn] = {}
+        self._ended: list[StandIn] = []  # whose processes may not have
 
     def of(self, name: str) -> StandIn:
         """Returns the user's, which is started where there is none."""
         found = self._by_name.get(name)
         if found is not None and not found.is_its_user:
-            self._by_name.pop(name).end()
+            if found.is_dying:
+                raise Fault("ETIMEDOUT", f"the home of {name} there, or the mount, does not answer")
+            found.end()
+            self._ended = [each for each in (*self._ended, self._by_name.pop(name)) if each.is_dying]
             found = None
         if found is None:
             found = self._by_name[name] = StandIn(_account(name), self._root)
@@ -245,8 +283,11 @@ class StandIns:
         return found
 
     def end(self) -> None:
-        for each in self._by_name.values():
+        every = [*self._by_name.values(), *self._ended]
+        for each in every:
             each.end()
+        for each in every:
+            each.reap()
         self._by_name.clear()
 
 
@@ -278,15 +319,14 @@ def _account(name: str) -> UserAccount:
 
 
 def _started(account: UserAccount, root: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    home = account.home if os.path.isdir(account.home) else "/"
     becomes = [] if os.geteuid() else [account.uid, account.gid, *account.groups]
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_PROGRAM), root, *map(str, becomes)],
+            [sys.executable, "-I", "-S", str(_PROGRAM), root, account.home, *map(str, becomes)],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
-            env={**_ENVIRON, "HOME": home, "USER": account.name},
-            cwd=home,
+            env={**_ENVIRON, "HOME": account.home, "USER": account.name},
+            cwd="/",
         )
     except OSError as problem:
         raise Fault("EHOSTDOWN", f"no process of {account.name}'s can be started there: {problem}") from None

@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 import trio
@@ -23,7 +23,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.team import standins as standins_module
 from cortexfs.team.standin import ANSWER
 from cortexfs.team.standins import AT_ONCE, SPARES, ConnectionRequest, StandIn, StandIns, UserAccount
-from tests.mounted.ctx_mount import NOBODY
+from tests.mounted.ctx_mount import NOBODY, wait_gone
 from tests.waiting import PATIENCE, awaited
 
 MANY = 4 * AT_ONCE
@@ -119,7 +119,7 @@ async def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
     async with serving(root) as standins:
         silent = standins.of(getpass.getuser())
         silent._process.send_signal(signal.SIGSTOP)
-        with pytest.raises(Fault, match="ETIMEDOUT: the mount of that machine does not answer"):
+        with pytest.raises(Fault, match="ETIMEDOUT: the mount of that machine, or its user's home"):
             await silent.connected(silent.ask("tool/1"))
         monkeypatch.undo()
         other = standins.of(getpass.getuser())
@@ -129,7 +129,7 @@ async def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
 
 async def prepared(standin: StandIn, path: str) -> ConnectionRequest:
     """The connection for the next call, which is there."""
-    standin.prepare_later(path)
+    standin.prepare_later(ConnectionRequest(path))
     with trio.fail_after(PATIENCE):
         while path not in standin._spares:
             await trio.testing.wait_all_tasks_blocked(standins_module.SOON)
@@ -196,6 +196,97 @@ async def test_connections_for_later_are_few_and_are_closed(root: Path) -> None:
         await prepared(standin, "tool/0")
         assert len(standin._spares) == SPARES
     assert descriptors() == before
+
+
+async def test_there_is_no_connection_for_later_where_a_link_may_lead_elsewhere(root: Path) -> None:
+    (root / "tool/alias").symlink_to("1")
+    async with serving(root) as standins:
+        standin = standins.of(getpass.getuser())
+        for path, is_link in (("tool/alias", True), ("tool/1", False)):
+            wanted = standin.ask(path)
+            inode, stream = await standin.connected(wanted)
+            stream.close()
+            assert (inode, wanted.is_of_link) == ((root / "tool/1").stat().st_ino, is_link)
+            standin.prepare_later(wanted)
+        assert list(standin._used) == ["tool/1"]
+
+
+class FullSocket(NamedTuple):
+    """A socket that has no room for one question, and then has."""
+
+    sock: socket.socket
+    problems: list[int]
+
+    def send(self, data: bytes) -> int:
+        if self.problems:
+            raise OSError(self.problems.pop(), "no room")
+        return self.sock.send(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sock, name)
+
+
+async def test_a_question_that_was_not_sent_gets_no_answer_of_another(root: Path) -> None:
+    async with serving(root) as standins:
+        first = standins.of(getpass.getuser())
+        first._socket = cast(socket.socket, FullSocket(first._socket, [errno.ENOBUFS]))
+        with pytest.raises(Fault, match=r"EHOSTDOWN: .* has ended: no room"):
+            first.ask("tool/1")
+        await awaited(lambda: first._process.poll() is not None)
+        other = standins.of(getpass.getuser())
+        assert other is not first
+        inode, stream = await other.connected(other.ask("tool/2"))
+        stream.close()
+        assert inode == (root / "tool/2").stat().st_ino
+
+
+async def test_a_home_that_does_not_answer_holds_nothing_up_but_its_own_user(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no signal ends a process that waits for its home."""
+    name = getpass.getuser()
+    gone: list[int | None] = [None]
+    async with serving(root) as standins:
+        held = standins.of(name)
+        held._process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(standins_module, "ANSWER_SECONDS", 0.1)
+        with monkeypatch.context() as unkillable:
+            unkillable.setattr(standins_module, "DYING_SECONDS", 0)
+            unkillable.setattr(held._process, "kill", lambda: None)
+            unkillable.setattr(held._process, "poll", lambda: gone[0])
+            with pytest.raises(Fault, match="ETIMEDOUT"):
+                await held.connected(held.ask("tool/1"))
+            with pytest.raises(Fault, match=f"ETIMEDOUT: the home of {name} there"):
+                standins.of(name)
+            gone[0] = 0
+            assert standins.of(name) is not held
+        held._process.kill()
+        held._process.wait()
+
+
+OUTLIVED = """
+import signal, socket, subprocess, sys
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+words = [sys.executable, "-I", "-S", *sys.argv[1:]]
+process = subprocess.Popen(words, stdin=theirs)
+ours.send(b"tool/1")
+ours.recv(100)  # it is what it will be
+process.send_signal(signal.SIGSTOP)
+print(process.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_it_ends_with_the_link_also_while_it_is_stopped(root: Path) -> None:
+    user = pwd.getpwuid(NOBODY if os.geteuid() == 0 else os.geteuid())
+    becomes = [] if os.geteuid() else [str(user.pw_uid), str(user.pw_gid)]
+    root.chmod(0o755)
+    words = [sys.executable, "-I", "-c", OUTLIVED, str(standins_module._PROGRAM), str(root), "/", *becomes]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as link:
+        assert link.stdout
+        pid = int(link.stdout.readline())
+        link.kill()
+    assert wait_gone(pid)
 
 
 async def test_a_stand_in_that_says_what_nobody_asked_is_ended(root: Path) -> None:
@@ -269,11 +360,11 @@ async def test_a_user_who_has_changed_gets_another_and_who_is_gone_gets_none(
             # In the place of a process of a user whom this machine has not.
             monkeypatch.setattr(standins_module, "_started", lambda *_: subprocess.Popen(["sleep", "1000"]))
             assert standins.of(name) is not old
-        assert old._process.returncode == -signal.SIGKILL
+        assert old._process.wait() == -signal.SIGKILL
 
 
 async def test_no_descriptor_of_an_answer_that_is_none_stays_open() -> None:
-    for data in (b"", b"?", ANSWER.pack(errno.EIO, 0)):
+    for data in (b"", b"?", ANSWER.pack(errno.EIO, 0, False)):
         before = descriptors()
         wanted = ConnectionRequest("tool/1")
         wanted.answer(data, [os.open(os.devnull, os.O_RDONLY)])

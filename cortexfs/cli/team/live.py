@@ -16,6 +16,7 @@ from cortexfs.cli import mounts, output, progress
 from cortexfs.cli.daemons import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.peers.ancestry import is_stopped
 from cortexfs.state import believed, state_lock
 from cortexfs.team.places import TeamPlaces
 
@@ -36,6 +37,7 @@ class LinkStatus(msgspec.Struct):
     problems: list[str] = []
     servers: list[str] = []
     is_cluster: bool = False
+    pid: int = 0
 
 
 def heard(places: TeamPlaces) -> LinkStatus | None:
@@ -74,6 +76,8 @@ def status(options: argparse.Namespace) -> int:
             "no daemon is running here; see: ctx mount" if is_unserved else "no daemon has joined it here yet"
         )
         said = LinkStatus(member.team, member.machine, "", why, {}, {})
+    if said.pid and is_stopped(said.pid):
+        said.problem = f"the link (pid {said.pid}) is stopped; let it go on: kill -CONT {said.pid}"
     exports = {each.object: each for each in places.read_exports()}
     if options.json:
         rows = [one.shown | {"problem": said.exports.get(path, "")} for path, one in exports.items()]

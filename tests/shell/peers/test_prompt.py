@@ -154,6 +154,28 @@ async def test_what_it_raises_is_raised_where_it_goes_on() -> None:
             made.begin(talk())
 
 
+async def test_who_raises_leaves_nobody_waiting() -> None:
+    bells: list[Callable[[], object]] = []
+    said = []
+
+    async def wait(number: int) -> None:
+        await told(bells.append)
+        if number == 0:
+            raise ZeroDivisionError
+        said.append(number)
+
+    async def tell() -> None:
+        for bell in bells:
+            bell()
+
+    async with prompt() as made:
+        for number in range(3):
+            made.begin(wait(number))
+        with pytest.raises(ZeroDivisionError):
+            made.begin(tell())
+        assert said == [1, 2]
+
+
 async def test_a_bell_is_heard_without_a_task() -> None:
     bell = Bell()
     said = []
