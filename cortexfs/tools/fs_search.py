@@ -193,7 +193,7 @@ class _Walk:
     def files(self) -> Iterator[tuple[str, Iterable[bytes]]]:
         if not S_ISDIR(os.stat(self._top).st_mode):
             with opened_regular(self._top) as file:
-                yield self._top, self._blocks(file)
+                yield self._top, self._blocks(file, b"")
             return
         names = self._names()
         while some := list(islice(names, TOGETHER)):
@@ -223,7 +223,7 @@ class _Walk:
         sizes = [there.st_size if S_ISREG(there.st_mode) else -1 for there in map(os.fstat, numbers)]
         texts: list[bytes] = []
         with suppress(OSError):  # to read this file in blocks fails, too
-            texts.extend(map(os.read, numbers, [size + 1 if size <= SMALL else 0 for size in sizes]))
+            texts.extend(map(os.read, numbers, [size + 1 if 0 < size <= SMALL else 0 for size in sizes]))
         texts += [b""] * (len(files) - len(texts))
         for file, size, text in zip(files, sizes, texts, strict=True):
             if size < 0:
@@ -232,8 +232,7 @@ class _Walk:
             elif text and len(text) == size:
                 yield () if b"\0" in text[:SNIFFED] else (text,)
             else:  # it is large, is being written, or does not know its size
-                os.lseek(file.fileno(), 0, os.SEEK_SET)
-                yield self._blocks(file)
+                yield self._blocks(file, text)
 
     def _names(self) -> Iterator[str]:
         """Paths from the top, directory by directory."""
@@ -266,10 +265,11 @@ class _Walk:
             return False
         return not rules.files or not rules.match(name)
 
-    def _blocks(self, file: FileIO) -> Iterator[bytes]:
-        """A file in blocks that end with a line, unless the line is longer; nothing if it is binary."""
+    def _blocks(self, file: FileIO, begun: bytes) -> Iterator[bytes]:
+        """The rest of a file, after what has been read of it, in blocks that end with a line, unless the line
+        is longer. Nothing if it is binary."""
         rest = b""
-        for number, chunk in enumerate(self._chunks(file)):
+        for number, chunk in enumerate(self._chunks(file, begun)):
             if not number and b"\0" in chunk[:SNIFFED]:
                 return
             cut = chunk.rfind(b"\n") + 1
@@ -281,8 +281,13 @@ class _Walk:
         if rest:
             yield rest
 
-    def _chunks(self, file: FileIO) -> Iterator[bytes]:
+    def _chunks(self, file: FileIO, begun: bytes) -> Iterator[bytes]:
+        """The first is long enough to be sniffed at. Nothing is read twice, as some files cannot seek."""
         try:
+            while len(begun) < SNIFFED and (more := os.read(file.fileno(), BLOCK)):
+                begun += more
+            if begun:
+                yield begun
             while chunk := os.read(file.fileno(), BLOCK):
                 yield chunk
         except OSError:

@@ -76,6 +76,7 @@ def test_lines_are_numbered_wherever_a_block_ends(
     path.write_bytes("".join(line + "\n" for line in lines).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fs_search, "BLOCK", max(block, 8))  # no line is longer
+        patch.setattr(fs_search, "SNIFFED", 1)
         for pattern in ("a", "[a]"):
             found = call("fs.search", pattern=pattern, path=str(path)).text
             wanted = [f"{path}:{n}:{line}" for n, line in enumerate(lines, 1) if "a" in line]
@@ -168,10 +169,13 @@ def test_a_file_that_cannot_be_read_takes_no_others_along(tmp_path: Path) -> Non
     assert runtime.progress == ["1 files and directories could not be read"]
 
 
-@pytest.mark.parametrize("more", [-3, 0, 3])
-def test_a_file_is_searched_whole_if_its_size_is_wrong(tmp_path: Path, more: int) -> None:
+@pytest.mark.parametrize("more", [-14, -3, 0, 3])
+def test_a_file_is_searched_whole_if_its_size_is_wrong_and_it_cannot_seek(tmp_path: Path, more: int) -> None:
     fill(tmp_path, dict.fromkeys(NAMES, "a line\n"))
     fstat = os.fstat
+
+    def refused(*_: int) -> int:
+        raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
 
     def wrong(file: int) -> os.stat_result:
         there = fstat(file)
@@ -179,8 +183,18 @@ def test_a_file_is_searched_whole_if_its_size_is_wrong(tmp_path: Path, more: int
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fstat", wrong)
-        ran = standing(tmp_path, lambda: call("fs.search", pattern="needle$"))
+        patch.setattr(os, "lseek", refused)
+        ran = standing(tmp_path, lambda: call("fs.search", pattern="needle"))
     assert ran.text == "".join(f"{name}:2:needle\n" for name in NAMES)
+
+
+def test_a_binary_file_is_known_by_its_first_bytes_though_they_come_one_by_one(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"needle\n\0")
+    read = os.read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "read", lambda file, size: read(file, min(size, 1)))
+        patch.setattr(fs_search, "SMALL", 0)
+        assert standing(tmp_path, lambda: call("fs.search", pattern="needle").text) == ""
 
 
 def test_text_that_is_not_utf8_is_still_searched(tmp_path: Path) -> None:
@@ -205,6 +219,7 @@ def test_a_line_without_end_is_searched_in_bounded_pieces(tmp_path: Path) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fs_search, "BLOCK", 64)
         patch.setattr(fs_search, "SMALL", 64)
+        patch.setattr(fs_search, "SNIFFED", 64)
         (tmp_path / "x").write_text("a" * 1000 + "needle\nlast needle\n")
         found = standing(tmp_path, lambda: call("fs.search", pattern="needle").text)
     assert [line[:4] for line in found.splitlines()][-1] == "x:2:"
