@@ -10,10 +10,12 @@ import os
 import re
 from collections.abc import Iterator
 from fnmatch import translate
-from typing import Annotated
+from functools import partial
+from typing import Annotated, NamedTuple
 
 from cortexfs.sdk import InvalidInput, ToolEffect, ToolEffectKind, ToolRuntime, tool
 from cortexfs.tools.support.paths import at_least, checked, shown, sorted_entries
+from cortexfs.tools.support.walk import Walk
 
 _MAGIC = re.compile(r"[*?\[]")
 _ANY = None  # stands for **: any number of directories
@@ -51,18 +53,24 @@ def glob(
         path = word if path == "." else os.path.join(checked(path), word)
     if not words or ".." in words:
         raise InvalidInput("pattern: name what to find; .. can stand only at its beginning")
-    walk = _Walk(words, pattern.endswith("/"), all)
-    for found, piece in enumerate(walk.paths(checked(path))):
+    search = _Search(words, pattern.endswith("/"), all)
+    for found, piece in enumerate(search.paths(checked(path))):
         if found == max_results:
             yield f"... there are more than {max_results}; narrow the pattern or raise max_results\n"
             break
         yield piece
-    if walk.unreadable:
-        runtime.emit_progress(f"{walk.unreadable} directories could not be read")
+    if search.walk.unreadable:
+        runtime.emit_progress(f"{search.walk.unreadable} directories could not be read")
 
 
-class _Walk:
-    """One search. A state is the place of the part that comes next."""
+class _Entry(NamedTuple):
+    name: str
+    is_directory: bool
+    is_link: bool
+
+
+class _Search:
+    """One walk. A state is the place of the part that comes next."""
 
     def __init__(self, words: list[str], only_directories: bool, all: bool) -> None:
         if words[-1] == "**":
@@ -71,32 +79,28 @@ class _Walk:
         self._dotted = [all or word.startswith(".") for word in words]
         self._all = all
         self._only_directories = only_directories
-        self.unreadable = 0
+        self.walk = Walk[tuple[Iterator[_Entry], set[int]]]()
 
     def paths(self, top: str) -> Iterator[str]:
-        cut = 2 if top == "." else 0
-        stack = [(iter(sorted_entries(top)), self._closed({0}))]
-        while stack:
-            entries, states = stack[-1]
+        walk, lead = self.walk, "" if top == "." else os.path.join(top, "")
+        walk.start(top, partial(_looked, states=self._closed({0})))
+        while walk.is_within:
+            entries, states = walk.kept
             entry = next(entries, None)
             if entry is None:
-                stack.pop()
+                walk.leave()
                 continue
             on = {state + 1 for state in states if self._matches(state, entry.name)}
-            is_directory = _is_directory(entry)
-            if len(self._parts) in on and (is_directory or not self._only_directories):
-                yield f"{shown(entry.path[cut:])}{'/' * is_directory}\n"
-            if is_directory and (below := self._below(entry, states, on)):
-                try:
-                    stack.append((iter(sorted_entries(entry.path)), below))
-                except OSError:
-                    self.unreadable += 1
+            if len(self._parts) in on and (entry.is_directory or not self._only_directories):
+                yield f"{shown(lead + walk.below + entry.name)}{'/' * entry.is_directory}\n"
+            if entry.is_directory and (below := self._below(entry, states, on)):
+                walk.enter(entry.name, partial(_looked, states=below), through_link=entry.is_link)
 
-    def _below(self, entry: os.DirEntry[str], states: set[int], on: set[int]) -> set[int]:
+    def _below(self, entry: _Entry, states: set[int], on: set[int]) -> set[int]:
         """The states inside a directory. A part that names a link leads through it; ** does not, or
         a loop would have no end."""
         below = on - {len(self._parts)}
-        if not entry.is_symlink() and (self._all or not entry.name.startswith(".")):
+        if not entry.is_link and (self._all or not entry.name.startswith(".")):
             below |= {state for state in states if self._parts[state] is _ANY}
         return self._closed(below)
 
@@ -110,6 +114,11 @@ class _Walk:
             if state in states and part is _ANY:
                 states = states | {state + 1}
         return states
+
+
+def _looked(folder: int, states: set[int]) -> tuple[Iterator[_Entry], set[int]]:
+    entries = sorted_entries(folder)
+    return iter([_Entry(each.name, _is_directory(each), each.is_symlink()) for each in entries]), states
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -1,6 +1,6 @@
 """fs.search: a regular expression over a tree of text files.
 
-Main path: `search` takes blocks of files from `_Walk`, has pieces of text searched at a time (`_Batch`), and
+Main path: `search` takes blocks of files from `_Files`, has pieces of text searched at a time (`_Batch`), and
 gives the lines of each file to its `_Shown`.
 
 Rules: memory is bounded by a block and a piece, not by a file; hits stream. No pattern of a caller's meets
@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from itertools import islice
 from stat import S_ISDIR, S_ISREG
@@ -26,6 +27,7 @@ from cortexfs.tools.support.gitignore import IgnoreRules
 from cortexfs.tools.support.linear_pattern import Pattern, parsed
 from cortexfs.tools.support.paths import at_least, checked, open_into, opened_regular, shown, sorted_entries
 from cortexfs.tools.support.ripgrep import Ripgrep
+from cortexfs.tools.support.walk import Walk
 
 BLOCK = 1 << 20  # a longer line is searched in pieces of this size
 MAX_SHOWN = 500  # characters of a line
@@ -72,9 +74,9 @@ def search(
     only = _only(glob)
     engine = Ripgrep(runtime, wanted)
     batch = _Batch(wanted, engine, context)
-    walk = _Walk(checked(path), only, all)
+    files = _Files(checked(path), only, all)
     left = max_results
-    for lines in _found(runtime, walk, batch):
+    for lines in _found(runtime, files, batch):
         ready: list[str] = []
         for is_hit, line in lines:
             left -= is_hit
@@ -90,14 +92,14 @@ def search(
             yield "".join(ready)
     if wanted.plain is None and not engine.has_run:
         engine.hits("")  # where there is nothing to search, too, a pattern that is too large is said
-    if walk.unreadable:
-        runtime.emit_progress(f"{walk.unreadable} files and directories could not be read")
+    if files.unreadable:
+        runtime.emit_progress(f"{files.unreadable} files and directories could not be read")
 
 
-def _found(runtime: ToolRuntime, walk: _Walk, batch: _Batch) -> Iterator[Iterator[tuple[bool, str]]]:
+def _found(runtime: ToolRuntime, files: _Files, batch: _Batch) -> Iterator[Iterator[tuple[bool, str]]]:
     """For each block with something to show, its lines."""
     needed = batch.needed
-    for name, blocks in walk.files():
+    for name, blocks in files.blocks():
         if runtime.cancelled:
             raise ExecutionFailed("cancelled", "ECANCELED")
         number = 1
@@ -181,41 +183,63 @@ def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-class _Walk:
+class _Looked(NamedTuple):
+    """A directory: files that stand together, and the directory behind them, from one to the next."""
+
+    runs: Iterator[tuple[list[str], str | None]]
+    rules: IgnoreRules
+    depth: int  # characters of its path from the top
+
+
+class _Files:
     """The text files of a tree, sorted, each open for its turn as blocks of whole lines."""
 
     def __init__(self, top: str, only: GitIgnoreSpec | None, all: bool) -> None:
         self._top = top
         self._only = only
         self._all = all
-        self.unreadable = 0
+        self._walk = Walk[_Looked]()
 
-    def files(self) -> Iterator[tuple[str, Iterable[bytes]]]:
+    @property
+    def unreadable(self) -> int:
+        return self._walk.unreadable
+
+    def blocks(self) -> Iterator[tuple[str, Iterable[bytes]]]:
         if not S_ISDIR(os.stat(self._top).st_mode):
             with opened_regular(self._top) as file:
                 yield self._top, self._blocks(file, b"")
             return
-        names = self._names()
-        while some := list(islice(names, TOGETHER)):
-            paths, files = self._opened(some)
+        for paths, files in self._opened():
             try:
                 yield from zip(paths, self._read(files), strict=True)
             finally:
                 for file in files:
                     file.close()
 
-    def _opened(self, names: list[str]) -> tuple[list[str], list[FileIO]]:
+    def _opened(self) -> Iterator[tuple[list[str], list[FileIO]]]:
+        """So many files at a time as may be open. They are opened while their directory is."""
         top = "" if self._top == "." else os.path.join(self._top, "")
-        paths = [top + name for name in names]
+        paths: list[str] = []
         files: list[FileIO] = []
-        while len(files) < len(paths):
+        for below, wanted in self._wanted():
+            names = iter(wanted)
+            while some := list(islice(names, TOGETHER - len(files))):
+                paths += [f"{top}{below}{name}" for name in self._open(files, some)]
+                if len(files) == TOGETHER:
+                    yield paths, files
+                    paths, files = [], []
+        yield paths, files
+
+    def _open(self, files: list[FileIO], names: list[str]) -> list[str]:
+        """Returns the names of those that could be opened."""
+        before = len(files)
+        while (done := len(files) - before) < len(names):
             try:
-                # Their entries said that they are regular files; opened without going through a link.
-                open_into(files, paths[len(files) :], os.O_RDONLY | os.O_NOFOLLOW)
+                open_into(files, self._walk.folder, names[done:])
             except OSError:
-                self.unreadable += 1
-                del paths[len(files)]
-        return paths, files
+                self._walk.unreadable += 1
+                del names[len(files) - before]
+        return names
 
     def _read(self, files: list[FileIO]) -> Iterator[Iterable[bytes]]:
         """The blocks of each file. Small files are read at once, and most are small."""
@@ -227,43 +251,47 @@ class _Walk:
         texts += [b""] * (len(files) - len(texts))
         for file, size, text in zip(files, sizes, texts, strict=True):
             if size < 0:
-                self.unreadable += 1
+                self._walk.unreadable += 1
                 yield ()
             elif text and len(text) == size:
                 yield () if b"\0" in text[:SNIFFED] else (text,)
             else:  # it is large, is being written, or does not know its size
                 yield self._blocks(file, text)
 
-    def _names(self) -> Iterator[str]:
-        """Paths from the top, directory by directory."""
-        rules = IgnoreRules() if self._all else IgnoreRules.above(self._top)
-        stack = [self._entered(rules, "")]
-        while stack:
-            entries, below, rules = stack[-1]
-            entry = next(entries, None)
-            if entry is None:
-                stack.pop()
-                continue
-            name = below + entry.name
+    def _wanted(self) -> Iterator[tuple[str, list[str]]]:
+        """Names of files in the directory where the walk is then, and its path from the top."""
+        walk = self._walk
+        above = IgnoreRules() if self._all else IgnoreRules.above(self._top)
+        walk.start(self._top, partial(self._looked, rules=above, depth=0))
+        while walk.is_within:
+            runs, rules, depth = walk.kept
+            names, name = next(runs)
+            has_rules = rules.file is not None
+            below = walk.below if names or has_rules else ""
+            if self._only is not None:
+                names = [each for each in names if self._only.match_file(below + each)]
+            if has_rules:
+                names = [each for each in names if not rules.match(below + each)]
+            if names:
+                yield below, names
+            if name is None:
+                walk.leave()
+            elif not has_rules or not rules.match(f"{below}{name}/"):
+                walk.enter(name, partial(self._looked, rules=rules, depth=depth + len(name) + 1))
+
+    def _looked(self, folder: int, rules: IgnoreRules, depth: int) -> _Looked:
+        runs: list[tuple[list[str], str | None]] = []
+        names: list[str] = []
+        for entry in sorted_entries(folder):
             if entry.name == ".git":  # a file in a linked working tree
                 continue
             if entry.is_dir(follow_symlinks=False):
-                if not rules.match(name + "/"):
-                    try:
-                        stack.append(self._entered(rules, name + "/"))
-                    except OSError:
-                        self.unreadable += 1
-            elif entry.is_file(follow_symlinks=False) and self._wanted(name, rules):
-                yield name
-
-    def _entered(self, rules: IgnoreRules, below: str) -> tuple[Iterator[os.DirEntry[str]], str, IgnoreRules]:
-        entries = sorted_entries(os.path.join(self._top, below))
-        return iter(entries), below, rules if self._all else rules.within(self._top, below)
-
-    def _wanted(self, name: str, rules: IgnoreRules) -> bool:
-        if self._only is not None and not self._only.match_file(name):
-            return False
-        return not rules.files or not rules.match(name)
+                runs.append((names, entry.name))
+                names = []
+            elif entry.is_file(follow_symlinks=False):
+                names.append(entry.name)
+        runs.append((names, None))
+        return _Looked(iter(runs), rules if self._all else rules.within(folder, depth), depth)
 
     def _blocks(self, file: FileIO, begun: bytes) -> Iterator[bytes]:
         """The rest of a file, after what has been read of it, in blocks that end with a line, unless the line
@@ -291,7 +319,7 @@ class _Walk:
             while chunk := os.read(file.fileno(), BLOCK):
                 yield chunk
         except OSError:
-            self.unreadable += 1
+            self._walk.unreadable += 1
 
 
 class _Shown:

@@ -17,9 +17,8 @@ from contextlib import suppress
 from io import FileIO
 
 from cortexfs.sdk import ExecutionFailed, ToolRuntime
-from cortexfs.tools.support.paths import opened, shown, write_all
+from cortexfs.tools.support.paths import MAX_LINKS, opened, shown, write_all
 
-MAX_LINKS = 40  # as the kernel has it
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # where link(2) is not to be had
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 

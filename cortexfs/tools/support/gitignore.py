@@ -28,43 +28,48 @@ class _File(NamedTuple):
 
 
 class IgnoreRules(NamedTuple):
-    """The rules that hold in one directory, outermost first."""
+    """The rules that hold in one directory: those of the innermost file, and those around it."""
 
-    files: tuple[_File, ...] = ()
+    file: _File | None = None
+    around: IgnoreRules | None = None
 
     @classmethod
     def above(cls, top: str) -> IgnoreRules:
         """The rules that hold where a search begins."""
-        found: list[_File] = []
+        found: list[_File] = []  # outermost first
         lead, place = "", os.path.realpath(top)
         while not os.path.lexists(os.path.join(place, ".git")):
             place, name = os.path.split(place)
             if not name:
                 return cls()  # not in a working tree: what lies above means nothing
             lead = f"{name}/{lead}"
-            if spec := _read(place):
+            if spec := _read(os.path.join(place, NAME)):
                 found.insert(0, _File(spec, lead))
-        rules = cls(tuple(found))
+        rules = cls()
+        for file in found:
+            rules = cls(file, rules)
         # Whoever names an ignored directory wants it searched all the same.
         return cls() if rules.match("") else rules
 
-    def within(self, top: str, below: str) -> IgnoreRules:
-        """With the directory's own rules; `below` is its path from the top, "" or ending in a slash."""
-        spec = _read(os.path.join(top, below))
-        return IgnoreRules((*self.files, _File(spec, "", len(below)))) if spec else self
+    def within(self, folder: int, cut: int) -> IgnoreRules:
+        """With the directory's own rules; `cut` is how long its path from the top is."""
+        spec = _read(NAME, folder)
+        return IgnoreRules(_File(spec, "", cut), self) if spec else self
 
     def match(self, path: str) -> bool:
         """Returns True if `path`, from the top and with a slash at the end for a directory, is ignored."""
-        for file in reversed(self.files):
+        rules: IgnoreRules | None = self
+        while rules is not None and (file := rules.file) is not None:
             verdict = file.spec.check_file(file.lead + path[file.cut :]).include
             if verdict is not None:
                 return verdict
+            rules = rules.around
         return False
 
 
-def _read(directory: str) -> GitIgnoreSpec | None:
+def _read(path: str, folder: int | None = None) -> GitIgnoreSpec | None:
     try:
-        with opened_regular(os.path.join(directory, NAME)) as file:
+        with opened_regular(path, folder=folder) as file:
             data = file.read(MAX_SIZE + 1) or b""
     except (OSError, ToolError):
         return None

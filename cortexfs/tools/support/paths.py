@@ -10,12 +10,15 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from functools import partial
 from io import FileIO
 from itertools import chain, repeat, starmap
+from operator import attrgetter
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput
 
-_SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+MAX_LINKS = 40  # on the way to a file, as the kernel has it
+SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _KINDS = {
     stat.S_IFREG: "file",
@@ -58,9 +61,10 @@ def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape", "surrogatepass").decode()
 
 
-def sorted_entries(directory: str) -> list[os.DirEntry[str]]:
-    with os.scandir(directory) as entries:
-        return sorted(entries, key=lambda entry: entry.name)
+def sorted_entries(folder: int) -> list[os.DirEntry[str]]:
+    """Ask them for their types while the folder is open: some file systems have to be asked by it."""
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=attrgetter("name"))
 
 
 def kind_of(mode: int) -> str:
@@ -81,22 +85,26 @@ def pipe() -> list[FileIO]:
     return list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))  # in one C call, as above
 
 
-def opened(path: str, flags: int, mode: int = 0o666) -> FileIO:
-    return owned(os.open, path, flags | _SAFE, mode)
+def opened(path: str, flags: int, mode: int = 0o666, folder: int | None = None) -> FileIO:
+    return owned(partial(os.open, dir_fd=folder), path, flags | SAFE, mode)
 
 
-def open_into(files: list[FileIO], paths: list[str], flags: int) -> None:
-    """Open one after the other. Where opening a path raises OSError, those before it are in `files`.
+def open_into(files: list[FileIO], folder: int, names: list[str]) -> None:
+    """Open files of a folder for reading, one after the other, and no link. Where opening one raises OSError,
+    those before it are in `files`.
 
     Made in one C call, as above, for all of them: a search opens files by the hundred thousand.
     """
-    files.extend(map(FileIO, map(os.open, paths, repeat(flags | _SAFE))))
+    flags = os.O_RDONLY | os.O_NOFOLLOW | SAFE
+    files.extend(map(FileIO, map(partial(os.open, dir_fd=folder), names, repeat(flags))))
 
 
-def opened_regular(path: str, flags: int = os.O_RDONLY) -> FileIO:
-    """A regular file. Looked at before opening, as opening a device or a pipe may do something."""
-    _refuse_others(os.stat(path).st_mode, path)
-    file = opened(path, flags)
+def opened_regular(path: str, flags: int = os.O_RDONLY, folder: int | None = None) -> FileIO:
+    """A regular file. Looked at before opening, as opening a device or a pipe may do something. With the
+    folder in which it is, it is no link."""
+    is_link_followed = folder is None
+    _refuse_others(os.stat(path, dir_fd=folder, follow_symlinks=is_link_followed).st_mode, path)
+    file = opened(path, flags | (0 if is_link_followed else os.O_NOFOLLOW), folder=folder)
     try:
         _refuse_others(os.fstat(file.fileno()).st_mode, path)
     except BaseException:  # a cancellation, too, goes on; nobody else has the file

@@ -1,0 +1,121 @@
+"""Walking a folder in which others may put a link in the place of a directory meanwhile.
+
+    walk = Walk()
+    walk.start(top, look)
+    while walk.is_within:
+        ... walk.kept ...                          what `look` made of the directory
+        walk.enter(name, look)  or  walk.leave()
+
+Main path: each directory is opened by its name in the open one above it, and never through a link, unless
+`through_link` is asked for. `look` gets its descriptor, and so does whoever opens a file of it.
+
+Rules: a tree may be deeper than a process may have open files, and than a path may be long. So few stay open:
+the top, the last HELD, and those with a link below. Another is opened again as the ".." of the one below it,
+if that still leads there. If it does not, what is left of it is given up and counted.
+This file must never know what is looked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+from cortexfs.tools.support.paths import MAX_LINKS, SAFE
+
+T = TypeVar("T")
+HELD = 8  # a host has a limit, which its calls share
+
+
+class _Directory(Generic[T]):
+    def __init__(self, name: str, folder: select.epoll, through_link: bool) -> None:
+        self.name = name
+        self.folder: select.epoll | None = folder
+        self.through_link = through_link
+        self.identity = (0, 0)  # while it is not open
+        self.kept: T
+
+
+class Walk(Generic[T]):
+    """The directories from the top to where it is, each with what is kept of it."""
+
+    def __init__(self) -> None:
+        self.unreadable = 0
+        self._way: list[_Directory[T]] = []
+
+    def start(self, top: str, look: Callable[[int], T]) -> None:
+        """The top may be a link. Raises OSError."""
+        self._push("", _opened(top, 0, None), look, False)
+
+    @property
+    def is_within(self) -> bool:
+        return bool(self._way)
+
+    @property
+    def kept(self) -> T:
+        return self._way[-1].kept
+
+    @property
+    def folder(self) -> int:
+        """The descriptor, which is good until the next step."""
+        assert self._way[-1].folder is not None
+        return self._way[-1].folder.fileno()
+
+    @property
+    def below(self) -> str:
+        """The path from the top, "" or ending in a slash. It may be long, so it is made when asked for."""
+        return "".join(f"{one.name}/" for one in self._way[1:])
+
+    def enter(self, name: str, look: Callable[[int], T], *, through_link: bool = False) -> None:
+        """Go into a directory. One that cannot be read is counted and not entered."""
+        try:
+            if through_link and sum(one.through_link for one in self._way) >= MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+            folder = _opened(name, 0 if through_link else os.O_NOFOLLOW, self.folder)
+            self._push(name, folder, look, through_link)
+        except OSError:
+            self.unreadable += 1
+
+    def leave(self) -> None:
+        left = self._way.pop().folder
+        while self._way and self._way[-1].folder is None:
+            if self._reopened(self._way[-1], left):
+                return
+            self.unreadable += 1
+            self._way.pop()
+
+    def _push(self, name: str, folder: select.epoll, look: Callable[[int], T], through_link: bool) -> None:
+        entered = _Directory[T](name, folder, through_link)
+        entered.kept = look(folder.fileno())
+        self._way.append(entered)
+        if len(self._way) > HELD + 1:
+            far, below = self._way[-HELD - 1], self._way[-HELD]
+            if far.folder is not None and not below.through_link:
+                far.identity = _identity(far.folder)
+                far.folder = None
+
+    def _reopened(self, directory: _Directory[T], left: select.epoll | None) -> bool:
+        assert left is not None  # it was the deepest
+        try:
+            above = _opened("..", 0, left.fileno())
+            if _identity(above) == directory.identity:
+                directory.folder = above
+                return True
+        except OSError:
+            pass
+        return False
+
+
+def _opened(name: str, flags: int, above: int | None) -> select.epoll:
+    """A directory's descriptor, as an object that closes itself (paths.owned). FileIO takes no directory, and
+    an epoll object takes any descriptor."""
+    opens = partial(os.open, dir_fd=above)
+    return next(map(select.epoll.fromfd, map(opens, [name], [os.O_RDONLY | os.O_DIRECTORY | flags | SAFE])))
+
+
+def _identity(folder: select.epoll) -> tuple[int, int]:
+    found = os.fstat(folder.fileno())
+    return found.st_dev, found.st_ino
