@@ -24,7 +24,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal
+from typing import IO, BinaryIO, Literal
 
 import msgspec
 
@@ -198,25 +198,31 @@ def _head(packed: tarfile.TarFile, member: tarfile.TarInfo | None) -> ArchiveHea
 
 
 def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, into: Path, folders: set[Path]) -> None:
-    """The folders are those that were made here: whatever else has a name is not written through."""
+    """The folders are those that were made here: whatever else has a name is not written through, and no link
+    that has taken the place of one meanwhile."""
     name = PurePosixPath(member.name)
-    path = into / name
     leaves = "\0" in member.name or name.is_absolute() or ".." in name.parts
-    if leaves or path.parent not in folders or (len(name.parts) == 2 and stays(name.name)):
+    if leaves or into / name.parent not in folders or (len(name.parts) == 2 and stays(name.name)):
         raise Fault("EINVAL", f"it has {member.name!r}, which no archive of ctx state export has")
     try:
-        if member.isdir():
-            path.mkdir(mode=member.mode & 0o755 | 0o700)
-            folders.add(path)
-        elif member.issym():
-            os.symlink(member.linkname, path)
-        elif member.isreg() and not member.issparse() and (data := packed.extractfile(member)):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(path, flags, member.mode & 0o755 | 0o600), "wb") as new:
-                while part := data.read(1 << 20):
-                    new.write(part)
-            os.utime(path, (member.mtime, member.mtime))
-        else:
-            raise Fault("EINVAL", f"{member.name!r} of it is neither file, folder nor link")
+        with no_links.folder(into, Path(name.parent), 0o700) as above:
+            if member.isdir():
+                (above / name.name).mkdir(mode=member.mode & 0o755 | 0o700)
+                folders.add(into / name)
+            elif member.issym():
+                os.symlink(member.linkname, above / name.name)
+            elif member.isreg() and not member.issparse() and (data := packed.extractfile(member)):
+                _write(above / name.name, member, data)
+            else:
+                raise Fault("EINVAL", f"{member.name!r} of it is neither file, folder nor link")
     except FileExistsError:
         raise Fault("EINVAL", f"it has {member.name!r} twice") from None
+
+
+def _write(path: Path, member: tarfile.TarInfo, data: IO[bytes]) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, member.mode & 0o755 | 0o600), "wb") as new:
+        while part := data.read(1 << 20):
+            new.write(part)
+        new.flush()
+        os.utime(new.fileno(), (member.mtime, member.mtime))

@@ -22,7 +22,7 @@ from cortexfs.cli.output import say
 from cortexfs.cli.parser import MOUNTED, Command, arg, flag
 from cortexfs.cli.state import archive
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
-from cortexfs.state import believed, directories, state_lock, state_version, whole_files
+from cortexfs.state import believed, directories, no_links, state_lock, state_version, whole_files
 from cortexfs.state.directories import Places
 
 ASIDE = "before-import"
@@ -67,16 +67,21 @@ def import_(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _read(file: BinaryIO, where: Places) -> Iterator[Path]:
-    """Yields the folder with an archive that fits, on the disk of the state."""
+    """Yields the folder with an archive that fits, on the disk of the state. Until it has ended, a daemon
+    that was taken over could put a link in its place, or in that of a folder in it."""
     with os_faults(f"{where.state} cannot be written"):
         folder = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
     try:
-        disk = os.statvfs(folder)  # half of it, as what it replaces stays until the next import
-        head = archive.read(file, folder, disk.f_bavail * disk.f_frsize // 2)
-        if head.state_version > len(state_version.STEPS):
-            why = f"it is of a newer CortexFS ({head.version}) than this one; install that one first"
-            raise Fault("EPROTO", why)
-        yield folder
+        with no_links.folder(where.state, folder.name, 0o700) as found:
+            try:
+                disk = os.statvfs(found)  # half of it, as what it replaces stays until the next import
+                head = archive.read(file, found, disk.f_bavail * disk.f_frsize // 2)
+                if head.state_version > len(state_version.STEPS):
+                    why = f"it is of a newer CortexFS ({head.version}) than this one; install that one first"
+                    raise Fault("EPROTO", why)
+                yield found
+            except Fault as fault:
+                raise Fault(fault.code, fault.message.replace(str(found), str(folder))) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -101,14 +106,15 @@ def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
 def _put(found: Path, where: Places) -> None:
     """Have the new parts in the place of the old ones, or none of them where one cannot be moved. A kill
     leaves all of both, in two folders."""
-    _complete(found / "state", where.state)
-    aside = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
-    with contextlib.ExitStack() as back:
+    with contextlib.ExitStack() as held, contextlib.ExitStack() as back:
+        new = {top: held.enter_context(no_links.folder(found, top, 0o700)) for top in archive.TOPS}
+        _complete(new["state"], where.state)
+        aside = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
         for top, base in (("state", where.state), ("config", where.config)):
             old = aside / top
             old.mkdir(mode=0o700)
             moves = [(base / name, old / name) for name in _names(base) if not archive.stays(name)]
-            moves += [(found / top / name, base / name) for name in _names(found / top)]
+            moves += [(new[top] / name, base / name) for name in _names(new[top])]
             for path, to in moves:
                 shutil.move(path, to)  # also to another disk, where the configuration may be
                 back.callback(shutil.move, to, path)

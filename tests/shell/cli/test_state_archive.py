@@ -6,6 +6,7 @@ import errno
 import gzip
 import io
 import os
+import re
 import shutil
 import socket
 import tarfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.cli import output
 from cortexfs.cli.main import main
 from cortexfs.cli.state import archive
 from cortexfs.core.errors import Fault
@@ -161,6 +163,66 @@ def test_an_import_puts_no_secret_where_a_link_of_the_archive_leads(where: Place
     assert main(["state", "import", str(tmp_path / "archive"), "--yes", *words]) == 0
     assert not list(elsewhere.iterdir())
     assert (where.state / "secrets/work").exists()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    for name in ("state", "config", "tree/links", "links"):
+        (tmp_path / "elsewhere" / name).mkdir(parents=True)
+        (tmp_path / "elsewhere" / name / "private").write_text("private")
+    return tmp_path / "elsewhere"
+
+
+def put_link(where: Places, name: str, to: Path) -> None:
+    """As a daemon that was taken over could, while its state is imported."""
+    for draft in where.state.glob(f"{archive.DRAFT}*"):
+        place = draft / name
+        if place.is_dir() and not place.is_symlink():
+            place.rename(draft.parent / "away")
+            place.symlink_to(to)
+
+
+@pytest.mark.parametrize("name", ["state", "config", "state/tree", "state/tree/links"])
+def test_an_archive_is_read_through_no_link_that_is_put_there_meanwhile(
+    where: Places,
+    tmp_path: Path,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    where.state.chmod(0o700)
+    (tmp_path / "archive").write_bytes(packed(where))
+    following, before = archive._next, held(elsewhere)
+
+    def swapped(read: tarfile.TarFile, data: archive._Unpacked) -> tarfile.TarInfo | None:
+        put_link(where, name, elsewhere)
+        return following(read, data)
+
+    monkeypatch.setattr(archive, "_next", swapped)
+    words = ("--state", str(where.state), "--config", str(where.config))
+    assert main(["state", "import", str(tmp_path / "archive"), "--yes", *words]) == 1
+    assert re.search(r"/state/\.import-\w+/\S+ is a link", capsys.readouterr().err)
+    assert held(elsewhere) == before
+
+
+@pytest.mark.parametrize(("name", "status"), [(".", 0), ("state", 1), ("config", 1)])
+def test_nothing_is_moved_into_a_state_through_such_a_link(
+    where: Places, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: int
+) -> None:
+    where.state.chmod(0o700)
+    (tmp_path / "archive").write_bytes(packed(where))
+    before = held(elsewhere)
+
+    def sure(question: str) -> bool:
+        put_link(where, name, elsewhere)
+        return True
+
+    monkeypatch.setattr(output, "sure", sure)
+    words = ("--state", str(where.state), "--config", str(where.config))
+    assert main(["state", "import", str(tmp_path / "archive"), *words]) == status
+    assert held(elsewhere) == before
+    assert not [path for path in held(where.state) if "private" in path]
 
 
 def attack(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
