@@ -13,6 +13,7 @@ This file must never know where plugins are installed, nor whom to trust.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import posixpath
@@ -31,6 +32,7 @@ from cortexfs.core.manifestjson import FILE as JSON_FILE
 from cortexfs.plugins.package import manifest_hash, manifests, tarball
 from cortexfs.plugins.package.filenames import check_names, name_fault
 from cortexfs.plugins.package.tarball import MAX_ENTRIES, MAX_UNPACKED
+from cortexfs.state import no_links
 
 SUFFIX = ".cpx"
 FILES = (FILE, PACKAGE_FILE, "sbom.spdx.json", "risk.toml", "conformance.toml")
@@ -40,7 +42,8 @@ LIBRARIES = (".so", ".dylib")
 RECORD = ".installed.json"  # what lies with the files of an installed plugin
 # What is no part of a plugin with a manifest.json, where everything else is.
 BESIDE = (RECORD, ".git")
-BUILT = "target/release"  # where cargo leaves a library
+BUILT = ("target", "release")  # folders in which cargo leaves a library
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 _SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -164,11 +167,18 @@ def _read(top: int) -> PackageFiles:
     files = first | reader.files
     library = library_of(manifest)
     # The one that cargo built and nobody copied, as upstream packs it too.
-    left = f"{BUILT}/{posixpath.basename(library or '')}"
-    if library and library not in files and (built := reader.file(top, left, library)):
+    if library and library not in files and (built := _built(top, reader, library)):
         files[library] = built
     check_names([*files], set())
     return _whole(files, manifest, tuple(reader.ignored))
+
+
+def _built(top: int, reader: _Reader, library: str) -> File | None:
+    with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for name in BUILT:
+            top = stack.enter_context(no_links.held(name, _FOLDER, top))
+        return reader.file(top, posixpath.basename(library), library)
+    return None
 
 
 def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> PackageFiles:
@@ -231,7 +241,7 @@ class _Reader:
         if broken := name_fault(path):
             raise Fault("EINVAL", f"the name {shown(path)} {broken}")
         try:
-            folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            folder = os.open(name, _FOLDER | os.O_CLOEXEC, dir_fd=parent)
         except NotADirectoryError:
             if wanted and not wanted.takes(path):
                 self._ignore(path)

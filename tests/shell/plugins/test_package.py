@@ -121,6 +121,15 @@ def test_a_library_may_lie_where_cargo_left_it(tmp_path: Path) -> None:
     assert "target" in made.ignored
 
 
+@pytest.mark.parametrize("link", ["target", "target/release", "target/release/libhello.so"])
+def test_no_link_leads_to_a_library(tmp_path: Path, link: str) -> None:
+    where = plugin(tmp_path / "p", NATIVE % "lib/libhello.so", {"target/release/libhello.so": "elf"})
+    (where / link).rename(tmp_path / "outside")
+    (where / link).symlink_to(tmp_path / "outside")
+    with pytest.raises(Fault, match=r'"lib/libhello\.so", the library, is not among its files'):
+        package.read(where)
+
+
 def test_what_is_hidden_and_what_is_a_link_stays_behind(tmp_path: Path) -> None:
     # abi.md 11.25
     names = ["lib/.env", "lib/a~", "lib/a.bak", "lib/a.BAK", ".git/config", "lib/.d/x", "lib.bak/x"]
