@@ -7,13 +7,14 @@ This file must never know what is in them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs.core.errors import Fault, code_of, os_faults
-from cortexfs.state import believed
+from cortexfs.state import believed, no_links
 
 PLUGINS = "plugins"  # below the state: those that were installed
 
@@ -98,16 +99,36 @@ def keeping(state: Path, name: str) -> str:
 
 def forget_kept(state: Path, name: str) -> None:
     """Removes the directory of one plugin there, with what all users have in it."""
-    import shutil  # only a removal pays for it
-
     kept = kept_of(state) / name
     aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
     try:
         if aside.is_dir():  # of one that was killed
-            shutil.rmtree(aside)
+            _remove(aside)
         if kept.is_dir():
             kept.rename(aside)
-            shutil.rmtree(aside)
+            _remove(aside)
     except OSError as problem:
         where = problem.filename or kept
         raise Fault(code_of(problem.errno), f"{where} cannot be removed: {problem.strerror}") from None
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, through no link. What is in it may be deeper than shutil.rmtree has frames for and a
+    process open files: so a folder that is two levels down is moved up, and comes next."""
+    with no_links.held(path, _FOLDER) as top:
+        while names := os.listdir(top):
+            for name in names:
+                with contextlib.suppress(IsADirectoryError):
+                    os.unlink(name, dir_fd=top)
+                    continue
+                with no_links.held(name, _FOLDER, top) as folder:
+                    for below in os.listdir(folder):
+                        try:
+                            os.unlink(below, dir_fd=folder)
+                        except IsADirectoryError:
+                            os.rename(below, f".{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
+                os.rmdir(name, dir_fd=top)
+    path.rmdir()
