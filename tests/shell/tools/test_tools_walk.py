@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -163,3 +165,39 @@ def test_a_deep_tree_is_walked_with_few_descriptors(deep: Path, asked: dict[str,
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     wanted = [f"{NAME}/" * level + "z.txt" for level in (LEVELS - 1, 2000, 1000, 0)]
     assert (found(ran), runtime.progress) == (wanted, [])
+
+
+class Cancelled(BaseException):
+    """As a host raises it in a tool's thread."""
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # what is dropped closes itself
+@pytest.mark.parametrize("asked", CALLS[:2], ids=lambda asked: asked["name"])
+def test_a_cancellation_at_any_instruction_leaves_no_descriptor(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    top = made(tmp_path, *(f"{'d/' * level}z.txt" for level in range(walk.HELD + 3)))
+    left, step = 0, 0
+
+    def traced(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if not left:
+                raise Cancelled
+        return traced if frame.f_code.co_filename in (walk.__file__, module.__file__) else None
+
+    module = fs_search if asked["name"] == "fs.search" else fs_glob
+    before, is_done = os.listdir("/proc/self/fd"), False
+    while not is_done:
+        step += 11
+        left = step
+        sys.settrace(traced)
+        try:
+            is_done = call(asked["name"], pattern=asked["pattern"], path=str(top)).code == ""
+        except Cancelled:
+            pass
+        finally:
+            sys.settrace(None)
+        assert os.listdir("/proc/self/fd") == before
