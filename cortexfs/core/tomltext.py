@@ -28,7 +28,8 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 def table(data: bytes, where: str) -> dict[str, Any]:
     """Returns the table that the text is; `where` begins the fault."""
     try:
-        return tomllib.loads(data.decode())  # Windows' line ends are TOML; tomllib takes them
+        # Windows' line ends are TOML, and so is the mark that its editors begin a file with.
+        return tomllib.loads(data.decode().removeprefix("\ufeff"))
     except UnicodeDecodeError as problem:
         broken = f"not UTF-8, from byte {problem.start} on"
     except RecursionError:

@@ -72,9 +72,10 @@ FAILURES = (OSError, ValueError, http.client.HTTPException)
 class Private(Fault):
     """A name that has no address which may be reached."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, address: str) -> None:
         mend = "name its network with --private if you trust it"
-        said = f"{shown(clipped(host, 200))} has a private address, and nothing is fetched there; {mend}"
+        which = "a private address" if address in host else f"the private address {address}"
+        said = f"{shown(clipped(host, 200))} has {which}, and nothing is fetched there; {mend}"
         super().__init__("EACCES", said)
         self.host = host
 
@@ -256,9 +257,10 @@ def connect(
     """Connect to an address of the host, of those that may be reached where `granted` says which are open."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if granted is not None:
-        found = [each for each in found if networks.may_reach(str(each[4][0]), granted)]
+        addresses = [str(each[4][0]) for each in found]
+        found = [each for each, at in zip(found, addresses, strict=True) if networks.may_reach(at, granted)]
         if not found:
-            raise Private(host)
+            raise Private(host, addresses[0])
     fault = OSError("it has no address")
     for family, *_, address in found:
         made = socket.socket(family, socket.SOCK_STREAM)
