@@ -12,7 +12,7 @@ complete -c ctx -f -n __ctx_find -a '$__ctx_found'
 complete -c cortex -f -n __ctx_find -a '$__ctx_found'
 # Older fish knows patterns of paths; for newer fish, each object is registered by its path, as for bash.
 complete -p '*/__ctx/*' -f -a yes
-if test "$(complete -C '/x/__ctx/y ')" = yes
+if string match -q yes (complete -C '/x/__ctx/y ')
     set __ctx_paths '*/'{tool,agent,model}'/*'
 else
     set __ctx_paths (command ctx complete 2>/dev/null)
