@@ -47,6 +47,7 @@ METHODS = {
     "logging/setLevel": "logging",
 }
 NAME_KEY = "cortexfs/object"  # in the _meta of a listed tool: the object that it is
+_MISFIT = "structured content"  # in what the SDK says of an output that breaks its schema
 _SPELT = re.compile(r"([A-Za-z0-9_-]{16,64}):([a-z]*(?:,[a-z]+)*)", re.ASCII)
 
 
@@ -71,6 +72,14 @@ def refuse_agents(label: str, environment: Mapping[bytes, bytes]) -> None:
     """Refuse a session to a caller with a label."""
     if label and VARIABLE.encode() in environment:
         raise Fault("EACCES", f"an agent has no session with an MCP server; unset {VARIABLE}")
+
+
+def of_output(error: BaseException) -> str:
+    """A sentence's end where the SDK says that an answer breaks its tool's output schema, else nothing."""
+    if _MISFIT not in str(error):
+        return ""
+    first = str(error).partition("\n")[0]
+    return f"breaks its tool's output schema: {first.partition(': ')[2] or first}"
 
 
 def misfits(errors: Iterable[Mapping[str, Any]]) -> str:

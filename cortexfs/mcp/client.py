@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -28,8 +29,10 @@ from mcp_types import (
     ElicitResult,
     LoggingMessageNotificationParams,
 )
+from pydantic import ValidationError
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.mcp_session import misfits, of_output
 
 T = TypeVar("T")
 Asked = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]  # a form's answer; None: it is declined
@@ -41,6 +44,10 @@ class McpPlace(NamedTuple):
     command: tuple[str, ...] = ()
     url: str = ""
     headers: Mapping[str, str] = {}
+    added: str = ""  # its name in the mount
+
+    def __str__(self) -> str:
+        return self.added or self.url or shlex.join(self.command)
 
 
 def used(
@@ -53,7 +60,7 @@ def used(
         return anyio.run(_used, place, use, asked, told, answers)
     except BaseExceptionGroup as group:
         raise _fault(place, group, answers) from None
-    except (MCPError, OSError, httpx2.HTTPError, RuntimeError) as error:
+    except (MCPError, OSError, httpx2.HTTPError, RuntimeError, ValidationError) as error:
         raise _fault(place, error, answers) from None
 
 
@@ -95,7 +102,8 @@ async def _used(
 
 def of_mount(name: str) -> McpPlace:
     """A server of the mount that CTX_ROOT names, under its policy."""
-    return McpPlace((sys.executable, "-I", "-m", "cortexfs.cli.main", "mcp", "serve", "--server", name))
+    command = (sys.executable, "-I", "-m", "cortexfs.cli.main", "mcp", "serve", "--server", name)
+    return McpPlace(command, added=name)
 
 
 def _fault(place: McpPlace, error: BaseException, answers: list[int]) -> Fault:
@@ -103,7 +111,7 @@ def _fault(place: McpPlace, error: BaseException, answers: list[int]) -> Fault:
         error = error.exceptions[0]
     if isinstance(error, Fault):
         return error
-    name = place.url or place.command[0]
+    name = f"the MCP server {place}"
     if answers and answers[-1] in (401, 403):
         return Fault(
             "EACCES", f"{name} answers HTTP {answers[-1]}; show who you are with --header Authorization"
@@ -116,5 +124,9 @@ def _fault(place: McpPlace, error: BaseException, answers: list[int]) -> Fault:
         return Fault(
             "EHOSTDOWN", f"{name} cannot be reached; is the address right, and does a server run there?"
         )
-    why = error.strerror if isinstance(error, OSError) else None  # without its number and the name again
-    return Fault("EHOSTDOWN", f"{name} cannot be used: {why or error or type(error).__name__}")
+    if isinstance(error, ValidationError):
+        return Fault("EPROTO", f"{name} does not speak the protocol: {misfits(error.errors())}")
+    if why := of_output(error):
+        return Fault("EPROTO", f"{name} {why}")
+    plain = error.strerror if isinstance(error, OSError) else None  # without its number and the name again
+    return Fault("EHOSTDOWN", f"{name} cannot be used: {plain or error or type(error).__name__}")

@@ -181,6 +181,8 @@ def main() -> None:
     if sys.argv[1:] == ["exits"]:
         print("no key", file=sys.stderr)
         sys.exit(3)
+    if sys.argv[1:] == ["misfit"]:
+        TOOLS[:] = [tool("misfit", inputSchema={"type": "objct"})]
     for line in sys.stdin:
         answer(json.loads(line))
 

@@ -13,13 +13,12 @@ from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import ValidationError
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.mcp_session import ServerError, misfits
+from cortexfs.core.mcp_session import ServerError, misfits, of_output
 from cortexfs.core.safe_text import one_line
 from cortexfs.host.mcp.answers import ServerSays
 from cortexfs.host.mcp.limits import Judge, McpViolation
 
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
-_MISFIT = "structured content"  # in what the SDK says of it
 
 
 class LinkFailure(NamedTuple):
@@ -45,14 +44,12 @@ def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool
     if isinstance(error, httpx2.HTTPError | OSError):
         why = f"cannot be reached: {error or type(error).__name__}"
         return LinkFailure(said(server, "EHOSTDOWN", why), True)
+    if isinstance(error, ValidationError):  # also of one that ended when it had answered
+        return LinkFailure(said(server, "EPROTO", f"does not speak the protocol: {misfits(error.errors())}"))
+    if isinstance(error, RuntimeError) and (why := of_output(error)):
+        return LinkFailure(said(server, "EPROTO", why))
     if judge.why or isinstance(error, MCPError):
         return LinkFailure(lost(server, judge, is_program=is_program), True)
-    if isinstance(error, RuntimeError) and _MISFIT in str(error):
-        first = str(error).partition("\n")[0]
-        why = f"breaks its tool's output schema: {first.partition(': ')[2] or first}"
-        return LinkFailure(said(server, "EPROTO", why))
-    if isinstance(error, ValidationError):
-        return LinkFailure(said(server, "EPROTO", f"does not speak the protocol: {misfits(error.errors())}"))
     why = f"does not speak the protocol: {type(error).__name__}: {one_line(str(error))}"
     return LinkFailure(said(server, "EPROTO", why))
 

@@ -331,15 +331,18 @@ class Pipe:
         self._leading.stop()
 
     async def _follow(self) -> None:
-        """Until it ends, or is ended for what it does."""
+        """Until it ends, or is ended for what it does. One that ends as its input has ended is not judged."""
         await self._gone.wait()
+        was_open = self._is_open
         self._listen_no_more()
         if not self._judge.why:
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.ended(self._process), LEAVE_SECONDS)
-            self._judge.why = process.end_of(self._process) + self._errors.end()
-            self._judge.has_exited = self._process.returncode is not None
-            if self._judge.has_exited:
+            has_exited = self._process.returncode is not None
+            if was_open:
+                self._judge.why = process.end_of(self._process) + self._errors.end()
+                self._judge.has_exited = has_exited
+            if has_exited:
                 self.home.failed()
         process.kill(self._process)
         self.ended.set()
