@@ -180,7 +180,7 @@ HOSTILITIES = [
     ("wrong", "answered the request 99999, which there never was"),
     ("flood", "floods with messages that nobody asked for"),
     ("endless", "said a line of over 32 MiB"),
-    ("garbage", "says what is no protocol"),
+    ("garbage", "says what is no protocol: this is no JSON"),
 ]
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import anyio
 
-from cortexfs.core.safe_text import last_words, one_line
+from cortexfs.core.safe_text import counted, last_words, one_line
 
 STALL_SECONDS = 90.0  # npm waits for up to 60 before it tries again
 REMOTE_SECONDS = 12.0
@@ -36,11 +36,26 @@ class ServerStart:
         self.is_over = False
         self._printed = 0
         self._last = b""
+        self._missed = 0
+        self._last_missed = b""
 
     def heard(self, printed: bytes) -> None:
         """Of its standard error."""
         self._printed += len(printed)
         self._last = (self._last + printed)[-MAX_KEPT:]
+
+    def missed(self, line: bytes) -> None:
+        """Of its standard output a line that is no message."""
+        self._printed += len(line)
+        self._missed += 1
+        self._last_missed = line[:MAX_LINE]
+
+    def misses(self) -> str:
+        """Returns the end of a sentence about such lines before it has greeted, if there were any."""
+        if self.is_over or not self._missed:
+            return ""
+        last = one_line(self._last_missed.decode(errors="replace"))
+        return f"; its standard output is no protocol in {counted(self._missed, 'line')}, the last: {last}"
 
     @property
     def line(self) -> str:
@@ -68,7 +83,7 @@ class ServerStart:
         return ""
 
     def _words(self) -> str:
-        return last_words(self._last)
+        return last_words(self._last) + self.misses()
 
     def _worked(self) -> float:
         return sum(map(_processor_time, _session(self.leader))) if self.leader else 0.0

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import select
 import threading
 import time
@@ -42,6 +43,7 @@ from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ServerMessage
+from cortexfs.core.safe_text import one_line
 from cortexfs.host.call.runtime import nothing, shielded
 from cortexfs.host.mcp import process
 from cortexfs.host.mcp.answers import NOTE, PROGRESS
@@ -54,10 +56,12 @@ from cortexfs.host.process.pipe_reader import ChildLines, Leading
 CHUNK = 64 << 10
 MAX_LINE = 32 << 20  # an answer with some pictures in it
 MAX_NOISE = 200  # lines in a row that are no messages: a stray print is no reason to end it
+MAX_QUOTED = 200  # characters of such a line
 MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
 LEAVE_SECONDS = 0.3  # to end by itself when its input has ended
 _FIRST = 1 << 24  # numbers of calls; those of the SDK's client begin at 1, and it asks little
 _LONG = 1e6  # seconds: a call has its own limit
+_ID = re.compile(rb'"id"\s*:\s*(\d{8,18})')  # such a number
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
@@ -197,16 +201,25 @@ class Pipe:
     def _understand(self, line: bytes) -> None:
         if not line.strip():
             return
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        try:  # bytes that are no UTF-8 cost those bytes alone
+            message = jsonrpc_message_adapter.validate_json(line.decode(errors="replace"), by_name=False)
         except ValueError:
-            self._noise += 1
-            if self._noise > MAX_NOISE:
-                raise McpViolation("says what is no protocol") from None
-            return
+            return self._miss(line)
         self._noise = 0
         if not self._is_for_a_call(message) and self._judge.is_wanted(message):
             self._soon(self._pass, message)
+
+    def _miss(self, line: bytes) -> None:
+        """Of what is no message. A call that it is for would wait for ever."""
+        self._start.missed(line)
+        said = one_line(line.decode(errors="replace")[:MAX_QUOTED])
+        why = f"the MCP server {self._told.name} answers what is no message of the protocol: {said}"
+        for number in {int(found[1]) for found in _ID.finditer(line)}:
+            if self._answer(number, sdk.ExecutionFailed(why, "EPROTO")):
+                return
+        self._noise += 1
+        if self._noise > MAX_NOISE:
+            raise McpViolation(f"says what is no protocol: {said}")
 
     def _is_for_a_call(self, message: JSONRPCMessage) -> bool:
         match message:
@@ -221,7 +234,7 @@ class Pipe:
                 return wanted and self.tell(ServerMessage(NOTE, params))
         return False
 
-    def _answer(self, number: int, outcome: dict[str, Any] | ErrorData) -> bool:
+    def _answer(self, number: int, outcome: dict[str, Any] | ErrorData | sdk.ExecutionFailed) -> bool:
         """Returns True if a call has asked for it."""
         with self._lock:
             call = self._calls.pop(number, None)
@@ -340,7 +353,7 @@ class Pipe:
                 await asyncio.wait_for(process.ended(self._process), LEAVE_SECONDS)
             has_exited = self._process.returncode is not None
             if was_open:
-                self._judge.why = process.end_of(self._process) + self._errors.end()
+                self._judge.why = process.end_of(self._process) + self._errors.end() + self._start.misses()
                 self._judge.has_exited = has_exited
             if has_exited:
                 self.home.failed()

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import sys
+import threading
+from collections.abc import Iterator
 
 import anyio
 import pytest
 from mcp_types import ListToolsResult
 from pydantic import ValidationError
 
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
-from cortexfs.host.mcp import process, stdio
+from cortexfs.host.mcp import process, stdio, tools
 from cortexfs.host.mcp.failures import failure
+from cortexfs.host.mcp.keeper import Keeper
 from cortexfs.host.mcp.limits import Judge
 from cortexfs.host.mcp.starting import ServerStart
+from tests.waiting import PATIENCE
 
 
 def test_what_a_server_answers_wrong_counts_more_than_its_end() -> None:
@@ -53,3 +61,71 @@ def test_one_that_ends_as_we_hang_up_has_not_failed(monkeypatch: pytest.MonkeyPa
     anyio.run(hang_up)
     assert pipe.ended.is_set()
     assert (judge.why, judge.has_exited) == ("", False)
+
+
+# A server whose answers to calls are lines of its second argument, of which ID is the request's number.
+SAYS = """
+import json, sys
+
+for line in sys.stdin.buffer:
+    asked = json.loads(line)
+    answer = {"initialize": sys.argv[1], "tools/list": sys.argv[2]}.get(asked["method"], "")
+    if asked["method"] == "tools/call":
+        answer = asked["params"]["arguments"]["line"]
+    sys.stdout.buffer.write(answer.replace("ID", str(asked.get("id"))).encode("latin-1") + b"\\n")
+    sys.stdout.buffer.flush()
+"""
+GREETING = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "t", "version": "1"}}
+LIST = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
+
+
+def answer(result: str) -> str:
+    return f'{{"jsonrpc":"2.0","id":ID,"result":{result}}}'
+
+
+@pytest.fixture
+def says() -> Iterator[sdk.Tool]:
+    words = (answer(json.dumps(GREETING)), answer(json.dumps(LIST)))
+    keeper = Keeper(McpTarget("bad", command=(sys.executable, "-I", "-c", SAYS, *words)))
+    keeper.link()
+    yield next(one for one in tools.adapted(keeper) if one.name == "bad.t")
+    keeper.close()
+
+
+def called(tool: sdk.Tool, line: str) -> str:
+    """Give up, where nobody would answer."""
+    runtime = sdk.MemoryRuntime()
+    patience = threading.Timer(PATIENCE, runtime.cancel)
+    patience.start()
+    try:
+        return sdk.run(tool, {"line": line}, runtime).output
+    finally:
+        patience.cancel()
+
+
+def test_an_answer_that_is_no_utf8_is_one_all_the_same(says: sdk.Tool) -> None:
+    # abi.md 8.52
+    line = answer('{"content":[{"type":"text","text":"caf\xe9"}]}')
+    assert called(says, line) == "caf\ufffd"
+
+
+@pytest.mark.parametrize("line", [answer('{"content":'), answer('"text"')])
+def test_an_answer_that_is_no_message_ends_its_call(says: sdk.Tool, line: str) -> None:
+    # abi.md 8.52
+    with pytest.raises(sdk.ExecutionFailed) as failed:
+        called(says, f"Loading\n{line}")
+    assert failed.value.code == "EPROTO"
+    told = re.sub(r"\d{8}", "ID", failed.value.args[0])
+    assert told == f"the MCP server bad answers what is no message of the protocol: {line}"
+    works = answer('{"content":[{"type":"text","text":"on"}]}')
+    assert called(says, works) == "on"
+
+
+def test_a_program_that_is_no_server_is_quoted() -> None:
+    # abi.md 8.52
+    keeper = Keeper(McpTarget("bad", command=(sys.executable, "-I", "-c", "print('Usage: bad FILE')")))
+    with pytest.raises(Fault) as fault:
+        keeper.link()
+    keeper.close()
+    why = "exited with status 0; its standard output is no protocol in 1 line, the last: Usage: bad FILE"
+    assert fault.value.message == f"the MCP server bad does not start: it {why}"

@@ -90,6 +90,17 @@ def test_a_start_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
     assert Clock(monkeypatch, says_why).stalled().endswith("90 s; it printed last: waits for a key")
 
+    def greets_nobody(clock: Clock) -> None:  # abi.md 8.52
+        if clock.now < 60:
+            clock.start.missed(b"Server v1\n")
+
+    banner = Clock(monkeypatch, greets_nobody)
+    said = banner.stalled()
+    assert banner.now > 140
+    assert said.endswith(
+        "done nothing for 90 s; its standard output is no protocol in 239 lines, the last: Server v1"
+    )
+
 
 def test_a_server_that_runs_elsewhere_greets_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = Clock(monkeypatch, lambda clock: None)
