@@ -72,7 +72,8 @@ class FormatReader:
         self._names = {theirs: ours for ours, theirs in sent(tool.name for tool in asked.tools).items()}
         self._text: list[str] = []
         self._size = 0
-        self._calls: dict[Any, _Call] = {}
+        self._calls: dict[Any, _Call] = {}  # the last of each key
+        self._all_calls: list[_Call] = []
         self._said_calls = 0
         self._input_tokens: int | None = None
         self._output_tokens: int | None = None
@@ -124,12 +125,14 @@ class FormatReader:
             raise Fault("EREMOTEIO", f"the answer is over {MAX_ANSWER >> 20} million characters")
 
     def _call(self, key: Any, call: str | None, name: str | None, arguments: str | None) -> None:
-        """More of a tool call. Ids and names come whole, arguments in pieces."""
+        """More of a tool call. Ids and names come whole, arguments in pieces. A key may be that of several
+        calls, one after the other."""
         known = self._calls.get(key)
-        if known is None:
-            if len(self._calls) >= MAX_CALLS:
+        if known is None or known.is_another(call, name):
+            if len(self._all_calls) >= MAX_CALLS:
                 raise Fault("EREMOTEIO", f"the answer has over {MAX_CALLS} tool calls")
             known = self._calls[key] = _Call()
+            self._all_calls.append(known)
         known.call = known.call or call or ""
         known.name = known.name or name or ""
         known.arguments.append(arguments or "")
@@ -137,7 +140,7 @@ class FormatReader:
 
     def _whole_calls(self) -> list[Frame]:
         """The calls that are whole now and have not been said, under our names."""
-        whole, self._calls = list(self._calls.values()), {}
+        whole, self._all_calls, self._calls = self._all_calls, [], {}
         frames: list[Frame] = []
         for each in whole:
             self._said_calls += 1
@@ -151,6 +154,13 @@ class _Call:
         self.call = ""
         self.name = ""
         self.arguments: list[str] = []
+
+    def is_another(self, call: str | None, name: str | None) -> bool:
+        """Returns True for the beginning of the next call. Some servers give each piece an id of its own, and
+        the first alone a name."""
+        if not name or not self.name:
+            return False
+        return call != self.call if call and self.call else name != self.name
 
 
 class Format(NamedTuple):

@@ -53,6 +53,14 @@ DONE = b"[DONE]"
 BEGUN = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 4}}}
 STOP = {"type": "message_stop"}
 CALLS = [ToolCall(call="c1", name="f", input={"a": 1}), ToolCall(call="c2", name="g", input={})]
+UNNAMED = [ToolCall(call="call1", name="f", input={"a": 1}), ToolCall(call="call2", name="g", input={})]
+# Pieces of calls that have one index, or none.
+BOTH = [
+    *([call(at, '{"a":1}', id="c1", name="f"), call(at, "{}", id="c2", name="g")] for at in (0, 1, None)),
+    [call(0, '{"a"', id="c1", name="f"), call(0, ":1}"), call(0, "{", id="c2", name="g"), call(0, "}")],
+]
+NO_IDS = [call(0, '{"a":1}', name="f"), call(0, "{}", name="g")]
+ONE = [call(0, '{"a"', id="c1", name="f"), call(0, ":", id="other"), call(0, "1}", id="c1", name="f")]
 
 WHOLE: list[tuple[str, list[Any], list[Frame]]] = [
     ("openai.chat", [chunk(content="a"), chunk("stop")], [Delta(text="a"), said("a")]),
@@ -148,6 +156,20 @@ WHOLE: list[tuple[str, list[Any], list[Frame]]] = [
 def test_events_as_frames(format_: str, rows: list[Any], expected: list[Frame]) -> None:
     # issue: "Output: delta, reasoning_delta, tool_call, usage, message, done"
     assert read(format_, *rows) == expected
+
+
+@each_of(
+    ("pieces", "expected"),
+    [
+        *((pieces, CALLS) for pieces in BOTH),
+        (NO_IDS, UNNAMED),
+        (ONE, CALLS[:1]),
+    ],
+)
+def test_calls_that_share_an_index(pieces: list[Any], expected: list[Frame]) -> None:
+    # abi.md 6.6
+    chunks = [chunk(tool_calls=[piece]) for piece in pieces]
+    assert read("openai.chat", *chunks, chunk("tool_calls"), DONE) == expected
 
 
 WRONG: list[tuple[str, list[Any], str]] = [
