@@ -14,13 +14,12 @@ This file must never know who runs what.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.safe_text import one_line
 
 VARIABLE = "CTX_MCP_SESSION"
 SOURCE = "mcp"
@@ -80,12 +79,6 @@ def of_output(error: BaseException) -> str:
         return ""
     first = str(error).partition("\n")[0]
     return f"breaks its tool's output schema: {first.partition(': ')[2] or first}"
-
-
-def misfits(errors: Iterable[Mapping[str, Any]]) -> str:
-    """A sentence's end of what the SDK's models find wrong, each with `loc` and `msg`."""
-    found = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
-    return one_line("; ".join(found))
 
 
 class ListedPrompt(msgspec.Struct, frozen=True, omit_defaults=True):

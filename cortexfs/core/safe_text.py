@@ -11,7 +11,8 @@ else. `prose` is for what is only read, where words need their joiners and emoji
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 MAX_LINE = 1000
 MAX_LAST = 600  # bytes of what a process printed, in the sentence that it has ended
@@ -95,3 +96,9 @@ def last_words(printed: bytes) -> str:
     """The end of the sentence that a process has ended: the last of what it printed, if that is anything."""
     said = one_line(printed[-MAX_LAST:].decode(errors="replace"))
     return f"; it printed last: {said}" if said else ""
+
+
+def misfits(errors: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence's end of what pydantic finds wrong, each with `loc` and `msg`."""
+    found = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
+    return one_line("; ".join(found))

@@ -32,7 +32,8 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.mcp_session import misfits, of_output
+from cortexfs.core.mcp_session import of_output
+from cortexfs.core.safe_text import misfits
 
 T = TypeVar("T")
 Asked = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]  # a form's answer; None: it is declined

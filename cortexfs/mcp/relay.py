@@ -36,8 +36,8 @@ from cortexfs.core.mcp_session import (
     ServerAnswer,
     ServerError,
     ServerMessage,
-    misfits,
 )
+from cortexfs.core.safe_text import misfits
 from cortexfs.mcp.running import run
 
 PROGRESS = "notifications/progress"

@@ -43,8 +43,8 @@ from cortexfs.core.mcp_session import (
     ServerAnswer,
     ServerError,
     ServerMessage,
-    misfits,
 )
+from cortexfs.core.safe_text import misfits
 from cortexfs.host.call.runtime import Runtime
 
 MAX_OPEN = 100  # questions at a time

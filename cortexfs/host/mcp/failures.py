@@ -13,8 +13,8 @@ from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import ValidationError
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.mcp_session import ServerError, misfits, of_output
-from cortexfs.core.safe_text import one_line
+from cortexfs.core.mcp_session import ServerError, of_output
+from cortexfs.core.safe_text import misfits, one_line
 from cortexfs.host.mcp.answers import ServerSays
 from cortexfs.host.mcp.limits import Judge, McpViolation
 
