@@ -248,8 +248,14 @@ def models(options: argparse.Namespace) -> int:
 
 def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any]]:
     provider = place.providers.read(name)
-    if provider.listed and (refresh or place.providers.listing(name, provider) is None):
-        _learnt(name, provider, place)
+    is_asked = provider.listed and (refresh or place.providers.listing(name, provider) is None)
+    try:
+        if is_asked:
+            _learnt(name, provider, place)
+    except Fault:  # its file counts all the same, which may have been edited by hand
+        output.say(place.told(name))
+        raise
+    if is_asked or refresh:
         output.say(place.told(name))
     return model_rows(name, provider, place.providers)
 

@@ -210,7 +210,8 @@ class Attempts:
 
     def _rejection(self, said: RejectedResponse, key: str) -> ProviderFailure:
         if said.status < 300:
-            return failures.no_stream(self._source.name, said.headers.get("content-type", ""))
+            kind = said.headers.get("content-type", "")
+            return failures.no_stream(self._source.name, kind, said.body, key)
         return failures.of_status(self._source.name, said.status, said.headers, said.body, key, time.time())
 
     def _loss(self, lost: Lost) -> ProviderFailure:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.core.safe_text import one_line
+from cortexfs.core.safe_text import misfits, one_line
 
 MAX_WORDS = 300  # characters of a provider's own words
 MAX_BODY = 64 << 10  # of a response that is an error
@@ -76,10 +76,9 @@ def of_status(
     if status == 413 or (status in (400, 422) and _ABOUT_CONTEXT.search(body.decode("utf-8", "replace"))):
         return _overflow(provider, body, said)
     if status == 404:
-        mend = "see which models it has: ctx provider models NAME"
-        return ProviderFailure(
-            "ENOENT", _says(f"{provider} does not know this model or address (404); {mend}", said)
-        )
+        mend = f"see which models it has: ctx provider models {provider}"
+        why = f"{provider} does not know this model or address (404); {mend}"
+        return ProviderFailure("ENOENT", _says(f"{why}; it says", said) if said else why)
     if status >= 500 or status in _RETRIED:
         return ProviderFailure(
             "EREMOTEIO", _says(f"{provider} failed ({status})", said), True, _delay(headers, now), True
@@ -104,6 +103,13 @@ def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
     status = next((number for word, number in known if word in text), 500)
     failure = of_status(provider, status, {}, body, key, 0)
     return failure._replace(message=failure.message.replace(f" ({status})", "", 1))
+
+
+def _is_error(body: bytes) -> bool:
+    try:
+        return bool(msgspec.json.decode(body, type=_Body).error)
+    except UNREADABLE:
+        return False
 
 
 def _error_in(body: bytes) -> dict[str, Any]:
@@ -136,7 +142,10 @@ def broken(provider: str, why: str, again: bool) -> ProviderFailure:
     return ProviderFailure("EREMOTEIO", f"{provider}: {why}", again, hop=True)
 
 
-def no_stream(provider: str, content_type: str) -> ProviderFailure:
+def no_stream(provider: str, content_type: str, body: bytes, key: str) -> ProviderFailure:
+    """A response that began well and has no stream: an error all the same, or something else."""
+    if _is_error(body):
+        return in_stream(provider, body, key)
     kind = one_line(content_type)[:60] or "nothing"
     why = f"{provider} answered with {kind}, not with a stream of events; is its base_url right?"
     return ProviderFailure("EREMOTEIO", why)
@@ -201,9 +210,16 @@ def _message_in(body: bytes) -> str:
     for found in (said.error, said.message, said.detail):
         if isinstance(found, dict) and isinstance(found.get("message"), str):
             return str(found["message"])
+        if isinstance(found, list) and (wrong := [each for each in found if _is_misfit(each)]):
+            return misfits(wrong)
         if isinstance(found, str):
             return found
     return ""
+
+
+def _is_misfit(each: Any) -> bool:
+    """Returns True for a part of FastAPI's `detail`."""
+    return isinstance(each, dict) and isinstance(each.get("loc"), list) and isinstance(each.get("msg"), str)
 
 
 def scrubbed(text: str, key: str) -> str:

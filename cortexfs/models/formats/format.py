@@ -192,12 +192,21 @@ def decoded(decoder: msgspec.json.Decoder[T], event: ServerEvent) -> T:
     except UNREADABLE:
         text = event.data.decode("utf-8", "replace").encode()
         if text == event.data:
-            raise garbage() from None
+            raise garbage(_misfit(event.data, decoder.type)) from None
     return decoded(decoder, event._replace(data=text))
 
 
-def garbage() -> Fault:
-    return Fault("EREMOTEIO", "its stream cannot be read: an event is not what the format says")
+def _misfit(data: bytes, type_: Any) -> str:
+    try:
+        jsontext.converted(jsontext.decode(data), type_, whole="it")
+    except Fault as fault:
+        return fault.message
+    return ""
+
+
+def garbage(why: str = "") -> Fault:
+    said = "its stream cannot be read: an event is not what the format says"
+    return Fault("EREMOTEIO", f"{said}: {why}" if why else said)
 
 
 def merged(*bodies: dict[str, Any]) -> dict[str, Any]:

@@ -201,6 +201,24 @@ def test_a_stream_that_is_no_answer(format_: str, rows: list[Any], code: str) ->
 
 
 @each_of(
+    ("row", "why"),
+    [
+        (chunk(content=[{"type": "text"}]), "choices[0].delta.content: expected string, got array"),
+        (
+            chunk(tool_calls=[{"function": {"arguments": {}}}]),
+            "choices[0].delta.tool_calls[0].function.arguments: expected string, got object",
+        ),
+        ([], "it: expected object, got array"),
+    ],
+)
+def test_the_part_of_an_event_that_is_wrong_is_named(row: Any, why: str) -> None:
+    # abi.md 8.53
+    with pytest.raises(Fault) as caught:
+        read("openai.chat", row)
+    assert caught.value.message.endswith(f": an event is not what the format says: {why}")
+
+
+@each_of(
     ("format_", "row"),
     [
         ("openai.chat", {"error": {"message": "x"}}),

@@ -239,6 +239,20 @@ def test_the_models_of_all_providers_are_listed_and_refreshed(
     assert len(server.seen) == before + 1
 
 
+@pytest.mark.parametrize("listed", ["", "listed = false\n"])
+def test_a_file_that_was_edited_counts_whether_its_server_answers_or_not(
+    listed: str, server: Server, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # docs/models.md: "After an edit by hand, run `ctx provider models NAME --refresh`"
+    add(server)
+    file = place / "config" / "providers" / "mine.toml"
+    file.write_text(file.read_text() + 'models = ["own"]\n' + listed)
+    server.socket.close()
+    capsys.readouterr()
+    assert run("models", "mine", "--refresh") == (0 if listed else 69)
+    assert "the change takes effect with the next ctx mount" in capsys.readouterr().err
+
+
 def test_a_model_of_one_s_own(server: Server, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(server)
     file = place / "config" / "providers" / "mine.toml"

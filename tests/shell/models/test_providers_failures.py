@@ -57,6 +57,7 @@ STATUSES: list[tuple[list[Move], str, str, int]] = [
     (status(503, ECHOED), "EREMOTEIO", "failed (503)", 3),
     (status(307, location="http://127.0.0.1:1/"), "EREMOTEIO", "redirection", 1),
     (status(200, b"<html>hi", content_type="text/html"), "EREMOTEIO", "text/html", 1),
+    (status(200, {"error": {"message": f"overloaded {KEY}", "code": 529}}), "EREMOTEIO", "(529): overl", 3),
     # docs/models.md: what cannot change is not asked again
     ([b"\x00\xff garbage\r\n\r\n", Cut()], "EHOSTDOWN", "does not speak HTTP", 1),
     ([Cut(reset=True)], "EHOSTDOWN", "cannot be reached", 3),
