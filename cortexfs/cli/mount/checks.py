@@ -25,6 +25,7 @@ from cortexfs.cli import mounts
 from cortexfs.cli.bounded import ask
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import without
 from cortexfs.core.policy import risk
 from cortexfs.core.safe_text import one_line
 from cortexfs.core.wire import PROTOCOL, SOCKET_NAME
@@ -334,8 +335,7 @@ def refused_controls(subject: Subject) -> Finding:
         lines = no_links.read(log, -LOG_READ, LOG_READ).decode(errors="replace").splitlines()
     except (OSError, Fault):
         return ok("no log of a daemon to look into")
-    found = [line for line in lines if REFUSED in line]
-    if not found:
+    if not (found := [line for line in lines if REFUSED in line]):
         return ok("none was refused")
     when, _, said = found[-1].partition(",")
     return ok(f"{when}: {one_line(said.partition(' ')[2].partition(' ')[2])}")
@@ -344,9 +344,9 @@ def refused_controls(subject: Subject) -> Finding:
 def broken_plugins(subject: Subject) -> Finding:
     if _silent(subject):
         return ok("no mount to ask")
-    broken = mounts.facts(mounts.status_text(subject.root)).get("broken plugin", [])
-    if broken:
-        return warn(" / ".join(broken), "mend or disable it: ctx plugin disable NAME")
+    if broken := mounts.broken(mounts.facts(mounts.status_text(subject.root)), "plugin"):
+        told = " / ".join(map(": ".join, broken.items()))
+        return warn(told, f"mend it, or do without it: {'; '.join(map(without, broken))}")
     return ok("every enabled plugin is sound")
 
 

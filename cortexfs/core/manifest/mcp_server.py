@@ -21,6 +21,7 @@ KIND = "mcp-server"  # hostcalls.Plugin.kind; "mcp" is manifest.json's
 PREFIX = "mcp:"  # of a server's plugin; no installed plugin can be called so
 STARTING = "it is still being started"  # the beginning of why a server has no tools yet
 ERRORS = ".errors"  # in the home of a server: what it has printed since it was started last
+DISABLE = "ctx plugin disable"
 MAX_NAME = 32  # of the server: its tools' names have 64 characters, this among them
 MAX_SECONDS = 604_800  # a week, as for limits in config.toml
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -58,6 +59,12 @@ class McpTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: int | None = None
     client: str = ""  # our own version
     home: str = ""  # of its user, beside the state, as a host fills it in
+
+
+def without(plugin: str) -> str:
+    """Returns the command that does without a plugin, which a server's is, too."""
+    name = plugin.removeprefix(PREFIX)
+    return f"{DISABLE} {name}" if name == plugin else f"ctx mcp remove {name}"
 
 
 def check_name(name: str) -> str:

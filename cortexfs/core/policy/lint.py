@@ -14,6 +14,7 @@ import msgspec
 
 from cortexfs.core import value_formats
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import DISABLE, without
 from cortexfs.core.policy import rules as policy
 from cortexfs.core.policy.confirming import approved_up_to
 from cortexfs.core.policy.decision import DENY, seen
@@ -43,7 +44,7 @@ CODES: dict[str, tuple[str, str]] = {
     "RISK_AUTO_APPROVES_BLOCK": (ERROR, "write require_confirmation at most; what is blocked stays blocked"),
     "RISK_TOOL_UNKNOWN": (WARNING, "correct the name, or remove the table"),
     "BACKGROUND_HIGH_RISK_TOOL": (ERROR, "remove allow_background, or block the tool"),
-    "PLUGIN_MANIFEST_UNAVAILABLE": (ERROR, "repair the plugin, or: ctx plugin disable NAME"),
+    "PLUGIN_MANIFEST_UNAVAILABLE": (ERROR, f"repair the plugin, or: {DISABLE} NAME"),
     "PLUGIN_GOVERNANCE_INVALID": (ERROR, "correct trust, sandbox and capabilities in its manifest"),
     "PLUGIN_PACKAGE_GOVERNANCE_GAP": (WARNING, "ask its author for what is missing"),
     "OPEN_PERMISSION_UNREVIEWED_PLUGIN": (ERROR, "review the plugin, or use mode balanced"),
@@ -79,7 +80,7 @@ class LintFinding(msgspec.Struct, frozen=True):
 
     @property
     def mend(self) -> str:
-        return CODES[self.code][1]
+        return CODES[self.code][1].replace(f"{DISABLE} NAME", without(self.subject))
 
 
 class LintedPlugin(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRIES, REGISTRY
 from cortexfs.host.call.runtime import apart
 from cortexfs.host.confine.view import SHOWN
 from cortexfs.host.esm import permissions
-from cortexfs.host.esm.sayings import syntax_error
+from cortexfs.host.esm.sayings import in_our_words, syntax_error
 from cortexfs.host.net.egress_proxy import Outlet
 from cortexfs.linux import landlock, syscalls
 from cortexfs.tools.support.paths import owned
@@ -227,4 +227,4 @@ def _sentence(said: str, base: Path, outlet: Outlet) -> str:
     _, _, error = f"\n{said}".rpartition("\nerror: ")
     lines = [line.strip() for line in (error or said).splitlines() if line.strip()]
     told = " ".join(lines).replace(f"file://{base}/plugin/", "").replace(f"{base}/plugin/", "")
-    return clipped(told, _SHOWN)
+    return clipped(in_our_words(told), _SHOWN)

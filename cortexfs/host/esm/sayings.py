@@ -17,11 +17,14 @@ _CAPABILITIES = {
     "run": "shell:run in the capabilities of its manifest",
     "net": "network:fetch in the capabilities of its manifest",
 }
+_ADD = re.compile(r"\s*hint: If you want to use [^`]*`deno add (\S+?)`(?: or `deno add (\S+?)`)?")
 _NONE = "something else: no capability gives that"
 
 
 def in_our_words(said: str) -> str:
-    """Returns it with the capability that is missing in the place of Deno's flag."""
+    """Returns it with the capability that is missing in the place of Deno's flag, and with what a module has
+    to write in the place of a command."""
+    said = _ADD.sub(lambda found: f"; import it as {' or '.join(filter(None, found.groups()))}", said)
     return _FLAG.sub(lambda flag: f"; it takes {_CAPABILITIES.get(flag[1], _NONE)}", said)
 
 

@@ -222,6 +222,14 @@ def test_a_plugin_that_cannot_be_read_is_asked_nothing_else() -> None:
     ]
 
 
+def test_the_command_that_does_without_a_plugin_is_one_that_works() -> None:
+    # abi.md 8.54
+    broken = [LintedPlugin(name, fault="it was killed") for name in ("notes", "mcp:excel")]
+    mends = [one.mend for one in lint(replace(FINE, plugins=tuple(broken)))]
+    mend = "repair the plugin, or:"
+    assert mends == [f"{mend} ctx plugin disable notes", f"{mend} ctx mcp remove excel"]
+
+
 def test_a_wrong_line_hides_no_other() -> None:
     world = with_agents(agent(f"wrong\n{ALLOW}allow base_t tool:gone execute\n", "fs.read"))
     assert codes(world) == ["POLICY_LINE_INVALID", "POLICY_OBJECT_UNKNOWN"]

@@ -201,6 +201,7 @@ def test_a_mount_that_answers_is_well(subject: Subject) -> None:
         assert checks.run_socket(subject) == Finding(OK, ".run.sock takes connections")
     plugins = checks.broken_plugins(subject)
     assert (plugins.level, plugins.why) == (WARN, "notes: its process was killed by SIGSEGV")
+    assert plugins.mend == "mend it, or do without it: ctx plugin disable notes"  # abi.md 8.54
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's hosts are that user")
