@@ -169,7 +169,7 @@ class Servers:
         if not server.login:
             return ""
         if (login := self.login(server)) is None:
-            raise Fault("EACCES", f"its login is gone; log in again: ctx mcp login {name}")
+            raise Fault("EACCES", f"its login is gone; log in again: {mcp_server.login_at(name)}")
         return login.access_token
 
     def _named(self, wanted: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from cortexfs.cli import output
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.mcp.servers import told
 from cortexfs.cli.mcp.starts import Starts
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import mcp_import, mcp_server
 from cortexfs.core.manifest.mcp_import import Import, WantedInput
 from cortexfs.core.manifest.mcp_server import McpServer
@@ -32,8 +32,9 @@ def import_mcp(options: argparse.Namespace) -> int:
     servers = _kept(options, found, {})
     for name in found:
         print(f"{name}: {servers.path(name)}")
-    print(_followed(options, found))
-    return EXIT_OK
+    said, status = _followed(options, found)
+    print(said)
+    return status
 
 
 def import_servers(options: argparse.Namespace) -> int:
@@ -41,11 +42,11 @@ def import_servers(options: argparse.Namespace) -> int:
     for note in found.notes:
         output.say(note)
     servers = _kept(options, found.servers, found.typed)
-    said = _followed(options, found.servers)
+    said, status = _followed(options, found.servers)
     for name in found.servers:
         output.say(f"added {name}, {servers.path(name)}")
     output.say(said)
-    return EXIT_OK
+    return status
 
 
 def _kept(
@@ -59,7 +60,7 @@ def _kept(
     return servers
 
 
-def _followed(options: argparse.Namespace, names: Iterable[str]) -> str:
+def _followed(options: argparse.Namespace, names: Iterable[str]) -> tuple[str, int]:
     return told(options.root, names, Starts(places_of(options).state, names))
 
 

@@ -17,7 +17,7 @@ from cortexfs.cli import mounts, output, parser, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.mcp.starts import Starts, last_lines
 from cortexfs.cli.plugin.live import LivePlugins, live_of, status_of
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import PREFIX, STARTING, McpServer
 from cortexfs.core.mcp_session import OBJECT
@@ -86,19 +86,23 @@ def add(options: argparse.Namespace) -> int:
     directories.create(where)  # which closes the state to others
     starts = Starts(where.state, [name])
     servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
-    output.say(f"added {name}, {servers.path(name)}; {told(options.root, [name], starts)}")
-    return EXIT_OK
+    said, status = told(options.root, [name], starts)
+    output.say(f"added {name}, {servers.path(name)}; {said}")
+    return status
 
 
-def told(root: str | None, names: Iterable[str], starts: Starts) -> str:
-    """Have the daemon take servers over; what came of it. What they print meanwhile is shown."""
+def told(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, int]:
+    """Have the daemon take servers over; what came of it, and the exit status. What they print meanwhile is
+    shown. One that only wants a login is no failure."""
+    failed: list[str] = []
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         rows = mounts.broken(facts, "plugin")
-        broken = [f"{name}: {rows[PREFIX + name]}" for name in names if PREFIX + name in rows]
-        return "; ".join(broken) or None
+        broken = {name: rows[PREFIX + name] for name in names if PREFIX + name in rows}
+        failed.extend(name for name, why in broken.items() if mcp_server.login_at(name) not in why)
+        return "; ".join(map(": ".join, broken.items())) or None
 
-    return reload.told(root, outcome, starts.go_on)
+    return reload.told(root, outcome, starts.go_on), EXIT_FAILED if failed else EXIT_OK
 
 
 def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:

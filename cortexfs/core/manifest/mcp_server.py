@@ -61,6 +61,11 @@ class McpTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     home: str = ""  # of its user, beside the state, as a host fills it in
 
 
+def login_at(name: str) -> str:
+    """Returns the command that logs in at a server; one that is broken for want of that says so."""
+    return f"ctx mcp login {name}"
+
+
 def without(plugin: str) -> str:
     """Returns the command that does without a plugin, which a server's is, too."""
     name = plugin.removeprefix(PREFIX)

@@ -23,6 +23,7 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
+from cortexfs.core.manifest.mcp_server import login_at
 from cortexfs.core.mcp_session import ELICITATION, ROOTS, SAMPLING
 
 BURST, PER_SECOND = 2000, 500  # messages that answer nothing
@@ -73,7 +74,7 @@ class Judge:
 
     def refusal_of_credentials(self, server: str) -> str:
         """The end of a sentence about an HTTP status, with what mends it."""
-        login = f"ctx mcp login {server}"
+        login = login_at(server)
         if self.refused == FORBIDDEN and (wanted := _SCOPE.search(self.challenge)):
             scope = shlex.quote(wanted[1] or wanted[2])
             return f"wants more rights than your login has; run: {login} --scope {scope}"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.cli import reload
+from cortexfs.cli.mcp import servers
 from cortexfs.cli.mcp.starts import MAX_LAST, Starts, last_lines
 from cortexfs.core.hostcalls import NOBODY
 from cortexfs.core.manifest.mcp_server import ERRORS, STARTING
@@ -66,3 +68,26 @@ def test_only_a_plain_file_is_read(state: Path, printed: Path, tmp_path: Path) -
     starts = Starts(state, ["time"])
     assert last_lines(state, "time") == []
     assert not starts.go_on({})
+
+
+LOGIN = "the MCP server docs answers HTTP 401; log in (ctx mcp login docs), or see its headers and secrets"
+
+
+@pytest.mark.parametrize(
+    ("broken", "said", "status"),
+    [
+        ({}, "it is in effect", 0),
+        ({"time": "it was killed"}, "time: it was killed", 1),
+        ({"docs": LOGIN}, f"docs: {LOGIN}", 0),
+        ({"docs": LOGIN, "time": "it was killed"}, f"docs: {LOGIN}; time: it was killed", 1),
+        ({"other": "it was killed"}, "it is in effect", 0),
+    ],
+)
+def test_a_server_that_was_added_and_is_broken_is_a_failure(
+    broken: dict[str, str], said: str, status: int, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 8.55
+    facts = {"broken plugin": [f"mcp:{name}: {why}" for name, why in broken.items()]}
+    monkeypatch.setattr(reload, "told", lambda root, outcome, *_: outcome(facts) or "it is in effect")
+    names = ["docs", "time"]
+    assert servers.told(None, names, Starts(state, names)) == (said, status)

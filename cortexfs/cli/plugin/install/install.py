@@ -250,9 +250,9 @@ def enable(options: argparse.Namespace) -> int:
         raise Fault("EINVAL", f"the plugin {name} cannot be enabled: {why}")
     if why := _lacks(where, name):
         raise Fault("EPERM", f"the plugin {name} cannot be enabled: {why}")
-    said, _ = _choose(options, where, name, config.REPLACE if options.replace else True)
+    said, refused = _choose(options, where, name, config.REPLACE if options.replace else True)
     output.say(f"enabled {name}; {said}")
-    return EXIT_OK
+    return EXIT_FAILED if refused else EXIT_OK
 
 
 def _known(where: directories.Places) -> dict[str, str | None]:
