@@ -54,7 +54,7 @@ async function one(place, chosen, { signal, say }) {
   const about = await get("/api/plugin", { name: chosen.name }, signal);
   const again = () => dispatchEvent(new Event("hashchange"));
   const step = (path, value, done) => post(path, { name: chosen.name, ...value })
-    .then(() => { say(done); again(); }, (problem) => say(problem.message));
+    .then(() => say(done), (problem) => say(problem.message)).then(again); // one that fails may be enabled now
   const facts = Object.entries(chosen).filter(([, value]) => value !== null && value !== "" && value?.length !== 0);
   const verb = chosen.enabled ? "disable" : "enable";
   show(place, h("h1", {}, chosen.name), h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name),

@@ -39,14 +39,17 @@ export async function servers(context) {
     each.reason || `${each.tools.length} tools`, h("div", { class: "row" },
       each.transport === "http" ? button("Log in", () => enter(login, each.name, context), { "aria-label": `Log in at ${each.name}` }) : null,
       button("Remove", () => remove(each.name), { "aria-label": `Remove ${each.name}` }))]);
-  const add = async ({ command, url, secret, value, name }) => {
-    await post("/api/mcp/add", { name, command, url, secret, value });
-    again(`added ${name}`);
+  // One that is added and broken is there all the same.
+  const more = async (path, value, done) => {
+    try {
+      again(done(await post(path, value)));
+    } catch (problem) {
+      if ((await get("/api/servers", null, signal)).length === found.length) throw problem;
+      again(problem.message);
+    }
   };
-  const adopt = async ({ name }) => {
-    const { notes } = await post("/api/mcp/import", { name });
-    again(notes);
-  };
+  const add = (value) => more("/api/mcp/add", value, () => `added ${value.name}`);
+  const adopt = (value) => more("/api/mcp/import", value, ({ notes }) => notes);
   return [h("h2", {}, "MCP servers"), table("MCP servers", ["Name", "Server", "Status", "Tools", "Do"], rows,
     "There are no MCP servers."), login,
   lines("Add an MCP server", [["name", "Its name here", { required: true }],
