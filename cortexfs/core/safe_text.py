@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 MAX_LINE = 1000
-MAX_LAST = 600  # bytes of what a process printed, in the sentence that it has ended
+MAX_LAST = 600  # characters of what a process printed, in the sentence that it has ended
+KEPT_LAST = 4 << 10  # bytes of it, among which these are looked for
+_TRACE = "Traceback (most recent call last):"
+_OF_GROUP = r" +[|+] ?"  # the margin of an exception group
 
 # Default_Ignorable_Code_Point of Unicode 16.0, DerivedCoreProperties.txt, but for what prose needs.
 _IGNORABLE = (
@@ -93,8 +96,19 @@ def counted(count: int, what: str) -> str:
 
 
 def last_words(printed: bytes) -> str:
-    """The end of the sentence that a process has ended: the last of what it printed, if that is anything."""
-    said = one_line(printed[-MAX_LAST:].decode(errors="replace"))
+    """The end of the sentence that a process has ended: the last of what it printed, if that is anything.
+
+    It has whole lines, as many as there is room for, and not those of a stack.
+    """
+    lines = printed[-KEPT_LAST:].decode(errors="replace").strip("\n").split("\n")
+    told, is_cut = "", len(printed) >= KEPT_LAST
+    for line in reversed(lines[is_cut:] or lines):
+        line = re.sub(f"^{_OF_GROUP}", "", line)
+        if _TRACE in line or (told and len(line) + len(told) >= MAX_LAST):
+            break
+        if not line[:1].isspace() and any(map(str.isalpha, line)):
+            told = f"{line} {told}"
+    said = one_line(told or "".join(lines[-1:]))
     return f"; it printed last: {said}" if said else ""
 
 

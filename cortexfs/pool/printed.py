@@ -13,7 +13,7 @@ import select
 
 import trio
 
-from cortexfs.core.safe_text import MAX_LAST, last_words, one_line
+from cortexfs.core.safe_text import KEPT_LAST, last_words, one_line
 
 MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
 _READ = 64 << 10
@@ -55,5 +55,5 @@ class Printed:
             if not (said := os.read(pipe, _READ)):
                 self._ready.unregister(pipe)
                 continue
-            self._words[pipe] = (self._words[pipe] + said)[-MAX_LAST:]
+            self._words[pipe] = (self._words[pipe] + said)[-KEPT_LAST:]
             log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))

@@ -17,6 +17,7 @@ from cortexfs.core.mcp_session import ServerError, of_output
 from cortexfs.core.safe_text import misfits, one_line
 from cortexfs.host.mcp.answers import ServerSays
 from cortexfs.host.mcp.limits import Judge, McpViolation
+from cortexfs.host.mcp.starting import as_whom
 
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
 
@@ -65,7 +66,7 @@ def lost(server: str, judge: Judge, *, is_program: bool) -> Fault:
     if not is_program and not judge.why:
         return said(server, "EHOSTDOWN", "cannot be reached any more")
     if judge.has_exited and not judge.has_greeted:
-        return said(server, "EHOSTDOWN", f"does not start: it {judge.why}")
+        return said(server, "EHOSTDOWN", f"does not start{as_whom()}: it {judge.why}")
     return said(server, "EPROTO", judge.why or "ended the connection")
 
 

@@ -22,6 +22,7 @@ import anyio
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp.home import ServerHome
+from cortexfs.host.mcp.starting import as_whom
 from cortexfs.host.process.children import variables_of_user
 from cortexfs.host.process.pipe_reader import Errors
 from cortexfs.tools.support.paths import pipe
@@ -58,7 +59,8 @@ async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], obj
             ours.close()
         if not isinstance(error, OSError):
             raise
-        raise Fault("EHOSTDOWN", f"it cannot be started: {_why(error, told)}") from None
+        whom = as_whom() if error.errno == errno.EACCES else ""
+        raise Fault("EHOSTDOWN", f"it cannot be started{whom}: {_why(error, told)}") from None
     finally:
         for theirs in (hears, says, prints):
             theirs.close()

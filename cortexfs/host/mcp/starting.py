@@ -15,7 +15,8 @@ from contextlib import suppress
 
 import anyio
 
-from cortexfs.core.safe_text import counted, last_words, one_line
+from cortexfs.core.hostcalls import NOBODY
+from cortexfs.core.safe_text import KEPT_LAST, counted, last_words, one_line
 
 STALL_SECONDS = 90.0  # npm waits for up to 60 before it tries again
 REMOTE_SECONDS = 12.0
@@ -23,7 +24,6 @@ MOST_SECONDS = 900.0
 LOOK_SECONDS = 0.25
 LEAST = 0.005  # seconds of processor time: a timer that ticks is no progress
 MAX_LINE = 200
-MAX_KEPT = 4096
 
 
 class ServerStart:
@@ -42,7 +42,7 @@ class ServerStart:
     def heard(self, printed: bytes) -> None:
         """Of its standard error."""
         self._printed += len(printed)
-        self._last = (self._last + printed)[-MAX_KEPT:]
+        self._last = (self._last + printed)[-KEPT_LAST:]
 
     def missed(self, line: bytes) -> None:
         """Of its standard output a line that is no message."""
@@ -87,6 +87,12 @@ class ServerStart:
 
     def _worked(self) -> float:
         return sum(map(_processor_time, _session(self.leader))) if self.leader else 0.0
+
+
+def as_whom() -> str:
+    """Returns the part of a sentence about a start that says for whom, where that may be why it failed."""
+    is_nobody = os.geteuid() == NOBODY
+    return " as nobody, who lists the tools of servers on a mount of root's" if is_nobody else ""
 
 
 def _session(leader: int) -> Iterator[int]:

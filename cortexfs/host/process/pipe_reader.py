@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import FileIO
 
-from cortexfs.core.safe_text import MAX_LAST, last_words
+from cortexfs.core.safe_text import KEPT_LAST, last_words
 
 _CHUNK = 64 << 10
 _ONE = (1).to_bytes(8, "little")
@@ -98,7 +98,7 @@ class Errors:
         if printed:
             os.write(2, printed)
             self._heard(printed)
-            self._last = (self._last + printed)[-MAX_LAST:]
+            self._last = (self._last + printed)[-KEPT_LAST:]
         return printed != b""
 
     def end(self) -> str:

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -16,9 +17,10 @@ from pydantic import ValidationError
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import NOBODY
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import process, stdio, tools
-from cortexfs.host.mcp.failures import failure
+from cortexfs.host.mcp.failures import failure, lost
 from cortexfs.host.mcp.keeper import Keeper
 from cortexfs.host.mcp.limits import Judge
 from cortexfs.host.mcp.starting import ServerStart
@@ -129,3 +131,23 @@ def test_a_program_that_is_no_server_is_quoted() -> None:
     keeper.close()
     why = "exited with status 0; its standard output is no protocol in 1 line, the last: Usage: bad FILE"
     assert fault.value.message == f"the MCP server bad does not start: it {why}"
+
+
+def test_a_start_that_fails_for_nobody_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # abi.md 8.56
+    whom = "as nobody, who lists the tools of servers on a mount of root's"
+    monkeypatch.setattr("os.geteuid", lambda: NOBODY)
+    judge = Judge()
+    judge.why, judge.has_exited = "exited with status 1", True
+    said = lost("bad", judge, is_program=True).message
+    assert said == f"the MCP server bad does not start {whom}: it exited with status 1"
+    judge.has_greeted = True
+    assert lost("bad", judge, is_program=True).message == "the MCP server bad exited with status 1"
+    closed = tmp_path / "closed"
+    closed.touch(0o600)
+    keeper = Keeper(McpTarget("bad", command=(str(closed),)))
+    with pytest.raises(Fault) as fault:
+        keeper.link()
+    keeper.close()
+    why = f"it cannot be started {whom}: {closed}: Permission denied"
+    assert fault.value.message == f"the MCP server bad: {why}"
