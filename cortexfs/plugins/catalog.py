@@ -32,7 +32,7 @@ from cortexfs.core.safe_text import one_line
 from cortexfs.models import debug
 from cortexfs.plugins import command_object, model_object
 from cortexfs.plugins.description_cache import Descriptions, own_mark
-from cortexfs.pool.call import ask
+from cortexfs.pool.call import ask, ended
 from cortexfs.pool.host import Host
 from cortexfs.pool.pool import Pool
 from cortexfs.version import VERSION
@@ -49,7 +49,8 @@ MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's 
 MAX_BESIDES = 100  # tools that a server has in one user's host alone
 MAX_WHY = 1000
 MAX_TOLD = 200  # of it, in an origin
-
+# Codes of what a plugin does itself; what else keeps it from being asked may be over at the next reload.
+_ITS_OWN = ("EINVAL", "EPROTO", "ETIMEDOUT")
 _WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
 _descriptors = msgspec.json.Decoder(list[hostcalls.Descriptor])
 
@@ -65,8 +66,8 @@ class Catalog:
         self._kept = kept
         self._learned = learned
         self._known: dict[hostcalls.Plugin, tuple[float, list[hostcalls.Descriptor]]] = {}
-        # Of those that are followed: at each reload, all would wait for one that does not answer.
-        self._failed: dict[hostcalls.Plugin, str] = {}
+        # By plugin, the key of its description and why: all would wait for one that fails, at each reload.
+        self._failed: dict[hostcalls.Plugin, tuple[str, str]] = {}
         self._serving: dict[str, hostcalls.Plugin] = {}
         # By plugin, what describes it and what else its hosts of some users have.
         self._marks: dict[hostcalls.Plugin, str] = {}
@@ -117,24 +118,29 @@ class Catalog:
         for own in self._besides.values():
             objects |= {one.key: one for one in own if ("tool", one.name) not in objects}
         self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
-        self._failed = {plugin: why for plugin, why in self._failed.items() if plugin in asked}
+        self._failed = {plugin: failed for plugin, failed in self._failed.items() if plugin in asked}
         if self._kept is not None:
             await trio.to_thread.run_sync(self._kept.sweep, set(serving))
         self.commands = {key[1]: objects.pop(key) for key in [*objects] if key[0] == command_object.CLASS}
         return Registry(objects)
 
     async def _learn(self, plugin: hostcalls.Plugin, limit: trio.CapacityLimiter) -> None:
+        key = self._key(plugin)
         async with limit:
             try:
-                if plugin in self._failed:
-                    self.broken[plugin.name] = self._failed[plugin]
+                if plugin in self._failed and self._failed[plugin][0] == key:
+                    self.broken[plugin.name] = self._failed[plugin][1]
                 elif plugin not in self._known:
                     self._known[plugin] = (time.time(), await self._said_in_time(plugin))
             except Fault as fault:
                 self.broken[plugin.name] = fault.message[:MAX_WHY]
-                if plugin.kind == FOLLOWED:
-                    self._failed[plugin] = fault.message[:MAX_WHY]
+                if plugin.kind == FOLLOWED or (key and fault.code in _ITS_OWN):
+                    self._failed[plugin] = (key, fault.message[:MAX_WHY])
             self._learned()
+
+    def _key(self, plugin: hostcalls.Plugin) -> str:
+        """By which its description is known; empty where nobody keeps it."""
+        return self._kept.key(plugin) if self._kept is not None else ""
 
     async def _said_in_time(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
         for _ in range(1, OWN_TRIES if plugin == BUILTIN else 1):
@@ -146,7 +152,7 @@ class Catalog:
     async def _said(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
         """Returns the plugin's description of itself, from now or before."""
         kept = self._kept
-        if kept is None or not (key := kept.key(plugin)):
+        if kept is None or not (key := self._key(plugin)):
             return await self._describe(plugin)
         if (said := await trio.to_thread.run_sync(kept.get, plugin.name, key)) is not None:
             with contextlib.suppress(Fault, *UNREADABLE):
@@ -202,7 +208,7 @@ class Catalog:
     @property
     def starting(self) -> set[hostcalls.Plugin]:
         """The servers that have not greeted yet, whose hosts are not to be ended."""
-        return {plugin for plugin, why in self._failed.items() if why.startswith(STARTING)}
+        return {plugin for plugin, (_, why) in self._failed.items() if why.startswith(STARTING)}
 
     async def follow(self, plugin: hostcalls.Plugin, unlike: str) -> tuple[str, bool]:
         """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
@@ -210,7 +216,8 @@ class Catalog:
         host = await self._pool.acquire(plugin, describer())
         said = None
         try:
-            said = await _asked(host, unlike)
+            if (said := await _asked(host, unlike)) is None:
+                await ended(host)
         finally:
             # One that has answered is followed on: another one would not know what this one has learnt.
             if host.identity.label and said is None:
@@ -246,7 +253,8 @@ class Catalog:
     def note(self, plugin: hostcalls.Plugin, why: str) -> None:
         """Why one that is followed still cannot be asked."""
         if plugin in self._failed and plugin.name in self.broken:
-            self._failed[plugin] = self.broken[plugin.name] = why[:MAX_WHY]
+            self.broken[plugin.name] = why[:MAX_WHY]
+            self._failed[plugin] = ("", why[:MAX_WHY])
 
     async def _describe(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
         if plugin.kind == targets.PROCESS:  # its manifest has said it all
@@ -255,7 +263,8 @@ class Catalog:
         descriptors = None
         try:
             with trio.move_on_after(DESCRIBE_SECONDS) as clock:
-                said = await _asked(host)
+                if (said := await _asked(host)) is None:
+                    await ended(host)  # before it is killed here
                 descriptors = said.descriptors if said else None
         finally:
             # One that is labelled is nobody's to call, and nobody's to look into: it has served. One

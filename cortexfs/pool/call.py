@@ -263,9 +263,14 @@ async def name_the_end(host: Host) -> Fault:
     """The host closed the call without an answer: it has died, or is dying."""
     host.note_end()
     await in_task()
+    await ended(host)
+    return Fault("EPROTO", f"the tool's process {host.describe_end(' during the call')}")
+
+
+async def ended(host: Host) -> None:
+    """Wait until it is known how the host ended: it is told after the end of its calls is seen."""
     with trio.move_on_after(EXIT_SECONDS):
         await host.exited.wait()
-    return Fault("EPROTO", f"the tool's process {host.describe_end(' during the call')}")
 
 
 def broken_by(error: Exception) -> Fault:

@@ -100,7 +100,7 @@ async def test_the_built_in_tools_are_asked_once(tmp_path: Path) -> None:
     assert (begun, again.objects.keys()) == ([], first.objects.keys())
 
 
-async def test_one_that_fails_is_asked_each_time(tmp_path: Path, place: Path) -> None:
+async def test_one_that_fails_is_asked_by_each_daemon(tmp_path: Path, place: Path) -> None:
     plugin = python(place)
     (place / "kept_plugin.py").write_text("raise SystemExit(3)")
     assert (await told(tmp_path, plugin))[1].keys() == {"kept"}
@@ -108,6 +108,38 @@ async def test_one_that_fails_is_asked_each_time(tmp_path: Path, place: Path) ->
     shutil.rmtree(place / "__pycache__", ignore_errors=True)
     registry, broken = await told(tmp_path, plugin)
     assert (names(registry), broken) == ({"kept.hello"}, {})
+
+
+async def test_one_that_fails_is_asked_once_by_a_daemon(tmp_path: Path, place: Path) -> None:
+    # abi.md 11.42
+    plugin, unmarked = python(place), replace(python(place), name="unmarked", files="")
+    (place / "kept_plugin.py").write_text("raise SystemExit(3)")
+    async with serving(tmp_path) as world:
+        begun: list[str] = []
+        world.pool.started = lambda host: begun.append(host.plugin.name)
+        catalog = Catalog(world.pool, Descriptions(tmp_path))
+        for _ in range(2):
+            await catalog.registry([plugin, unmarked])
+            assert catalog.broken["kept"] == "the plugin kept does not load: SystemExit: 3"
+        assert (begun.count("kept"), begun.count("unmarked")) == (1, 2)
+        python(place)
+        registry = await catalog.registry([replace(plugin, files="f2")])
+    assert (names(registry), catalog.broken) == ({"kept.hello"}, {})
+
+
+async def test_one_that_failed_is_asked_again_when_packages_have_changed(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = python(place)  # abi.md 11.42
+    (place / "kept_plugin.py").write_text("import a_package_that_is_missing")
+    async with serving(tmp_path) as world:
+        catalog = Catalog(world.pool, Descriptions(tmp_path))
+        await catalog.registry([plugin])
+        assert "a_package_that_is_missing" in catalog.broken["kept"]
+        python(place)
+        monkeypatch.setattr("cortexfs.plugins.description_cache.every_mark", lambda: "another")
+        registry = await catalog.registry([plugin])
+    assert (names(registry), catalog.broken) == ({"kept.hello"}, {})
 
 
 # -- what has changed, or is odd, is asked anew

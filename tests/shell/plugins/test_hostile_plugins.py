@@ -26,10 +26,15 @@ GOOD = {"name": "good", "description": "", "input_schema": {}}
 class FakeHost:
     """A host that says the same to each call, and no more."""
 
-    def __init__(self, said: bytes, identity: hostcalls.Identity, kept: list[socket.socket]) -> None:
+    def __init__(
+        self, said: bytes, identity: hostcalls.Identity, kept: list[socket.socket], *, ends: bool
+    ) -> None:
         self.identity = identity
         self._said = said
         self._kept = kept
+        self._ends = ends
+        self.exited = self
+        self._is_known = False
 
     def call(self, cwd: int | None) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -42,13 +47,19 @@ class FakeHost:
     def _speak(self, theirs: socket.socket) -> None:
         with contextlib.suppress(OSError):
             theirs.sendall(self._said)
+            if self._ends:
+                theirs.shutdown(socket.SHUT_WR)
+
+    async def wait(self) -> None:
+        self._is_known = True
 
     def describe_end(self) -> str:
-        return "broke off"
+        return "exited with status 3" if self._is_known else "broke off"
 
 
 class FakePool:
-    def __init__(self, said: dict[str, bytes]) -> None:
+    def __init__(self, said: dict[str, bytes], *, ends: bool = False) -> None:
+        self._ends = ends  # a host does, when it has said it all
         self._said = {"builtin": describing([GOOD]), **said}
         self.kept: list[socket.socket] = []
         self.stuck: list[bool] = []
@@ -57,7 +68,7 @@ class FakePool:
         self._said[name] = said
 
     async def acquire(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> FakeHost:
-        return FakeHost(self._said[plugin.name], identity, self.kept)
+        return FakeHost(self._said[plugin.name], identity, self.kept, ends=self._ends)
 
     def retire(self, host: FakeHost) -> None:
         pass
@@ -70,9 +81,9 @@ def describing(tools: Any) -> bytes:
     return wire.message(wire.DESCRIPTORS, tools if isinstance(tools, bytes) else json.dumps(tools).encode())
 
 
-def described(said: dict[str, bytes]) -> tuple[Registry, dict[str, str], float]:
+def described(said: dict[str, bytes], *, ends: bool = False) -> tuple[Registry, dict[str, str], float]:
     """The registry, what is broken, and how many seconds it took on a clock that jumps."""
-    pool = FakePool(said)
+    pool = FakePool(said, ends=ends)
 
     async def main() -> tuple[Registry, dict[str, str], float]:
         began = trio.current_time()
@@ -119,6 +130,12 @@ def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
     registry, broken, _ = described({"evil": said})
     assert list(broken) == ["evil"]
     assert registry.names("tool") == ("good",)
+
+
+def test_the_end_of_a_plugins_process_is_told_when_it_is_known() -> None:
+    # abi.md 4.58: it is told a moment after the end of the call is seen
+    _, broken, _ = described({"evil": b""}, ends=True)
+    assert broken == {"evil": "it did not describe its tools; its process exited with status 3"}
 
 
 def test_a_server_that_is_followed_is_not_waited_for_at_each_reload() -> None:
