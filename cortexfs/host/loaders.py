@@ -21,7 +21,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
-from cortexfs.host.call import wrong_tool
+from cortexfs.host.call import bugs, wrong_tool
 from cortexfs.host.call.runtime import ToolCancelled, sentence
 from cortexfs.host.call.validation import Validator
 from cortexfs.host.call.wrong_tool import WrongTool
@@ -48,7 +48,8 @@ def loaded(
     except (Fault, ToolCancelled):
         raise
     except BaseException as error:  # a plugin's code may raise anything, SystemExit too; it is its fault
-        raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {sentence(error)}") from None
+        why = f"{sentence(error)}{bugs.noted(plugin, error)}"
+        raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {why}") from None
 
 
 def _python(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:

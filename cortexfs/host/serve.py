@@ -35,7 +35,7 @@ from cortexfs.core import hostcalls, jsontext, wire
 from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
-from cortexfs.host.call import dry_runs, wear
+from cortexfs.host.call import bugs, dry_runs, wear
 from cortexfs.host.call.runtime import (
     STEP,
     Runtime,
@@ -174,7 +174,7 @@ class _Host:
             self._admit(runtime)
             self._run(runtime, rights)
         except BaseException as error:  # a tool may raise anything, SystemExit too; its run ends with it
-            runtime.fail(error)
+            runtime.fail(error, partial(bugs.noted, self._plugin, error))
 
     def _admit(self, runtime: Runtime) -> None:
         number = runtime.stream.fileno()

@@ -201,10 +201,11 @@ class Runtime(sdk.ToolRuntime):
                     out += wire.message(wire.DELTA, last)
         self._end(bytes(out))
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, noted: Callable[[], str]) -> None:
+        """`noted` is asked what to add where the error is no answer of the tool, but a bug in it."""
         if isinstance(error, ToolCancelled):
             return
-        code, text = _blame(error)
+        code, text = _blame(error, noted)
         self._end(wire.message(wire.FAULT, _pack((code, _bounded(text)))))
 
     def _end(self, out: bytes) -> None:
@@ -360,7 +361,7 @@ def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
             yield msgspec.json.encode({"type": "usage", **event._asdict()})
 
 
-def _blame(error: BaseException) -> tuple[str, str]:
+def _blame(error: BaseException, noted: Callable[[], str]) -> tuple[str, str]:
     """abi.md 4.29, 4.30: whose fault an exception is, as code and sentence."""
     match error:
         case Fault():
@@ -369,7 +370,7 @@ def _blame(error: BaseException) -> tuple[str, str]:
             return (error.code if is_code(error.code) else "EIO"), _words(error)
         case OSError():
             return code_of(error.errno), sentence(error)
-    return "EPROTO", f"the tool failed: {sentence(error)}"
+    return "EPROTO", f"the tool failed: {sentence(error)}{noted()}"
 
 
 def sentence(error: BaseException) -> str:

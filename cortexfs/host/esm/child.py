@@ -43,6 +43,7 @@ class EsmMessage(msgspec.Struct, frozen=True):
     id: int = 0
     result: Any = msgspec.UNSET
     error: str | None = None
+    stack: str = ""
     delta: str | None = None
     progress: str | None = None
     ack: int = 0
@@ -60,7 +61,11 @@ _decode = msgspec.json.Decoder(EsmMessage).decode
 
 
 class EsmError(Exception):
-    """The plugin's code has thrown this."""
+    """The plugin's code has thrown this, with the stack that Deno has of it."""
+
+    def __init__(self, said: str, stack: str) -> None:
+        super().__init__(said)
+        self.stack = stack
 
 
 class EsmCall(persistent.ChildCall[EsmMessage]):
@@ -79,7 +84,7 @@ class EsmCall(persistent.ChildCall[EsmMessage]):
             if runtime is not None and said.delta is not None:
                 runtime.emit(said.delta)
             if said.error is not None:
-                raise EsmError(in_our_words(said.error))
+                raise EsmError(in_our_words(said.error), said.stack)
             if said.is_last:
                 return said.result
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 
 _SYNTAX = re.compile(r"SyntaxError: (.+?)\n.*?\bat file://(\S+?):(\d+):(\d+)", re.DOTALL)
+# What the language itself throws: a bug, where `throw new Error` is an answer (abi.md 4.62).
+_BUG = re.compile(r"(Type|Reference|Range|Syntax|URI)Error\b")
 _FLAG = re.compile(r", run again with the --allow-(\w+) flag")
 # By the flag that Deno would have.
 _CAPABILITIES = {
@@ -35,3 +37,21 @@ def syntax_error(said: str, folder: str) -> str:
         return ""
     why, path, line, column = found.groups()
     return f"{path.removeprefix(f'{folder}/')}:{line}:{column}: it cannot be read: {why}"
+
+
+def steps(stack: str, folder: str) -> list[str]:
+    """Returns the first line of a stack and those of its steps that are in files of this folder, if any."""
+    first, *lines = stack.split("\n") if stack else [""]
+    own = [line.strip() for line in lines if f"file://{folder}/" in line]
+    return [first, *own] if own else []
+
+
+def bug(stack: str, folder: str) -> str:
+    """Returns what to add to the message of an error that is a bug: where it is."""
+    return place(stack, folder) if _BUG.match(stack) else ""
+
+
+def place(stack: str, folder: str) -> str:
+    """Returns the innermost file and line of this folder, to be added to a message."""
+    found = re.search(rf"file://{re.escape(folder)}/(\S+?):(\d+):\d+", "\n".join(steps(stack, folder)[1:]))
+    return f" ({found[1]}, line {found[2]})" if found else ""

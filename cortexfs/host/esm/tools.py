@@ -36,11 +36,10 @@ from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, own_umask, sentence
 from cortexfs.host.call.wrong_tool import WrongTool
-from cortexfs.host.esm import child, hooks
+from cortexfs.host.esm import child, hooks, sayings
 from cortexfs.host.esm import permissions as esmrights
 from cortexfs.host.esm.child import ANYWHERE, DenoChild, ProcessPlace
 from cortexfs.host.esm.provider_model import EsmModel
-from cortexfs.host.esm.sayings import syntax_error
 from cortexfs.host.esm.state import EsmState
 
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
@@ -175,6 +174,10 @@ class EsmPlugin:
                     raise
             except sdk.ExecutionFailed as failed:
                 raise sdk.ExecutionFailed(f"{self._who} {failed.args[0]}", failed.code) from None
+            except child.EsmError as failed:
+                self._log(failed.stack)
+                where = sayings.bug(failed.stack, self.declared.folder)
+                raise child.EsmError(f"{failed}{where}", failed.stack) from None
         raise self._fault("EPROTO", "its process ends as soon as it is started")
 
     def described(self) -> list[Any]:
@@ -342,10 +345,18 @@ class EsmPlugin:
         try:
             return process.ask(request, seconds)
         except child.EsmError as failed:
-            told = syntax_error(str(failed), self.declared.folder) or str(failed)
+            self._log(failed.stack)
+            folder = self.declared.folder
+            told = (
+                sayings.syntax_error(str(failed), folder) or f"{failed}{sayings.place(failed.stack, folder)}"
+            )
             raise self._fault("EPROTO", told) from None
         except sdk.ExecutionFailed as failed:
             raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None
+
+    def _log(self, stack: str) -> None:
+        if own := sayings.steps(stack, self.declared.folder):
+            print(f"{self._who}: {' '.join(own)}", file=sys.stderr)
 
     def _fault(self, code: str, message: str) -> Fault:
         return Fault(code, f"{self._who}: {message}")

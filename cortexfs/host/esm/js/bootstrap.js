@@ -2,8 +2,8 @@
 //
 //   host  -> here   64 bytes of a secret, then lines:  {"id":1,"load":..}  {"id":2,"call":..}  {"id":3,"hook":..}
 //                   {"cancel":2}  {"event":{..}}  {"answer":1,"value":..}
-//   here  -> host   the secret and then  {"id":2,"result":..}  {"id":2,"error":".."}  {"id":2,"delta":".."}
-//                   {"id":2,"progress":".."}  {"ack":2}  {"ask":1,"what":"state.get","args":[..]}  {"fatal":".."}
+//   here  -> host   the secret and then  {"id":2,"result":..}  {"id":2,"error":"..","stack":".."}
+//                   {"id":2,"delta":".."}  {"id":2,"progress":".."}  {"ack":2}  {"ask":1,"what":"state.get","args":[..]}  {"fatal":".."}
 //
 // Rules: the plugin's code shares this realm, so nothing here calls what it could have replaced on the way of a
 // line: what is needed is taken before its code is loaded. The secret is never text, as texts can be found in a
@@ -116,7 +116,7 @@ async function serve(message) {
     const result = await works[message.do](message);
     say({ id, result: result === undefined ? null : result });
   } catch (error) {
-    say({ id, error: described(error) });
+    say({ id, error: described(error), stack: traced(error) });
   } finally {
     delete running[id];
   }
@@ -128,6 +128,14 @@ function described(error) {
     return unfetched(apply(exec, UNFETCHED, [said])) || said || "it failed and does not say why";
   } catch {
     return "it failed and does not say why";
+  }
+}
+
+function traced(error) {
+  try {
+    return apply(slice, text(error?.stack ?? ""), [0, MAX_MESSAGE]);
+  } catch {
+    return "";
   }
 }
 

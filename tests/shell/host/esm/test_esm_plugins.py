@@ -64,6 +64,25 @@ async def test_calls(tmp_path: Path, place: Path) -> None:
         assert len(esmodules.deno(world)) == 1
 
 
+async def test_a_bug_is_told_with_its_place(
+    tmp_path: Path, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # abi.md 4.62; what a tool throws as its answer is told as it is, and logged too
+    (place / "p").mkdir()
+    (place / "p" / "other.ts").write_text("interface A {}\n\nexport const f = (a) => a.none.such;\n")
+    tools = {"bug": "return f({});", "answer": "throw new Error('not today')"}
+    more = "import { f } from './other.ts';"
+    plugin = esmodules.plugin(place / "p", esmodules.source(tools, more))
+    caplog.set_level("INFO", "cortexfs")
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        told = (await asked("bug")).message
+        assert told.endswith("(other.ts, line 3)")
+        assert "\n" not in told
+        assert (await asked("answer")).message == "not today"
+        await awaited(lambda: "Error: not today at " in caplog.text and "other.ts:3:" in caplog.text)
+
+
 async def test_what_a_tool_is_given(tmp_path: Path, place: Path) -> None:
     # Of the originals: "pass the union PluginContext and ToolContext"
     given = "return [ctx.pluginId, ctx.pluginDir, ctx.toolName, typeof ctx.logger.warn].join(' ')"
@@ -286,9 +305,12 @@ async def test_an_end_of_its_own(tmp_path: Path, place: Path) -> None:
 
 async def test_what_does_not_load(tmp_path: Path, place: Path) -> None:
     bad = {
-        "throws": ("throw new Error('not today')", "not today"),
+        "throws": ("\nthrow new Error('not today')", "not today (mod.ts, line 2)"),
         "syntax": ("export const tools = [", "Expression expected"),
-        "onload": ("export async function onLoad() { throw new Error('no key') }", "no key (in onLoad)"),
+        "onload": (
+            "export async function onLoad() { throw new Error('no key') }",
+            "no key (mod.ts, line 1) (in onLoad)",
+        ),
         "exits": ("Deno.exit(0)", "ended with exit status: 0"),
         "says": ("console.error('no key'); Deno.exit(2)", "exit status: 2; it printed last: no key"),
         "twice": ("const t = {definition: {name: 'a'}, execute() {}}; export const tools = [t, t]", "twice"),
