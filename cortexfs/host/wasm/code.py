@@ -17,6 +17,7 @@ from pathlib import Path
 import wasmtime
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import wasm_layout
 from cortexfs.state import whole_files
 
 MAGIC = b"\0asm\1\0\0\0"
@@ -91,6 +92,8 @@ def compiled(engine: wasmtime.Engine, data: bytes, cache: str) -> wasmtime.Modul
             with contextlib.suppress(OSError):  # a cache that cannot be written is none
                 whole_files.replace(place, [bytes(module.serialize())], 0o600, durable=False)
     _check(module)
+    if why := wasm_layout.fault(data):
+        raise Fault("EPROTO", why)
     return module
 
 

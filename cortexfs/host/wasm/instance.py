@@ -21,12 +21,11 @@ from wasmtime._bindings import wasmtime_func_call, wasmtime_val_t
 from wasmtime._func import enter_wasm
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson.wasm_layout import HEAP, PAGE
 from cortexfs.host.wasm import code
 
 ABI = 1
-PAGE = 64 << 10
 PAGES = (256, 512)  # of the memory that the host offers
-HEAP = range(0x20000, 0x100000)
 # What C and Rust put between: a module needs some hundreds; each element takes 8 bytes.
 MAX_TABLE, MAX_TABLES = 100_000, 8
 OUTPUT = 65536

@@ -13,8 +13,10 @@ from pathlib import Path
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import POST, PRE, hooks
 from cortexfs.core.jsontext import shown
-from cortexfs.core.manifestjson import FILE, read, widgets
+from cortexfs.core.manifest.targets import WASM
+from cortexfs.core.manifestjson import FILE, fetched, read, wasm_layout, widgets
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
+from cortexfs.core.manifestjson.entry import entry_of, files_of
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.review import InstallCheck, risk_row, signature
 from cortexfs.plugins.package import manifest_hash
@@ -48,6 +50,8 @@ def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, 
     ]
     if tree:
         found.append(_hash(manifest, tree.contents))
+        if module := _module(manifest, tree):
+            found.append(InstallCheck("memory", wasm_layout.fault(module) or None))
         found += [*_panels(manifest, tree), signature(tree)]
     return found
 
@@ -57,6 +61,21 @@ def _hash(manifest: JsonManifest, files: dict[str, bytes]) -> InstallCheck:
         return InstallCheck(_COVERS[manifest_hash.check(manifest, files)])
     except Fault as fault:
         return InstallCheck("hash", fault.message)
+
+
+def _module(manifest: JsonManifest, tree: PackageFiles) -> bytes:
+    """Returns the module of a plugin of kind wasm, once it is there."""
+    entry = entry_of(manifest.entry_point) if manifest.kind == WASM else None
+    places = (files_of(entry) or (fetched.MODULE,)) if entry else ()
+    paths = map(posixpath.normpath, places)
+    return next((tree.files[path].data for path in paths if path in tree.files), b"")
+
+
+def warnings(manifest: JsonManifest, tree: PackageFiles) -> list[str]:
+    """Returns the lines on what may be wrong with its files."""
+    module = _module(manifest, tree)
+    doubt = "" if wasm_layout.fault(module) else wasm_layout.doubt(module)
+    return [doubt] if doubt else []
 
 
 def _panels(manifest: JsonManifest, tree: PackageFiles) -> Iterator[InstallCheck]:

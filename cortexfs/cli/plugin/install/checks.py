@@ -52,9 +52,11 @@ def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> l
     return [*checks, tried("name", lambda: _check_name(manifest.name))]
 
 
-def warnings(manifest: Manifest) -> list[str]:
+def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
     """Returns the lines on what stands in nobody's way."""
     own = manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
+    if tree and manifests.is_json(manifest):
+        own += json_review.warnings(manifest.json, tree)
     return [*own, *governance.newer(manifest)]
 
 

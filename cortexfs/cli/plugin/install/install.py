@@ -83,7 +83,7 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
     by += unchecked + _told(source.tree, where)
-    for warning in checks.warnings(source.tree.manifest):
+    for warning in checks.warnings(source.tree.manifest, source.tree):
         output.say(f"warning: {warning}")
     kept = config.choices(where.config).get(name) == config.REPLACE and not is_other
     if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):

@@ -143,7 +143,7 @@ def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallChec
         *_claims(manifest, tree),
         ("Fetched", [f"{name} {hash_}" for name, hash_ in fetch.pins(tree).items()] if tree else []),
         ("Left out", list(tree.ignored) if tree else []),
-        ("Warnings", [*checking.warnings(manifest), *governance.warnings(manifest)]),
+        ("Warnings", [*checking.warnings(manifest, tree), *governance.warnings(manifest)]),
         ("Checks", [check.text for check in checks]),
     ):
         bullet = "" if title == "Recommended risk profile" else "- "

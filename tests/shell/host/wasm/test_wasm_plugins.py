@@ -17,6 +17,7 @@ import wasmtime
 
 from cortexfs import sdk
 from cortexfs.core.manifest import targets
+from cortexfs.core.manifestjson import wasm_layout
 from cortexfs.host import loaders
 from cortexfs.host.call import plugin_state
 from cortexfs.host.net import fetch
@@ -334,8 +335,8 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"({instance.OUTPUT} for a tool's",
         f"{instance.CAPABILITIES} for its description",
         f"offers it has {instance.PAGES[0]} pages. Its memory has at most {instance.PAGES[1]}",
-        f"from {instance.HEAP.start:#x} to 0xFFFFF",
-        f"share {len(instance.HEAP) >> 10} KiB",
+        f"from {wasm_layout.HEAP.start:#x} to 0xFFFFF",
+        f"share {len(wasm_layout.HEAP) >> 10} KiB",
         f"keeps {wasmhost.MAX_LINE >> 10} KiB of a line, and {wasmhost.MAX_LINES} lines of a call",
         f"key has {plugin_state.MAX_KEY >> 10} KiB at most, a value {plugin_state.MAX_VALUE >> 10} KiB",
         f"{plugin_state.MAX_KEYS:,} keys and {plugin_state.MAX_TOTAL >> 20} MiB",
