@@ -35,7 +35,11 @@ MAX_TOLD = 1 << 20  # of all prompts of one plugin
 MAX_TEXTS = 1000  # of one plugin
 MAX_ABOUT = 300  # characters of a description
 _HEAD = re.compile(r"---\n(.*?)\n---(?:\n|\Z)(.*)", re.DOTALL)
-_ABOUT = re.compile(r"^description:[ \t]*(.+)$", re.MULTILINE)
+# With the lines that go on with it, which are indented.
+_ABOUT = re.compile(r"^description:[ \t]*(.*(?:\n[ \t]+.*|\n(?=[ \t]*\n))*)", re.MULTILINE)
+_BLOCK = re.compile(r"[|>][-+1-9]{0,2}[ \t]*(?:#.*)?(?:\n|\Z)")
+_ESCAPED = re.compile(r"\\(?:\n[ \t]*|(.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t"}
 
 
 class PluginText(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,4 +112,17 @@ def _parted(text: str) -> tuple[str, str]:
     rest = head[2] if head else text
     about = _ABOUT.search(head[1]) if head else None
     first = next((line.strip("# \t") for line in rest.splitlines() if line.strip("# \t")), "")
-    return one_line(about[1].strip("\"' ") if about else first)[:MAX_ABOUT], rest
+    return one_line((_scalar(about[1]) if about else "") or first)[:MAX_ABOUT], rest
+
+
+def _scalar(value: str) -> str:
+    """Returns the words of a text in YAML: a plain one, a quoted one or a block, of one line or of several."""
+    if block := _BLOCK.match(value):
+        return value[block.end() :].strip()
+    value = value.strip()
+    quote = value[:1]
+    if quote not in ("'", '"') or len(value) < 2 or not value.endswith(quote):
+        return value.strip("\"' ")
+    if quote == "'":
+        return value[1:-1].replace("''", "'")
+    return _ESCAPED.sub(lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else "", value[1:-1])

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from cortexfs.plugins import texts
 from cortexfs.plugins.texts import PluginTexts, of_plugin
 from tests.mounted.plugins import written
+
+FOLDED = "Reviews a change. Use it for diffs. And more."
 
 
 def test_what_is_too_long_or_no_text_is_left_out(tmp_path: Path) -> None:
@@ -39,6 +43,29 @@ def test_a_head_speaks_in_one_line() -> None:
     # a description is a stranger's word
     head = texts._parted("---\ndescription: a\x1b[31m b\r c\n---\nrest")
     assert (head[1], [mark for mark in ("\x1b", "\r", "\n") if mark in head[0]]) == ("rest", [])
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("description: Reviews a change.", "Reviews a change."),
+        ("description: 'It''s \"so\"'", 'It\'s "so"'),
+        (r'description: "a \"b\" \\ c\nd"', 'a "b" \\ c d'),
+        ("description: >\n  Reviews a change.\n  Use it for diffs.\n\n  And more.\nname: x", FOLDED),
+        ("description: >-\n    Reviews a change.\n    Use it for diffs. And more.", FOLDED),
+        ("description: |2+ # kept\n  Reviews a change.\n  Use it for diffs.\n\n\n  And more.\n\n", FOLDED),
+        ("description: Reviews a change.\n  Use it for diffs.\n  And more.\nname: x", FOLDED),
+        ('description: "Reviews a change.\n  Use it for \\\n  diffs.\n\n  And more."\nname: x', FOLDED),
+        ("description: 'Reviews a change.\n  Use it for diffs. And\n  more.'", FOLDED),
+        ("description:\n  Reviews a change.\n  Use it for diffs. And more.\nname: x", FOLDED),
+        ("description: >\nname: x", "Title"),
+        ("description:\nname: x", "Title"),
+        ('description: "it\nname: x', "it"),
+    ],
+)
+def test_a_description_may_have_lines(written: str, told: str) -> None:
+    # abi.md 11.43
+    assert texts._parted(f"---\nname: a\n{written}\n---\n# Title\n")[0] == told
 
 
 def test_a_skill_of_a_name_is_found() -> None:
