@@ -3,8 +3,8 @@
     notes/review     the skill skills/review.md of the plugin notes, or skills/review/SKILL.md and all beside
                      it; or its prompt prompts/review.md
 
-Main path: `of_plugin` looks at a copy of a plugin; `PluginTexts` has those of all plugins that are enabled,
-and the text of `.texts` in the root of the mount, a JSON object a line.
+Main path: `judged` looks at a plugin that is tried, and `of_plugin` at a copy of one. `PluginTexts` has those
+of all plugins that are enabled, and the text of `.texts` in the root of the mount, a JSON object a line.
 
 Rules: nothing of a text runs, and none allows anything. A skill is read by the agent that has it, from its
 file; here only its head is looked at. A prompt is told whole, as its reader may not know whose paths these
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -75,6 +75,39 @@ def of_plugin(plugin: str, place: Path) -> tuple[PluginText, ...]:
     return tuple(found[:MAX_TEXTS])
 
 
+def judged(files: Mapping[str, bytes], kind: str) -> tuple[list[str], list[str]]:
+    """Returns the names of a kind that files of a plugin have, and a sentence for each that is left out."""
+    folder = FOLDERS[kind]
+    paths = [path.split("/") for path in files if path.startswith(f"{folder}/")]
+    found, wrong = [], []
+    for leaf in sorted({parts[1] for parts in paths}):
+        is_folder = [folder, leaf] not in paths
+        stem, end = os.path.splitext(leaf)
+        if (kind == PROMPT and is_folder) or not (is_folder or end in ENDS):
+            continue  # it lies beside them
+        page = f"{folder}/{leaf}/{PAGE}" if is_folder else f"{folder}/{leaf}"
+        name = stem if end in ENDS else leaf
+        if why := names.fault_of(name) or _fault(files.get(page)):
+            wrong.append(f"{folder}/{leaf} is no {kind}: {why}")
+        else:
+            found.append(name)
+    return found, wrong
+
+
+def _fault(page: bytes | None) -> str:
+    if page is None:
+        return f"it has no {PAGE}"
+    if not page:
+        return "its text is empty"
+    if len(page) > MAX_FILE:
+        return f"its text is over {MAX_FILE >> 10} KiB"
+    try:
+        page.decode()
+    except UnicodeDecodeError:
+        return "its text is not UTF-8"
+    return ""
+
+
 def _skills(plugin: str, folder: Path) -> Iterator[PluginText]:
     for name, path in _named(folder):
         page = path / PAGE if path.is_dir() else path
@@ -116,7 +149,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _scalar(value: str) -> str:
-    """Returns the words of a text in YAML: a plain one, a quoted one or a block, of one line or of several."""
+    """Returns the words of a text in YAML: plain, quoted or a block, of one line or of several."""
     if block := _BLOCK.match(value):
         return value[block.end() :].strip()
     value = value.strip()

@@ -15,12 +15,13 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import AgentRecord
 from cortexfs.cli import mounts, objects, output, parser, reload
+from cortexfs.cli import texts as plugin_texts
 from cortexfs.cli.agent import own as agent_own
 from cortexfs.cli.agent import servers
 from cortexfs.cli.agent.listing import row, shown
@@ -97,7 +98,7 @@ def _record(
             "EINVAL", f"--allow is for tools that it runs in a shell; give it --tools {defaults.SHELL}"
         )
     if not options.anyway:
-        _check_there(root, model, (*tools, *shell), own)
+        _check_there(root, model, (*tools, *shell), options.skill, own)
     texts = defaults.controls(name, model, tools, labels, shell)
     label = defaults.type_of(name, labels)
     if root is not None and (line := servers.network_line(root, [*tools, *shell], label)):
@@ -136,12 +137,18 @@ def _tools(given: list[str], root: str | None) -> list[str]:
     return list(found)
 
 
-def _check_there(root: str | None, model: str, tools: Iterable[str], own: bool) -> None:
-    """Refuses a model or a tool that the mount has not. Without a mount nobody can tell."""
+def _check_there(
+    root: str | None, model: str, tools: Iterable[str], skills: Sequence[str], own: bool
+) -> None:
+    """Refuses a model, a tool or a skill that the mount has not. Without a mount nobody can tell."""
     if root is None:
         return
-    for class_, wanted in (("model", [model]), ("tool", tools)):
-        known = _names(root, class_, own)
+    value_formats.skill_names(defaults.lines(skills))
+    for class_, wanted, known in (
+        ("model", [model], _names(root, "model", own)),
+        ("tool", tools, _names(root, "tool")),
+        ("skill", skills, [*plugin_texts.listed(root, plugin_texts.SKILL)] if skills else []),
+    ):
         for name in wanted:
             if name not in known:
                 near = name_patterns.near(name, known)

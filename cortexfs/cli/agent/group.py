@@ -26,7 +26,7 @@ VERBS = {
             arg("--skill", "SKILL", "PLUGIN/SKILL, which it may read", action="append", default=[]),
             arg("--system", "FILE", "what it is told to be; - reads it"),
             arg("--description", "TEXT", "a sentence for listings", default=""),
-            flag("--anyway", "make it though its model or a tool is not there"),
+            flag("--anyway", "make it though its model, a tool or a skill is not there"),
             arg("--approval", None, _APPROVAL, choices=("auto", "ask"), default="auto"),
             JSON,
         ),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import STARTING
-from cortexfs.cli import mounts, objects
+from cortexfs.cli import mounts, objects, texts
 from cortexfs.cli.daemons import places_at
 from cortexfs.core import registry
 from cortexfs.core.errors import Fault, code_of
@@ -203,6 +203,7 @@ def world(root: str, directory: str | None, status: str) -> LintInput:
         settings=said,
         settings_fault=fault,
         tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
+        skills=frozenset(texts.listed(root, texts.SKILL)),
         names=frozenset([*((one.class_, one.in_policy) for one in there), *aliases]),
         files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
         agents=tuple(_agent(root, path) for path in paths["agent"] if not objects.is_elsewhere(path)),
@@ -224,6 +225,7 @@ def _agent(root: str, path: str) -> LintedAgent:
         real(root, path).home,
         model=objects.control(path, "model").strip(),
         mounts=objects.control(path, "mount"),
+        skills=tuple(objects.control(path, "skills").split()),
     )
 
 

@@ -7,30 +7,17 @@ This file must never know what is asked.
 
 from __future__ import annotations
 
-from pathlib import Path
 from string import Template
 
-import msgspec
-
-from cortexfs.cli import mounts
+from cortexfs.cli import mounts, texts
 from cortexfs.cli.ask import mcp_prompts, template
 from cortexfs.cli.ask.template import INPUT, AskOptions
-from cortexfs.cli.bounded import ask
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import UNREADABLE, nearest
+from cortexfs.core.jsontext import nearest
 from cortexfs.core.mcp_session import ListedPrompt
 
-FILE = ".texts"  # below the root, in no listing
-PROMPT = "prompt"
 SECONDS = 1.0  # that a list waits for a mount
-
-
-class _Told(msgspec.Struct, frozen=True):
-    kind: str
-    name: str
-    description: str = ""
-    text: str = ""
 
 
 def named(name: str, given: str | None, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
@@ -47,7 +34,7 @@ def load(name: str, given: str | None) -> AskOptions:
     plugin, _, prompt = name.partition("/")
     if names.fault_of(plugin) or names.fault_of(prompt):
         names.check(name)
-    known = _listed(mounts.answering(given), mounts.ANSWER_SECONDS)
+    known = texts.listed(mounts.answering(given), texts.PROMPT)
     if name not in known:
         hint = nearest(name, known) or "; see: ctx ask --templates"
         raise Fault("ENOENT", f"no plugin of this mount has a prompt {name!r}{hint}")
@@ -61,7 +48,7 @@ def known(given: str | None) -> dict[str, str]:
 
 def listed(given: str | None) -> dict[str, ListedPrompt]:
     try:
-        found = _listed(mounts.root(given), SECONDS)
+        found = texts.listed(mounts.root(given), texts.PROMPT, SECONDS)
     except Fault:
         return {}
     wanted = {name: {*Template(one.text).get_identifiers()} for name, one in found.items()}
@@ -69,13 +56,3 @@ def listed(given: str | None) -> dict[str, ListedPrompt]:
         name: ListedPrompt(name, one.description, tuple(sorted(wanted[name])), tuple({INPUT} - wanted[name]))
         for name, one in found.items()
     }
-
-
-def _listed(point: str, seconds: float) -> dict[str, _Told]:
-    try:
-        lines = ask(Path(point, FILE).read_bytes, seconds).splitlines()
-        rows = [msgspec.json.decode(line, type=_Told) for line in lines]
-    except (OSError, *UNREADABLE):
-        mounts.status_text(point, seconds)  # which says what is wrong with the mount
-        return {}
-    return {row.name: row for row in rows if row.kind == PROMPT}

@@ -65,6 +65,7 @@ CODES: dict[str, tuple[str, str]] = {
     ),
     "AGENT_TOOL_NOT_ALLOWED": (WARNING, "add the line to its policy, or take the tool out of its tools"),
     "AGENT_TOOL_BLOCKED": (WARNING, "take the tool out of its tools"),
+    "AGENT_SKILL_UNKNOWN": (WARNING, "correct the name in its .d/skills, or enable the plugin that has it"),
     "POLICY_OK": (INFO, ""),
 }
 
@@ -114,6 +115,7 @@ class LintedAgent(msgspec.Struct, frozen=True):
     home: int | None = None  # in which it is
     model: str = ""  # by the name that it uses
     mounts: str = ""  # its mount table
+    skills: tuple[str, ...] = ()
 
     @property
     def known_as(self) -> str:
@@ -127,6 +129,7 @@ class LintInput(msgspec.Struct, frozen=True):
     settings_fault: str = ""
     tools: tuple[RatedTool, ...] = ()
     names: frozenset[tuple[str, str]] = frozenset()  # class and name of every object
+    skills: frozenset[str] = frozenset()
     files: tuple[PolicyText, ...] = ()  # of tools and models
     agents: tuple[LintedAgent, ...] = ()
     plugins: tuple[LintedPlugin, ...] = ()
@@ -246,6 +249,9 @@ def _agents(world: LintInput) -> Iterator[LintFinding]:
                 yield LintFinding("POLICY_LABEL_OTHER", rule.where, said)
         yield from _agents_tools(world, agent)
         yield from _agents_view(world, agent)
+        for skill in agent.skills:
+            if skill not in world.skills:
+                yield LintFinding("AGENT_SKILL_UNKNOWN", agent.name, f"there is no skill {skill}")
 
 
 def _agents_tools(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:

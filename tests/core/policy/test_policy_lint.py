@@ -159,6 +159,16 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "agent/base",
         "fs.remove is blocked for agents: it deletes files (delete_file is block)",
     ),
+    (
+        "AGENT_SKILL_UNKNOWN",
+        replace(
+            FINE,
+            agents=(replace(READS, skills=("notes/tidy", "notes/review")),),
+            skills=frozenset({"notes/tidy"}),
+        ),
+        "agent/base",
+        "there is no skill notes/review",
+    ),
 ]
 
 

@@ -44,6 +44,39 @@ def test_what_fails_its_test_is_not_installed(
     assert not (places.state / "plugins" / "hello").exists()
 
 
+def test_a_plugin_has_the_skills_that_it_provides(places: directories.Places, said: Said) -> None:
+    # abi.md 11.44
+    folder = hello(Path("hello"))
+    edit(folder, '"tools"', '"tools", "skills", "prompts"')
+    missing = "fail: skills (provides names them, and skills/ has none)"
+    assert missing in said("review", "hello")[1]
+    (folder / "skills/deep").mkdir(parents=True)
+    (folder / "skills/deep/notes.md").write_text("x")
+    (folder / "prompts").mkdir()
+    (folder / "prompts/p.md").write_text("x")
+    status, out, _ = said("test", "hello")
+    assert (status, "fail: skills (skills/deep is no skill: it has no SKILL.md)" in out) == (1, True)
+    assert "ok: prompts" in out
+    assert said("install", "hello")[0] == 2
+    (folder / "skills/tidy.md").write_text("Tidies.")
+    (folder / "skills/latin.md").write_bytes(b"\xff")
+    (folder / "skills/empty.txt").touch()
+    (folder / "skills/long.md").write_text("x" * 300_000)
+    (folder / "skills/a b.md").write_text("x")
+    (folder / "skills/picture.png").write_text("x")
+    status, _, err = said("install", "hello")
+    assert status == 0
+    for why in (
+        "deep is no skill: it has no SKILL.md",
+        "latin.md is no skill: its text is not UTF-8",
+        "empty.txt is no skill: its text is empty",
+        "long.md is no skill: its text is over 256 KiB",
+        "a b.md is no skill: ",
+    ):
+        assert f"warning: skills/{why}" in err
+    assert "picture" not in err
+
+
 def test_a_program_that_nobody_may_run_is_not_installed(places: directories.Places, said: Said) -> None:
     # abi.md 11.26
     folder = hello(Path("hello"))

@@ -20,7 +20,7 @@ from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import enabled as offers
-from cortexfs.plugins import json_kinds
+from cortexfs.plugins import json_kinds, texts
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install import json_review, review
 from cortexfs.plugins.install.entry_points import found
@@ -49,6 +49,7 @@ def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> l
         for tool in manifest.native.tools if manifest.native else ():
             if isinstance(tool.input_schema, dict):
                 checks.append(tried(f"tool {tool.name} schema", partial(_check_schema, tool)))
+        checks += _texts(tree) if tree else ()
     return [*checks, tried("name", lambda: _check_name(manifest.name))]
 
 
@@ -57,7 +58,18 @@ def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
     own = manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
     if tree and manifests.is_json(manifest):
         own += json_review.warnings(manifest.json, tree)
+    if tree:
+        own += [why for kind in texts.FOLDERS for why in texts.judged(tree.contents, kind)[1]]
     return [*own, *governance.newer(manifest)]
+
+
+def _texts(tree: PackageFiles) -> Iterator[InstallCheck]:
+    """Returns the checks that a plugin has the texts which it provides."""
+    for kind, folder in texts.FOLDERS.items():
+        if folder in tree.manifest.capabilities.provides:
+            found, wrong = texts.judged(tree.contents, kind)
+            missing = wrong[0] if wrong else f"provides names them, and {folder}/ has none"
+            yield InstallCheck(folder, None if found else missing)
 
 
 def refuse(name: str, checks: list[InstallCheck]) -> None:
