@@ -52,6 +52,7 @@ IMPORTS = {
     "host_random": ("ii", ""),
 }
 _LETTERS = {"i32": "i", "i64": "I"}
+_TYPES = {letter: name for name, letter in _LETTERS.items()}
 
 
 def engine() -> wasmtime.Engine:
@@ -125,7 +126,13 @@ def _check_function(name: str, found: object, types: tuple[str, str]) -> None:
         "".join(_LETTERS.get(str(one), "?") for one in side) for side in (found.params, found.results)
     )
     if has != types:
-        raise Fault("EPROTO", f"its {name} takes or returns other types than the ABI says")
+        is_ = f"({', '.join(map(str, found.params))}) -> {', '.join(map(str, found.results)) or 'nothing'}"
+        raise Fault("EPROTO", f"its {name} is {is_[:200]}, and has to be {_shown(*types)}")
+
+
+def _shown(takes: str, returns: str) -> str:
+    given = [", ".join(_TYPES[letter] for letter in side) for side in (takes, returns)]
+    return f"({given[0]}) -> {given[1] or 'nothing'}"
 
 
 # -- the cache

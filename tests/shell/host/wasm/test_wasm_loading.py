@@ -99,7 +99,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "another type": (
         f"(module {wat.OWN} {_SAYS} {_RUNS}"
         ' (func (export "plugin_get_abi_version") (result i64) (i64.const 1)))',
-        "its plugin_get_abi_version takes or returns other types than the ABI says",
+        "its plugin_get_abi_version is () -> i64, and has to be () -> i32",
     ),
     "a global": (
         f'(module {wat.OWN} {_SAYS} {_RUNS} (global (export "plugin_get_abi_version") i32 (i32.const 1)))',
@@ -117,7 +117,11 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     ),
     "an import of another type": (
         wat.text({}, imports=wat.IMPORTS + '(import "env" "host_get_time_ms" (func (result i32)))'),
-        "its import env.host_get_time_ms takes or returns other types than the ABI says",
+        "its import env.host_get_time_ms is () -> i32, and has to be () -> i64",
+    ),
+    "an init that takes something": (
+        wat.text({}, more='(func (export "plugin_init") (param i32 f64) (result i32) (i32.const 0))'),
+        "its plugin_init is (i32, f64) -> i32, and has to be () -> nothing",
     ),
     "a small memory that cannot grow": (
         f'(module (memory (export "memory") 1 4) {_VERSION} {_SAYS} {_RUNS})',

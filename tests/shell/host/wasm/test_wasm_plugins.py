@@ -328,6 +328,16 @@ async def test_the_example(tmp_path: Path, place: Path) -> None:
         assert await asked.said("echo") == "{}"
 
 
+def test_the_types_are_those_of_the_code() -> None:
+    # abi.md 9.54
+    found = {}
+    for name, before, takes in re.findall(r"(?:FROM|TO)\((\w+)\) ([^(]*)\b\1\(([^)]*)\);", PAGE):
+        letters = ["" if one == "void" else "i" for one in re.split(r",\s*(?://.*\n\s*)?", takes)]
+        returns = {"void ": "", "uint64_t ": "I"}.get(before, "i")
+        found[name] = ("".join(letters), returns)
+    assert found == {**code.EXPORTS, **code.IMPORTS}
+
+
 def test_the_figures_are_those_of_the_code() -> None:
     # abi.md 9.30, 9.31, 9.36, 9.38, 9.39
     for figure in (
