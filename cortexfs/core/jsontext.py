@@ -56,6 +56,17 @@ def shown(value: object) -> str:
     return clipped(text, _SHOWN)
 
 
+def why_unread(error: Exception) -> str:
+    """Returns why bytes could not be read as JSON of a kind, without a name that only Python knows."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if type(error) is ValueError:  # CPython's own, of integers
+        return "a number in it is too long"
+    return " ".join(str(error).split())[:_SENTENCE]
+
+
 def clipped(text: str, limit: int = _SENTENCE) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from cortexfs.core import hostcalls, names, wire
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import UNREADABLE, shown
+from cortexfs.core.jsontext import UNREADABLE, shown, why_unread
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
 from cortexfs.core.manifest.mcp_server import PREFIX, STARTING
@@ -294,7 +294,7 @@ async def _asked(host: Host, unlike: str = "") -> _Said | None:
         payload = await ask(host, hostcalls.Describe(unlike), wire.DESCRIPTORS, wire.MAX_STRINGS)
         return None if payload is None else _Said(hostcalls.mark(payload), _checked(payload))
     except (OSError, *UNREADABLE) as error:
-        raise Fault("EPROTO", f"its description cannot be read: {error}") from None
+        raise Fault("EPROTO", f"its description cannot be read: {why_unread(error)}") from None
 
 
 def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) -> hostcalls.Plugin | None:

@@ -224,8 +224,8 @@ def check_boundary(manifest: Manifest) -> None:
         return
     if native is not None and _is_trusted(manifest):
         if native.abi_version != NATIVE_ABI:
-            declared = "None" if native.abi_version is None else f"Some({native.abi_version})"
-            text = f"declares native ABI {declared} but daemon requires {NATIVE_ABI}"
+            has = "no abi_version" if native.abi_version is None else f"abi_version {native.abi_version}"
+            text = f"has {has} of its library, and this host takes {NATIVE_ABI}"
             raise Fault("EINVAL", f"{who} {text}; write abi_version = {NATIVE_ABI} in [native]")
         return
     if "tools" not in manifest.capabilities.provides:

@@ -24,6 +24,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault, bare
+from cortexfs.core.jsontext import why_unread
 from cortexfs.host.call.runtime import apart, sentence, shielded
 from cortexfs.host.esm.sayings import in_our_words
 from cortexfs.host.esm.state import StateRefusal
@@ -106,7 +107,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
     def __init__(self, start: DenoStart, answer: Answer, who: str) -> None:
         self._core = OneCore(is_used=not start.has_children)
         self._is_told = False  # a first message
-        super().__init__(_LINE)
+        super().__init__(_LINE, f"{OUTPUT_BYTES >> 20} MiB")
         self._how = start
         self._answer = answer
         self._who = who
@@ -191,7 +192,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
         try:
             said = _decode(line[len(self._secret) :])
         except (ValueError, RecursionError) as error:
-            raise Fault("EPROTO", f"said a line that is none: {sentence(error)}") from None
+            raise Fault("EPROTO", f"said to its host what is no message: {why_unread(error)}") from None
         if said.ask:
             self._reply(said)
         elif said.fatal is not None:

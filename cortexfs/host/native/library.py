@@ -29,6 +29,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import why_unread
 from cortexfs.core.manifest.targets import Library, declared
 from cortexfs.core.manifest.toml import ManifestEffect
 from cortexfs.host.call.effects import effects_of
@@ -178,7 +179,7 @@ class NativeTool(sdk.Tool):
         try:
             result = _results.decode(said)
         except (ValueError, RecursionError) as error:  # of text that is not UTF-8, too
-            told = f"native tool '{self.name}' returned invalid result JSON: {sentence(error)}"
+            told = f"native tool '{self.name}' returned invalid result JSON: {why_unread(error)}"
             raise sdk.ExecutionFailed(told, "EPROTO") from None
         if result.is_error:
             for prefix, kind in _ERRORS:
@@ -213,7 +214,8 @@ class OpenLibrary:
                 raise Fault("EAGAIN", told)
             return ctypes.CDLL(library.path)
         except OSError as error:
-            raise self._fault(f"has a library that does not load: {sentence(error)}") from None
+            why = sentence(error).removeprefix("OSError: ")  # as the loader says it
+            raise self._fault(f"has a library that does not load: {why}") from None
 
     def _initialized(self, library: ctypes.CDLL) -> Table:
         try:
@@ -247,7 +249,7 @@ class OpenLibrary:
         try:
             info = _infos.decode(said)
         except (ValueError, RecursionError) as error:
-            raise self._fault(f"returned invalid plugin info JSON: {sentence(error)}") from None
+            raise self._fault(f"returned invalid plugin info JSON: {why_unread(error)}") from None
         for what, own, manifest in (
             ("name", info.name, plugin.name),
             ("version", info.version, plugin.version),
@@ -268,7 +270,8 @@ class OpenLibrary:
             try:
                 yield NativeTool(self, _descriptors.decode(said))
             except (ValueError, RecursionError) as error:
-                why = f"its library returned an invalid descriptor for tool index {index}: {sentence(error)}"
+                why = f"its library returned an invalid descriptor for tool index {index}"
+                why += f": {why_unread(error)}"
                 yield WrongTool(_name_in(said) or f"tool {index}", why)
 
     def _fault(self, what: str) -> Fault:

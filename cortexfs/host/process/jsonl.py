@@ -26,14 +26,15 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault, is_code, timed_out
+from cortexfs.core.jsontext import shown, why_unread
 from cortexfs.core.manifest.targets import ProgramTarget
-from cortexfs.host.call.runtime import sentence
 from cortexfs.host.call.wear import Wear
 from cortexfs.host.process import children, one_shot, persistent
 from cortexfs.linux import syscalls
 from cortexfs.tools.support.locked import locked
 
 _TRIES = 3  # to meet a child that has not just ended
+_SHOWN = 200  # bytes of a line, before it is clipped as text
 MAX_CHILDREN = 4  # of one command line; a caller may have variables without end
 _Command: TypeAlias = tuple[tuple[str, ...], str]
 _Variables: TypeAlias = frozenset[tuple[str, str]]
@@ -89,7 +90,7 @@ class StreamingTool(one_shot.ProcessTool):
                     child.leave(call)
                 finally:
                     child.leave(call)
-        raise Fault("EPROTO", f"the child of the tool {self.name} ends as soon as it is started")
+        raise Fault("EPROTO", f"the program of the tool {self.name} ends as soon as it is started")
 
 
 class _Call(persistent.ChildCall[_Said]):
@@ -153,7 +154,8 @@ class Companion(persistent.Warm[_Call]):
     BLAME = "broke the protocol: it "
 
     def __init__(self, program: ProgramTarget, environment: dict[str, str]) -> None:
-        super().__init__(program.output_bytes + persistent.ROOM)
+        size = f"{program.output_bytes} bytes, which max_output_bytes of its manifest sets"
+        super().__init__(program.output_bytes + persistent.ROOM, size)
         self._program = program
         self._environment = environment
         self._wear: Wear | None = None  # since its first call
@@ -188,8 +190,9 @@ class Companion(persistent.Warm[_Call]):
         try:
             said = _decode(line)
         except (ValueError, RecursionError) as error:
-            told = f"said a line that is none: {sentence(error)}"
-            raise Fault("EPROTO", f'{told}; one is JSON, as {{"id":1,"output":"done"}}') from None
+            printed = shown(line[:_SHOWN].decode(errors="replace"))
+            told = f"printed {printed}, which is no answer ({why_unread(error)})"
+            raise Fault("EPROTO", f'{told}; one is a line as {{"id":1,"output":"done"}}') from None
         with self._lock:
             if not 0 < said.id <= self._last:
                 raise Fault("EPROTO", f"answered the call {said.id}, which there never was")
@@ -197,5 +200,5 @@ class Companion(persistent.Warm[_Call]):
 
     def _tell(self, why: str, printed: str, left: list[_Call]) -> None:
         for call in left:
-            call.put(Fault("EPROTO", f"the child of the tool {call.program.name} {why}{printed}"))
+            call.put(Fault("EPROTO", f"the program of the tool {call.program.name} {why}{printed}"))
         print(f"{self._program.argv[0]}: the warm child {why}", file=sys.stderr)

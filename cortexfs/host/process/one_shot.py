@@ -26,6 +26,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import code_of, timed_out
+from cortexfs.core.jsontext import shown, why_unread
 from cortexfs.core.manifest.targets import NOT_STARTED, ProgramTarget
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
@@ -35,6 +36,7 @@ from cortexfs.tools.support.process_groups import Waker
 _LOGGED = 900  # bytes of standard error, for one line of the daemon's log
 
 # To whoever writes such a program.
+_SHOWN = 200  # characters of an answer, before they are clipped
 _WANTED = 'what it has to print is one line of JSON, as {"output": "done"}'
 
 _encode = msgspec.json.Encoder().encode
@@ -110,7 +112,7 @@ def decided(program: ProgramTarget, ended: ProcessEnd) -> sdk.ToolResult:
     """The answer, in the order in which upstream decides it."""
     who = f"process-isolated tool '{program.name}'"
     said = ended.errors.decode(errors="replace").strip()
-    if fault := failed(who, program, ended, said or f"{who} exited with status {status_text(ended.status)}"):
+    if fault := failed(who, program, ended, said or f"{who} ended with {status_text(ended.status)}"):
         return fault
     text = ended.output.decode(errors="replace").strip()
     return _answer(who, text) if text else sdk.ToolResult.success("")
@@ -131,7 +133,7 @@ def _answer(who: str, text: str) -> sdk.ToolResult:
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:  # msgspec's own and those of long numbers are ValueErrors
-        told = f"{who} returned invalid JSON: {sentence(error)}; {_WANTED}"
+        told = f"{who} returned {shown(text[:_SHOWN])}, which is no JSON ({why_unread(error)}); {_WANTED}"
         raise sdk.ExecutionFailed(told, "EPROTO") from None
     if isinstance(value, str):
         return sdk.ToolResult.success(value)

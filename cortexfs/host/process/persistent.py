@@ -97,9 +97,9 @@ class Warm(ABC, Generic[C]):
     BLAME: ClassVar[str] = ""  # what stands before why it was ended
     BACKLOG: ClassVar[int | None] = None  # bytes that may wait until it reads; None: what its calls may have
 
-    def __init__(self, most: int) -> None:
-        """`most` bytes may be in a line, and in late words."""
-        self._most = most
+    def __init__(self, most: int, told: str) -> None:
+        """`most` bytes may be in a line, and in late words; `told` says it to whoever wrote the program."""
+        self._most, self._told = most, told
         self._lock = threading.Lock()
         self._running = self._closing = False
         self._calls: dict[int, C] = {}
@@ -302,7 +302,7 @@ class Warm(ABC, Generic[C]):
         for line in self._lines.ended_by(data):
             self._hear(line)
         if self._lines.held > self._most:
-            raise Fault("EPROTO", "said a line that is over the limit of its output")
+            raise Fault("EPROTO", f"said a line of over {self._told}")
         self._is_mute = not data
         return bool(data)
 

@@ -29,13 +29,14 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, timed_out
+from cortexfs.core.jsontext import why_unread
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import WasmModule
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam, input_schema
 from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
-from cortexfs.host.call.runtime import EARLY_SECONDS, aside, sentence, shielded
+from cortexfs.host.call.runtime import EARLY_SECONDS, aside, shielded
 from cortexfs.host.call.wrong_tool import WrongTool
 from cortexfs.linux import syscalls
 
@@ -332,7 +333,7 @@ class _Worker(threading.Thread):
         try:
             said = _capabilities.decode(data.decode())
         except (ValueError, RecursionError) as error:
-            raise Fault("EPROTO", f"Failed to parse WASM capabilities JSON: {sentence(error)}") from None
+            raise Fault("EPROTO", f"its capabilities are no JSON of theirs: {why_unread(error)}") from None
         if said.abi_version != self._instances.ABI:
             raise Fault("EPROTO", f"its capabilities are of ABI version {said.abi_version}, not 1")
         return said

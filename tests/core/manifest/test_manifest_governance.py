@@ -246,12 +246,12 @@ def boundary_fault(**fields: Any) -> str:
     return caught.value.message
 
 
-@each_of(("version", "shown"), [(None, "None"), (0, "Some(0)"), (2, "Some(2)")])
+@each_of(("version", "shown"), [(None, "no abi_version"), (0, "abi_version 0"), (2, "abi_version 2")])
 def test_a_library_needs_abi_1(version: int | None, shown: str) -> None:
     # abi.md 11.5
     native = {"isolation": "trusted_in_process"} | ({} if version is None else {"abi_version": version})
     message = boundary_fault(trust="trusted_native", native=native)
-    assert message.startswith(f"plugin 'notes' declares native ABI {shown} but daemon requires 1; ")
+    assert message.startswith(f"plugin 'notes' has {shown} of its library, and this host takes 1; write ")
     governance.check_boundary(manifest(**TRUSTED))
 
 

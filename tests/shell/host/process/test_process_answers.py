@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -33,11 +34,11 @@ ANSWERS = [
     ('{"output":"x","is_error":1}', ToolResult("x")),
 ]
 REFUSED = [
-    ("x", "returned invalid JSON: "),
-    ('"a" "b"', "returned invalid JSON: "),
-    ("{}garbage", "returned invalid JSON: "),
-    ("[" * 100_000, "returned invalid JSON: "),
-    ("1" * 10_000, "returned invalid JSON: "),
+    ("x", ", which is no JSON ("),
+    ('"a" "b"', ", which is no JSON ("),
+    ("{}garbage", ", which is no JSON ("),
+    ("[" * 100_000, ", which is no JSON ("),
+    ("1" * 10_000, ", which is no JSON ("),
     ("[]", "must return a JSON string or object with string field 'output'"),
     ("null", "must return a JSON string or object with string field 'output'"),
     ("7", "must return a JSON string or object with string field 'output'"),
@@ -58,6 +59,7 @@ def test_no_answer(said: str, why: str) -> None:
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
         decided(T, ProcessEnd(0, said.encode(), b""))
     assert why in str(caught.value)
+    assert not re.search(r"Error\b|sys\.", str(caught.value))  # no name that only Python knows
     # issue 14: "A process tool that prints no JSON is told what to print"
     assert str(caught.value).endswith('what it has to print is one line of JSON, as {"output": "done"}')
     assert caught.value.code == "EPROTO"
@@ -88,12 +90,12 @@ def test_the_order_of_decision() -> None:
     assert decided(T, ProcessEnd(3, flood, b"")) == told
     assert decided(T, ProcessEnd(0, flood[:100_000], flood[:100_001])) == told
     assert decided(T, ProcessEnd(3, b'"fine"', b" why \n")) == ToolResult.error("why")
-    told = ToolResult.error("process-isolated tool 't' exited with status exit status: 3")
+    told = ToolResult.error("process-isolated tool 't' ended with exit status: 3")
     assert decided(T, ProcessEnd(3, b'"fine"', b"")) == told
     for status, text in ((-9, "signal: 9 (SIGKILL)"), (-63, "signal: 63")):
         with pytest.raises(ExecutionFailed) as caught:
             decided(T, ProcessEnd(status, b"", b""))
-        assert str(caught.value).endswith(f"exited with status {text}")
+        assert str(caught.value).endswith(f"ended with {text}")
         assert caught.value.code == "EPROTO"
 
 

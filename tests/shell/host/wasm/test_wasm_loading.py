@@ -163,9 +163,9 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
         "WASM trap: wasm `unreach",
     ),
     "another status": (wat.text({}, status=4), "plugin_get_capabilities failed with status 4"),
-    "no JSON": (wat.text({}, said=b"{"), "Failed to parse WASM capabilities JSON: "),
-    "no UTF-8": (wat.text({}, said=b'{"tools":[],"a":"\xff"}'), "Failed to parse WASM capabilities JSON: "),
-    "deep JSON": (wat.text({}, said=b"[" * 60000), "Failed to parse WASM capabilities JSON: "),
+    "no JSON": (wat.text({}, said=b"{"), "its capabilities are no JSON of theirs: "),
+    "no UTF-8": (wat.text({}, said=b'{"tools":[],"a":"\xff"}'), "its capabilities are no JSON of theirs: "),
+    "deep JSON": (wat.text({}, said=b"[" * 60000), "its capabilities are no JSON of theirs: "),
     "a type that is none": (
         wat.text(
             {},

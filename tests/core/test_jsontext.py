@@ -1,0 +1,37 @@
+"""core/jsontext.py: the words in which bytes are told that could not be read."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cortexfs.core.jsontext import why_unread
+
+
+class _Answer(msgspec.Struct):
+    id: int
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"garbage", "JSON is malformed: invalid character (byte 0)"),
+        (b"", "Input data was truncated"),
+        (b"{}", "Object missing required field `id`"),
+        (b'{"id":"1"}', "Expected `int`, got `str` - at `$.id`"),
+        (b'{"a":' + b"[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_it_has_no_name_that_only_python_knows(data: bytes, why: str) -> None:
+    with pytest.raises((ValueError, RecursionError)) as caught:
+        msgspec.json.decode(data, type=_Answer)
+    assert why_unread(caught.value) == why
+
+
+def test_text_may_be_none_and_a_number_too_long() -> None:
+    with pytest.raises(UnicodeDecodeError) as undecoded:
+        msgspec.json.decode(b'["\xff"]')
+    assert why_unread(undecoded.value) == "it is not UTF-8"
+    with pytest.raises(ValueError, match="digits") as caught:
+        int("1" * 10_000)
+    assert why_unread(caught.value) == "a number in it is too long"
