@@ -48,17 +48,18 @@ def test_a_plugin_has_the_skills_that_it_provides(places: directories.Places, sa
     # abi.md 11.44
     folder = hello(Path("hello"))
     edit(folder, '"tools"', '"tools", "skills", "prompts"')
-    missing = "fail: skills (provides names them, and skills/ has none)"
+    missing = "fail: skills and prompts (provides names skills and prompts, and there are none)"
     assert missing in said("review", "hello")[1]
     (folder / "skills/deep").mkdir(parents=True)
     (folder / "skills/deep/notes.md").write_text("x")
-    (folder / "prompts").mkdir()
-    (folder / "prompts/p.md").write_text("x")
     status, out, _ = said("test", "hello")
-    assert (status, "fail: skills (skills/deep is no skill: it has no SKILL.md)" in out) == (1, True)
-    assert "ok: prompts" in out
+    assert (status, "fail: skills and prompts (skills/deep is no skill: it has no SKILL.md)" in out) == (
+        1,
+        True,
+    )
     assert said("install", "hello")[0] == 2
     (folder / "skills/tidy.md").write_text("Tidies.")
+    assert "ok: skills and prompts" in said("review", "hello")[1]
     (folder / "skills/latin.md").write_bytes(b"\xff")
     (folder / "skills/empty.txt").touch()
     (folder / "skills/long.md").write_text("x" * 300_000)

@@ -64,12 +64,15 @@ def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
 
 
 def _texts(tree: PackageFiles) -> Iterator[InstallCheck]:
-    """Returns the checks that a plugin has the texts which it provides."""
-    for kind, folder in texts.FOLDERS.items():
-        if folder in tree.manifest.capabilities.provides:
-            found, wrong = texts.judged(tree.contents, kind)
-            missing = wrong[0] if wrong else f"provides names them, and {folder}/ has none"
-            yield InstallCheck(folder, None if found else missing)
+    """Returns the check that a plugin has some of the texts which it provides."""
+    provides = tree.manifest.capabilities.provides
+    named = {kind: folder for kind, folder in texts.FOLDERS.items() if folder in provides}
+    judged = [texts.judged(tree.contents, kind) for kind in named]
+    wrong = [why for _, some in judged for why in some]
+    folders = " and ".join(named.values())
+    missing = wrong[0] if wrong else f"provides names {folders}, and there are none"
+    if named:
+        yield InstallCheck(folders, None if any(found for found, _ in judged) else missing)
 
 
 def refuse(name: str, checks: list[InstallCheck]) -> None:

@@ -61,7 +61,7 @@ async def test_a_bug_is_told_with_its_place(
         assert answer.code == "EPROTO"
         assert answer.message.startswith("the tool failed: JSONDecodeError: ")
         assert answer.message.endswith(" (helping.py, line 5)")
-        await awaited(lambda: "Traceback (most recent call last)" in caplog.text)
+        await awaited(lambda: "host output: buggy: Traceback (most recent call last)" in caplog.text)
         assert "cortexfs/host" not in caplog.text
         answer = await world.call(world.inode("refuses", python(place)), "{}")
         assert answer.message == "not today"
