@@ -95,6 +95,10 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+# A host ends with it what it prints of a call that is over, so that it is not the last word of another.
+PAST = "\x1e"
+
+
 def last_words(printed: bytes) -> str:
     """The end of the sentence that a process has ended: the last of what it printed, if that is anything.
 

@@ -13,10 +13,11 @@ import select
 
 import trio
 
-from cortexfs.core.safe_text import KEPT_LAST, last_words, one_line
+from cortexfs.core.safe_text import KEPT_LAST, PAST, last_words, one_line
 
 MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
 _READ = 64 << 10
+_PAST = PAST.encode()
 
 log = logging.getLogger("cortexfs")
 
@@ -39,7 +40,7 @@ class Printed:
             return ""
         self._hear()
         os.close(pipe)
-        return last_words(self._words.pop(pipe))
+        return last_words(self._words.pop(pipe).rpartition(_PAST)[2])
 
     def close(self) -> None:
         """When all have ended. May be repeated."""
@@ -56,4 +57,5 @@ class Printed:
                 self._ready.unregister(pipe)
                 continue
             self._words[pipe] = (self._words[pipe] + said)[-KEPT_LAST:]
-            log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
+            printed = said.replace(_PAST, b"")[-MAX_OUTPUT:]
+            log.info("host output: %s", one_line(printed.decode(errors="replace")))

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from cortexfs.core import hostcalls
+from cortexfs.core.safe_text import PAST
 
 _PYTHON = "python"
 
@@ -28,7 +29,7 @@ def noted(plugin: hostcalls.Plugin, error: BaseException) -> str:
         own = [step for step in steps if step.tb_frame.f_code.co_filename.startswith(files)]
         if own:
             told = traceback.format_exception(type(error), error, own[0])
-            print(f"{plugin.name}: {''.join(told)}", end="", file=sys.stderr)
+            print(f"{plugin.name}: {''.join(told)}{PAST}", end="", file=sys.stderr)
             where = os.path.relpath(own[-1].tb_frame.f_code.co_filename, folder)
             # It names file and line itself.
             return "" if isinstance(error, SyntaxError) else f" ({where}, line {own[-1].tb_lineno})"

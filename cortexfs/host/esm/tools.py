@@ -32,6 +32,7 @@ from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import EsmModule
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import CommandField, ToolParam, input_schema, tool_result
+from cortexfs.core.safe_text import PAST
 from cortexfs.host.call import plugin_state, wrong_tool
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, own_umask, sentence
@@ -356,7 +357,7 @@ class EsmPlugin:
 
     def _log(self, stack: str) -> None:
         if own := sayings.steps(stack, self.declared.folder):
-            print(f"{self._who}: {' '.join(own)}", file=sys.stderr)
+            print(f"{self._who}: {' '.join(own)}\n{PAST}", end="", file=sys.stderr)
 
     def _fault(self, code: str, message: str) -> Fault:
         return Fault(code, f"{self._who}: {message}")

@@ -16,6 +16,7 @@ from tests.shell.forks import public_directory
 from tests.waiting import awaited
 
 PLUGIN = """
+import os
 from cortexfs import sdk
 import helping
 
@@ -29,7 +30,13 @@ def refuses() -> str:
     "Says so."
     raise sdk.ExecutionFailed("not today")
 
-tools = [buggy, refuses]
+@sdk.tool(name="dies")
+def dies(word: str) -> str:
+    "Ends its process."
+    print(word, end="", flush=True)
+    os._exit(3)
+
+tools = [buggy, refuses, dies]
 """
 HELPING = """
 import json
@@ -65,6 +72,15 @@ async def test_a_bug_is_told_with_its_place(
         assert "cortexfs/host" not in caplog.text
         answer = await world.call(world.inode("refuses", python(place)), "{}")
         assert answer.message == "not today"
+
+
+@pytest.mark.parametrize(("word", "told"), [("", ""), ("no luck", "; it printed last: no luck")])
+async def test_it_is_no_last_word_of_another_call(word: str, told: str, tmp_path: Path, place: Path) -> None:
+    async with serving(tmp_path) as world:
+        plugin = python(place)
+        await world.call(world.inode("buggy", plugin), "{}")
+        answer = await world.call(world.inode("dies", plugin), f"word={word}")
+    assert answer.message == f"the tool's process exited with status 3 during the call{told}"
 
 
 async def test_so_is_what_keeps_it_from_loading(tmp_path: Path, place: Path) -> None:
