@@ -21,13 +21,13 @@ from cortexfs.cli.agent import own
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
+from cortexfs.version import SCRIPT_VERSION
 
 if TYPE_CHECKING:
     from cortexfs.core.manifest import script
 
 CLASS = "tool"
 PROTOCOL = "argv"
-VERSION = "1.0.0+script"  # of the plugin that a copy is
 MAX_FILE = 16 << 20
 SCRIPT = "script"  # the control of one that is one's own
 SHOWN = (SCRIPT, "description", "schema", "status")
@@ -89,10 +89,8 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
         raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no script is")
     said = script.parsed(script.header_of(data))
     name = _name(options, path, said)
-    if not options.replace and (holder := _holder(options.root, name)):
-        raise Fault(
-            "EEXIST", f"there is {CLASS}/{name} already, of {holder}; choose another name with --name"
-        )
+    if not options.replace and (there := _holder(options.root, name) or _plugin(options, name)):
+        raise Fault("EEXIST", f"there is {there}; choose another name with --name")
     about = {"name": name, "description": said.description}
     tool = {
         "command": f"bin/{name}",
@@ -101,7 +99,7 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
         "effects": msgspec.to_builtins(said.effects),
     }
     table = {
-        "version": VERSION,
+        "version": SCRIPT_VERSION,
         "cortex_version": governance.HOST_VERSION,
         "capabilities": {"provides": ["tools"]},
         "native": {"protocol": PROTOCOL, "tools": [about | tool]},
@@ -114,13 +112,24 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
 
 
 def _holder(given: str | None, name: str) -> str:
-    """The origin of everybody's tool of this name, if it is no script; nothing without a mount."""
+    """Everybody's tool of this name, if it is no script; nothing without a mount."""
     try:
         root = mounts.answering(given)
     except Fault:
         return ""
     row = objects.listed(root, f"{root}/{CLASS}/{name}")
-    return "" if row.status == "unreadable" or row.origin.endswith(VERSION) else row.origin
+    is_free = row.status == "unreadable" or row.origin.endswith(SCRIPT_VERSION)
+    return "" if is_free else f"{CLASS}/{name} already, of {row.origin}"
+
+
+def _plugin(options: argparse.Namespace, name: str) -> str:
+    """The installed plugin of this name, if it is no script: its files would go."""
+    from cortexfs.cli.daemons import places_of
+    from cortexfs.plugins.package import directory
+    from cortexfs.plugins.trust import succession
+
+    before = succession.installed(places_of(options).state / directory.FOLDER / name)
+    return f"a plugin {name} {before.version} already" if before and not before.is_script else ""
 
 
 def listing(options: argparse.Namespace) -> int:
@@ -131,7 +140,9 @@ def listing(options: argparse.Namespace) -> int:
 def added(root: str) -> list[objects.ObjectRow]:
     """The tools that are scripts: one's own, and everybody's."""
     rows = objects.rows(root, objects.paths_of(root, CLASS))
-    return [row for row in rows if row.origin.startswith("script:") or row.origin.endswith(f"@{VERSION}")]
+    return [
+        row for row in rows if row.origin.startswith("script:") or row.origin.endswith(f"@{SCRIPT_VERSION}")
+    ]
 
 
 def remove(options: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
-"""The copy of a plugin that follows another without a question: one by the same keys, and of no lower
-version.
+"""The copy of a plugin that follows another without a question: one by the same keys, of no lower version,
+and a script as the other is, or none.
 
 Rules: a publisher is its key, and not what it calls itself. Whatever key the installed copy was signed with
 has to have signed the next one too, so that nobody takes a name by adding a key first. A version that cannot
@@ -17,6 +17,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import semver
 from cortexfs.plugins.package import directory, records
+from cortexfs.version import SCRIPT_VERSION
 
 
 class Copy(NamedTuple):
@@ -24,6 +25,10 @@ class Copy(NamedTuple):
     publisher: str = ""
     key: str = ""  # the fingerprint; empty: it is not signed
     openpgp: str = ""
+
+    @property
+    def is_script(self) -> bool:
+        return self.version == SCRIPT_VERSION
 
     @property
     def told(self) -> str:
@@ -50,7 +55,14 @@ def installed(folder: Path) -> Copy | None:
 
 def unlike(before: Copy, after: Copy) -> str:
     """Why the one may not take the place of the other without a question; empty: it may."""
-    return " and ".join(filter(None, (_signed_unlike(before, after), _lower(before.version, after.version))))
+    lower = _lower(before.version, after.version)
+    return " and ".join(filter(None, (_signed_unlike(before, after), _other_kind(before, after), lower)))
+
+
+def _other_kind(before: Copy, after: Copy) -> str:
+    if not before.version or before.is_script == after.is_script:
+        return ""
+    return "it is a script, and what is there is not" if after.is_script else "what is there is a script"
 
 
 def _signed_unlike(before: Copy, after: Copy) -> str:
