@@ -26,8 +26,10 @@ from cortexfs.state.directories import Places
 FILE = "config.toml"
 CHOICES = "plugins.json"
 REPLACE: Literal["replace"] = "replace"
-# Whether a plugin is enabled, and may take the names of others' tools.
-Choice: TypeAlias = bool | Literal["replace"]
+# Consent to take the names of others: all that its files have, or these, as `tool/fs.read`.
+Consent: TypeAlias = Literal["replace"] | tuple[str, ...]
+# Whether a plugin is enabled, perhaps with consent.
+Choice: TypeAlias = bool | Consent
 # A configuration is read by people; a larger one is a mistake (a log, a device) and not parsed.
 MAX_FILE = 1 << 20
 
@@ -173,12 +175,12 @@ def enabled(config: Config) -> list[str]:
     """The names of the enabled plugins, in the order of enabling; plugins.json is read anew at each call."""
     decided = choices(config.directory)
     listed = [name for name in dict.fromkeys(config.plugins.enabled) if name not in decided]
-    return listed + [name for name, on in decided.items() if on]
+    return listed + [name for name, on in decided.items() if on is not False]
 
 
-def consents(config: Config) -> list[str]:
-    """Those that somebody let take the names of other plugins' tools."""
-    return [name for name, on in choices(config.directory).items() if on == REPLACE]
+def consents(config: Config) -> dict[str, Consent]:
+    """Those that somebody let take names of others, and which."""
+    return {name: on for name, on in choices(config.directory).items() if not isinstance(on, bool)}
 
 
 def settings_of(data: bytes, path: Path) -> ConfigFile:
@@ -203,7 +205,8 @@ class _Choices(locked_store.LockedStore[dict[str, Choice]]):
         try:
             return msgspec.json.decode(data, type=dict[str, Choice]) if data else {}
         except ValueError as problem:
-            told = f'{self.path} is not a table of plugin names to true, false or "{REPLACE}"'
+            forms = f'true, false, "{REPLACE}" or a list of names'
+            told = f"{self.path} is not a table of plugin names to {forms}"
             raise Fault("EINVAL", f"{told}: {problem}") from None
 
 

@@ -127,6 +127,11 @@ def wrong(facts: Mapping[str, list[str]]) -> dict[str, str]:
     return dict(line.partition(": ")[::2] for line in facts.get("wrong tools", []))
 
 
+def taken(facts: Mapping[str, list[str]]) -> dict[str, str]:
+    """The objects whose names were others', by plugin."""
+    return dict(line.partition(": ")[::2] for line in facts.get("taken names", []))
+
+
 def broken(facts: Mapping[str, list[str]], kind: str) -> dict[str, str]:
     """The reasons of broken plugins, providers or agents, by name."""
     return dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))

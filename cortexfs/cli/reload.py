@@ -27,7 +27,11 @@ GoesOn: TypeAlias = Callable[[dict[str, list[str]]], bool]
 
 
 def told(
-    given: str | None, outcome: Outcome = lambda facts: None, goes_on: GoesOn = lambda facts: False
+    given: str | None,
+    outcome: Outcome = lambda facts: None,
+    goes_on: GoesOn = lambda facts: False,
+    *,
+    waits: bool = True,
 ) -> str:
     """Tell the daemon, wait until it has taken the change over, and say what came of it: `outcome` finds
     in the facts of its status what has gone wrong, if anything, and `goes_on` whether something does."""
@@ -46,7 +50,7 @@ def told(
         reloads = _reloads(before) + ("reloading" in before)
         end = time.monotonic() + RELOAD_SECONDS
         with progress.shown(f"the daemon of {root} reads the change"):
-            while time.monotonic() < end:
+            while waits and time.monotonic() < end:
                 facts = mounts.facts(mounts.status_text(root))
                 if goes_on(facts):
                     end = time.monotonic() + RELOAD_SECONDS

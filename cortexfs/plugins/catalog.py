@@ -20,6 +20,7 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
+from cortexfs.config import REPLACE, Consent
 from cortexfs.core import hostcalls, names, wire
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
@@ -74,6 +75,7 @@ class Catalog:
         self._besides: dict[tuple[hostcalls.Plugin, int], tuple[Object, ...]] = {}
         self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
+        self.taken: dict[str, list[str]] = {}  # by plugin, the objects whose names were others'
         self.commands: dict[str, Object] = {}  # of `cortex`, by name; no registry has them
 
     async def registry(
@@ -81,14 +83,14 @@ class Catalog:
         plugins: Iterable[hostcalls.Plugin],
         models: Iterable[Object] = (),
         *,
-        consents: Collection[str] = (),
+        consents: Mapping[str, Consent] = MappingProxyType({}),
         faults: Mapping[str, str] = MappingProxyType({}),
         withdrawn: Collection[str] = (),
     ) -> Registry:
         """Built-in models and tools first, then those of providers, then the plugins, in their order.
 
-        `consents` names the plugins that may take names of others. `faults` says what is wrong with those
-        that cannot be asked: they go on as they were, as does one whose new version breaks here, unless
+        `consents` has the plugins that may take names of others, and which. `faults` says what is wrong with
+        those that cannot be asked: they go on as they were, as does one whose new version breaks here, unless
         they are `withdrawn`.
         """
         objects: dict[tuple[str, str], Object] = {}
@@ -104,12 +106,13 @@ class Catalog:
                 nursery.start_soon(self._learn, plugin, limit)
         wanted = {plugin.name: plugin for plugin in asked}
         serving = {}
+        self.taken = {}
         for name in dict.fromkeys((*wanted, *faults)):
             former = None if name in withdrawn else _former(self._serving.get(name), wanted.get(name))
             for version in (None if name in self.broken else wanted[name], former):
                 if version is None:
                     continue
-                if (why := self._add(objects, version, may_replace=name in consents)) is None:
+                if (why := self._add(objects, version, consents.get(name, ()))) is None:
                     serving[name] = version
                     break
                 self.broken.setdefault(name, why)
@@ -161,16 +164,20 @@ class Catalog:
         await trio.to_thread.run_sync(kept.put, plugin.name, key, msgspec.json.encode(descriptors))
         return descriptors
 
-    def _add(self, objects: dict[Key, Object], plugin: hostcalls.Plugin, *, may_replace: bool) -> str | None:
+    def _add(self, objects: dict[Key, Object], plugin: hostcalls.Plugin, consent: Consent) -> str | None:
         """Add a plugin's tools, all of them or none; why not."""
         made = {object_.key: object_ for object_ in self._objects(plugin)}
         taken = {key: objects[key].origin.split(" ")[0] for key in made if key in objects}
-        if taken and not may_replace:
-            (class_, name), holder = min(taken.items())
+        refused = [key for key in sorted(taken) if consent != REPLACE and "/".join(key) not in consent]
+        if refused:
+            class_, name = refused[0]
+            holder = taken[refused[0]]
             mend = f"to take that name: ctx plugin enable {plugin.name} --replace"
             return f"its {class_} {name} is already one of {holder}; {mend}"
         for key, holder in taken.items():
             made[key] = replace(made[key], origin=f"{made[key].origin} (replaces that of {holder})")
+        if taken:
+            self.taken[plugin.name] = sorted(map("/".join, taken))
         objects |= made
         return None
 

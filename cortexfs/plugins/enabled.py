@@ -13,7 +13,7 @@ This file must never know what a plugin says of itself, which its host is asked.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -48,7 +48,7 @@ _Fingerprint: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 class EnabledPlugins(NamedTuple):
     plugins: tuple[hostcalls.Plugin, ...]
     faults: dict[str, str]  # enabled, and not to be had
-    consents: frozenset[str]  # names of those that may take the names of others' tools
+    consents: Mapping[str, config.Consent]  # of those that may take names of others
     withdrawn: frozenset[str] = frozenset()  # those whose former version is not to go on either
     texts: tuple[PluginText, ...] = ()  # skills and prompts
 
@@ -122,7 +122,7 @@ class Offers:
         if any(seen.needs for _, seen in self._seen.values()):
             plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
         self._loaded = {plugin.name: plugin for plugin in plugins}
-        consents = frozenset(config.consents(self._config))
+        consents = config.consents(self._config)
         texts = tuple(one for path in sorted(self._seen) for one in self._seen[path][1].texts)
         return EnabledPlugins(tuple(plugins), faults, consents, frozenset(withdrawn), texts)
 

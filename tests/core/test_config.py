@@ -132,11 +132,13 @@ def test_consent_is_a_decision_and_can_be_forgotten(where: Places) -> None:
     # issue: "enabling a plugin that takes an existing name needs consent (--replace ...)"
     loaded = written(where, "")
     config.choose(where.config, "notes", config.REPLACE)
+    config.choose(where.config, "maps", ("tool/fs.read",))
+    assert config.enabled(loaded) == ["notes", "maps"]
+    assert config.consents(loaded) == {"notes": config.REPLACE, "maps": ("tool/fs.read",)}
     config.choose(where.config, "maps", True)
-    assert (config.enabled(loaded), config.consents(loaded)) == (["notes", "maps"], ["notes"])
     config.choose(where.config, "notes", None)
     config.choose(where.config, "never", None)
-    assert (config.enabled(loaded), config.consents(loaded)) == (["maps"], [])
+    assert (config.enabled(loaded), config.consents(loaded)) == (["maps"], {})
 
 
 @each_of(

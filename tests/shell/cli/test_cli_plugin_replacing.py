@@ -130,7 +130,9 @@ def test_a_person_is_asked_with_both_named(installed: Path, said: Said, answer: 
 def test_names_that_the_former_publisher_might_take_are_not_the_next_ones(
     installed: Path, places: directories.Places, said: Said
 ) -> None:
-    assert config.choices(places.config)["hello"] == config.REPLACE
+    # abi.md 11.46: --replace was for the copy
+    assert config.choices(places.config)["hello"] is True
+    said.ok("enable", "hello", "--replace")
     said.ok("install", str(ANN))
     assert config.choices(places.config)["hello"] == config.REPLACE
     ours, theirs = pty.openpty()

@@ -12,41 +12,36 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from cortexfs import config
-from cortexfs.cli import mounts, output, parser, plugin_commands, progress, reload
+from cortexfs.cli import ended, mounts, output, parser, plugin_commands, progress, reload
 from cortexfs.cli.daemons import places_of
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.decided import folder_of, networks
-from cortexfs.cli.plugin.install import checks
+from cortexfs.cli.plugin.install import checks, choosing, placing
+from cortexfs.cli.plugin.install.placing import Consented
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import Manifest
-from cortexfs.core.manifestjson import settings
 from cortexfs.host.call import plugin_state
 from cortexfs.net import web
-from cortexfs.plugins import dependencies
 from cortexfs.plugins.install import decisions, fetch, sources
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.install.sources import PluginSource
-from cortexfs.plugins.package import directory, manifests, package, records
-from cortexfs.plugins.package.package import File, PackageFiles, library_of
+from cortexfs.plugins.package import directory, manifests, records
+from cortexfs.plugins.package.package import PackageFiles, library_of
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
 from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import directories
 from cortexfs.state.directories import kept_of
 
-CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 # That the mount may take for last hooks: also to check the plugin and to start a host.
 HOOKS_SECONDS = UNINSTALL_SECONDS + 30
 MODULE_SECONDS = 300.0  # for a module of WebAssembly
@@ -58,6 +53,7 @@ def install(options: argparse.Namespace) -> int:
     return installed(options, source)
 
 
+@ended.put_away()
 def installed(options: argparse.Namespace, source: PluginSource) -> int:
     """Check what was read, keep it, and enable it."""
     where = places_of(options)
@@ -68,7 +64,7 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
     verdict = signing.verify(source.tree)
     key, unchecked = _openpgp(source.tree, where)
     after = succession.Copy(source.tree.manifest.version, verdict.publisher, verdict.fingerprint, key)
-    is_other = _replaces(options, where, name, after)
+    consented = _replaces(options, where, name, after)
     _allow(options, where, source.tree.manifest)
     is_new = _is_trusted(options, where, verdict, source.packaged and not key)
     _try(source.tree)
@@ -77,47 +73,30 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
     record = records.PluginRecord(
         source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint, key
     )
-    files = {**source.tree.files, records.FILE: records.file(record)}
-    before = _installed(where.state / directory.FOLDER / name)
-    installing.install(where.state / directory.FOLDER, name, files)
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
     by += unchecked + _told(source.tree, where)
-    for warning in checks.warnings(source.tree.manifest, source.tree):
-        output.say(f"warning: {warning}")
-    kept = config.choices(where.config).get(name) == config.REPLACE and not is_other
-    if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
-        output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
-        return EXIT_FAILED
-    said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
-    if (
-        refused
-        and manifests.is_json(source.tree.manifest)
-        and not settings.settings_of(source.tree.manifest.json)
-    ):
-        _undo(options, where, name, before)
-        raise Fault("EINVAL", f"{name} is not installed, and all is as it was: {said}")
-    output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
-    return EXIT_FAILED if refused else EXIT_OK
+    return placing.place(where, options.root, source.tree, record, consented, by)
 
 
 def _replaces(
     options: argparse.Namespace, where: directories.Places, name: str, after: succession.Copy
-) -> bool:
-    """Returns True where it replaces another publisher's. Raises a Fault where nobody consents to that."""
+) -> Consented:
+    """Raises a Fault where it takes the place of another copy, and nobody consents to that."""
     base = where.state / directory.FOLDER
     installing.settle(base)
     before = succession.installed(base / name)
     why = succession.unlike(before, after) if before and after != before else ""
     is_other = before is not None and (before.key, before.openpgp) != (after.key, after.openpgp)
+    consented = Consented(options.replace, is_other, why)
     if not before or not why or options.replace:
-        return is_other
+        return consented
     both = f"{name} {before.told} is installed, and this is {after.told}: {why}"
     if options.yes or not sys.stdin.isatty():
         raise Fault("EPERM", f"{both}; where that is meant say --replace, or answer at a terminal")
     if not sure(f"{both}. Replace it, and leave its settings, permissions and data to this?"):
         raise Fault("EPERM", f"{name} stays as it was; nothing was installed")
-    return is_other
+    return consented
 
 
 def _allow(options: argparse.Namespace, where: directories.Places, manifest: Manifest) -> None:
@@ -143,30 +122,6 @@ def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
     keys = where.config / openpgp.KEYS
     why = openpgp.unchecked(tree.manifest.json, keys)
     return openpgp.signer(tree.manifest.json, tree.contents, keys), f" ({why})" if why else ""
-
-
-def _lacks(where: directories.Places, name: str) -> str | None:
-    """Returns the needs of the plugin that nothing meets."""
-    enabled = config.enabled(config.load(where))
-    return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
-
-
-def _installed(folder: Path) -> dict[str, File]:
-    """Returns the files of what is installed there, as a copy to go back to; none where nothing is whole."""
-    with contextlib.suppress(Fault):
-        tree = package.read(folder)
-        return {**tree.files, records.FILE: records.file(records.read(folder))}
-    return {}
-
-
-def _undo(options: argparse.Namespace, where: directories.Places, name: str, before: dict[str, File]) -> None:
-    """Go back to what was installed, where a module does not load. One that may need its settings stays."""
-    if before:
-        installing.install(where.state / directory.FOLDER, name, before)
-    else:
-        config.choose(where.config, name, None)
-        installing.remove(where.state / directory.FOLDER, name)
-    reload.told(options.root)
 
 
 def _try(tree: PackageFiles) -> None:
@@ -206,7 +161,7 @@ def uninstall(options: argparse.Namespace) -> int:
         why := _last_hooks(options.root, name)
     ):
         output.say(f"{name} goes, though its last hooks were not all called in good order: {why}")
-    said, _ = _choose(options, where, name, None if options.purge else False)
+    said = choosing.choose(where, options.root, name, None if options.purge else False).said
     if options.purge:
         installing.remove(where.state / directory.FOLDER, name)
         decisions.forget(where.state, name)
@@ -248,11 +203,16 @@ def enable(options: argparse.Namespace) -> int:
         raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
     if why := known[name]:
         raise Fault("EINVAL", f"the plugin {name} cannot be enabled: {why}")
-    if why := _lacks(where, name):
+    if why := placing.lacks(where, name):
         raise Fault("EPERM", f"the plugin {name} cannot be enabled: {why}")
-    said, refused = _choose(options, where, name, config.REPLACE if options.replace else True)
-    output.say(f"enabled {name}; {said}")
-    return EXIT_FAILED if refused else EXIT_OK
+    before = config.choices(where.config).get(name)
+    outcome = choosing.choose(
+        where, options.root, name, config.REPLACE if options.replace else before or True
+    )
+    if outcome.is_taken and not before:
+        choosing.leave_disabled(where, options.root, name, outcome)
+    output.say(f"enabled {name}; {outcome.said}")
+    return EXIT_FAILED if outcome.refused else EXIT_OK
 
 
 def _known(where: directories.Places) -> dict[str, str | None]:
@@ -267,31 +227,8 @@ def disable(options: argparse.Namespace) -> int:
     if name not in known:
         hint = parser.nearest(name, known) or "; see: ctx plugin list"
         raise Fault("ENOENT", f"there is no plugin {name!r}{hint}")
-    said, _ = _choose(options, where, name, False)
-    output.say(f"disabled {name}; {said}")
+    output.say(f"disabled {name}; {choosing.choose(where, options.root, name, False).said}")
     return EXIT_OK
-
-
-def _choose(
-    options: argparse.Namespace, where: directories.Places, name: str, choice: config.Choice | None
-) -> tuple[str, bool]:
-    """Write the choice down and tell the daemon; what it says, and whether it refused the plugin."""
-    before = config.choices(where.config).get(name)
-    config.choose(where.config, name, choice)
-    refusals: list[str] = []
-
-    def outcome(facts: dict[str, list[str]]) -> str | None:
-        refusals.extend(filter(None, [mounts.broken(facts, "plugin").get(name)]))
-        wrong = mounts.wrong(facts).get(name)
-        told = f"some of its tools cannot be called: {wrong}" if wrong else None
-        return f"it does not load: {refusals[0]}" if refusals else told
-
-    said = reload.told(options.root, outcome)
-    if refusals and CONSENT in refusals[0] and choice is True and not before:
-        config.choose(where.config, name, False)
-        reload.told(options.root)
-        raise Fault("EEXIST", f"{name} is not enabled: {refusals[0]}")
-    return said, bool(refusals)
 
 
 def fetched(tree: PackageFiles, where: directories.Places, private: str) -> PackageFiles:
@@ -314,22 +251,9 @@ def _told(tree: PackageFiles, where: directories.Places) -> str:
 def _modules(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
     from cortexfs.host.esm import fetch as esmfetch  # what it takes is for those who fetch
 
-    with _put_away(), progress.shown("fetching what it imports") as now:
+    with progress.shown("fetching what it imports") as now:
 
         def told(connections: int, size: int) -> None:
             now(f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB")
 
         return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, told)
-
-
-@contextlib.contextmanager
-def _put_away() -> Iterator[None]:
-    """Whoever is told to end, or whose terminal closes, puts away what was begun, as with an interrupt."""
-    ours = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
-    for each in ours:
-        signal.signal(each, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        for each in ours:
-            signal.signal(each, signal.SIG_DFL)

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cortexfs.cli import output
+from cortexfs.cli import ended, output
 from cortexfs.cli.daemons import places_at
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.install import checks as checking
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cortexfs.cli.plugin.install import trying
 
 
+@ended.put_away()
 def review(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
     if path.is_dir():
@@ -47,6 +48,7 @@ def review(options: argparse.Namespace) -> int:
     return _say(tree.manifest, tree, [*unread, *checking.of_tree(tree)])
 
 
+@ended.put_away()
 def test(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
     if wrong := _unread(path):

@@ -11,13 +11,15 @@ import contextlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import trio
 
-from cortexfs.cli import progress
+from cortexfs import config
+from cortexfs.cli import ended, progress
 from cortexfs.cli.plugin.install.checks import written
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
@@ -38,6 +40,7 @@ _LIMITS = hostcalls.HostLimits(2 << 30, 512, 1024)
 # What the host says of a tool that does not work, where other codes are what a tool answers.
 _BROKEN = ("EPROTO", "ETIMEDOUT", "EHOSTDOWN", "ENOEXEC")
 Ask: TypeAlias = Callable[[list[str]], bool]
+Result = TypeVar("Result")
 _SHOWN = 200  # characters of an output
 _LEAST: Mapping[str, Any] = {
     "string": "example",
@@ -57,50 +60,55 @@ def tried(tree: PackageFiles, ask: Ask | None = None) -> list[InstallCheck]:
             plugin = enabled.declared(tree, place)
         except Fault as fault:
             return [InstallCheck("loading", fault.message, fault.code)]
-        return trio.run(_tried, plugin, ask) if plugin else []
+        if not plugin:
+            return []
+        checks, tools = ended.run(partial(_hosted, partial(_loaded, plugin)))
+        return checks + (_called(tools, ask) if ask and tools else [])
 
 
-async def _tried(plugin: hostcalls.Plugin, ask: Ask | None) -> list[InstallCheck]:
-    refused: BaseException | None = None
+async def _hosted(work: Callable[[Pool], Awaitable[Result]]) -> Result:
+    """Do it with hosts, which end with it."""
     pool = Pool(_LIMITS, Starter(begin()))
-    catalog = Catalog(pool)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pool.starter.run)
             nursery.start_soon(pool.run)
-            with progress.shown("loading it"):
-                registry = await catalog.registry([plugin], consents=[plugin.name])
-            if why := catalog.broken.get(plugin.name):
-                checks = [InstallCheck("loading", why)]
-            else:
-                tools = [one for one in registry if one.plugin == plugin]
-                named = ", ".join(tool.name for tool in tools) or "no tools"
-                checks = [InstallCheck(f"it loads, with {named}")]
-                if wrong := catalog.wrong.get(plugin.name):
-                    checks.append(InstallCheck(f"but nobody can call {wrong}", is_warning=True))
-                if ask:
-                    try:
-                        checks += await _run(pool, tools, ask)
-                    except (Fault, KeyboardInterrupt) as problem:  # the nursery would wrap it
-                        refused = problem
+            done = await work(pool)
             nursery.cancel_scope.cancel()
-        if refused:
-            raise refused
-        return checks
+        return done
     finally:
         pool.stop()
 
 
-async def _run(pool: Pool, tools: list[Object], ask: Ask) -> list[InstallCheck]:
+async def _loaded(plugin: hostcalls.Plugin, pool: Pool) -> tuple[list[InstallCheck], list[Object]]:
+    """The checks of its loading, and the objects that it has."""
+    catalog = Catalog(pool)
+    with progress.shown("loading it"):
+        registry = await catalog.registry([plugin], consents={plugin.name: config.REPLACE})
+    if why := catalog.broken.get(plugin.name):
+        return [InstallCheck("loading", why)], []
+    tools = [one for one in registry if one.plugin == plugin]
+    named = ", ".join(tool.name for tool in tools) or "no tools"
+    checks = [InstallCheck(f"it loads, with {named}")]
+    if wrong := catalog.wrong.get(plugin.name):
+        checks.append(InstallCheck(f"but nobody can call {wrong}", is_warning=True))
+    return checks, tools
+
+
+def _called(tools: list[Object], ask: Ask) -> list[InstallCheck]:
     inputs = [msgspec.json.encode(example(msgspec.json.decode(tool.schema))) for tool in tools]
-    lines = [f"  {tool.name} {given.decode()}" for tool, given in zip(tools, inputs, strict=True)]
-    if not ask(lines):
+    calls = list(zip(tools, inputs, strict=True))
+    if not ask([f"  {tool.name} {given.decode()}" for tool, given in calls]):
         return [InstallCheck("its tools were not called")]
     with tempfile.TemporaryDirectory(prefix="ctx-scratch-") as scratch:
-        return [await _called(pool, tool, given, scratch) for tool, given in zip(tools, inputs, strict=True)]
+
+        async def call_all(pool: Pool) -> list[InstallCheck]:
+            return [await _call(pool, tool, given, scratch) for tool, given in calls]
+
+        return ended.run(partial(_hosted, call_all))
 
 
-async def _called(pool: Pool, tool: Object, given: bytes, scratch: str) -> InstallCheck:
+async def _call(pool: Pool, tool: Object, given: bytes, scratch: str) -> InstallCheck:
     invocation = hostcalls.Invocation(tool.name, None, str(os.getuid()), "test")
     environment = {name: each for name, each in os.environb.items() if wire.is_passed_on(name)}
     asked = hostcalls.CallRequest("test-1", invocation, None, given, 0o022, environment, scratch)

@@ -1,0 +1,127 @@
+"""A checked plugin takes its place and is enabled, or all is as it was.
+
+Rules: what a mount refuses is taken back, and so is what somebody interrupts. A plugin with settings stays,
+as it may need them first. A new one whose names are taken stays, too, disabled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs import config
+from cortexfs.cli import output, reload
+from cortexfs.cli.plugin.install import checks, choosing
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.manifestjson import settings
+from cortexfs.plugins import dependencies
+from cortexfs.plugins.install import install as installing
+from cortexfs.plugins.install.entry_points import found
+from cortexfs.plugins.package import directory, manifests, package, records
+from cortexfs.plugins.package.package import File, PackageFiles
+from cortexfs.state import directories
+
+
+class Consented(NamedTuple):
+    """An answer of somebody, to what was asked."""
+
+    names: bool  # that it takes names of others
+    is_other: bool  # the copy that was there is another publisher's
+    copy: str  # why somebody had to agree to this copy; empty: nobody had to
+
+
+class FormerPlugin(NamedTuple):
+    """The copy that there was, to go back to."""
+
+    files: dict[str, File]  # none where nothing was whole
+    choice: config.Choice | None
+
+    def restore(self, where: directories.Places, name: str) -> None:
+        config.choose(where.config, name, self.choice)
+        base = where.state / directory.FOLDER
+        if self.files:
+            installing.install(base, name, self.files)
+        elif (base / name).exists():
+            installing.remove(base, name)
+
+
+def place(
+    where: directories.Places,
+    root: str | None,
+    tree: PackageFiles,
+    record: records.PluginRecord,
+    consented: Consented,
+    by: str,
+) -> int:
+    """Write it, enable it, and say `by` whom it is."""
+    base, name = where.state / directory.FOLDER, tree.manifest.name
+    former = FormerPlugin(_installed(base / name), config.choices(where.config).get(name))
+    choice = _choice(where, root, tree, former, consented)
+    told = f"installed {name} {tree.manifest.version}, {by}"
+    try:
+        installing.install(base, name, {**tree.files, records.FILE: records.file(record)})
+        for warning in checks.warnings(tree.manifest, tree):
+            output.say(f"warning: {warning}")
+        if (why := lacks(where, name)) and name not in config.enabled(config.load(where)):
+            output.say(f"{told}; it is not enabled: {why}")
+            return EXIT_FAILED
+        outcome = choosing.choose(where, root, name, choice)
+    except (KeyboardInterrupt, SystemExit):
+        former.restore(where, name)
+        reload.told(root, waits=False)
+        raise
+    if consented.names and consented.copy and outcome.said == reload.NOT_MOUNTED:
+        config.choose(where.config, name, True)  # it was said of the copy
+    if outcome.refused:
+        _take_back(where, root, tree, former, outcome)
+    output.say(f"{told}; {outcome.said}")
+    return EXIT_FAILED if outcome.refused else EXIT_OK
+
+
+def _choice(
+    where: directories.Places,
+    root: str | None,
+    tree: PackageFiles,
+    former: FormerPlugin,
+    consented: Consented,
+) -> config.Choice:
+    if consented.names:
+        return config.REPLACE
+    there = {name: file for name, file in former.files.items() if name != records.FILE}
+    return consented.is_other or choosing.kept(where, root, tree.manifest.name, is_same=there == tree.files)
+
+
+def _take_back(
+    where: directories.Places,
+    root: str | None,
+    tree: PackageFiles,
+    former: FormerPlugin,
+    outcome: choosing.Outcome,
+) -> None:
+    """Raises a Fault, unless it stays installed and broken."""
+    name = tree.manifest.name
+    if outcome.is_taken and not former.files:
+        choosing.leave_disabled(where, root, name, outcome)
+    if not outcome.is_taken and manifests.is_json(tree.manifest) and settings.settings_of(tree.manifest.json):
+        return
+    former.restore(where, name)
+    reload.told(root)
+    told = f"{name} is not installed, and all is as it was"
+    if outcome.is_taken:
+        raise Fault("EEXIST", f"{told}: {outcome.why}; to let it take that name say --replace")
+    raise Fault("EINVAL", f"{told}: {outcome.said}")
+
+
+def lacks(where: directories.Places, name: str) -> str | None:
+    """Returns the needs of the plugin that nothing meets."""
+    enabled = config.enabled(config.load(where))
+    return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
+
+
+def _installed(folder: Path) -> dict[str, File]:
+    """Returns the files of what is installed there, as a copy to go back to; none where nothing is whole."""
+    with contextlib.suppress(Fault):
+        tree = package.read(folder)
+        return {**tree.files, records.FILE: records.file(records.read(folder))}
+    return {}
