@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.manifest import script
-from cortexfs.state import believed
+from cortexfs.state import believed, startable
 
 
 def header(path: str) -> str:
@@ -35,6 +35,9 @@ def header(path: str) -> str:
             raise Fault("EACCES", f"{path} is no program that you may run; chmod +x {path}")
         data = file.read(script.MAX_HEADER + 1)
     try:
-        return script.header_of(data)
+        said = script.header_of(data)
     except Fault as fault:
         raise Fault(fault.code, f"{path} is no tool: {fault.message}") from None
+    if why := startable.why_not(data):
+        raise Fault("ENOEXEC", f"{path} cannot be started: {why}")
+    return said

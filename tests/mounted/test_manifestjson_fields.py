@@ -96,22 +96,21 @@ def offered(mount: Ctx) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("capability", ["", "tools", "config:provider", "cli:commands"])
+@pytest.mark.parametrize("capability", ["events:listener", "tools", "config:provider", "cli:commands"])
 def test_an_export_counts_with_its_capability_alone(capability: str, mount: Ctx, tmp_path: Path) -> None:
     # abi.md 9.40, 9.26
-    changes: dict[str, Any] = {"capabilities": [capability] if capability else []}
+    changes: dict[str, Any] = {"capabilities": [capability]}
     if capability == "config:provider":
         changes["config"] = PROVIDES
     mount.ctx(
         "plugin", "install", str(plugin(tmp_path, "exporting", {"is-there": "return 1"}, EXPORTS, **changes))
     )
-    assert offered(mount) == {capability} - {""}
+    assert offered(mount) == {capability} - {"events:listener"}
     if capability == "tools":
         assert said(mount, "is-there") == "1"  # no middleware was asked
     # abi.md 9.26
-    if capability:
-        mount.ctx("plugin", "permissions", "exporting", "--set", f"{capability}=deny")
-        assert offered(mount) == set()
+    mount.ctx("plugin", "permissions", "exporting", "--set", f"{capability}=deny")
+    assert offered(mount) == set()
     mount.ctx("plugin", "permissions", "exporting", "--set", "tools=grant")
     assert offered(mount) == {"tools"}
     mount.ctx("plugin", "uninstall", "exporting", "--purge")

@@ -204,9 +204,12 @@ def _unsound(manifest: Manifest) -> str | None:
         return f"version: the version {shown(manifest.version)} {broken}"
     if manifest.python and not _ENTRY.fullmatch(manifest.python.entry):
         return f"python.entry: {shown(manifest.python.entry)} is not of the form module:attribute"
+    seen: set[str] = set()
     for position, tool in enumerate(manifest.native.tools if manifest.native else ()):
-        if broken := _unsound_tool(tool):
+        twice = f"name: another tool is called {tool.name}; rename one of them"
+        if broken := twice if tool.name in seen else _unsound_tool(tool):
             return f"native.tools[{position}].{broken}"
+        seen.add(tool.name)
     return None
 
 

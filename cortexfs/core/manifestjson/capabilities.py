@@ -74,6 +74,22 @@ CAPABILITIES = {
     "db:read": _permission("read internal databases", _INTERNAL),
     "db:write": _permission("write internal databases", _REMEMBER),
 }
+# With these a plugin brings something that others meet.
+_BRINGING = (
+    "tools",
+    "cli:commands",
+    "ui:panel",
+    "ui:widget",
+    "config:provider",
+    "events:listener",
+    "middleware:pre",
+    "middleware:post",
+)
+
+
+def bringing(capabilities: Iterable[str]) -> list[str]:
+    """Those with which a plugin brings something."""
+    return [name for name in capabilities if name in _BRINGING]
 
 
 class CapabilityReason(msgspec.Struct, frozen=True):

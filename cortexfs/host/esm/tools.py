@@ -74,7 +74,10 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     _plugins.append(made)
     found = made.described()
     has = permissions.effective(declared.capabilities, (), ())
-    tools = _admitted(made, found, has) if has.has("tools") else ()
+    tools = [*_admitted(made, found, has)] if has.has("tools") else []
+    if not tools and permissions.bringing(has.capabilities) == ["tools"]:
+        mend = "export const tools from its module, or register them in onLoad"
+        raise made.fault("EINVAL", f"it has the capability tools, and no tool; {mend}")
     models = _models(made) if has.has("config:provider") else ()
     commands = made.commands() if has.has("cli:commands") else ()
     hidden = hooks.hidden(made, has.capabilities, declared.events, commands)
@@ -152,7 +155,7 @@ class EsmPlugin:
         try:
             esmrights.check(declared.folder)
         except Fault as fault:
-            raise self._fault(fault.code, fault.message) from None
+            raise self.fault(fault.code, fault.message) from None
 
     @functools.cached_property
     def _state(self) -> EsmState:
@@ -160,7 +163,7 @@ class EsmPlugin:
         try:
             return EsmState(self.declared.state, self.name)
         except sqlite3.Error as error:
-            raise self._fault("EIO", f"its state cannot be read or written: {error}") from None
+            raise self.fault("EIO", f"its state cannot be read or written: {error}") from None
 
     def ask(
         self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
@@ -179,7 +182,7 @@ class EsmPlugin:
                 self._log(failed.stack)
                 where = sayings.bug(failed.stack, self.declared.folder)
                 raise child.EsmError(f"{failed}{where}", failed.stack) from None
-        raise self._fault("EPROTO", "its process ends as soon as it is started")
+        raise self.fault("EPROTO", "its process ends as soon as it is started")
 
     def described(self) -> list[Any]:
         process = self._process(ANYWHERE, None)
@@ -190,7 +193,7 @@ class EsmPlugin:
         try:
             return hooks.commands_of(self.declared.commands, self._commands)
         except Fault as fault:
-            raise self._fault(fault.code, fault.message) from None
+            raise self.fault(fault.code, fault.message) from None
 
     def ready(self, directory: str, runtime: sdk.ToolRuntime | None) -> None:
         """Wait until there is a process for calls from there."""
@@ -252,7 +255,7 @@ class EsmPlugin:
         except Fault as fault:
             started.set_exception(fault)
         except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
-            started.set_exception(self._fault("EIO", f"its process does not start: {sentence(error)}"))
+            started.set_exception(self.fault("EIO", f"its process does not start: {sentence(error)}"))
 
     def _begun(self, place: ProcessPlace, environ: Mapping[str, str]) -> child.DenoProcess:
         declared = self.declared
@@ -351,15 +354,15 @@ class EsmPlugin:
             told = (
                 sayings.syntax_error(str(failed), folder) or f"{failed}{sayings.place(failed.stack, folder)}"
             )
-            raise self._fault("EPROTO", told) from None
+            raise self.fault("EPROTO", told) from None
         except sdk.ExecutionFailed as failed:
-            raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None
+            raise self.fault(failed.code, f"{request['do']} {failed.args[0]}") from None
 
     def _log(self, stack: str) -> None:
         if own := sayings.steps(stack, self.declared.folder):
             print(f"{self._who}: {' '.join(own)}\n{PAST}", end="", file=sys.stderr)
 
-    def _fault(self, code: str, message: str) -> Fault:
+    def fault(self, code: str, message: str) -> Fault:
         return Fault(code, f"{self._who}: {message}")
 
 

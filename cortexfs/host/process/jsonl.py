@@ -163,7 +163,7 @@ class Companion(persistent.Warm[_Call]):
     def start(self) -> None:
         error = self._start()
         if isinstance(error, OSError):
-            raise one_shot.failed_to_spawn(self._program.name, error)
+            raise one_shot.failed_to_spawn(self._program, error)
         if error is not None:
             raise error
 

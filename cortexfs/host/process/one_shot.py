@@ -31,6 +31,7 @@ from cortexfs.core.manifest.targets import NOT_STARTED, ProgramTarget
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import EARLY_SECONDS, sentence
 from cortexfs.host.process import children
+from cortexfs.state import startable
 from cortexfs.tools.support.process_groups import Waker
 
 _LOGGED = 900  # bytes of standard error, for one line of the daemon's log
@@ -150,8 +151,9 @@ def status_text(status: int) -> str:
     return f"signal: {-status}" + (f" ({known[-status]})" if -status in known else "")
 
 
-def failed_to_spawn(name: str, error: OSError) -> sdk.ExecutionFailed:
-    told = f"{NOT_STARTED} '{name}': {sentence(error)}"
+def failed_to_spawn(program: ProgramTarget, error: OSError) -> sdk.ExecutionFailed:
+    why = startable.of_file(program.argv[0])  # else of a file that is there, that there is none
+    told = f"{NOT_STARTED} '{program.name}': {why or sentence(error)}"
     return sdk.ExecutionFailed(told, code_of(error.errno))
 
 
@@ -179,7 +181,7 @@ class _Exchange:
                 os.chdir(program.working_dir)  # of this thread alone
             process = self._child.start(argv, environment)
         except OSError as error:
-            raise failed_to_spawn(program.name, error) from None
+            raise failed_to_spawn(program, error) from None
         errors = self._child.stderr
         self._expect(self._waker.file, select.POLLIN, self._cancel)
         self._expect(process, select.POLLIN, self._finish)

@@ -79,6 +79,9 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
         raise
     if "tools" not in declared.capabilities:
         return []
+    if not said.tools and permissions.bringing(declared.capabilities) == ["tools"]:
+        mend = "plugin_get_capabilities has to name one"
+        raise Fault("EINVAL", f"it has the capability tools, and no tool; {mend}")
     return [
         tool if isinstance(tool, WrongTool) else WasmTool(worker, tool, declared)
         for tool in wrong_tool.sound(said.tools, _Tool)

@@ -15,7 +15,7 @@ from cortexfs.core.hooks import POST, PRE, hooks
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.targets import WASM
 from cortexfs.core.manifestjson import FILE, fetched, read, wasm_layout, widgets
-from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
+from cortexfs.core.manifestjson.capabilities import CAPABILITIES, bringing, effects
 from cortexfs.core.manifestjson.entry import entry_of, files_of
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.review import InstallCheck, risk_row, signature
@@ -46,6 +46,10 @@ def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, 
         InstallCheck("manifest"),
         InstallCheck(
             f"kind {manifest.kind}", None if is_run else f"it does not run in this version; there is {there}"
+        ),
+        InstallCheck(
+            "capabilities",
+            None if bringing(manifest.capabilities) else 'it may bring nothing; for tools, write ["tools"]',
         ),
     ]
     if tree:

@@ -22,6 +22,7 @@ from cortexfs.plugins.package import targets
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.package.targets import resolve
 from cortexfs.plugins.trust import signing
+from cortexfs.state import startable
 
 
 class InstallCheck(msgspec.Struct, frozen=True):
@@ -67,7 +68,8 @@ def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallChec
     command = place / tool.command
     if command.is_file():
         mend = f"it is not executable: chmod +x {tool.command}"
-        yield InstallCheck(f"{who} command is a program", None if command.stat().st_mode & 0o100 else mend)
+        why = startable.of_file(command) if command.stat().st_mode & 0o100 else mend
+        yield InstallCheck(f"{who} command is a program", why or None)
     yield InstallCheck(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
     is_object = isinstance(tool.input_schema, dict)
     yield InstallCheck(f"{who} input_schema", None if is_object else "it is no table")

@@ -219,6 +219,7 @@ def test_four_fields_of_a_tool_are_required(field: str) -> None:
         (TOOL + 'working_dir = "\\u0000"\n', "native.tools[0].working_dir: holds a NUL character"),
         (TOOL + 'env = {"A=B" = ""}\n', 'native.tools[0].env: "A=B" is no name of a variable'),
         (TOOL + 'inherit_env = [""]\n', "native.tools[0].inherit_env: the name of a variable is empty"),
+        (TOOL + TOOL, "native.tools[1].name: another tool is called add; rename one of them"),
     ],
 )
 def test_a_fault_names_the_field_and_the_mend(text: str, sentence: str) -> None:

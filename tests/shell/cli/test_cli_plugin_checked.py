@@ -87,6 +87,24 @@ def test_a_program_that_nobody_may_run_is_not_installed(places: directories.Plac
     assert not (places.state / "plugins" / "hello").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("echo hi\n", "it is no program: write a first line that names its interpreter, as #!/bin/sh or "),
+        ("#!/no/such/sh\necho hi\n", "its #! line names /no/such/sh, which is no program here: install it"),
+        ("#!/bin/sh\r\necho hi\r\n", "its first line ends in CR LF: write its lines with LF alone"),
+    ],
+)
+def test_a_program_that_the_kernel_cannot_start_is_not_installed(
+    places: directories.Places, said: Said, text: str, why: str
+) -> None:
+    # abi.md 11.48
+    (hello(Path("hello")) / "bin/hello").write_bytes(text.encode())
+    assert f"fail: tool hello command is a program ({why}" in said("test", "hello")[1]
+    status, _, err = said("install", "hello")
+    assert (status, why in err) == (2, True)
+
+
 @pytest.mark.parametrize("template", ["process", "native", "python"])
 def test_no_scaffold_limits_what_interpreters_need(
     places: directories.Places, said: Said, template: str

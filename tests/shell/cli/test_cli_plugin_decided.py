@@ -125,7 +125,9 @@ def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_decided_is_said(world: World, words: str, sentence: str) -> None:
     world.install("notes")
-    tool = plugin_files.plugin(world.base / "hello", plugin_files.TOOL % "bin/hello", {"bin/hello": "x"})
+    tool = plugin_files.plugin(
+        world.base / "hello", plugin_files.TOOL % "bin/hello", {"bin/hello": "#!/bin/sh\n"}
+    )
     world.ctx("install", str(tool))
     status, _, err = world.ctx("permissions", *words.split())
     assert status != 0
@@ -275,7 +277,9 @@ def test_this_host_has_a_version(world: World) -> None:
 
 
 def test_a_plugin_of_the_other_kind_can_be_needed(world: World) -> None:
-    tool = plugin_files.plugin(world.base / "hello", plugin_files.TOOL % "bin/hello", {"bin/hello": "x"})
+    tool = plugin_files.plugin(
+        world.base / "hello", plugin_files.TOOL % "bin/hello", {"bin/hello": "#!/bin/sh\n"}
+    )
     world.ctx("install", str(tool))
     assert world.install("top", dependencies={"hello": "~0.1"})[0] == 0
     world.ctx("disable", "hello")

@@ -61,6 +61,14 @@ def test_a_panel_without_its_file_is_no_panel(world: World) -> None:
     assert world.ctx("install", str(folder))[0] == 0
 
 
+def test_a_plugin_that_may_bring_nothing_is_not_installed(world: World) -> None:
+    # abi.md 11.47
+    folder = str(plugin(world.base / "source", capabilities=["fs:read"]))
+    said = 'capabilities (it may bring nothing; for tools, write ["tools"])'
+    assert f"fail: {said}" in world.ctx("test", folder)[1]
+    assert world.ctx("install", folder)[0] == 2
+
+
 FOLDER, BOTH = "its own folder", "its own folder and its caller's directory"
 PUBLIC = "public addresses, and networks that --private names"
 BY = "held by Deno and Landlock" if Mechanism.LANDLOCK in kernel_support.available() else "held by Deno"

@@ -271,6 +271,20 @@ async def test_no_tools_without_the_capability(tmp_path: Path, place: Path) -> N
     assert await broken(tmp_path, plugin) == ""  # it loads, and has none
 
 
+@pytest.mark.parametrize("text", ["export default [];", "const tools = [];", "export const tools = [];"])
+async def test_a_capability_of_tools_is_for_some(tmp_path: Path, place: Path, text: str) -> None:
+    # abi.md 11.47
+    plugin = esmodules.plugin(place / "p", text)
+    why = "it has the capability tools, and no tool; export const tools from its module, or register"
+    assert why in await broken(tmp_path, plugin)
+
+
+async def test_a_capability_of_tools_is_in_nobodys_way(tmp_path: Path, place: Path) -> None:
+    # abi.md 11.47
+    plugin = esmodules.plugin(place / "p", "", capabilities=("tools", "events:listener"))
+    assert await broken(tmp_path, plugin) == ""
+
+
 # -- providers
 
 PROVIDERS = """
@@ -318,7 +332,7 @@ def test_providers_are_models(place: Path) -> None:
     assert (said.text, said.events) == ("old when?", [sdk.Usage(1, 2)])
     with pytest.raises(sdk.ExecutionFailed, match="no key"):
         asked(models["mute/one"], "?")
-    closed = esmodules.plugin(place / "p", PROVIDERS, capabilities=("tools",), **fields)
+    closed = esmodules.plugin(place / "p", PROVIDERS, capabilities=(), **fields)
     assert not [each for each in tools.tools(closed) if isinstance(each, sdk.Model)]
     assert esmodules.opened(state, os.getpid())
     tools.drop_all()

@@ -166,6 +166,13 @@ async def test_what_cannot_be_started(where: Path) -> None:
         assert answer.message.startswith("failed to spawn process-isolated tool 't': ")
 
 
+async def test_an_interpreter_that_is_missing_is_named(where: Path) -> None:
+    # abi.md 11.48
+    answer = await run(where, program(script(where, "", "/no/such/sh")))
+    assert answer.code == "ENOENT"
+    assert "'t': its #! line names /no/such/sh, which is no program here: install it" in answer.message
+
+
 # -- size, time and what is left
 
 

@@ -80,6 +80,12 @@ async def test_a_plugin_without_the_capability_has_no_tools(tmp_path: Path, plac
     assert await broken(tmp_path, plugin) == ""
 
 
+async def test_a_capability_of_tools_is_for_some(tmp_path: Path, place: Path) -> None:
+    # abi.md 11.47
+    plugin = wat.plugin(place / "m.wasm", wat.text({}))
+    assert "it has the capability tools, and no tool; plugin_get_cap" in await broken(tmp_path, plugin)
+
+
 _VERSION = '(func (export "plugin_get_abi_version") (result i32) (i32.const 1))'
 _SAYS = '(func (export "plugin_get_capabilities") (param i32 i32) (result i32) (i32.const 0))'
 _RUNS = '(func (export "plugin_execute_tool") (param i32 i32 i32 i32 i32 i32) (result i32) (i32.const 0))'
