@@ -41,19 +41,26 @@ def any_of(manifest: Manifest) -> bool:
     return manifests.is_json(manifest) and bool(manifest.json.dependencies or manifest.json.peer_dependencies)
 
 
-def why_not(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str], name: str) -> str | None:
+def why_not(
+    base: Path,
+    packaged: Iterable[FoundPlugin],
+    enabled: Sequence[str],
+    name: str,
+    manifest: Manifest | None = None,
+) -> str | None:
     """Why `name` cannot be enabled beside the others, as a sentence. Two that are each other's peers
-    can, though one has to come first."""
+    can, though one has to come first. `manifest` is that of a copy that is not installed."""
     try:
-        if not any_of(directory.read(base / name)):
-            return None
+        own = manifest or directory.read(base / name)
     except Fault:  # which is for the daemon to say
+        return None
+    if not any_of(own):
         return None
     names = [*enabled, name]
     every = _every(base, packaged, names)
-    peers = every[name].peers if name in every else ()
+    peers = _told_by(own).peers
     names += [peer for peer in peers if peer in every and name in every[peer].peers]
-    every = _every(base, packaged, names)
+    every = _every(base, packaged, names) | {name: _told_by(own)}
     return load_order(every.values()).refused.get(name)
 
 
@@ -77,6 +84,10 @@ def _installed(folder: Path) -> InstalledPlugin | None:
         manifest = directory.read(folder)
     except Fault:
         return None
+    return _told_by(manifest)
+
+
+def _told_by(manifest: Manifest) -> InstalledPlugin:
     if manifests.is_json(manifest):
         said = manifest.json
         return InstalledPlugin(said.name, said.version, said.dependencies, said.peer_dependencies)

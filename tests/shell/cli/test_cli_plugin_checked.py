@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs import config
+from cortexfs.cli import mounts
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.toml import DeclaredProcessTool
 from cortexfs.plugins.package.targets import resolve
 from cortexfs.state import directories
 from tests.shell import plugin_commands
+from tests.shell.cli_tree import add, plant
 from tests.shell.plugin_commands import Said, edit, hello
 
 places, said = plugin_commands.places, plugin_commands.said
@@ -115,6 +118,27 @@ def test_no_scaffold_limits_what_interpreters_need(
     tools = manifest.get("native", {}).get("tools", [])
     assert not any("max_memory_bytes" in tool for tool in tools)
     assert "memory_mb" not in manifest.get("sandbox", {})
+
+
+def test_a_test_fails_where_the_name_of_a_tool_is_taken(
+    places: directories.Places, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 11.38
+    hello(Path("hello"))
+    said.ok("test", "hello")
+    roots = [plant(tmp_path / "mounted")]
+    monkeypatch.setattr(mounts, "answering", lambda given: str(roots[-1]))
+    said.ok("test", "hello")
+    add(roots[-1], "tool/hello", "Greets.", "plugin:other@1.2", {})
+    status, out, _ = said("test", "hello")
+    why = "fail: tool/hello (it is already one of plugin:other@1.2; to take that name: --replace)"
+    assert (status, why in out) == (1, True)
+    config.choose(places.config, "hello", ("tool/hello",))
+    said.ok("test", "hello")
+    config.choose(places.config, "hello", True)
+    roots.append(plant(tmp_path / "other"))
+    add(roots[-1], "tool/hello", "Greets.", "plugin:hello@0.0.9", {})
+    said.ok("test", "hello")
 
 
 def test_a_plugin_that_is_gone_is_a_fault_of_its_tool(tmp_path: Path) -> None:

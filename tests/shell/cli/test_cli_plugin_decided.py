@@ -237,8 +237,11 @@ def test_purging_forgets_what_was_decided(world: World) -> None:
 
 def test_a_dependency_that_is_missing_refuses_to_enable(world: World) -> None:
     # abi.md 9.11
-    status, _, err = world.install("top", dependencies={"below": "^1.0"})
     why = "top needs below ^1.0, which is not installed; install it with ctx plugin install below"
+    # abi.md 11.38: and fails its test
+    top = str(plugin(world.base / "source" / "top", name="top", dependencies={"below": "^1.0"}))
+    assert f"fail: needs ({why})" in world.ctx("test", top)[1]
+    status, _, err = world.ctx("install", top)
     assert (status, err) == (1, f"installed top 1.0.0, unsigned; it is not enabled: {why}\n")
     status, _, err = world.ctx("enable", "top")
     assert (status, err) == (13, f"ctx plugin: the plugin top cannot be enabled: {why}\n")

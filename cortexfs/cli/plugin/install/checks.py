@@ -16,7 +16,7 @@ from pathlib import Path
 from cortexfs.cli import output, parser
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import governance
-from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
+from cortexfs.core.manifest.toml import FILE, DeclaredProcessTool, Manifest
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import enabled as offers
@@ -51,6 +51,11 @@ def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> l
                 checks.append(tried(f"tool {tool.name} schema", partial(_check_schema, tool)))
         checks += _texts(tree) if tree else ()
     return [*checks, tried("name", lambda: _check_name(manifest.name))]
+
+
+def unread(path: Path) -> list[InstallCheck]:
+    """All that is wrong with a manifest.json, where that is what there is."""
+    return [] if (path / FILE).exists() else json_review.errors(path)
 
 
 def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 from cortexfs import config
 from cortexfs.cli import ended, mounts, output, parser, plugin_commands, progress, reload
@@ -48,6 +49,8 @@ MODULE_SECONDS = 300.0  # for a module of WebAssembly
 
 
 def install(options: argparse.Namespace) -> int:
+    if len(wrong := checks.unread(Path(options.source))) > 1:
+        checks.refuse(options.source, wrong)
     with progress.shown(f"reading {options.source}"):
         source = sources.read(options.source)
     return installed(options, source)
@@ -130,7 +133,7 @@ def _try(tree: PackageFiles) -> None:
     if not manifests.is_json(tree.manifest) and (tree.manifest.python or library_of(tree.manifest)):
         from cortexfs.cli.plugin.install import trying  # it brings trio
 
-        found = trying.tried(tree)
+        found, _ = trying.tried(tree)
         checks.refuse(tree.manifest.name, found)
         for check in found:
             if check.is_warning:

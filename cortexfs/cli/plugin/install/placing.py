@@ -14,6 +14,7 @@ from cortexfs import config
 from cortexfs.cli import output, reload
 from cortexfs.cli.plugin.install import checks, choosing
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.manifestjson import settings
 from cortexfs.plugins import dependencies
 from cortexfs.plugins.install import install as installing
@@ -113,10 +114,10 @@ def _take_back(
     raise Fault("EINVAL", f"{told}: {outcome.said}")
 
 
-def lacks(where: directories.Places, name: str) -> str | None:
-    """Returns the needs of the plugin that nothing meets."""
+def lacks(where: directories.Places, name: str, manifest: Manifest | None = None) -> str | None:
+    """Returns the needs that nothing meets; of a copy that is not installed, by its manifest."""
     enabled = config.enabled(config.load(where))
-    return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
+    return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name, manifest)
 
 
 def _installed(folder: Path) -> dict[str, File]:

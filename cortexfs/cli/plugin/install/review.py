@@ -15,11 +15,12 @@ from cortexfs.cli import ended, output
 from cortexfs.cli.daemons import places_at
 from cortexfs.cli.output import sure
 from cortexfs.cli.plugin.install import checks as checking
+from cortexfs.cli.plugin.install import here
 from cortexfs.cli.plugin.install.install import fetched
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import governance
-from cortexfs.core.manifest.toml import FILE, Manifest
+from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.safe_text import within
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import json_kinds
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 def review(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
     if path.is_dir():
-        if wrong := _unread(path):
+        if wrong := checking.unread(path):
             return _say_wrong(path, wrong)
         return _say(*_read(path, where, options.private))
     packed = package.unpack(sources.bounded(path, MAX_PACKED), str(path))
@@ -51,13 +52,14 @@ def review(options: argparse.Namespace) -> int:
 @ended.put_away()
 def test(options: argparse.Namespace) -> int:
     path, where = Path(options.directory), places_at(options.root)
-    if wrong := _unread(path):
+    if wrong := checking.unread(path):
         return _say_wrong(path, wrong)
     manifest, tree, checks = _read(path, where, options.private)
     if tree and not any(check.fault for check in checks):
         from cortexfs.cli.plugin.install import trying  # it brings trio
 
-        checks += trying.tried(tree, _sure(options) if options.run else None)
+        tried, brought = trying.tried(tree, _sure(options) if options.run else None)
+        checks += [*tried, *here.checks(options.root, where, tree.manifest, brought)]
     _say(manifest, tree, checks)
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
 
@@ -71,11 +73,6 @@ def _sure(options: argparse.Namespace) -> trying.Ask:
         return options.yes or sure("Call them?")
 
     return ask
-
-
-def _unread(path: Path) -> list[InstallCheck]:
-    """All that is wrong with a manifest.json, where that is what there is."""
-    return [] if (path / FILE).exists() else json_review.errors(path)
 
 
 def _say_wrong(path: Path, wrong: list[InstallCheck]) -> int:

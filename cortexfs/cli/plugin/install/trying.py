@@ -52,18 +52,18 @@ _LEAST: Mapping[str, Any] = {
 }
 
 
-def tried(tree: PackageFiles, ask: Ask | None = None) -> list[InstallCheck]:
-    """Load it; and call its tools, if `ask` says yes to the lines that say how."""
+def tried(tree: PackageFiles, ask: Ask | None = None) -> tuple[list[InstallCheck], list[Object]]:
+    """Load it; and call its tools, if `ask` says yes to the lines that say how. Also returns its objects."""
     with written(tree) as place:
         os.chmod(place.parent, 0o755)
         try:
             plugin = enabled.declared(tree, place)
         except Fault as fault:
-            return [InstallCheck("loading", fault.message, fault.code)]
+            return [InstallCheck("loading", fault.message, fault.code)], []
         if not plugin:
-            return []
+            return [], []
         checks, tools = ended.run(partial(_hosted, partial(_loaded, plugin)))
-        return checks + (_called(tools, ask) if ask and tools else [])
+        return checks + (_called(tools, ask) if ask and tools else []), tools
 
 
 async def _hosted(work: Callable[[Pool], Awaitable[Result]]) -> Result:
