@@ -19,6 +19,7 @@ export function onLoad() {
 }
 """
 
+ASKED = "it hangs"  # in the log, when a call waits for the hook `hang`
 # What comes of a call of `echo`, by its text.
 GUARD = """
 let runs = 0;
@@ -28,7 +29,7 @@ const before = {
   odd: () => ({ modifyInput: { text: "even" } }),
   wrong: () => ({ modifyInput: { text: 7 } }),
   throw: () => { throw new Error("broken") },
-  hang: never,
+  hang: () => { console.error("it hangs"); return never(); },
   spin: () => { for (;;); },
   die: () => Deno.exit(3),
   garbage: () => 7,

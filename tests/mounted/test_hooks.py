@@ -14,11 +14,12 @@ import pytest
 
 from tests.mounted.agents import agent, call, decisions, results, run, say, script, working
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
-from tests.mounted.hooking import BOTH, guard, heard, hears, listener
+from tests.mounted.hooking import ASKED, BOTH, guard, heard, hears, listener
 from tests.mounted.plugins import said
 from tests.mounted.talking import history
 from tests.mounted.test_esm import plugin
 from tests.mounted.test_manifestjson_plugins import blocks, row
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +150,12 @@ def test_a_caller_who_leaves_ends_it(mount: Ctx) -> None:
 
 def test_a_host_that_dies_while_it_is_asked(mount: Ctx) -> None:
     # issue 6: "Deno or a server killed in mid-call (error frame, 70 or 69"
-    words = [mount.tool("echo"), "--text", "hang"]
+    words, log = [mount.tool("echo"), "--text", "hang"], mount.state / "daemon.log"
+    before = log.read_text().count(ASKED)
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.readline()
+        until(lambda: log.read_text().count(ASKED), lambda count: count > before)
         for pid in hosts_of(mount):
             os.kill(pid, signal.SIGKILL)
         said_ = [json.loads(line) for line in running.stdout.read().splitlines()]
