@@ -238,5 +238,6 @@ def test_an_agent_that_is_set_up_wrong_is_refused(ctx: Ctx) -> None:
         write(ctx, path, "model", "debug/script\n")
         until(lambda: status.read_text() == "ready\n")
         assert run(ctx, path, script(say("x"))).output == "x"
+        until(lambda: not is_refused(ctx, f"{path}.sock"))
         with working(ctx, path, script(say("y"))) as client:
             assert text(client.until("done", status="ok")) == "y"
