@@ -190,7 +190,9 @@ def test_widgets_are_on_a_page_and_beside_their_plugin(tab: Tab, page: WebProces
         table.get_by_role("cell", name="<i>x</i>").wait_for()
         tab.get_by_role("img", name="A chart, as a chart").wait_for()
         assert tab.locator("polyline").get_attribute("points").count(",") == 3
-        assert tab.get_by_role("img", name="A pie, as a chart").locator("path").count() == 2
+        pieces = tab.get_by_role("img", name="A pie, as a chart").locator("path")
+        pieces.nth(1).wait_for(state="attached")
+        assert pieces.count() == 2
         tab.locator("iframe").nth(1).wait_for()
         tab.get_by_role("heading", name=HOSTILE).wait_for()
         framed = tab.frame_locator(f"iframe[title={json.dumps(HOSTILE)}]")
