@@ -243,7 +243,7 @@ async def test_a_question_that_was_not_sent_gets_no_answer_of_another(root: Path
 async def test_a_home_that_does_not_answer_holds_nothing_up_but_its_own_user(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no signal ends a process that waits for its home."""
+    """Here no signal ends the process that waits for its home."""
     name = getpass.getuser()
     gone: list[int | None] = [None]
     async with serving(root) as standins:
