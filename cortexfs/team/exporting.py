@@ -8,6 +8,7 @@ This file must never know who may call what is exported.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from functools import partial
 from pathlib import Path
@@ -121,8 +122,15 @@ def _control(executable: Path, name: str) -> str:
     return file.read_text(errors="replace").rstrip("\n") if file.exists() else ""
 
 
+def check_no_alias(root: Path, path: str) -> None:
+    if (root / path).is_symlink():
+        object_ = os.path.relpath((root / path).resolve(), root.resolve())
+        raise Fault("EINVAL", f"{path} is an alias; export what it stands for: {object_}")
+
+
 def exported(root: Path, path: str, machine: str) -> RemoteObject:
     """An object as other machines are told of it; raises a Fault where it cannot be exported."""
+    check_no_alias(root, path)
     class_, name = registry.key_of(path)
     messages.shown_name(class_, name, machine)
     control = partial(_control, root / path)

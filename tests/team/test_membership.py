@@ -84,6 +84,17 @@ def test_what_is_wrong_is_one_sentence(box: Machine, words: tuple[str, ...], sta
     assert said in done.stderr
 
 
+def test_an_alias_is_not_exported(box: Machine) -> None:
+    alias = box.ctx.root / "model/short"
+    alias.symlink_to("debug/echo")
+    try:
+        refused = box.team("export", "model/short", "--to", "root@laptop", check=False)
+        assert refused.returncode == 2
+        assert "model/short is an alias; export what it stands for: model/debug/echo" in refused.stderr
+    finally:
+        alias.unlink()
+
+
 def test_secrets_are_their_owner_s_alone(machines: dict[str, Machine], tmp_path: Path) -> None:
     for each in machines.values():
         for path in (each.folder, *each.folder.rglob("*")):

@@ -18,6 +18,7 @@ from cortexfs.core import names
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.registry import key_of
 from cortexfs.team import mapping, messages
+from cortexfs.team.exporting import check_no_alias
 from cortexfs.team.places import Export, TeamPlaces, written
 
 
@@ -53,8 +54,9 @@ def _made(path: str, options: argparse.Namespace, machine: str) -> Export:
     if class_ not in messages.CLASSES:
         kinds = " or ".join(f"{each}/NAME" for each in messages.CLASSES)
         raise Fault("EINVAL", f"{path!r} cannot be exported; write {kinds}")
-    _shown(path, machine)
     root = mounts.root(options.root)
+    check_no_alias(Path(root), path)
+    _shown(path, machine)
     if mounts.mounted_at(root) and not Path(root, path).is_file():
         raise Fault("ENOENT", f"there is no {path} at {root}; see: ctx ls {class_}")
     if not options.to:
