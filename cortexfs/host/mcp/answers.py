@@ -1,8 +1,8 @@
 """The answers of an MCP server, as results of tools, and its words before them, for who runs the tool.
 
 Rules: texts are the output, in the order that they and media have. Pictures and other bytes become files of
-the caller's, in a directory that is his alone; of those of one host the newest MAX_FILES stay. A resource
-that is only named stays where it is. Words before an answer are passed on as they are in a session, as who
+the caller's, in a directory that is his alone, where the newest MAX_FILES stay. A resource that is only named
+stays where it is. Words before an answer are passed on as they are in a session, as who
 reads them speaks the protocol. Elsewhere progress is progress and a line of the server's log a note; the
 rest is of no use to anybody.
 This file must never know connections, or who asks.
@@ -14,9 +14,9 @@ import base64
 import binascii
 import mimetypes
 import os
+import stat
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -52,10 +52,6 @@ class ServerSays(Fault):
     def __init__(self, code: str, message: str, said: ServerError) -> None:
         super().__init__(code, message)
         self.said = said
-
-
-_files: deque[str] = deque()
-_folder: list[str] = []
 
 
 def given(said: CallToolResult, runtime: sdk.ToolRuntime) -> sdk.ToolResult:
@@ -128,21 +124,35 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
     except (binascii.Error, ValueError):
         raise Fault("EPROTO", "the MCP server answered with a file that is no base64") from None
     with _filing:
-        if not _folder or not os.path.isdir(_folder[0]):
-            _folder[:] = [_made()]
+        folder = _folder()
         extension = ENDS.get(mime) or mimetypes.guess_extension(mime) or ""
-        number, path = tempfile.mkstemp(extension, "", _folder[0])
+        number, path = tempfile.mkstemp(extension, "", folder)
         with open(number, "wb") as file:
             file.write(content)
-        _files.append(path)
-        while len(_files) > MAX_FILES:
-            with suppress(OSError):
-                os.unlink(_files.popleft())
+        _forget_oldest(folder)
     return sdk.Attachment(kind, mime, path, None, len(content))
 
 
-def _made() -> str:
+def _forget_oldest(folder: str) -> None:
+    """Other hosts of the caller's keep and forget files there too."""
+    kept: list[tuple[int, str]] = []
+    for entry in os.scandir(folder):
+        with suppress(OSError):
+            kept.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+    for _, path in sorted(kept)[:-MAX_FILES]:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _folder() -> str:
+    """Returns the directory of the caller's; another if a stranger has made a thing of its name."""
     try:
+        path = os.path.join(tempfile.gettempdir(), f"ctx-mcp-{os.geteuid()}")
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+            return path
         return tempfile.mkdtemp(prefix="ctx-mcp-")
     except FileNotFoundError:  # a view shows no folder for temporary files
         line = "/tmp\t/tmp\trw\t-"
