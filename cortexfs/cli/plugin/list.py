@@ -50,12 +50,11 @@ def trust(options: argparse.Namespace) -> int:
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     wrong = f"(cannot be called: {row['wrong']})" if row["wrong"] else ""
+    others = (*map("(model {})".format, row["models"]), *map("(cortex {})".format, row["commands"]))
     shown = row | {
         "enabled": "yes" if row["enabled"] else "no",
         "publisher": row["publisher"] or "-",
-        "tools": row["reason"]
-        or " ".join(filter(None, [*row["tools"], *map("(cortex {})".format, row["commands"]), wrong]))
-        or "-",
+        "tools": row["reason"] or " ".join(filter(None, [*row["tools"], *others, wrong])) or "-",
     }
     return tuple(shown[head] for head in HEADS)
 
@@ -122,17 +121,21 @@ def boundary_of(manifest: Manifest) -> str:
 def _row(
     name: str, version: str, boundary: str, enabled: bool, fault: str | None, live: LivePlugins | None
 ) -> dict[str, Any]:
-    tools = live.tools.get(name, []) if live else []
-    commands = live.commands.get(name, []) if live else []
-    hooks = live is not None and name in live.hooks
+    tools, models, commands = (
+        (live.tools.get(name, []), live.models.get(name, []), live.commands.get(name, []))
+        if live
+        else ([], [], [])
+    )
+    serves = bool(tools or models or commands or (live and name in live.hooks))
     reason = fault or (live.broken.get(name) if live and enabled else None)
     return {
         "name": name,
         "version": version,
         "boundary": boundary,
         "enabled": enabled,
-        "status": status_of(bool(reason), enabled, bool(tools or commands or hooks), live is not None),
+        "status": status_of(bool(reason), enabled, serves, live is not None),
         "tools": tools,
+        "models": models,
         "commands": commands,
         "reason": reason,
         "wrong": live.wrong.get(name) if live and enabled else None,

@@ -1,4 +1,4 @@
-"""The plugins of a running mount, as commands that list them see it: by its status, its tools and commands.
+"""The plugins of a running mount, as commands that list them see it: by its status, its objects and commands.
 
 This file must never know what is installed.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from pathlib import Path
 
 from cortexfs.cli import mounts, objects, plugin_commands
 from cortexfs.core.errors import Fault
+from cortexfs.core.registry import key_of, plain
 
 HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
 _ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
 
 
 class LivePlugins:
-    """The plugins of a running daemon: their tools and commands, and which are broken."""
+    """The plugins of a running daemon: their tools, models and commands, and which are broken."""
 
     def __init__(self, root: str, text: str) -> None:
         facts = mounts.facts(text)
@@ -26,11 +26,13 @@ class LivePlugins:
         self.broken = mounts.broken(facts, "plugin")
         self.wrong = mounts.wrong(facts)
         self.tools: dict[str, list[str]] = {}
+        self.models: dict[str, list[str]] = {}
         self.versions: dict[str, str] = {}
-        for row in objects.rows(root, objects.paths_of(root, "tool")):
-            if found := _ORIGIN.match(row.origin):
-                self.tools.setdefault(found[1], []).append(Path(row.object).name)
-                self.versions[found[1]] = found[2]
+        for class_, named in (("tool", self.tools), ("model", self.models)):
+            for row in objects.rows(root, objects.paths_of(root, class_)):
+                if found := _ORIGIN.match(row.origin):
+                    named.setdefault(found[1], []).append(plain(key_of(row.object))[1])
+                    self.versions[found[1]] = found[2]
         self.commands: dict[str, list[str]] = {}
         for name, one in plugin_commands.listed(root, plugin_commands.SECONDS).items():
             if one["status"] == plugin_commands.READY:
@@ -50,11 +52,11 @@ def live_of(options: argparse.Namespace) -> LivePlugins | None:
         return None  # a listing works without a mount, and says so in its status column
 
 
-def status_of(broken: bool, enabled: bool, tools: bool, mounted: bool) -> str:
+def status_of(broken: bool, enabled: bool, serves: bool, mounted: bool) -> str:
     if broken:
         return "broken"
     if not enabled:
         return "disabled"
     if not mounted:
         return "not mounted"
-    return "loaded" if tools else "no tools"
+    return "loaded" if serves else "no tools"

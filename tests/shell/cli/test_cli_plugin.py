@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -245,6 +246,7 @@ def test_list_says_what_became_of_each(
         "enabled": True,
         "status": "loaded",
         "tools": ["note.add"],
+        "models": [],
         "commands": [],
         "reason": None,
         "wrong": None,
@@ -258,4 +260,11 @@ def test_list_says_what_became_of_each(
     assert row(capsys, "notes")["wrong"] == "note.rm: its schema is none"
     add(root, "tool/other", "Of another plugin.", "plugin:maps@1.2 (replaces that of builtin)", {})
     assert row(capsys, "notes")["tools"] == ["note.add"]
+    shutil.rmtree(root / "tool")
+    (root / "tool").mkdir()
+    assert row(capsys, "notes")["status"] == "no tools"
+    add(root, "model/notes/small", "A model.", "plugin:notes@1.2", {})
+    assert (row(capsys, "notes")["status"], row(capsys, "notes")["models"]) == ("loaded", ["notes/small"])
+    assert main(["plugin", "list", "--root", str(root)]) == 0
+    assert "(model notes/small)" in capsys.readouterr().out
     assert row(capsys, "both")["status"] == "broken"
