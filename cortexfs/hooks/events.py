@@ -1,13 +1,13 @@
-"""Events: what happens is told to the plugins that declare it, once, in a host of whom it is about.
+"""Events: each is sent once to the plugins that declare its type, in a host of the user whom it concerns.
 
     events.tell("session:start", site, sessionId=...)
 
 Main path: `tell` puts an event into the queue of a plugin and a caller, and `_deliver` empties it one by one,
-so that they arrive in their order. Nobody waits for an event.
+so that events arrive in order. The sender of an event never waits.
 
-Rules: queues are bounded; what there is no room for, or cannot be delivered, is dropped and counted. What
-comes from inside of a plugin with hooks is told to nobody, so no event makes another one.
-This file must never know why something has happened.
+Rules: queues are bounded. An event that finds no room or cannot be delivered is dropped and counted. A call
+that a plugin with hooks makes causes no events, so no event causes another one.
+This file must never know the cause of an event.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cortexfs.hooks.recent import RecentEvents
 from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.pool.host import Host
 
-MAX_EVENTS = 256  # that wait for one plugin and caller
-MAX_BYTES = 16 << 20  # of all that wait for one user
-MAX_QUEUES = 64  # of one user, whose agents have some of their own
-LAST_SECONDS = 2.0  # for hosts to hear that the daemon ends
+MAX_EVENTS = 256  # waiting events of one plugin and caller
+MAX_BYTES = 16 << 20  # all waiting events of one user
+MAX_QUEUES = 64  # of one user, with those of the user's agents
+LAST_SECONDS = 2.0  # for hosts to receive "daemon:status" before the daemon ends
 DAEMON = "cortexfs"
 STATUS = "daemon:status"
 
@@ -41,7 +41,7 @@ log = logging.getLogger("cortexfs")
 
 class _Queue:
     def __init__(self, let_go: Callable[[], None]) -> None:
-        self.let_go = let_go  # of whom it is about
+        self.let_go = let_go  # lets the people of the event's user go
         self.waiting: deque[tuple[Site, bytes]] = deque()
         self.size = 0
         self.is_full = False
@@ -64,7 +64,7 @@ class HookEvents:
             self._nursery = None
 
     def tell(self, type_: str, site: Site, **payload: Any) -> None:
-        """Tell whoever declares it. Returns at once."""
+        """Send an event to the plugins that declare its type. Returns at once."""
         plugins = self._hooks.of(type_)
         if plugins and not site.identity.unheard:
             event = hooks.event(type_, **payload)
@@ -72,7 +72,7 @@ class HookEvents:
                 self._put((plugin, site.identity), site, event)
 
     def started(self, host: Host) -> None:
-        """A host has started: its plugin is told that the daemon is up."""
+        """Tell the plugin of a host that has just started that the daemon is up."""
         self._tell_host(host, "up")
 
     def _tell_host(self, host: Host, status: str) -> None:
@@ -81,11 +81,11 @@ class HookEvents:
             self._put((host.plugin, host.identity), Site(host.identity), event)
 
     async def end(self, hosts: list[Host]) -> None:
-        """The daemon ends: these hosts are told, behind what waits for them, if they are quick."""
+        """Tell these hosts that the daemon ends, after their waiting events. Wait LAST_SECONDS at most."""
         with trio.move_on_after(LAST_SECONDS):
             for host in hosts:
                 self._tell_host(host, "down")
-            while self._queues:  # noqa: ASYNC110  # a handful of looks, when the daemon ends
+            while self._queues:  # noqa: ASYNC110  # polls only while the daemon ends
                 await trio.sleep(LAST_SECONDS / 50)
 
     def _put(self, key: _Key, site: Site, event: bytes) -> None:
@@ -104,7 +104,7 @@ class HookEvents:
             queue.waiting.append((site._replace(cwd=None, directory="/", stream=None), event))
             return
         self.dropped += 1
-        if not queue.is_full:  # one line of the log is enough
+        if not queue.is_full:  # log the first dropped event alone
             queue.is_full = True
             log.warning("events: more than wait for the plugin %s already are dropped", key[0].name)
 
@@ -116,7 +116,7 @@ class HookEvents:
                 queue.size -= len(event)
                 try:
                     await self._hooks.call(plugin, EVENT, site, event)
-                except Fault as fault:  # what waits behind it would come out of its order
+                except Fault as fault:  # later events would arrive out of order
                     lost = 1 + len(queue.waiting)
                     queue.waiting.clear()
                     self.dropped += lost

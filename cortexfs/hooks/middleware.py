@@ -1,16 +1,16 @@
-"""One call of a tool, as plugins are asked about it and told of it.
+"""The hooks around one call of a tool: middleware may change it, and listeners get its events.
 
-    hooked = middleware.of(site, tool)              None where nobody has a hook: the one look that this costs
-    input_, notes = await hooked.before(input_)     what the tool is to get; Fault where it is not to run
-    hooked.begin(input_)                            it runs now
+    hooked = middleware.of(site, tool)              None if no plugin has a hook: the only cost then
+    input_, notes = await hooked.before(input_)     the input for the tool; a Fault forbids the run
+    hooked.begin(input_)                            the tool starts
     output, refused, notes = await hooked.after(output, fault)
-    hooked.end(output, fault)                       in place of that, where nobody is to be asked
+    hooked.end(output, fault)                       instead of `after`, when no plugin is to be asked
 
-Main path: plugins with middleware:pre in their order, each with the input as the one before it left it; the
-event tool:pre-execute; the tool; those with middleware:post likewise with its output; tool:post-execute.
+Main path: the plugins with middleware:pre in order, each with the input that the plugin before it returned;
+the event tool:pre-execute; the tool; the plugins with middleware:post with its output; tool:post-execute.
 
-Rules: the first that aborts ends it. One that fails, or does not answer in time, ends it too, unless the
-configuration says open. What was changed is said in notes, for whoever keeps what was used.
+Rules: the first plugin that aborts ends the call. A plugin that fails or times out ends the call too, unless
+the configuration says open. Each change is reported as a note, for the log of the session.
 This file must never know who runs the tool.
 """
 
@@ -50,7 +50,7 @@ from cortexfs.pool.pool import Pool
 
 BEFORE, AFTER = TOOL_EVENTS
 CUT = f"over the {MAX_SHOWN >> 10} KiB that plugins are shown"
-MAX_HELD = 64 << 20  # bytes of inputs and outputs that are held at a time for one user
+MAX_HELD = 64 << 20  # bytes of inputs and outputs held at a time for one user
 
 log = logging.getLogger("cortexfs")
 
@@ -64,7 +64,7 @@ class Middleware:
         self.held: Counter[int] = Counter()  # by uid
 
     def told(self) -> list[str]:
-        """Lines of the status: who hooks in where, in the order in which they are asked."""
+        """Returns lines for the status: the hooks of each plugin, in the order in which plugins are asked."""
         lines = [f"hooks of {one.name}: {' '.join(one.hooks)}" for one in self.hooks.plugins]
         return [*lines, *([f"events dropped: {self.events.dropped}"] if lines else ())]
 
@@ -77,22 +77,22 @@ class MiddlewareCall:
         self._hooks = middleware.hooks
         self._events = middleware.events
         self._held = middleware.held
-        self._own = 0  # of these
+        self._own = 0  # bytes held for this call
         self._site = site
         self._tool = tool
         self._input: dict[str, Any] = {}
         self._began = 0.0
-        self.is_begun = False  # whether the tool may run, or has
+        self.is_begun = False  # whether the tool may run or has run
         self.changed_by = ""
 
     @property
     def holds(self) -> bool:
-        """Returns True if its output is for middleware first."""
+        """Returns True if middleware gets the output before the caller."""
         return bool(self._hooks.of(POST))
 
     @property
     def listens(self) -> bool:
-        """Returns True if its output is wanted at all."""
+        """Returns True if any plugin gets the output."""
         return self.holds or bool(self._hooks.of(AFTER))
 
     @property
@@ -100,7 +100,7 @@ class MiddlewareCall:
         return self._hooks.failure == "open"
 
     def hold(self, size: int) -> None:
-        """So many bytes more are held for it; EAGAIN where they are too many of this user's."""
+        """Count `size` more bytes as held for this call. Raises EAGAIN if the user's calls hold too many."""
         self._own += size
         self._held[self._site.identity.uid] += size
         if self._held[self._site.identity.uid] > MAX_HELD:
@@ -114,7 +114,7 @@ class MiddlewareCall:
             del self._held[uid]
 
     async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
-        """Ask with this input, None for one that is too large to be shown; with which the tool is to run."""
+        """Ask the middleware. Returns the tool's input. `input_` is None if it is too large to be shown."""
         notes: list[Observer] = []
         await self._hooks.follow(TOOL_EVENTS, self._site)
         for plugin in self._hooks.of(PRE):
@@ -134,7 +134,7 @@ class MiddlewareCall:
         self._events.tell(BEFORE, self._site, toolName=self._tool, args=heard_args(input_))
 
     async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput:
-        """Ask with how the tool has ended; so many bytes of its output are not there."""
+        """Ask the middleware about the tool's end. `missing` is the number of bytes that `output` lacks."""
         result = self._result(output, fault)
         notes: list[Observer] = []
         try:
@@ -156,11 +156,11 @@ class MiddlewareCall:
         return HookedOutput(result.output, None, notes)
 
     def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
-        """It has ended so, and nobody is asked; `length` is that of the whole output."""
+        """Report the tool's end without asking middleware. `length` is the length of the whole output."""
         self._tell(heard(self._result(output, fault), length))
 
     def too_large(self) -> None:
-        """Its output is more than middleware is shown: a Fault, unless it may pass without."""
+        """Raises a Fault for an output that is too large to show, unless failures may pass."""
         for plugin in self._hooks.of(POST):
             self._failed(plugin.name, POST, Fault("EFBIG", f"the output is {CUT}"))
 
@@ -171,7 +171,7 @@ class MiddlewareCall:
         return note(plugin.name, self._tool, self._site.call, **changed)
 
     def _call(self, input_: dict[str, Any]) -> dict[str, Any]:
-        # `name` is what plugins in the wild read; the reference has toolName.
+        # Published plugins read `name`; the reference has toolName.
         return {"toolName": self._tool, "name": self._tool, "args": input_}
 
     def _result(self, output: str, fault: Fault | None) -> HookedResult:
@@ -182,7 +182,7 @@ class MiddlewareCall:
         return HookedResult(self._tool, False, output, spent, why)
 
     async def _ask(self, plugin: Plugin, stage: str, shown: dict[str, Any]) -> HookResult:
-        """Returns the plugin's answer; nothing where it may fail, and does."""
+        """Returns the plugin's answer; an empty result if the plugin failed and failures may pass."""
         site = self._site
         about = {"stage": STAGE_NAMES[stage], "sessionId": site.session, "turnId": site.turn, **shown}
         try:
@@ -199,7 +199,7 @@ class MiddlewareCall:
         return HookResult()
 
     def _failed(self, name: str, stage: str, fault: Fault) -> None:
-        """Fail closed, or go on without it."""
+        """Raise the Fault, or log it if failures may pass."""
         was = f"the plugin {name} was to be asked {'before' if stage == PRE else 'after'} this call of"
         why = f"{was} {self._tool}: {fault.message}"
         if not self.is_open:

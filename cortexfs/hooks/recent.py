@@ -1,11 +1,11 @@
-"""The newest events of those users who read them: what `.events` prints (abi.md 1.27).
+"""The newest events of each user who reads `.events` (abi.md 1.27).
 
-    recent.add("notes", 1000, event)            which is told to this plugin of this user's
-    await recent.told(identity, [b"12"])        lines of JSON, of the events after number 12
+    recent.add("notes", 1000, event)            an event of user 1000 for the plugin notes
+    await recent.told(identity, [b"12"])        the events after number 12, as lines of JSON
 
-Rules: nothing is kept of a user who does not read, and of no user more than MAX_EVENTS and MAX_BYTES. A
-person's own processes are told; what runs for an agent, for a client's script or elsewhere is not.
-This file must never know who shows an event.
+Rules: events are kept only for users who read them, at most MAX_EVENTS and MAX_BYTES each. Only a person's
+own processes may read; processes of agents, of clients' scripts and in containers may not.
+This file must never know how an event is shown.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 
-KEEP_SECONDS = 60.0  # after a user has read
+KEEP_SECONDS = 60.0  # from the last read on
 MAX_EVENTS = 256  # of one user
 MAX_BYTES = 1 << 20
 MAX_READERS = 64
 
 
 class _Reader:
-    """The events of one user, from the first time that the user reads."""
+    """The events of one user since the user's first read."""
 
     def __init__(self) -> None:
         self.read = 0.0
@@ -40,7 +40,7 @@ class _Reader:
 
 class RecentEvents:
     def __init__(self, clock: Callable[[], float] = time.monotonic, first: int | None = None) -> None:
-        """Numbers begin with `first`; those of another daemon are lower."""
+        """`first` is the first number. The default is above the numbers of any earlier daemon."""
         self._clock = clock
         self._last = time.time_ns() if first is None else first - 1
         self._readers: dict[int, _Reader] = {}
@@ -55,7 +55,7 @@ class RecentEvents:
             reader.add(self._last, b'{%b,"event":%b}\n' % (about, event))
 
     async def told(self, identity: Identity, arguments: Sequence[bytes]) -> bytes:
-        """Without a number, the first line alone, which has the number of the newest event."""
+        """Returns the events after the given number; without one, a line with the newest event's number."""
         is_limited = identity.script is not None or identity.view is not None
         if identity.label or is_limited or identity.is_elsewhere:
             raise Fault("EPERM", "events are told to a person's own processes alone")
@@ -72,7 +72,7 @@ class RecentEvents:
         return b"".join(line for number, line in reader.lines if number > after)
 
     def _forget(self) -> None:
-        """Readers who have not read for a while are none any more."""
+        """Drop readers whose last read is older than KEEP_SECONDS."""
         now = self._clock()
         for uid in [uid for uid, one in self._readers.items() if now - one.read > KEEP_SECONDS]:
             del self._readers[uid]

@@ -1,14 +1,14 @@
-"""The plugins that hook in, and the call of one: in its host, as the caller whom it is about.
+"""The plugins that have hooks, and the call of a hook: in the plugin's host, as the caller of the tool.
 
-    hooks.apply(plugins)                the plugins that are served, in the order of enabling
-    hooks.of("middleware:pre")          those that have this hook, in that order
+    hooks.apply(plugins)                all served plugins, in the order of enabling
+    hooks.of("middleware:pre")          the plugins with this hook, in that order
     await hooks.call(plugin, name, site, data)
 
-Main path: middleware.py asks about calls of tools, events.py tells what happens; both call here.
+Main path: middleware.py asks plugins about calls of tools, events.py sends events; both use `call`.
 
-Rules: where no plugin has a hook, nothing is made or looked at but the answer of `of`. A plugin acts as the
-caller, in that caller's host, confined as that is; the daemon never acts for one. What it answers is bounded.
-This file must never know what a plugin is asked.
+Rules: without hooks, the only cost is the look-up by `of`. A plugin acts as the caller, in the caller's host
+and under the same confinement; the daemon never acts for a plugin. Answers are bounded.
+This file must never know the questions to plugins.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from cortexfs.pool.call import HostCall
 from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
-# The host ends a hook after 5 s, which begin when the plugin is loaded. This is for a host that does not.
+# The host ends a hook 5 s after the plugin has loaded. This limit is for a host that fails to.
 SECONDS = LOAD_SECONDS + HOOK_SECONDS + 1
 UMASK = 0o077
-_MAX_ANSWER = 2 * MAX_SHOWN  # a changed input, and what stands around it
+_MAX_ANSWER = 2 * MAX_SHOWN  # a changed input with its envelope
 
 
 class Site(NamedTuple):
-    """The run that a hook is about: as whom it acts, where, and how the run is called."""
+    """The run that a hook is about: its identity, its directory and its names."""
 
     identity: hostcalls.Identity
     session: str = ""
     turn: str = ""
-    directory: str = "/"  # where no descriptor is
+    directory: str = "/"  # counts if `cwd` is None
     cwd: int | None = None
-    stream: socket.socket | None = None  # of whoever called, for a host that has yet to start
+    stream: socket.socket | None = None  # the caller's connection, if a host has to start
     umask: int = UMASK
-    call: str = ""  # of an agent's run
+    call: str = ""  # the id of the call in an agent's run
 
 
 class Hooks:
     def __init__(self, pool: Pool, failure: Failure = "closed") -> None:
         self.failure = failure
         self.plugins: tuple[hostcalls.Plugin, ...] = ()
-        self.words: frozenset[str] = frozenset()  # of all hooks
-        self.of_tools = False  # whether any is about calls of tools: all that these cost where none is
+        self.words: frozenset[str] = frozenset()  # of all plugins
+        self.of_tools = False  # whether any hook is about calls of tools
         self._pool = pool
         self._turnstile = Turnstile(pool)
         self._by: dict[str, tuple[hostcalls.Plugin, ...]] = {}
 
     def apply(self, plugins: Iterable[hostcalls.Plugin]) -> None:
-        """From now on these; what is under way goes on."""
+        """Use these plugins from now on. Calls under way go on."""
         self.plugins = tuple(plugin for plugin in plugins if plugin.hooks)
         self.words = words = frozenset(word for plugin in self.plugins for word in plugin.hooks)
         self._by = {word: tuple(one for one in self.plugins if word in one.hooks) for word in words}
@@ -67,7 +67,7 @@ class Hooks:
         return self._by.get(word, ())
 
     async def call(self, plugin: hostcalls.Plugin, name: str, site: Site, data: bytes) -> bytes:
-        """Call a hidden tool of the plugin; what it says. Raises its Fault."""
+        """Call a hidden tool of the plugin. Returns its answer, or raises its Fault."""
         invocation = hostcalls.Invocation(name, site.session or None, str(site.identity.uid), "hook")
         cwd, directory = site.cwd, site.directory
         if cwd is not None:
@@ -94,22 +94,22 @@ class Hooks:
         return bytes(said)
 
     def outlast(self, site: Site) -> Callable[[], None]:
-        """Have hosts start for this person until the answer is called, also when they have left."""
+        """Let hosts start for this person, present or not, until the returned function is called."""
         return self._pool.people.outlast(site.identity, site.stream)
 
     async def met(self, identity: hostcalls.Identity) -> None:
-        """Have hosts start with this person's powers, also when they have left, who is there now."""
+        """Read this person's powers while the person is connected, for hosts that start later."""
         await self._pool.people.met(identity)
 
     async def follow(self, words: Iterable[str], site: Site) -> None:
-        """Have hosts of whoever has one of these hooks, where they can only follow the caller now: it may be
-        gone when there is something to tell."""
+        """Start the hosts of plugins with these hooks now if the caller is in a container: the caller may be
+        gone when an event comes, and a host could not follow it then."""
         if not site.identity.is_elsewhere:
             return
         for plugin in dict.fromkeys(one for word in words for one in self.of(word)):
-            with contextlib.suppress(Fault):  # which is said when something is not told
+            with contextlib.suppress(Fault):  # reported when an event is not delivered
                 self._pool.release(await self._turnstile.host_of(plugin, site.identity, site.stream))
 
 
 async def _pass(*_: frames.Frame) -> None:
-    """Drops frames beside the answer: they are for nobody."""
+    """Drop a frame: only the answer counts."""

@@ -1,12 +1,12 @@
-"""The events of models, agents and sessions for plugins: those around a driver's answer.
+"""The events of models, agents and sessions, which surround a driver's answer.
 
     driver = turns.model(object_, driver)       llm:pre-call and llm:post-call
     driver = turns.agent(driver)                agent:turn-start and agent:turn-end
     turns.talked(address, who, is_new)          session:start
     turns.over(address)                         session:end
 
-Rules: a driver about which nobody is told is returned as it is. The turn that a driver sees is the one it was
-given; what it says is overheard on the way.
+Rules: without a plugin for these events, a driver is returned unchanged. Else its turn is wrapped, and frames
+are read on their way to the turn.
 This file must never know what a driver does.
 """
 
@@ -25,7 +25,7 @@ from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.models.ask.driver import Driver, Turn, Who
 from cortexfs.sessions.layout import Address
 
-MAX_SESSIONS = 10_000  # of which it is known who is told of their end
+MAX_SESSIONS = 10_000  # whose first person is remembered for session:end
 MODELS = ("llm:pre-call", "llm:post-call")
 AGENTS = ("agent:turn-start", "agent:turn-end")
 SESSIONS = ("session:start", "session:end")
@@ -92,7 +92,7 @@ class Turns:
         return answer
 
     def talked(self, address: Address, who: Identity, is_new: bool) -> None:
-        """A message was sent in this session, as its first or as a later one."""
+        """Remember the person of a session's message. `is_new` is True for the first message of all."""
         if self._hooks.words.isdisjoint(SESSIONS) or who.unheard or address in self._sessions:
             return
         self._sessions[address] = _Known(address.session, who, self._hooks.outlast(Site(who)))
@@ -102,7 +102,7 @@ class Turns:
             self._events.tell("session:start", Site(who), sessionId=address.session)
 
     def over(self, address: Address) -> None:
-        """It is gone, and whoever talked in it first is told."""
+        """Report the end of a session to the plugins of its first person."""
         if known := self._sessions.pop(address, None):
             self._events.tell("session:end", Site(known.who, known.session), sessionId=known.session)
             known.let_go()
@@ -113,7 +113,7 @@ def _site(who: Who) -> Site:
 
 
 class _Overheard:
-    """A turn, and whoever hears what is said in it."""
+    """A turn whose frames `hear` gets too."""
 
     def __init__(self, turn: Turn, hear: _Hear) -> None:
         self._turn = turn

@@ -1,9 +1,9 @@
-"""The proxies that the environment names, and how a request goes through one.
+"""The proxies that the environment names, and requests through them.
 
     if proxy := proxy_of(urlsplit(url)):
-        connect to address(proxy); for https, say tunnel(...) and wait until is_through(what it says)
+        connect to address(proxy); for https, send tunnel(...) and read until is_through(answer)
 
-Rules: a server on this machine is reached without one.
+Rules: a server on this machine is reached without a proxy.
 This file must never know how bytes are sent.
 """
 
@@ -14,16 +14,16 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from cortexfs.core import networks
 
-MAX_HEAD = 16 << 10  # of what a proxy says
+MAX_HEAD = 16 << 10  # of a proxy's answer
 REFUSAL = "its proxy refuses"
 
 
 def proxy_of(parts: SplitResult) -> SplitResult | None:
-    """Returns the address of the proxy for a URL, None where there is none. Raises OSError for a
-    proxy that does not speak plain HTTP."""
+    """Returns the address of the proxy for a URL, or None. Raises OSError for a proxy that does not speak
+    plain HTTP."""
     if networks.is_loopback(parts.hostname):
         return None
-    from urllib.request import getproxies, proxy_bypass  # which hosts do not need
+    from urllib.request import getproxies, proxy_bypass  # imported here, as hosts do without
 
     found = getproxies()
     named = found.get(parts.scheme) or found.get("all")
@@ -47,7 +47,7 @@ def authorization(proxy: SplitResult) -> dict[str, str]:
 
 
 def tunnel(proxy: SplitResult, host: str, port: int) -> bytes:
-    """Returns the request that has a proxy pass on all that follows."""
+    """Returns the request after which a proxy passes all bytes on."""
     name = host.encode("idna").decode()
     to = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     fields = "".join(f"{key}: {value}\r\n" for key, value in ({"Host": to} | authorization(proxy)).items())
@@ -55,7 +55,7 @@ def tunnel(proxy: SplitResult, host: str, port: int) -> bytes:
 
 
 def is_through(said: bytes) -> bool | None:
-    """Returns None while a proxy has not said all. Nobody says more before TLS begins."""
+    """Returns True if the proxy accepts, None while its answer is incomplete. TLS begins right after it."""
     if b"\r\n\r\n" not in said and len(said) <= MAX_HEAD:
         return None
     return said[len("HTTP/1.1 ") :][:3] == b"200"

@@ -1,17 +1,17 @@
 """One HTTP request, bounded in time and size, for hosts and for commands.
 
-    answer = web.get(url, headers, Bounds(most, seconds))       a person named the address
-    answer = web.fetch(request, bounds, wake)                   code that is not trusted did
-    with web.begun(request, seconds, leaving) as response:  it is read as it comes
+    answer = web.get(url, headers, Bounds(most, seconds))       for an address that a person named
+    answer = web.fetch(request, bounds, wake)                   for an address from untrusted code
+    with web.begun(request, seconds, leaving) as response:  read as it arrives
 
-Main path: `fetch` makes the request in a thread of its own and waits no longer than it may. Nothing else ends
-a slow name server, or one that sends a byte each second.
+Main path: `fetch` makes the request in a thread of its own and waits for `Bounds.seconds` at most. Nothing
+else would bound a slow name server, or a server that sends a byte each second.
 
-Rules: with `Bounds.private`, an address is judged after the name was resolved, and the connection goes to
-that very address: a name that changes its mind gains nothing, and no proxy of the environment leads around.
-A redirect is a request of its own, judged like the first, and has no secrets for another server. What is
-refused is a Fault, what fails an exception of Python's; any status is an answer.
-This file must never know who asks.
+Rules: with `Bounds.private`, the resolved address is judged, and the connection goes to that very address: a
+name that resolves to another address later gains nothing, and proxies of the environment are not used. A
+redirect is judged like the first request, and carries no secrets to another server. A refusal is a Fault, a
+failure an exception of Python's; any status is an answer.
+This file must never know the callers.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class WebRequest(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    most: int  # bytes of the answer's body, which is cut there
+    most: int  # bytes of the answer's body; the rest is cut
     seconds: float
-    redirects: int = MAX_REDIRECTS  # 0: one is the answer
+    redirects: int = MAX_REDIRECTS  # 0: a redirect is the answer
     schemes: tuple[str, ...] = PLAIN_TOO
-    private: Sequence[str] | None = None  # networks without public addresses that are open; None: all are
+    private: Sequence[str] | None = None  # the private networks that may be reached; None: all
 
 
 class WebAnswer(NamedTuple):
@@ -70,7 +70,7 @@ FAILURES = (OSError, ValueError, http.client.HTTPException)
 
 
 class Private(Fault):
-    """A name that has no address which may be reached."""
+    """A name without an address that may be reached."""
 
     def __init__(self, host: str, address: str) -> None:
         mend = "name its network with --private if you trust it"
@@ -81,7 +81,7 @@ class Private(Fault):
 
 
 def fetch(request: WebRequest, bounds: Bounds, wake: Wake) -> WebAnswer | None:
-    """Return the answer; None where `wake`, of this request alone, was told that nobody wants it any more."""
+    """Return the answer; None if the caller has put None into `wake`, as nobody waits any more."""
     exchange = _Exchange(request, bounds)
     threading.Thread(target=lambda: wake.put(exchange.answer()), daemon=True).start()
     try:
@@ -105,8 +105,8 @@ def get(url: str, headers: Mapping[str, str], bounds: Bounds) -> WebAnswer:
 def begun(
     request: WebRequest, seconds: float, leaving: Callable[[Callable[[], object]], object]
 ) -> Iterator[http.client.HTTPResponse]:
-    """Yields an answer that may take any time; to connect takes no more than so many seconds. `leaving` is
-    given what ends it."""
+    """Yields an answer that may last as long as it likes; `seconds` limits the connecting alone. `leaving` gets
+    the function that ends the request."""
     exchange = _Exchange(request, Bounds(0, seconds))
     leaving(exchange.leave)
     connection = exchange.begin(request)
@@ -120,8 +120,8 @@ def begun(
 
 
 def download(url: str, most: int, seconds: float, private: Sequence[str] | None = None) -> bytes:
-    """Return the file at an address; ENOENT where there is none. With `private`, it is one that somebody
-    else has named: only https, and only addresses that are public or in these networks."""
+    """Return the file at an address, or raise ENOENT. `private` is set for an address from untrusted input:
+    then only https, public addresses and these networks are allowed."""
     schemes = PLAIN_TOO if private is None else ("https",)
     try:
         answer = get(url, {}, Bounds(most + 1, seconds, schemes=schemes, private=private))
@@ -138,7 +138,7 @@ def download(url: str, most: int, seconds: float, private: Sequence[str] | None 
 
 
 def why_not(problem: BaseException) -> str:
-    """Say why no answer came about; never in the request's own words."""
+    """Returns the reason why there is no answer, without any text of the request."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         return f"its certificate is not to be trusted: {problem.verify_message}"
     if isinstance(problem, ssl.SSLError):
@@ -172,7 +172,7 @@ class _Exchange:
     def answer(self) -> WebAnswer | Exception:
         try:
             return self._followed()
-        except Exception as problem:  # the thread has nobody above it, and whoever waits wants to know
+        except Exception as problem:  # no one catches it in this thread; `fetch` raises it
             return problem
 
     def _followed(self) -> WebAnswer:
@@ -185,7 +185,7 @@ class _Exchange:
         raise Fault("ELOOP", f"more than {self._bounds.redirects} redirects")
 
     def begin(self, request: WebRequest) -> http.client.HTTPConnection:
-        """A connection on which the request is sent."""
+        """Returns a connection on which the request has been sent."""
         parts = urlsplit(request.url)
         host, headers = self._checked(parts), dict(request.headers)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -207,7 +207,7 @@ class _Exchange:
         try:
             with connection.getresponse() as response:
                 body = response.read(self._bounds.most)
-                # Which `read` with a number says nothing of.
+                # `read` with a number does not report a short body.
                 if response.length and len(body) < self._bounds.most:
                     raise http.client.IncompleteRead(body, response.length)
                 target = response.getheader("location") if response.status in _REDIRECTS else None
@@ -247,14 +247,14 @@ class _Exchange:
         self.sockets.append(made)
         if self._left:
             raise TimeoutError
-        # A second more than whoever waits does, who says then what it was.
+        # A second longer than `fetch` waits, so that `fetch` reports the time limit.
         made.settimeout(max(0.01, min(IDLE_SECONDS, self._until - time.monotonic() + 1)))
 
 
 def connect(
     host: str, port: int, granted: Sequence[networks.Network] | None, prepare: Callable[[socket.socket], None]
 ) -> socket.socket:
-    """Connect to an address of the host, of those that may be reached where `granted` says which are open."""
+    """Connect to an address of the host. `granted` has the reachable private networks; None: all of them."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if granted is not None:
         addresses = [str(each[4][0]) for each in found]
@@ -275,7 +275,8 @@ def connect(
 
 
 def redirected(request: WebRequest, status: int, url: str) -> WebRequest:
-    """The request that follows: as a GET where browsers do so, and without secrets for another server."""
+    """Returns the request that follows a redirect: a GET where browsers send one, and no secrets for another
+    server."""
     before, after = urlsplit(request.url), urlsplit(url)
     headers = dict(request.headers)
     if (before.scheme, before.netloc) != (after.scheme, after.netloc):
