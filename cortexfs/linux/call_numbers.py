@@ -5,7 +5,7 @@ This file must never know who may make a call.
 
 from __future__ import annotations
 
-# "-": there is none.
+# "-": this machine lacks the call.
 _TABLE = """
 access 21 -  add_key 248 217  arch_prctl 158 -  bind 49 200  bpf 321 280  brk 12 214  chdir 80 49
 chmod 90 -  chown 92 -  clock_getres 229 114  clock_gettime 228 113  clock_nanosleep 230 115  clone 56 220
@@ -49,5 +49,5 @@ NUMBERS = {name: (int(next(_WORDS)), int(next(_WORDS))) for name in _WORDS}
 
 
 def names(text: str) -> list[str]:
-    """Returns the names in a text, but for lines that begin with #."""
+    """Returns the words of a text, without its lines that begin with #."""
     return [name for line in text.splitlines() if not line.lstrip().startswith("#") for name in line.split()]

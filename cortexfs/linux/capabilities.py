@@ -1,6 +1,6 @@
-"""A process's capabilities (capabilities(7)), given up for good.
+"""A process's capabilities (capabilities(7)), dropped for good.
 
-This file must never know who gives them up, or why.
+This file must never know the process, or the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from cortexfs.linux import syscalls
 
 SETGID, SETUID, SETPCAP, SYS_PTRACE, SYS_ADMIN = 6, 7, 8, 19, 21
-# Of files, their modes and owners, and of ports.
+# Powers over files, their modes and owners, and over ports.
 CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, NET_BIND_SERVICE = 0, 1, 2, 3, 4, 10
 
 
@@ -20,11 +20,11 @@ def mask(*numbers: int) -> int:
 
 
 def keep(kept: int) -> None:
-    """Keep at most these, for this thread and whatever it forks and executes. Raises OSError."""
+    """Keep at most these for this thread and its descendants. Raises OSError."""
     held = syscalls.permitted()
     syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
-    # The bounding set first, as dropping from it takes CAP_SETPCAP. It is what a process of
-    # uid 0 gets at exec, so that SECBIT_NOROOT has nothing left to forbid.
+    # The bounding set comes first, as this needs CAP_SETPCAP. A process of uid 0 gets the bounding set at
+    # exec, so SECBIT_NOROOT has nothing left to forbid.
     if held >> SETPCAP & 1:
         for number in _known():
             if not kept >> number & 1:

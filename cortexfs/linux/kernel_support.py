@@ -1,7 +1,7 @@
-"""The means of the running kernel to hold a plugin to its manifest's claims (core/manifest/governance.py).
+"""The means by which the running kernel can enforce a manifest's claims (core/manifest/governance.py).
 
-Rules: what is here is applied by hosts (host/confine/view.py), or by the programs that they start; a
-claim that needs anything else is refused.
+Rules: hosts (host/confine/view.py), or programs that hosts start, apply these means. A claim that needs
+another one is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from cortexfs.core.manifest.governance import Mechanism
 from cortexfs.linux import seccomp, syscalls
 
-LANDLOCK_ABI = 3  # the first that keeps files from being cut to nothing
+LANDLOCK_ABI = 3  # the first version that can refuse truncation
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def available() -> frozenset[Mechanism]:
     found = {Mechanism.PROCESS, Mechanism.RLIMITS}
     if os.uname().machine in seccomp.MACHINES:
         found.add(Mechanism.SECCOMP)
-        # Without a filter, what is closed could be reached through somebody who listens on a socket.
+        # Without a filter, a closed path could be reached through a server that listens on a Unix socket.
         with suppress(OSError):
             found |= {Mechanism.LANDLOCK} if syscalls.landlock_abi() >= LANDLOCK_ABI else set()
     return frozenset(found)

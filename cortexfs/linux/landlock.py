@@ -1,8 +1,8 @@
-"""A process that opens what a view shows, and nothing else, by Landlock, which takes no root.
+"""Landlock: it limits a process to the paths of a view, and needs no root.
 
-Rules: all that the running kernel's Landlock can refuse is refused, and only the view gives some of it
-back. A path is opened as the caller, so the view gives nobody more than he has. What a version of
-Landlock cannot refuse yet is what the tables below have from later ones.
+Rules: every right that the running kernel's Landlock can refuse is refused, and only the view gives rights
+back. A path is opened as the caller, so a view never gives more than the caller has. The tables below name
+the version that first can refuse each right.
 This file must never know what an agent, a host or a plugin is.
 """
 
@@ -16,7 +16,7 @@ from contextlib import suppress
 from cortexfs.core.errors import Fault
 from cortexfs.linux import syscalls
 
-# <linux/landlock.h>: the version that brought it, and the letter of a view that gives it back.
+# <linux/landlock.h>: the bit, the first version with it, and the letter of a view that gives it back.
 _FILE = {
     "execute": (1 << 0, 1, "x"),
     "write_file": (1 << 1, 1, "w"),
@@ -40,9 +40,9 @@ _DIRECTORY = {
 _NETWORK = {"bind_tcp": (1 << 0, 4), "connect_tcp": (1 << 1, 4)}
 _SCOPES = {"abstract_unix_socket": (1 << 0, 6), "signal": (1 << 1, 6)}
 
-_HARMLESS = ("null", "random", "urandom", "shm")  # of /dev
+_HARMLESS = ("null", "random", "urandom", "shm")  # in /dev
 
-NAMES = "n"  # the letter for a folder's names alone
+NAMES = "n"  # the letter of a view that lets a folder be listed and no more
 
 _FILE_RIGHTS = sum(right for right, _, _ in _FILE.values())
 _GIVES = {
@@ -57,20 +57,19 @@ _NONE = (
 
 
 def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None = None) -> None:
-    """Close everything to this thread and its descendants but `view`: resolved paths, and what of "rwx" they
-    give. One that is a link by now is not what the view was made for, and stays closed.
-    Without the network, `port` is what TCP may connect to. Sockets with a path stay open: version 9 could
-    close those outside a view, and not those in it, so a filter of system calls closes all
-    (linux/seccomp.py). Raises Fault EACCES where the kernel has no Landlock, and OSError when it refuses
-    what it should not.
+    """Close everything to this thread and its descendants but `view`: resolved paths with letters of "rwx".
+    A path that has become a link since then stays closed. Without the network, TCP may connect to `port`
+    alone. Sockets with a path stay open: version 9 can close those outside of a view but not those in it,
+    so a filter of system calls closes all of them (linux/seccomp.py). Raises Fault EACCES on a kernel
+    without Landlock, and OSError if the kernel refuses a call.
     """
     abi = version()
     files, net, scopes = handled(abi)
     ruleset = syscalls.landlock_ruleset(files, 0 if network else net, scopes)
     try:
         for path, access in view:
-            # Not there, closed to the caller, or of no file system (a pipe by /dev/stdin): it stays closed.
-            # One that hangs holds up this start alone, and the fork server ends that after a while.
+            # A path that is missing, closed to the caller or on no file system (a pipe as /dev/stdin) stays
+            # closed. A path that hangs holds up this start alone, until the fork server ends it.
             with suppress(OSError):
                 _allow(ruleset, path, rights(access) & files)
         if port is not None and not network and net:
@@ -81,11 +80,10 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None
 
 
 def write_only_in(paths: Iterable[str]) -> None:
-    """Let this thread and its descendants change nothing but what is at or below these resolved paths, and
-    open no devices but harmless ones: root that reads disks reads everybody's files. Nobody's processes can
-    be traced any more but their own.
+    """Let this thread and its descendants write only at or below these resolved paths, open only harmless
+    devices, as root could read all files from a disk, and trace only their own processes.
 
-    Raises Fault EACCES where the kernel's Landlock is too old to move files between folders, and OSError.
+    Raises Fault EACCES if the kernel's Landlock is too old to move files between folders, and OSError.
     """
     abi = version()
     if abi < _DIRECTORY["refer"][1]:
@@ -106,26 +104,25 @@ def write_only_in(paths: Iterable[str]) -> None:
 
 
 def version() -> int:
-    """Raises Fault EACCES where there is none."""
+    """Returns the kernel's version of Landlock. Raises Fault EACCES on a kernel without it."""
     try:
         return syscalls.landlock_abi()
     except OSError as error:
-        # Not built in, not switched on, or hidden by the seccomp filter of a container.
+        # The kernel lacks it, it is switched off, or the seccomp filter of a container hides it.
         if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
             raise
         raise Fault("EACCES", _NONE) from error
 
 
 def handled(abi: int) -> tuple[int, int, int]:
-    """Returns the rights that version `abi` can refuse: to files, to the network, and beyond the process's
-    domain."""
+    """Returns the rights that version `abi` can refuse: for files, for the network, beyond the domain."""
     files = sum(right for right, since, _ in (_FILE | _DIRECTORY).values() if since <= abi)
     net = sum(right for right, since in _NETWORK.values() if since <= abi)
     return files, net, sum(scope for scope, since in _SCOPES.values() if since <= abi)
 
 
 def rights(access: str) -> int:
-    """Returns the rights that letters of "rwx" give in a directory, and in all that is below it."""
+    """Returns the rights that letters of "rwx" give in and below a directory."""
     given = 0
     for letter in access:
         given |= _GIVES[letter]
@@ -133,11 +130,11 @@ def rights(access: str) -> int:
 
 
 def _allow(ruleset: int, path: str, given: int) -> None:
-    try:  # and not stat(2), which waits where it is the root of a file system that does not answer
+    try:  # not stat(2), which waits at the root of a file system that does not answer
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
     except NotADirectoryError:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        given &= _FILE_RIGHTS  # the others are EINVAL
+        given &= _FILE_RIGHTS  # other rights are EINVAL for a file
     try:
         if os.readlink(f"/proc/self/fd/{fd}") == path and given:
             syscalls.landlock_allow(ruleset, fd, given)

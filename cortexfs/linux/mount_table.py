@@ -1,6 +1,6 @@
-"""The presence of our mount, as the kernel's table of mounts tells (proc(5), mountinfo).
+"""The presence of our mount in the kernel's table of mounts (proc(5), mountinfo).
 
-Rules: nothing here touches the mount itself.
+Rules: nothing here touches the mount itself, which may hang.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cortexfs.core.mountinfo import TABLE, escaped
 
 
 def device(root: Path) -> int:
-    """The device number of the mount at `root`, which no other file system has while this one is there."""
+    """Returns the device number of the mount at `root`, unique while it is mounted."""
     return os.makedev(*mountinfo.device(Path(TABLE).read_bytes(), str(root)))
 
 

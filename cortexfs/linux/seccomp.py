@@ -1,12 +1,12 @@
-"""System calls that a confined process may not make: a filter in the kernel's classic BPF.
+"""The system calls that a confined process may not make: a filter in the kernel's classic BPF.
 
-It closes what Landlock leaves open and what a tool has no honest use for: ways into other processes, powers
-over the kernel, setuid and setgid bits; namespaces and mounts in which a view would mean something else, and
-sockets that lead where it may not go.
+The filter closes what Landlock leaves open and no honest tool needs: ways into other processes, powers over
+the kernel, setuid and setgid bits, namespaces and mounts that would change the meaning of a view, and
+sockets that lead out of the view.
 
 Rules: the filter is data, made from the tables below. A call of another architecture (int 0x80, x32)
-ends the process, as its numbers mean other calls. Where arguments decide, they are numbers: what is
-behind a pointer can change after the filter has looked.
+ends the process, as its numbers mean other calls. The filter judges numbers alone, never pointers, as the
+memory behind a pointer can change after the filter has looked.
 This file must never know what an agent, a host or a plugin is.
 """
 
@@ -30,12 +30,12 @@ from cortexfs.linux.call_numbers import NUMBERS, names
 
 class _Machine(NamedTuple):
     arch: int  # AUDIT_ARCH_* of <linux/audit.h>
-    column: int  # of call_numbers.py
+    column: int  # in call_numbers.py
 
 
 MACHINES = {"x86_64": _Machine(0xC000003E, 0), "aarch64": _Machine(0xC00000B7, 1)}
 
-# All of these are EPERM.
+# Refused with EPERM.
 REFUSED = names("""
     # into other processes: Landlock refuses those outside its domain, and this in it as well
     ptrace process_vm_readv process_vm_writev pidfd_getfd
@@ -49,13 +49,13 @@ REFUSED = names("""
     mount umount2 pivot_root open_tree open_tree_attr move_mount mount_setattr fsopen fsconfig fsmount
     fspick setns open_by_handle_at
 """)
-# Refused besides where no mounts keep what a view does not let be written
+# Refused as well if no read-only mounts protect the rest of the file system
 # (host/confine/readonly_mounts.py).
 METADATA = names("""
     chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr
     lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr
 """)
-# Refused to the daemon besides, once it serves (daemon/selfconfinement.py): what no capability stands before.
+# Refused to the serving daemon as well (daemon/selfconfinement.py): calls that no capability guards.
 OF_DAEMON = names("""
     # new programs and processes; CLONE without CLONE_THREAD, too
     execve execveat fork vfork
@@ -70,11 +70,11 @@ OF_DAEMON = names("""
     shmget shmat shmctl semget semop semctl semtimedop msgget msgrcv msgsnd msgctl mq_open mq_unlink
 """)
 PR_SET_SECCOMP = 22
-# The daemon's alone: FIOCLEX and FIONCLEX, FIONBIO, FIONREAD, TCGETS, TIOCGWINSZ, SIOCOUTQ.
+# The only requests of the daemon: FIOCLEX and FIONCLEX, FIONBIO, FIONREAD, TCGETS, TIOCGWINSZ, SIOCOUTQ.
 REQUESTS = (0x5451, 0x5450, 0x5421, 0x541B, 0x5401, 0x5413, 0x5411)
-# What is newer than all of these tables. Whoever gets ENOSYS takes it for an old kernel's.
+# The first call that is newer than these tables. ENOSYS makes programs believe in an old kernel.
 NEWER = 470
-# All of them take a descriptor that was opened for reading.
+# Each of them works on a descriptor that was opened for reading.
 METADATA_REQUESTS = (
     *(0x40086602, 0x40087602, 0x401C5820),  # FS_IOC_SETFLAGS, _SETVERSION, _FSSETXATTR
     0x40086604,  # EXT4_IOC_SETVERSION
@@ -83,18 +83,18 @@ METADATA_REQUESTS = (
     *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
     *(0x4008941A, 0xC0C89425),  # their flags, and where they were received from
 )
-TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which type for whoever is at it
-# Whom the kernel signals when there is something to read (F_SETOWN): of uid 0 it may be any process, and any
+TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which type into the terminal
+# F_SETOWN names the process that the kernel signals when data arrives: for uid 0 any process, with any
 # signal.
 COMMANDS = (8, 15, 1024)  # F_SETOWN, F_SETOWN_EX and F_SETLEASE
-# Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
+# The position of the mode: a setuid or setgid bit in it is EPERM. mkdir(2) ignores both bits.
 MODES = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
-# The same of calls whose mode counts where the flags, one argument before it, make a file.
+# The same for calls whose mode counts only if the flags, one argument before it, create a file.
 MODES_BY_FLAGS = {"open": 2, "openat": 3}
-# SO_PASSCRED, SO_PASSSEC and SO_PASSPIDFD, by which a socket gets a name without bind(2)
+# SO_PASSCRED, SO_PASSSEC and SO_PASSPIDFD, which give a socket a name without bind(2)
 NAMING = (16, 34, 76)
 
-# Every CLONE_NEW*, the time namespace being what is the exit signal's place for clone(2).
+# Every CLONE_NEW*. For clone(2), the bit of the time namespace belongs to the exit signal.
 _NAMESPACES = sum(syscalls.NAMESPACES.values())
 _TIME_NAMESPACE = 0x80
 _CLONE_THREAD = 0x10000
@@ -116,35 +116,35 @@ _GO_ON: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 class FilterChoice(NamedTuple):
-    network: bool  # without it there are no sockets but Unix ones
-    unix: int = _REFUSE  # what becomes of Unix sockets, other than pairs
-    metadata: bool = True  # whether modes, owners, times and attributes of files can be changed
-    families: tuple[int, ...] = ()  # with a network, the families of sockets that there are; none named: all
+    network: bool  # False: only Unix sockets
+    unix: int = _REFUSE  # the verdict on Unix sockets other than pairs
+    metadata: bool = True  # whether modes, owners, times and attributes of files may change
+    families: tuple[int, ...] = ()  # with a network, the allowed families of sockets; empty: all
 
 
 def restrict(*, network: bool, metadata: bool) -> int | None:
-    """Filter the calls of this process and of whatever it forks and executes.
+    """Filter the calls of this process and its descendants.
 
-    Returns a descriptor: whoever listens to it decides about Unix sockets that are not pairs
-    (host/confine/socket_gate.py). None where somebody else listens already: then there are no such sockets.
-    Raises Fault EACCES on a machine whose calls are not known.
+    Returns a descriptor whose reader decides about Unix sockets other than pairs
+    (host/confine/socket_gate.py), or None if the process has a listener already; then all such sockets are refused.
+    Raises Fault EACCES on a machine that the tables lack.
     """
     machine = _machine()
-    with suppress(OSError):  # EBUSY: there is a listener around us, in a container say
+    with suppress(OSError):  # EBUSY: the process has a listener already, of a container for example
         return syscalls.filter_syscalls(program(machine, FilterChoice(network, _ASK, metadata)), asks=True)
     syscalls.filter_syscalls(program(machine, FilterChoice(network, metadata=metadata)))
     return None
 
 
 def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[int, ...] = ()) -> None:
-    """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`."""
+    """Like `restrict`, without a listener: Unix sockets other than pairs are allowed only with `unix`."""
     choice = FilterChoice(network, _ALLOW if unix else _REFUSE, metadata, families)
     syscalls.filter_syscalls(program(_machine(), choice))
 
 
 def guard(channels: Sequence[int]) -> None:
-    """Filter the calls of the daemon. `channels` are the descriptors by which alone others may come; none
-    where the kernel or the C library leaves no choice."""
+    """Filter the calls of the daemon. New descriptors may arrive only on `channels`; on any if the kernel or
+    the C library leaves no choice and `channels` is empty."""
     syscalls.filter_syscalls(guarding(_machine(), os.getpid(), channels))
 
 
@@ -154,7 +154,7 @@ def guarding(machine: _Machine, pid: int, channels: Sequence[int]) -> bytes:
     return _packed(_of_machine(machine.arch), _of_daemon(machine.column, pid), by_these, confining)
 
 
-_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # getaddrinfo(3) asks for addresses there
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # getaddrinfo(3) needs the last of them
 
 
 def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
@@ -174,8 +174,8 @@ def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
 
 
 def _by_these(column: int, channels: Sequence[int]) -> Iterator[Instruction]:
-    """Nothing brings descriptors from others than the starter and the looker, or puts something else in the
-    place of their channels."""
+    """Refuse descriptors from other sources than the starter and the looker, and any replacement of their
+    channels."""
     no = _failing(errno.EPERM)
     for name in ("recvmmsg", "close_range"):
         yield from _called(column, name, [no])
@@ -186,7 +186,7 @@ def _by_these(column: int, channels: Sequence[int]) -> Iterator[Instruction]:
 
 
 def allow_only(called: Iterable[str]) -> None:
-    """Have all other calls fail with ENOSYS, beside what other filters refuse."""
+    """Have all calls but `called` fail with ENOSYS, beside the refusals of other filters."""
     machine = _machine()
     known = (line for name in called for line in _called(machine.column, name, [_GO_ON]))
     syscalls.filter_syscalls(_packed(_of_machine(machine.arch), known, [_failing(errno.ENOSYS)]))
@@ -205,7 +205,7 @@ def program(machine: _Machine, choice: FilterChoice) -> bytes:
 
 
 def _packed(*parts: Iterable[Instruction]) -> bytes:
-    """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
+    """Join the parts of a program. Before and after each part, the accumulator holds the call's number."""
     return b"".join(_INSTRUCTION.pack(*each) for part in parts for each in part)
 
 
@@ -218,12 +218,12 @@ def _confining(column: int, choice: FilterChoice) -> Iterator[Instruction]:
         kinds = (*METADATA_REQUESTS, *TERMINAL_REQUESTS)
         requests = [_look(1), *_any_of(kinds, _failing(errno.EPERM)), _GO_ON]
         yield from _called(column, "ioctl", requests)
-    # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).
+    # Its flags are behind a pointer. After ENOSYS the C library falls back to clone(2).
     yield from _called(column, "clone3", [_failing(errno.ENOSYS)])
     spaces = _NAMESPACES | _TIME_NAMESPACE
     yield from _called(column, "clone", _where(_ANY_BIT, _NAMESPACES, _failing(errno.EPERM), _GO_ON))
     yield from _called(column, "unshare", _where(_ANY_BIT, spaces, _failing(errno.EPERM), _GO_ON))
-    # Of others of the same user: a process whose RLIMIT_CPU is 0 is a dead one.
+    # Limits of other processes of the user stay: an RLIMIT_CPU of 0 would kill the process.
     yield from _called(column, "prlimit64", _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
     yield from _sockets(column, choice)
     yield _GO_ON
@@ -235,14 +235,14 @@ def _of_machine(arch: int) -> Iterator[Instruction]:
 
 
 def _modes(column: int) -> Iterator[Instruction]:
-    """No file becomes a program that gives its owner's or group's powers to whoever executes it."""
+    """Refuse setuid and setgid bits, which would give a file's owner's or group's powers to any user."""
     has_bit = [(_ANY_BIT, 0, 1, _SET_ID), _failing(errno.EPERM), _GO_ON]
     for name, at in MODES.items():
         yield from _called(column, name, [_look(at), *has_bit])
     for name, at in MODES_BY_FLAGS.items():
         makes = [_look(at - 1), (_ANY_BIT, 1, 0, _MAKES), _GO_ON]
         yield from _called(column, name, [*makes, _look(at), *has_bit])
-    # Its mode is behind a pointer. Who gets ENOSYS uses openat(2).
+    # Its mode is behind a pointer. After ENOSYS programs fall back to openat(2).
     yield from _called(column, "openat2", [_failing(errno.ENOSYS)])
 
 
@@ -250,19 +250,19 @@ def _sockets(column: int, choice: FilterChoice) -> Iterator[Instruction]:
     network, unix, families = choice.network, choice.unix, choice.families
     other = _GO_ON if network else (_RETURN, 0, 0, _REFUSE)
     sockets = _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other)
-    if network and families:  # sockets of others are what a kernel without these says
+    if network and families:  # another family fails as on a kernel without it
         known = [(_EQUAL, len(families) - at, 0, family) for at, family in enumerate(families)]
         sockets = [_look(0), *known, _failing(errno.EAFNOSUPPORT), *sockets]
     yield from _called(column, "socket", sockets)
     is_unix, pairs = [_look(0), (_EQUAL, 1, 0, socket.AF_UNIX), other], [_GO_ON]
-    if unix != _ALLOW:  # pairs that stay pairs: one that sends datagrams could send them elsewhere, too
+    if unix != _ALLOW:  # a pair of datagram sockets could send to other addresses too
         lasting = [(_EQUAL, 1, 0, socket.SOCK_STREAM), (_EQUAL, 0, 1, socket.SOCK_SEQPACKET)]
         pairs = [_look(1), (_AND, 0, 0, _TYPE_MASK), *lasting, _GO_ON, (_RETURN, 0, 0, _REFUSE)]
     yield from _called(column, "socketpair", [*is_unix, *pairs])
 
 
 def _any_of(values: Sequence[int], then: Instruction) -> list[Instruction]:
-    """`then` where the accumulator holds one of them, and else the next instruction."""
+    """Returns code that runs `then` if the accumulator holds one of the values, else the next instruction."""
     last = len(values)
     return [*((_EQUAL, last - at, 0, value) for at, value in enumerate(values)), (_SKIP, 0, 0, 1), then]
 
@@ -276,12 +276,12 @@ def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
 
 
 def _where(test: int, operand: int, then: Instruction, other: Instruction) -> list[Instruction]:
-    """By the first argument."""
+    """Returns code that tests the first argument and runs `then` or `other`."""
     return [_look(0), (test, 0, 1, operand), then, other]
 
 
 def _look(argument: int) -> Instruction:
-    """Its low word, which is all of what is a number here."""
+    """Load the low word of an argument: the numbers that are judged here fit into it."""
     return (_LOAD, 0, 0, _FIRST + argument * _ARGUMENT)
 
 
@@ -289,6 +289,6 @@ def _failing(error: int) -> Instruction:
     return (_RETURN, 0, 0, _ERRNO | error)
 
 
-if os.uname().machine in MACHINES:  # made once, before any host is forked
+if os.uname().machine in MACHINES:  # compiled once, before hosts are forked
     for _choice in itertools.product((False, True), (_ALLOW, _ASK, _REFUSE), (False, True)):
         program(_machine(), FilterChoice(*_choice))

@@ -1,6 +1,6 @@
-"""The Linux calls that Python 3.11 does not offer, by ctypes, and nothing built on them.
+"""The Linux system calls that Python 3.11 lacks, by ctypes.
 
-Rules: every function is one system call (`permitted` and `mount_and_inode` decode its answer) and
+Rules: each function makes one system call (`permitted` and `mount_and_inode` decode the result) and
 raises OSError as `os` does. Needs Linux 5.8 for the mount id of statx(2).
 This file must never know what a host or a caller is.
 """
@@ -53,11 +53,11 @@ _CAP_VERSION_3 = 0x20080522
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
-# Numbers that all machines share, as those of every call since Linux 5.1.
+# Calls since Linux 5.1 have the same number on all machines.
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 _LANDLOCK_RULE_PATH_BENEATH = 1
-# Of files, network and scopes; older kernels take zeroes that they do not know.
+# Rights of files, network and scopes. Older kernels accept zeroes in fields that they lack.
 _RULESET = struct.Struct("=QQQ")
 _PATH_BENEATH = struct.Struct("=Qi")
 _LANDLOCK_RULE_NET_PORT = 2
@@ -72,7 +72,7 @@ _MOUNT_ATTR_RDONLY = 1
 _MS_PRIVATE = 0x40000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # mount(2)
 _MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8  # umount2(2)
-_LAST = 0xFFFFFFFF  # of descriptors
+_LAST = 0xFFFFFFFF  # descriptor
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 _SCHED_FLAG_KEEP_POLICY = 8
@@ -82,13 +82,13 @@ _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 _SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
-_NOTICE = struct.Struct("=QI68x")  # struct seccomp_notif: id and pid, and what is not looked at
+_NOTICE = struct.Struct("=QI68x")  # struct seccomp_notif: id, pid, and fields that are not read
 _REPLY = struct.Struct("=QqiI")  # struct seccomp_notif_resp
 _SECCOMP_IOCTL_NOTIF_RECV = 0xC0002100 | _NOTICE.size << 16
 _SECCOMP_IOCTL_NOTIF_SEND = 0xC0002101 | _REPLY.size << 16
 _INSTRUCTION = 8  # bytes of a struct sock_filter
 
-_CREDENTIALS = struct.Struct("=iII")  # of a message: pid, uid, gid
+_CREDENTIALS = struct.Struct("=iII")  # SCM_CREDENTIALS: pid, uid, gid
 
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -98,23 +98,23 @@ _STATX_MNT_ID = 0x1000
 
 
 class Sender(NamedTuple):
-    """The process that sent a message, as the kernel says where the socket has SO_PASSCRED."""
+    """The sender of a message, which the kernel names on a socket with SO_PASSCRED."""
 
     pid: int
     uid: int
 
 
 def receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:
-    """Data, at most so many descriptors, and flags. socket.recv_fds of Python 3.11 drops the flag that keeps
-    descriptors from programs that are executed in another thread at that moment."""
+    """Returns data, at most `most` descriptors, and flags. socket.recv_fds of Python 3.11 omits the flag that
+    keeps descriptors out of a program that another thread executes at that moment."""
     return receive_signed(sock, size, most, 0)[:3]
 
 
 def receive_signed(
     sock: socket.socket, size: int, most: int, credentials: int = socket.CMSG_SPACE(_CREDENTIALS.size)
 ) -> tuple[bytes, list[int], int, Sender | None]:
-    """The same of a socket that has SO_PASSCRED, and the sender. The last message needs its padding, without
-    which CMSG_NXTHDR of glibc 2.35 does not find it; in that, the kernel puts one descriptor more."""
+    """Like `receive` for a socket with SO_PASSCRED; returns the sender too. CMSG_NXTHDR of glibc 2.35 misses a
+    last message without padding, and the kernel may fill the padding with one more descriptor."""
     room = credentials + socket.CMSG_SPACE(most * 4)
     data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     rights, sender = array("i"), None
@@ -139,13 +139,13 @@ def _checked(call: Callable[..., int], *arguments: object) -> int:
 
 
 def _syscall(number: int, *arguments: int | bytes | None) -> int:
-    # An int would be passed as 32 bits, with anything above them.
+    # ctypes would pass an int as 32 bits, and leave the upper bits undefined.
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     return _checked(_libc.syscall, ctypes.c_long(number), *words)
 
 
 def prctl(option: int, *arguments: int) -> int:
-    # The kernel refuses many options unless the unused arguments are zero, as unsigned longs.
+    # The kernel refuses many options unless all unused arguments are zero unsigned longs.
     padded = (*arguments, 0, 0, 0, 0)[:4]
     return _checked(_libc.prctl, option, *map(ctypes.c_ulong, padded))
 
@@ -162,68 +162,68 @@ def setns(fd: int, kind: int) -> None:
 
 
 def unshare(what: int) -> None:
-    """Of this thread alone."""
+    """Give this thread alone its own `what`."""
     _checked(_libc.unshare, what)
 
 
 def copy_mount(fd: int) -> int:
-    """Returns the descriptor of a copy of the mount of `fd`, from there on, with all mounts below. Needs
-    Linux 5.2, and CAP_SYS_ADMIN over the mount namespace."""
+    """Returns the descriptor of a copy of the mount from `fd` down, with all mounts below. Needs Linux 5.2 and
+    CAP_SYS_ADMIN over the mount namespace."""
     return _syscall(_OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE)
 
 
 def put_mount(mount: int, fd: int) -> None:
-    """Mount what `copy_mount` returned over the place of `fd`."""
+    """Mount a result of `copy_mount` over `fd`."""
     _syscall(_MOVE_MOUNT, mount, b"", fd, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
 
 
 def cover(path: str, name: str) -> None:
-    """Mount an empty file system over a directory, which is found by its name in mountinfo."""
+    """Mount an empty file system over a directory. mountinfo shows it as `name`."""
     flags = ctypes.c_ulong(_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _checked(_libc.mount, name.encode(), os.fsencode(path), b"tmpfs", flags, b"size=4k,mode=755")
 
 
 def unmount(path: str) -> None:
-    """Take the mount on top at this path away; whoever still uses it keeps it until he ends."""
+    """Detach the topmost mount at this path. Processes that use it keep it until they end."""
     _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW))
 
 
 def abort_fuse(path: str) -> None:
-    """Fail all requests of the FUSE mount on top at this path, these and those to come. It stays mounted."""
-    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # which asks its daemon nothing
+    """Fail all present and future requests of the topmost FUSE mount at this path, which stays mounted."""
+    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # O_PATH asks the daemon nothing
     try:
         _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_FORCE | _UMOUNT_NOFOLLOW))
     except OSError as problem:
-        if problem.errno != errno.EBUSY:  # it is held here, and aborted before that is seen
+        if problem.errno != errno.EBUSY:  # `held` keeps it mounted; the requests are aborted
             raise
     finally:
         os.close(held)
 
 
 def set_mount(mount: int, *, is_read_only: bool = False, is_private: bool = False) -> None:
-    """Let nothing be changed through this mount and all mounts below, or part them from the mounts that they
-    were copied from. Needs Linux 5.12."""
+    """Make this mount and all mounts below read-only, or stop propagation to and from the mounts they were
+    copied from. Needs Linux 5.12."""
     attributes, propagation = _MOUNT_ATTR_RDONLY * is_read_only, _MS_PRIVATE * is_private
     changes = _MOUNT_ATTR.pack(attributes, 0, propagation, 0)
     _syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, changes, _MOUNT_ATTR.size)
 
 
 def core() -> int:
-    """The number of the one that this thread is on."""
+    """Returns the number of the processor core that runs this thread."""
     return _checked(_libc.sched_getcpu)
 
 
 def take_turns_of(nanoseconds: int) -> None:
-    """Let this thread, and those that it starts, have a processor for so long at a time. Since Linux 6.12
-    whoever wakes up and has shorter turns goes first; before, nothing comes of it."""
+    """Set the time slice of this thread and of those that it starts. Since Linux 6.12, a thread that wakes up
+    with a shorter slice runs first; older kernels ignore the slice."""
     if number := _SCHED_SETATTR.get(os.uname().machine):
-        nice = os.getpriority(os.PRIO_PROCESS, 0)  # said again, or it would be 0
+        nice = os.getpriority(os.PRIO_PROCESS, 0)  # sched_setattr(2) would reset it to 0
         fields = _SCHED_ATTR.size, 0, _SCHED_FLAG_KEEP_POLICY, nice, 0, nanoseconds, 0, 0
         _syscall(number, 0, _SCHED_ATTR.pack(*fields), 0)
 
 
 def close_on_exec(first: int) -> None:
-    """This descriptor, and all above it. Needs Linux 5.11."""
+    """Close `first` and all descriptors above it at exec. Needs Linux 5.11."""
     _syscall(_CLOSE_RANGE, first, _LAST, _CLOSE_RANGE_CLOEXEC)
 
 
@@ -242,7 +242,7 @@ def set_capabilities(mask: int) -> None:
 
 
 def new_session_keyring() -> None:
-    # ENOSYS on a machine whose number is not known. The name is NULL: an anonymous keyring.
+    # ENOSYS on a machine that the table lacks. The name is NULL: an anonymous keyring.
     _syscall(_KEYCTL.get(os.uname().machine, -1), _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
@@ -251,12 +251,12 @@ def landlock_abi() -> int:
 
 
 def landlock_ruleset(files: int, network: int, scopes: int) -> int:
-    """A descriptor of rules that refuse all of this."""
+    """Returns the descriptor of rules that refuse these rights."""
     return _syscall(_LANDLOCK_CREATE_RULESET, _RULESET.pack(files, network, scopes), _RULESET.size, 0)
 
 
 def landlock_allow(ruleset: int, fd: int, rights: int) -> None:
-    """Give `rights` below a directory, or to a file."""
+    """Allow `rights` below a directory, or for a file."""
     rule = _PATH_BENEATH.pack(rights, fd)
     _syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
 
@@ -266,14 +266,14 @@ def landlock_allow_port(ruleset: int, port: int, rights: int) -> None:
 
 
 def landlock_restrict(ruleset: int) -> None:
-    """This thread, and whatever it forks and executes."""
+    """Apply the rules to this thread and its descendants."""
     _syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
 
 
 def filter_syscalls(program: bytes, *, asks: bool = False) -> int:
-    """Have every system call of this thread, and of whatever it forks and executes, judged by `program`.
+    """Have `program` judge every system call of this thread and its descendants.
 
-    With `asks`, the answer is a descriptor by which somebody else hears of calls that it does not decide.
+    With `asks`, returns a descriptor on which another process receives the calls that `program` leaves open.
     """
     code = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog; "@" pads as C does.
@@ -283,7 +283,7 @@ def filter_syscalls(program: bytes, *, asks: bool = False) -> int:
 
 
 def seccomp_question(listener: int) -> tuple[int, int]:
-    """Take a call that waits to be decided: its number, and the thread that made it."""
+    """Take a call that waits for a decision. Returns its id and the calling thread."""
     data = bytearray(_NOTICE.size)
     fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_RECV, data)
     question, pid = _NOTICE.unpack(data)
@@ -291,13 +291,13 @@ def seccomp_question(listener: int) -> tuple[int, int]:
 
 
 def seccomp_answer(listener: int, question: int, *, allow: bool) -> None:
-    """Let the call go on, or fail with EACCES. ENOENT: its thread has ended."""
+    """Let the call go on, or fail with EACCES. Raises ENOENT if its thread has ended."""
     error, flags = (0, _SECCOMP_USER_NOTIF_FLAG_CONTINUE) if allow else (-errno.EACCES, 0)
     fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_SEND, bytearray(_REPLY.pack(question, 0, error, flags)))
 
 
 def getsockopt(fd: int, level: int, option: int, size: int) -> bytes:
-    """As the socket's, without its limit of 1024 bytes."""
+    """Like socket.getsockopt, without its limit of 1024 bytes."""
     data = ctypes.create_string_buffer(size)
     length = ctypes.c_uint(size)
     _checked(_libc.getsockopt, fd, level, option, data, ctypes.byref(length))
@@ -308,9 +308,9 @@ _statx_buffer = ctypes.create_string_buffer(256)
 
 
 def mount_and_inode(place: bytes | int) -> tuple[int, int]:
-    """The mount id and inode of a path (links followed) or descriptor; not for use in threads.
+    """Returns the mount id and inode of a path (links followed) or descriptor. Not for use in threads.
 
-    st_dev would not do: a bind mount of / has the device and inode of / and other mounts below.
+    st_dev would not do: a bind mount of / has the device and inode of /, but other mounts below it.
     """
     fd, path, flags = (_AT_FDCWD, place, 0) if isinstance(place, bytes) else (place, b"", _AT_EMPTY_PATH)
     _statx(fd, path, flags)
@@ -321,14 +321,14 @@ def mount_and_inode(place: bytes | int) -> tuple[int, int]:
 
 
 def device_and_inode(path: bytes) -> tuple[int, int]:
-    """Returns the numbers that a file has in every mount namespace (links followed); not for threads."""
+    """Returns a file's device and inode, equal in all mount namespaces (links followed). Not for threads."""
     _statx(_AT_FDCWD, path, 0)
     _, inode, major, minor, _ = _STATX.unpack_from(_statx_buffer)
     return os.makedev(major, minor), inode
 
 
 def _statx(fd: int, path: bytes, flags: int) -> None:
-    # Not synchronised: a caller's root may be on a FUSE file system of his own, which never answers.
+    # Not synchronised: the caller's root may be on a FUSE file system that never answers.
     flags |= _AT_STATX_DONT_SYNC
     _checked(_libc.statx, fd, path, flags, _STATX_INO | _STATX_MNT_ID, _statx_buffer)
 

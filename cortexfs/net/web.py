@@ -105,8 +105,8 @@ def get(url: str, headers: Mapping[str, str], bounds: Bounds) -> WebAnswer:
 def begun(
     request: WebRequest, seconds: float, leaving: Callable[[Callable[[], object]], object]
 ) -> Iterator[http.client.HTTPResponse]:
-    """Yields an answer that may last as long as it likes; `seconds` limits the connecting alone. `leaving` gets
-    the function that ends the request."""
+    """Yields an answer that may last for ever; `seconds` limits the connecting alone. `leaving` gets the
+    function that ends the request."""
     exchange = _Exchange(request, Bounds(0, seconds))
     leaving(exchange.leave)
     connection = exchange.begin(request)
