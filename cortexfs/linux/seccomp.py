@@ -1,7 +1,7 @@
 """The system calls that a confined process may not make: a filter in the kernel's classic BPF.
 
 The filter closes what Landlock leaves open and no honest tool needs: ways into other processes, powers over
-the kernel, setuid and setgid bits, namespaces and mounts that would change the meaning of a view, and
+the kernel, setuid and setgid bits, namespaces and mounts that would change what a view means, and
 sockets that lead out of the view.
 
 Rules: the filter is data, made from the tables below. A call of another architecture (int 0x80, x32)
@@ -126,7 +126,7 @@ def restrict(*, network: bool, metadata: bool) -> int | None:
     """Filter the calls of this process and its descendants.
 
     Returns a descriptor whose reader decides about Unix sockets other than pairs
-    (host/confine/socket_gate.py), or None if the process has a listener already; then all such sockets are refused.
+    (host/confine/socket_gate.py). Returns None if the process has a listener already: then all are refused.
     Raises Fault EACCES on a machine that the tables lack.
     """
     machine = _machine()

@@ -113,8 +113,8 @@ def receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int]
 def receive_signed(
     sock: socket.socket, size: int, most: int, credentials: int = socket.CMSG_SPACE(_CREDENTIALS.size)
 ) -> tuple[bytes, list[int], int, Sender | None]:
-    """Like `receive` for a socket with SO_PASSCRED; returns the sender too. CMSG_NXTHDR of glibc 2.35 misses a
-    last message without padding, and the kernel may fill the padding with one more descriptor."""
+    """Like `receive` for a socket with SO_PASSCRED; returns the sender too. CMSG_NXTHDR of glibc 2.35 misses
+    a last message without padding. The kernel may fill the padding with one more descriptor."""
     room = credentials + socket.CMSG_SPACE(most * 4)
     data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     rights, sender = array("i"), None
@@ -167,8 +167,8 @@ def unshare(what: int) -> None:
 
 
 def copy_mount(fd: int) -> int:
-    """Returns the descriptor of a copy of the mount from `fd` down, with all mounts below. Needs Linux 5.2 and
-    CAP_SYS_ADMIN over the mount namespace."""
+    """Returns the descriptor of a copy of the mount from `fd` down, with all mounts below. Needs Linux 5.2
+    and CAP_SYS_ADMIN over the mount namespace."""
     return _syscall(_OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE)
 
 
