@@ -80,8 +80,8 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None
 
 
 def write_only_in(paths: Iterable[str]) -> None:
-    """Let this thread and its descendants write only at or below these resolved paths, open only harmless
-    devices, as root could read all files from a disk, and trace only their own processes.
+    """Let this thread and its descendants write only at or below these resolved paths, and trace only their
+    own processes. They open only harmless devices, as root could read everybody's files from a disk.
 
     Raises Fault EACCES if the kernel's Landlock is too old to move files between folders, and OSError.
     """
