@@ -1,10 +1,10 @@
-"""An MCP server used by a command: any that a client could use, added to a mount or not.
+"""The use of an MCP server by a command, whether the server was added to the mount or not.
 
-Main path: `used` connects to a place, and gives the SDK's client to whoever uses it. A server asks `asked`,
-and what it tells goes to `told`.
+Main path: `used` connects to a server and passes the SDK's client to `use`. Questions of the server go to
+`asked`, its messages to `told`.
 
-Rules: a program is started as the user who types, with his environment, and its errors are his to see. It is
-told that this client answers forms and nothing else.
+Rules: a program is started as the user of the command, in that user's environment, and its standard error is
+the command's. The client declares that it answers forms and nothing else.
 This file must never know what a terminal is.
 """
 
@@ -36,11 +36,11 @@ from cortexfs.core.mcp_session import of_output
 from cortexfs.core.safe_text import misfits
 
 T = TypeVar("T")
-Asked = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]  # a form's answer; None: it is declined
+Asked = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]  # None declines a form
 
 
 class McpPlace(NamedTuple):
-    """A server: a program, or where one runs."""
+    """A server: a program to start, or the address of a running one."""
 
     command: tuple[str, ...] = ()
     url: str = ""
@@ -54,9 +54,9 @@ class McpPlace(NamedTuple):
 def used(
     place: McpPlace, use: Callable[[Client], Awaitable[T]], asked: Asked, told: Callable[[str], None]
 ) -> T:
-    """Returns what comes of using the server. Whatever goes wrong with it is a Fault."""
+    """Returns the result of `use`. Any failure of the server is a Fault."""
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
-    answers: list[int] = []  # the SDK's error does not tell them
+    answers: list[int] = []  # statuses, which the SDK's errors lack
     try:
         return anyio.run(_used, place, use, asked, told, answers)
     except BaseExceptionGroup as group:
@@ -102,7 +102,7 @@ async def _used(
 
 
 def of_mount(name: str) -> McpPlace:
-    """A server of the mount that CTX_ROOT names, under its policy."""
+    """Returns a server of the mount at CTX_ROOT, used under that mount's policy."""
     command = (sys.executable, "-I", "-m", "cortexfs.cli.main", "mcp", "serve", "--server", name)
     return McpPlace(command, added=name)
 
@@ -129,5 +129,5 @@ def _fault(place: McpPlace, error: BaseException, answers: list[int]) -> Fault:
         return Fault("EPROTO", f"{name} does not speak the protocol: {misfits(error.errors())}")
     if why := of_output(error):
         return Fault("EPROTO", f"{name} {why}")
-    plain = error.strerror if isinstance(error, OSError) else None  # without its number and the name again
+    plain = error.strerror if isinstance(error, OSError) else None  # str(error) has more
     return Fault("EHOSTDOWN", f"{name} cannot be used: {plain or error or type(error).__name__}")

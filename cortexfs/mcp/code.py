@@ -1,12 +1,12 @@
-"""The three tools of `ctx mcp serve --code`, in place of all that a mount has: find, describe and run.
+"""The three tools of `ctx mcp serve --code`, in place of the mount's own tools: find, describe, run.
 
     code = CodeTools(root, patterns)
     code.tools                                  their definitions
     result = await code.call(name, arguments, progress)
 
-Rules: a client is told of a tool when it asks for it, and of a result what its script prints. The daemon says
-which tools there are for whoever serves, runs scripts confined (daemon/confined.py), and holds them to the
-same patterns: nothing here is a limit. A name that a client says is looked up, and is never made a path.
+Rules: a client learns of a tool when it asks for it, and of a result what its script prints. The daemon lists
+the tools that this user may run, confines scripts (daemon/confined.py) and holds them to the same patterns:
+no limit is enforced here. A name from a client is looked up, and never becomes a path.
 This file must never know transports or sessions.
 """
 
@@ -28,13 +28,13 @@ from cortexfs.core.jsontext import nearest
 from cortexfs.mcp.results import McpResult
 from cortexfs.mcp.running import printed, run
 
-RUNNER = "bin/cortexfs-object-runner"  # below the root, as the two that it runs
+RUNNER = "bin/cortexfs-object-runner"  # below the root, as are the next two, which it runs
 ALLOWED, CONFINED = ".allowed", ".confined"
 ALL = ("*",)
-FOUND = 6  # tools for some words: a model reads all of them
-BRIEF = 100  # characters of a sentence, where a model chooses among tools
-STATUSES = "\nexit status: "  # of any tool, in its --help
-MAX_DESCRIBED = 20  # at a time: each is a call
+FOUND = 6  # tools in an answer of find: a model reads all of them
+BRIEF = 100  # characters of a tool's description there
+STATUSES = "\nexit status: "  # begins the last part of a tool's --help
+MAX_DESCRIBED = 20  # in one request, as each takes a call
 
 _TEXT = {"type": "string"}
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -102,7 +102,7 @@ class CodeTools:
         return result.whole()
 
     async def _rows(self) -> str:
-        """The lines about the tools that a script may run."""
+        """Returns the lines about the tools that a script may run."""
         return await printed([f"{self._root}/{RUNNER}", f"{self._root}/{ALLOWED}", *(self._patterns or ALL)])
 
     async def _found(self, words: str) -> str:
@@ -111,7 +111,7 @@ class CodeTools:
         return "\n".join(lines) or "No tool has to do with these words; try others."
 
     def _said(self, row: AllowedRow) -> str:
-        """The name; of one in a home, where it is."""
+        """Returns the name of a tool; the path of a user's own tool."""
         return row.name if row.object == f"tool/{row.name}" else f"$CTX_ROOT/{row.object}"
 
     async def _described(self, names: Sequence[Any]) -> str:

@@ -1,9 +1,9 @@
-"""Messages that a client on HTTP can be told again, when its stream broke off.
+"""The last messages to clients on HTTP, for a client whose stream broke off and who asks again.
 
-Each session has an `EventShelf`; all of them share one `EventMemory`, which forgets the oldest first.
+Each session has an `EventShelf`; all shelves share one `EventMemory`, which drops the oldest message first.
 
-Rules: memory is bounded for all sessions together. A session is told of its own events alone: streams are
-named by numbers that every session has.
+Rules: the memory of all sessions together is bounded. A session gets its own events alone, as the names of
+streams are numbers that other sessions use too.
 This file must never know what an event says.
 """
 
@@ -58,9 +58,9 @@ class EventShelf(EventStore):
         return str(number)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
-        """Passes on the later ones of its stream, and those to come until it ends or the client leaves; none
-        where that event is not known any more. The SDK would begin to follow when this has ended, and lose
-        what is said before it does."""
+        """Send the later events of the stream, and those to come until the stream ends or the client leaves.
+        Send none if the event was dropped. The SDK follows the stream itself only when this has returned,
+        and would lose the events between."""
         mine = [event for event in self._memory.events if event.session is self]
         stream = next((event.stream for event in mine if str(event.number) == last_event_id), None)
         last, is_over = 0, stream is None
@@ -82,7 +82,7 @@ class EventShelf(EventStore):
 
 
 class EventSessions(StreamableHTTPSessionManager):
-    """The SDK's, which takes one store for all sessions."""
+    """The SDK's manager of sessions, which takes one store for all: this one makes a shelf for each."""
 
     _memory: EventMemory | None = None
 
@@ -94,4 +94,4 @@ class EventSessions(StreamableHTTPSessionManager):
 
     @event_store.setter
     def event_store(self, _: Any) -> None:
-        """Set by the SDK."""
+        """The SDK assigns the store that it was passed."""

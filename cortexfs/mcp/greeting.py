@@ -1,11 +1,11 @@
-"""The first answer of `ctx mcp serve` on standard output, before the SDK is there: its import takes longer
+"""The first answer of `ctx mcp serve` on standard output, before the SDK is imported: the import takes longer
 than clients like to wait.
 
-Main path: `early` reads the first line. If it is a greeting, it is answered. `StdioInput` (stdio.py) has the
-SDK hear it as well, and `StdioOutput` drops what the SDK answers.
+Main path: `early` reads the first line and answers it if it is a greeting. `StdioInput` (stdio.py) passes the
+line to the SDK as well, and `StdioOutput` drops the SDK's answer.
 
-Rules: what is answered is what the SDK would say, which a test compares. A greeting that is in any way odd is
-left to the SDK, and so is one of a server of the mount that does not answer.
+Rules: the answer equals the SDK's, which a test compares. An unusual greeting is left to the SDK, and so is
+any greeting while the served server of the mount does not answer.
 This file must never know the SDK.
 """
 
@@ -23,13 +23,13 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.mcp_session import GREETING, VARIABLE
 from cortexfs.version import VERSION
 
-VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # those with a handshake
+VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # the versions with a handshake
 MAX_LINE = 64 << 10
 INFO = {"name": "cortexfs", "title": "CortexFS", "version": VERSION}
 TOOLS = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": False}}
 PROMPTS = {"prompts": {"listChanged": False}, "completions": {}}
 BEYOND = ("tasks", "extensions")  # capabilities that the SDK does not serve
-SAID = ("capabilities", "serverInfo", "instructions")  # what a server tells of itself
+SAID = ("capabilities", "serverInfo", "instructions")  # what a server reports of itself
 
 Told: TypeAlias = Mapping[str, Any]
 
@@ -57,13 +57,13 @@ class _Answer(msgspec.Struct):
 
 
 class Greeted(NamedTuple):
-    """The first line, and the number of the greeting that was answered; None if it was none."""
+    """The first line, and the id of the answered greeting; None if the line was not answered."""
 
     line: bytes
     id: int | str | None = None
 
     def is_answer(self, text: str) -> bool:
-        """Returns True for the SDK's answer to it."""
+        """Returns True if `text` is the SDK's answer to the greeting."""
         if self.id is None:
             return False
         said = msgspec.json.decode(text, type=_Answer)
@@ -71,13 +71,13 @@ class Greeted(NamedTuple):
 
 
 def of_mount(has_prompts: bool) -> Told:
-    """Returns the words of the mount about itself."""
+    """Returns the facts that the mount reports of itself."""
     return {"capabilities": TOOLS | (PROMPTS if has_prompts else {}), "serverInfo": INFO}
 
 
 def of_server(object: str) -> Told | None:
-    """Returns the words of a server of the mount about itself; None where it is to be asked again. It is
-    asked in no session: that begins when there is somebody to hear what the server says in it."""
+    """Returns the facts that a server of the mount reports of itself, or None to let the SDK ask. This asks
+    outside of a session, which begins when a client can receive the server's messages."""
     environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
     try:
         with execution.run(object, input=msgspec.json.encode({"method": GREETING}), env=environ) as run:
@@ -91,7 +91,7 @@ def of_server(object: str) -> Told | None:
 
 
 def early(told: Callable[[], Told | None]) -> Greeted:
-    """Read the first line of standard input, and no byte more; answer it if it is a greeting."""
+    """Read the first line of standard input and no byte more. Answer it if it is a greeting."""
     line = bytearray()
     while not line.endswith(b"\n") and len(line) < MAX_LINE and (byte := os.read(0, 1)):
         line += byte

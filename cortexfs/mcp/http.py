@@ -1,7 +1,7 @@
 """The MCP server on HTTP, for clients that know its secret.
 
-Rules: nothing is answered without the bearer token, whoever is allowed to connect. The socket is bound before
-anything is said of it, so the address that is printed is the one that answers.
+Rules: every request needs the bearer token. The socket is bound before its address is printed, so the printed
+address is the one that answers.
 This file must never know tools.
 """
 
@@ -27,12 +27,12 @@ from cortexfs.mcp.events import EventSessions
 
 PATH = "/mcp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-GRACE_SECONDS = 1  # for answers under way when it is told to end; streams have no end of their own
+GRACE_SECONDS = 1  # for answers under way at the end; a stream has no end of its own
 MAX_SESSIONS = 100  # clients at a time, each with a session in memory
 
 
 class Bearer:
-    """Lets those through who show the token."""
+    """Refuses requests without the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -40,7 +40,7 @@ class Bearer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            # Blanks around a value are no part of it (RFC 9110 5.5), and the SDK compares the whole.
+            # Blanks around a value do not count (RFC 9110 5.5), but the SDK would compare them.
             scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
             shown = [value for name, value in scope["headers"] if name == b"authorization"]
             if len(shown) != 1 or not hmac.compare_digest(shown[0], self._expected):
@@ -54,7 +54,7 @@ class Bearer:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens at this address."""
+    """Returns a socket that listens at this address."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
@@ -71,7 +71,7 @@ async def over_http(
 ) -> None:
     """Serve until a signal ends it."""
     host = listening.getsockname()[0]
-    # Names that a browser could be lured with are no names of this server (DNS rebinding).
+    # Other host names are refused: a web page could point its own name here (DNS rebinding).
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=networks.is_loopback(host),
         allowed_hosts=[f"{name}:*" for name in LOOPBACK],

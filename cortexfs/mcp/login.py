@@ -1,10 +1,10 @@
 """A login at the authorization server of an MCP server, by the SDK: discovery, registration, PKCE.
 
-Main path: `logged_in` connects to the server. When that refuses, the SDK finds the authorization server and
-gives `browse` an address, where a person logs in. The browser is sent back to a port of this machine.
+Main path: `logged_in` connects to the server. If the server refuses, the SDK finds the authorization server
+and passes `browse` the address where a person logs in. The browser then returns to a port of this machine.
 
-Rules: only that port, at the address that was said, takes the code; the SDK checks the state and the issuer.
-A former token is not shown: whoever logs in wants another.
+Rules: only that port takes the code, at the announced address; the SDK checks the state and the issuer. A
+former token is not sent: a person who logs in wants a new one.
 This file must never know where a login is kept.
 """
 
@@ -42,16 +42,16 @@ DONE = "You are logged in. You can close this page."
 
 
 class LoginWish(NamedTuple):
-    scopes: tuple[str, ...] = ()  # beside those that the server asks for
-    client_id: str = ""  # of a client that was registered by hand
+    scopes: tuple[str, ...] = ()  # beside the scopes that the server asks for
+    client_id: str = ""  # of a client registered by hand
     client_secret: str = ""
     client_auth: str = BASIC
-    metadata_url: str = ""  # where a document describes this client, for servers that take its address
+    metadata_url: str = ""  # of a document about this client, for servers that accept one
     port: int = 0
 
 
 class _Storage:
-    """Keeps what the SDK learns, for the time of a login."""
+    """The tokens and the client that the SDK stores during a login."""
 
     def __init__(self, wish: LoginWish, redirect: str) -> None:
         self.tokens: OAuthToken | None = None
@@ -78,8 +78,8 @@ class _Storage:
 
 
 async def logged_in(url: str, wish: LoginWish, browse: Callable[[str], None]) -> McpLogin | None:
-    """Returns what the login has brought; None where the server wants none."""
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # what goes wrong is said in a sentence
+    """Returns the login, or None if the server needs none."""
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # failures become a Fault
     back: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -142,7 +142,7 @@ def _login(url: str, provider: OAuthClientProvider, storage: _Storage) -> McpLog
 
 
 def _with_scopes(address: str, scopes: tuple[str, ...]) -> str:
-    """The address of a login with these scopes beside those that it has."""
+    """Returns the address of a login with these scopes added."""
     if not scopes:
         return address
     parts = urlsplit(address)
@@ -154,7 +154,7 @@ def _with_scopes(address: str, scopes: tuple[str, ...]) -> str:
 async def _sent_back(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: asyncio.Future[AuthorizationCodeResult]
 ) -> None:
-    """A browser comes back, with a code or with why there is none."""
+    """Answer a browser that returns, and take the code or the error from its request."""
     try:
         line = (await reader.readline()).decode("ascii", "replace").split()
         parts = urlsplit(line[1] if len(line) > 1 else "")
@@ -174,7 +174,7 @@ async def _sent_back(
         writer.write("\r\n".join((*head, f"Content-Length: {len(body)}", "", "")).encode() + body)
         await writer.drain()
     except (OSError, ValueError):
-        return  # a browser that leaves, or what is no request
+        return  # the browser has left, or sent something else
     finally:
         writer.close()
 

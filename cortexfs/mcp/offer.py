@@ -1,9 +1,9 @@
-"""The offer of a mount to MCP clients: its tools, as its own files describe them.
+"""The tools of a mount that MCP clients are offered, as the mount's files describe them.
 
-Rules: whatever this process may list and execute is offered, as far as the patterns let it, and nothing is
-known that any program of this user could not read. The object of an MCP server itself (core/mcp_session.py)
-is no tool for a model, and is offered where a pattern is its name. A tool's files are read again when its
-times say that it changed. A mount that does not answer offers what it did before.
+Rules: every tool that this process may list and execute is offered if the patterns allow it. Nothing is read
+that another program of this user could not read. The object of an MCP server itself (core/mcp_session.py) is
+no tool for a model, and is offered only if a pattern is its name. A tool's files are read again when its
+times have changed. While the mount does not answer, the former tools stay on offer.
 This file must never know sessions or transports.
 """
 
@@ -24,7 +24,7 @@ from cortexfs.core.policy.risk import effects_of
 from cortexfs.models.formats.format import sent
 from cortexfs.sdk import ToolEffectKind
 
-# Kinds that change nothing, and kinds that stay on this machine; what is not known may do anything.
+# Kinds that change nothing, and kinds that stay on this machine. Unknown kinds are in neither.
 READING = {kind.value for kind in ToolEffectKind if not kind.is_mutating}
 STAYING = {
     ToolEffectKind.READ_FILE,
@@ -35,7 +35,7 @@ STAYING = {
     ToolEffectKind.SCHEDULE_TASK,
     ToolEffectKind.INTROSPECT_RUNTIME,
 }
-PAGE = 200  # tools in one answer: some hundred KiB of schemas
+PAGE = 200  # tools in one answer, some hundred KiB of schemas
 
 Paths: TypeAlias = Callable[[], Iterable[str]]
 Mark: TypeAlias = tuple[int, int]
@@ -48,7 +48,7 @@ class McpTool(NamedTuple):
 
 
 class McpOffer:
-    """The tools by the names that clients have for them, which are in the alphabet that models take."""
+    """The tools by the names that clients use, which are in the alphabet that models accept."""
 
     def __init__(self, paths: Paths, patterns: Sequence[str] = ()) -> None:
         self._paths = paths
@@ -57,7 +57,7 @@ class McpOffer:
         self._by_name: dict[str, McpTool] = {}
 
     def renew(self) -> bool:
-        """Look at the mount again; whether anything that clients see has changed."""
+        """Read the mount again. Returns True if clients see a change."""
         found: dict[str, McpTool] = {}
         try:
             for path in self._paths():
@@ -80,24 +80,24 @@ class McpOffer:
         return not self._patterns or any(fnmatchcase(name, each) for each in self._patterns)
 
     def page(self, after: str | None) -> tuple[list[Tool], str | None]:
-        """Some tools, and where the next page begins; a cursor is the last name of the page before."""
+        """Returns a page of tools and the next cursor, which is the last name of the page."""
         names = sorted(name for name in self._by_name if after is None or name > after)
         tools = [self._by_name[name].tool for name in names[:PAGE]]
         return tools, names[PAGE - 1] if len(names) > PAGE else None
 
     def path(self, name: str) -> str | None:
-        """Where the tool is that a client calls so; its own name is understood as well."""
+        """Returns the path of a tool by a client's name for it, or by its own name."""
         offered = self._by_name.get(name) or self._known.get(name)
         return offered.path if offered else None
 
     @property
     def unmet(self) -> list[str]:
-        """The patterns that no tool has now."""
+        """The patterns that match no tool now."""
         return [each for each in self._patterns if not any(fnmatchcase(name, each) for name in self._known)]
 
     @property
     def is_bounded(self) -> bool:
-        """Returns True where it was said which tools are offered."""
+        """Returns True if patterns limit the offer."""
         return bool(self._patterns)
 
     @property
@@ -108,7 +108,7 @@ class McpOffer:
         return len(self._known)
 
     def _look(self, name: str, path: str) -> McpTool | None:
-        """None for a tool that this user may not run, or that is going away just now."""
+        """Returns None for a tool that this user may not run, or that has just gone."""
         try:
             seen = os.stat(path)
             mark = (seen.st_ino, seen.st_mtime_ns)
@@ -123,9 +123,9 @@ class McpOffer:
 
 
 def described(name: str, path: str) -> Tool:
-    """The tool at `path`, by its control files."""
+    """Returns the tool at `path`, by its control files."""
     schema = json.loads(_control(path, "schema"))
-    if schema.get("type") != "object":  # the protocol wants one; a tool's input is always one
+    if schema.get("type") != "object":  # the protocol requires it; the input of a tool is always an object
         schema = {**schema, "type": "object"}
     return Tool(
         name=name,
@@ -137,7 +137,7 @@ def described(name: str, path: str) -> Tool:
 
 
 def hints(effects: Sequence[Effect]) -> ToolAnnotations:
-    """Returns the declared effects in the words of MCP."""
+    """Returns the declared effects as the hints of MCP."""
     changing = [effect for effect in effects if effect.kind not in READING]
     undone = all(effect.reversibility == "reversible" for effect in changing)
     return ToolAnnotations(

@@ -1,11 +1,11 @@
-"""One MCP server of the mount as an MCP server again: its own names and answers, with the mount's policy and
-log (`ctx mcp serve --server`).
+"""One MCP server of the mount, served as an MCP server again: with its own names and answers, and the mount's
+policy and log (`ctx mcp serve --server`).
 
-Main path: each client has a `McpRelay`, which is made when it greets and ends with its connection. What the
-server says that it is goes to the client (`_greet`), and so does everything else.
+Main path: each client has a `McpRelay`, created by its greeting and ended with its connection. `_greet`
+passes on how the server describes itself; the other handlers pass on everything else.
 
-Rules: whatever is asked is a run of an object of the mount, which decides about it. A tool that this user may
-not run, or that is not allowed, is not offered.
+Rules: each request is a run of an object of the mount, so the mount decides about it. A tool that this user
+may not run, or that the patterns exclude, is not offered.
 This file must never know what a transport is.
 """
 
@@ -46,7 +46,7 @@ from cortexfs.version import VERSION
 Context = ServerRequestContext[Any, Any]
 MAX_PAGES = 100
 READ = "resources/read"
-_OURS = ("_meta", STATE, RESPONSES)  # of a request, and nothing for the server
+_OURS = ("_meta", STATE, RESPONSES)  # parameters of a request that the server does not get
 
 
 class Reexport(Server[Any]):
@@ -54,10 +54,10 @@ class Reexport(Server[Any]):
         super().__init__(name, version=VERSION, lifespan=self._while_served)
         self._object = object
         self._offer = offer
-        self._alone = McpRelay(object)  # of clients that have no connection on which to be asked
+        self._alone = McpRelay(object)  # for clients that cannot be asked on their connection
         self._rounds = Rounds(object)
         self._is_held = False
-        self._paths: dict[str, str] = {}  # of its tools, by the server's names
+        self._paths: dict[str, str] = {}  # of the tools, by the server's names
         self._tasks: anyio.abc.TaskGroup | None = None
         self.middleware.append(self._greet)
         for method in METHODS:
@@ -66,7 +66,7 @@ class Reexport(Server[Any]):
         self.add_request_handler(CALL, CallToolRequestParams, self._call)
 
     async def _greet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Say of itself what the server says, to each client in its own session."""
+        """Describe this server as the server of the mount describes itself to this client."""
         context, said = ctx, await call_next(ctx)
         if context.method not in ("initialize", "server/discover"):
             return said
@@ -95,15 +95,15 @@ class Reexport(Server[Any]):
             self._tasks.cancel_scope.cancel()
 
     def _hold(self, context: Context, relay: McpRelay) -> None:
-        """Pass on what the server says outside of calls, for as long as this client stays. The session ends
-        with this run."""
+        """Pass on the server's messages outside of calls while this client stays. The session ends with this
+        run."""
         assert self._tasks is not None
         scope = anyio.CancelScope()
         if relay is not self._alone:
             connection(context).exit_stack.callback(scope.cancel)
 
         async def listen() -> None:
-            with scope, contextlib.suppress(Failed, MCPError):  # whoever asks next is told
+            with scope, contextlib.suppress(Failed, MCPError):  # the next request reports it
                 await relay.listen(Channel(context.session, None))
 
         self._tasks.start_soon(listen)
@@ -127,7 +127,7 @@ class Reexport(Server[Any]):
             raise MCPError(code, f"{failed.code}: {failed.message}") from None
 
     async def _said(self, context: Context, work: Work) -> dict[str, Any]:
-        """A server with a handshake does not say of its answer what a newer client wants to be told."""
+        """Return the answer, with fields that newer clients expect and a server with a handshake omits."""
         said = await self._ran(context, work)
         if context.protocol_version < "2026":
             return said
@@ -146,7 +146,7 @@ class Reexport(Server[Any]):
         return {**said, "tools": [one for one in said["tools"] if self._is_offered(one)]}
 
     def _is_offered(self, tool: dict[str, Any]) -> bool:
-        """Learn which object a listed tool is; whether this user may run it."""
+        """Note the object of a listed tool. Returns True if this user may run it."""
         path = self._offer.path(str(tool["_meta"].pop(NAME_KEY)))
         if not tool["_meta"]:
             del tool["_meta"]
@@ -167,7 +167,7 @@ class Reexport(Server[Any]):
             return CallToolResult(content=[why], is_error=True)
 
     async def _learn(self, context: Context) -> None:
-        """All pages of the list."""
+        """Read all pages of the list of tools."""
         cursor = None
         for _ in range(MAX_PAGES):
             params: dict[str, Any] = {"cursor": cursor} if cursor else {}
@@ -181,7 +181,7 @@ def _channel(context: Context) -> Channel:
 
 
 def reexported(root: str, name: str, offer: McpOffer) -> Reexport:
-    """The server that was added under this name; ENOENT where there is none."""
+    """Returns the server that was added under this name. Raises ENOENT if there is none."""
     object = f"{root}/tool/{name}.{OBJECT}"
     if not os.path.exists(object):
         raise Fault("ENOENT", f"there is no MCP server {name!r} in {root}; see: ctx mcp list")

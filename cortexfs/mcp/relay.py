@@ -1,11 +1,11 @@
-"""One MCP server of the mount for one client: what the client asks, and what the server asks back.
+"""One MCP server of the mount for one client: the client's requests, and the server's questions to it.
 
-Main path: `call` runs a tool's object and `ask` the server's own, both in the session of this relay
-(core/mcp_session.py), so each answer is the server's, as it is. A question of the server's comes as a note of
-the run, goes to the client, and its answer is a run, too. `listen` has what is said between runs.
+Main path: `call` runs a tool's object and `ask` the server's own object, both in the session of this relay
+(core/mcp_session.py), so the server's answers pass unchanged. A question of the server arrives as a note of
+the run and goes to the client; the client's answer is a run too. `listen` passes on messages between runs.
 
-Rules: what a client cannot be asked is never asked. A run that fails by itself is the failure that it tells.
-This file must never know transports, nor which tools there are.
+Rules: a client gets only questions that it declared. A run that fails is reported with its own failure.
+This file must never know transports, or the tools.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from cortexfs.core.safe_text import misfits
 from cortexfs.mcp.running import run
 
 PROGRESS = "notifications/progress"
-MAX_ANSWER = 48 << 20  # characters: a host takes answers of 32 MiB
+MAX_ANSWER = 48 << 20  # characters; a host takes answers of 32 MiB
 
 _answers = msgspec.json.Decoder(ServerAnswer)
 _messages = msgspec.json.Decoder(ServerMessage)
 
 
 def connection(context: ServerRequestContext[Any, Any]) -> Connection:
-    """Whatever belongs to a client and ends with it is kept there; the context has no public way to it."""
+    """Returns the place for things that belong to a client and end with it. The SDK keeps it private."""
     return context.session._connection
 
 
@@ -64,7 +64,7 @@ class Way(Protocol):
 
 
 class Channel(NamedTuple):
-    """The way to a client: beside the request that it waits for, or on its own."""
+    """The way to a client, beside the request that waits, or outside of requests."""
 
     session: ServerSession
     request: RequestId | None
@@ -77,7 +77,7 @@ class Channel(NamedTuple):
         version = self.session.protocol_version
         try:
             told = methods.parse_server_notification(message.method, version, message.params)
-        except (KeyError, ValidationError):  # this client's version has no such thing
+        except (KeyError, ValidationError):  # this client's version of the protocol lacks it
             return
         await self.session.send_notification(told, self.request)  # type: ignore[arg-type]
 
@@ -98,19 +98,19 @@ class Channel(NamedTuple):
 
 class McpRelay:
     def __init__(self, object: str, can: Iterable[str] = ()) -> None:
-        """`object` is the path of SERVER.mcp, `can` what its client can do (core/mcp_session.py)."""
+        """`object` is the path of SERVER.mcp, `can` the client's abilities (core/mcp_session.py)."""
         self._object = object
         self._variables = {VARIABLE: str(McpSession(secrets.token_hex(16), frozenset(can)))}
 
     async def ask(self, channel: Way, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The server's answer; MCPError where it is an error, Failed where there is none."""
+        """Returns the server's answer. Raises MCPError for its error, and Failed if there is no answer."""
         return await self._run(channel, self._object, {"method": method, "params": params})
 
     async def call(self, channel: Way, path: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return await self._run(channel, path, arguments)
 
     async def listen(self, channel: Way) -> None:
-        """Until it is cancelled, or the server has gone."""
+        """Pass on messages until the caller cancels, or the server has gone."""
         await self._run(channel, self._object, {"method": LISTEN})
 
     async def _run(self, channel: Way, path: str, input: dict[str, Any]) -> dict[str, Any]:
@@ -136,11 +136,11 @@ class McpRelay:
 
 
 async def _nothing(_: AnyFrame) -> None:
-    """Of an answer that is not taken any more nobody has to hear."""
+    """Drop the frames of a run that delivers an answer."""
 
 
 class _Heard:
-    """The words of a run so far."""
+    """The frames of a run so far."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -149,7 +149,7 @@ class _Heard:
         self._failed: Failed | None = None
 
     def add(self, frame: AnyFrame) -> ServerMessage | None:
-        """A message of the server's, when it is whole."""
+        """Take a frame. Returns a message of the server's once it is complete."""
         if isinstance(frame, frames.Delta):
             self._size += len(frame.text)
             if self._size <= MAX_ANSWER:
@@ -158,7 +158,7 @@ class _Heard:
             self._note += frame.content
             try:
                 message = _messages.decode(self._note)
-            except UNREADABLE:  # a long one comes in pieces
+            except UNREADABLE:  # a long message comes in pieces
                 return None
             self._note = ""
             return message

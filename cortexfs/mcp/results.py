@@ -1,7 +1,7 @@
 """The frames of a run, as the result of an MCP call.
 
-Rules: a file that a tool made is sent along when it is small and is what it is said to be, as its first bytes
-tell; else the client gets its address. What is kept of an output is bounded, and what was cut is counted.
+Rules: a file that a tool made is included if it is small and its first bytes confirm its type. Else the
+client gets its address. An output is bounded, and the result says how much was cut.
 This file must never know how a tool is run.
 """
 
@@ -31,10 +31,10 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 
 MAX_TEXT = 4 << 20  # characters of one output; no model reads as much
-MAX_FILE = 4 << 20  # bytes of one file that is sent along
-MAX_MEDIA = 16 << 20  # and of all those of a call
+MAX_FILE = 4 << 20  # bytes of one included file
+MAX_MEDIA = 16 << 20  # bytes of all included files of a call
 MAX_PARTS = 100  # files and notes of a call
-PLAYED = ("image/", "audio/")  # the types of which MCP has contents
+PLAYED = ("image/", "audio/")  # the types for which MCP has a kind of content
 
 Content = TextContent | ImageContent | AudioContent | ResourceLink
 
@@ -100,7 +100,7 @@ class McpResult:
 
 
 def enclosed(data: bytes) -> ImageContent | AudioContent | TextContent | EmbeddedResource:
-    """Returns a file as what its first bytes say that it is."""
+    """Returns a file as content, of the type that its first bytes show."""
     if len(data) > MAX_FILE:
         raise Fault("EFBIG", f"a file of the prompt is over {MAX_FILE >> 20} MiB")
     encoded = base64.b64encode(data).decode()

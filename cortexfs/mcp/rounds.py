@@ -1,12 +1,12 @@
-"""Clients that are asked in an answer: as of 2026-07-28 a server asks by no request of its own.
+"""Questions to clients as of 2026-07-28, when a server asks in the answer to a request and not by a request.
 
-Main path: `Rounds.said` runs what a client wants of a server, beside its request. What the server asks
-meanwhile is the answer to that request (`input_required`), and the client's next request brings what it says,
-with the state that it was given. The run waits for that.
+Main path: `Rounds.said` runs a client's request in a task. A question of the server meanwhile becomes the
+answer to that request (`input_required`). The client's next request brings its reply together with the state
+from that answer, and the run, which has waited, goes on.
 
-Rules: a state is known to nobody but who was given it, and good for one request of the same kind, for a time.
-While a client's run goes on, no other client's is in that session with the server, so none is asked for
-another.
+Rules: a state is a secret of its client, and good for one request of the same kind, for a time. While a
+client's run goes on, no other client uses that session with the server, so no client is asked another one's
+question.
 This file must never know what is run, or how.
 """
 
@@ -29,7 +29,7 @@ from cortexfs.core.mcp_session import HANDSHAKE, QUESTIONS, ServerAnswer, Server
 from cortexfs.mcp.relay import Channel, McpRelay, Way
 
 ROUND_SECONDS = 600.0  # for a person to answer
-MAX_OPEN = 24  # runs that wait for an answer, each in a session: a host has 32
+MAX_OPEN = 24  # runs that wait for a reply, each in a session; a host has 32 sessions
 STATE, RESPONSES, KEY = "requestState", "inputResponses", "question"
 
 Context = ServerRequestContext[Any, Any]
@@ -37,17 +37,17 @@ Work = Callable[[McpRelay, Way], Awaitable[dict[str, Any]]]
 
 
 def able(context: Context) -> frozenset[str]:
-    """Returns what such a client can be asked, which each request says; nothing of one with a handshake."""
+    """Returns the questions that a client declares in its request; none for a client with a handshake."""
     said = context.session.client_capabilities if context.protocol_version >= "2026" else None
     return frozenset(each for each in QUESTIONS if getattr(said, each, None) is not None)
 
 
 class Round:
-    """A request of a client to a server, and the questions that come of it, one after the other."""
+    """A request of a client to a server, with its questions one after the other."""
 
     def __init__(self, about: tuple[object, ...]) -> None:
         self.about = about
-        self.channel: Channel | None = None  # of the request that goes on
+        self.channel: Channel | None = None  # of the request that waits now
         self.scope = anyio.CancelScope()
         self.asked: ServerMessage | None = None
         self.outcome: dict[str, Any] | Exception | None = None
@@ -72,16 +72,16 @@ class Round:
         with self.scope:
             try:
                 self.outcome = await work(relay, self)
-            except (Failed, MCPError) as error:  # for who waits for the outcome
+            except (Failed, MCPError) as error:  # `Rounds.said` raises it
                 self.outcome = error
         self._turn.set()
 
     async def next(self, channel: Channel) -> None:
-        """Wait until there is a question or the outcome."""
+        """Wait for a question or the outcome."""
         self.channel, self.scope.deadline = channel, math.inf
         try:
             await self._turn.wait()
-        except BaseException:  # whoever wants it has left
+        except BaseException:  # the client has left
             self.scope.cancel()
             raise
         finally:
@@ -109,7 +109,7 @@ class Rounds:
         return one.outcome if one.outcome is not None else self._asks(one)
 
     async def _run(self, one: Round, tasks: TaskGroup, can: frozenset[str], work: Work) -> None:
-        """In a session that nobody else uses meanwhile, and that goes on for whoever comes next."""
+        """Run in a session that no other client uses meanwhile. The next client may use it after that."""
         idle = self._idle.setdefault(can, [])
         if not idle:
             relay, held = McpRelay(self._object, [HANDSHAKE, *can]), anyio.CancelScope()
@@ -118,7 +118,7 @@ class Rounds:
         relay, held = idle.pop()
         await one.run(work, relay)
         if one.scope.cancel_called or isinstance(one.outcome, Failed):
-            held.cancel()  # its server may go on with that, and would ask whoever comes next
+            held.cancel()  # the server may still work on it, and would ask the next client
         elif not held.cancel_called:
             idle.append((relay, held))
 
@@ -148,17 +148,17 @@ class Rounds:
 
 
 class _Nobody:
-    """Outside of calls such a client is told nothing, and asked nothing."""
+    """The way to such a client outside of calls: it can be neither told nor asked anything."""
 
     async def tell(self, message: ServerMessage) -> None:
-        """It has no way to hear it."""
+        """Drop the message, as there is no way to the client."""
 
     async def question(self, message: ServerMessage) -> ServerAnswer:
         return ServerAnswer(error=ServerError(INTERNAL_ERROR, "this client is asked in answers alone"))
 
 
 async def _hold(relay: McpRelay, held: anyio.CancelScope) -> None:
-    """Have the session end with this server, or sooner."""
-    with held, contextlib.suppress(Failed, MCPError):  # whoever asks next is told
+    """Keep a session open until the server ends, or `held` is cancelled."""
+    with held, contextlib.suppress(Failed, MCPError):  # the next request reports it
         await relay.listen(_Nobody())
-    held.cancel()  # nothing holds it any more
+    held.cancel()  # `_run` must not use the session again

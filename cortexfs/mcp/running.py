@@ -1,9 +1,9 @@
 """Objects run as any program of this user would run them, in an event loop.
 
-Rules: input goes by standard input, as arguments can be seen by others. Whatever ends the task of a run kills
-it, so a cancellation needs no message; and a runner whose reader has gone ends by itself, so whoever kills us
-ends our runs. We have all of the SDK in memory, which a fork would copy the tables of: a run is spawned.
-A run that has said done is answered at once, and its process ends meanwhile.
+Rules: input goes by standard input, as other users can see arguments. The end of a task kills its run, so a
+cancellation needs no message. A runner whose reader has gone ends by itself, so a kill of this process ends
+its runs too. Runs are spawned, as a fork would copy the page tables of the whole SDK. A run that has sent its
+last frame is answered at once, while its process still ends.
 This file must never know MCP.
 """
 
@@ -27,7 +27,7 @@ async def run(
     variables: Mapping[str, str] = {},
     arguments: Sequence[str] = (),
 ) -> None:
-    """Run an object to its end, and pass on its frames; Failed when it cannot be run, or breaks off."""
+    """Run an object to its end, and pass its frames on. Raises Failed if it cannot run, or breaks off."""
     said = execution.Frames(path)
     with _Spawned([path, *arguments], input, variables) as spawned:
         while not said.is_over and (data := await spawned.read()):
@@ -40,7 +40,7 @@ async def run(
 
 
 async def printed(words: Sequence[str]) -> str:
-    """Returns the text that a program of the mount prints; Failed where it does not end well."""
+    """Returns the output of a program of the mount. Raises Failed if it fails."""
     said = b""
     with _Spawned(words, b"", {"CTX_OUTPUT": "text"}) as spawned:
         while data := await spawned.read():
@@ -50,14 +50,14 @@ async def printed(words: Sequence[str]) -> str:
     return said.decode(errors="replace")
 
 
-_ending: list[int] = []  # processes that were let go, until they are reaped
+_ending: list[int] = []  # processes that end by themselves and are to be reaped
 
 
 class _Spawned:
-    """A process, until the end of the block: it is killed if it still runs then, unless it was let go."""
+    """A process that the end of the block kills, unless it has ended or was let go."""
 
     def __init__(self, words: Sequence[str], input: bytes, variables: Mapping[str, str]) -> None:
-        """Failed where it cannot be started."""
+        """Raises Failed if the process cannot be started."""
         stdin = execution.given(input)
         self._output, stdout = os.pipe()
         self._is_over = False
@@ -82,11 +82,11 @@ class _Spawned:
     def __exit__(self, *raised: object) -> None:
         os.close(self._output)
         if not self._is_over:
-            os.kill(self._pid, signal.SIGKILL)  # whoever kills the runner cancels its run
+            os.kill(self._pid, signal.SIGKILL)  # the death of the runner cancels its run
             self._reaped()  # a killed process ends at once
 
     async def read(self) -> bytes:
-        """Returns what it has printed meanwhile; nothing at the end."""
+        """Returns new output; nothing at the end."""
         await anyio.wait_readable(self._output)
         return os.read(self._output, execution.READ_BYTES)
 
@@ -100,7 +100,7 @@ class _Spawned:
         return self._reaped()
 
     def let_go(self) -> None:
-        """It has said its last word, and ends by itself: nobody waits for that. The next run reaps it."""
+        """Let the process end by itself, after its last frame. The next run reaps it."""
         _ending.append(self._pid)
         self._is_over = True
 

@@ -1,13 +1,13 @@
 """The tools of a mount as an MCP server.
 
-Main path: `Serving.server` is the SDK's server, whose answers come from a `McpOffer` and from runs of tools,
-and which tells its clients when the mount changes. `over_stdio` serves one client; http.py many.
+Main path: `Serving.server` is the SDK's server. It answers from a `McpOffer` and from runs of tools, and
+tells its clients when the mount changes. `over_stdio` serves one client; http.py many.
 
-Rules: a tool is run as any program of this user would run it, so the mount decides about it as always. Its
-input goes by standard input, as arguments can be seen by others. What a run fails of is a result that a
-model can read; only a name that is not there is an error of the protocol. Whatever ends the task of a call
-kills its run, so a cancellation needs no message.
-This file must never know what a transport is, but for the one that needs no more than a call of the SDK.
+Rules: a tool runs as if another program of this user had started it, so the mount decides about it as always.
+Its input goes by standard input, as other users can see arguments. The failure of a run is a result that a
+model can read; only an unknown name is an error of the protocol. The end of a call's task kills its run, so a
+cancellation needs no message.
+This file must never know transports, but for stdio, which is one call of the SDK.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from cortexfs.mcp.shelf import McpShelf
 from cortexfs.mcp.stdio import StdioInput, StdioOutput
 from cortexfs.version import VERSION
 
-LOOK_SECONDS = 2.0  # between looks at the mount: nothing tells a program what the daemon has changed
+LOOK_SECONDS = 2.0  # between looks at the mount, as the daemon announces no changes
 PATIENCE = 5.0  # for one look; a mount that hangs must not keep a client waiting
 TELL_SECONDS = 1.0
-MAX_SESSIONS = 1000  # of those that are told of changes
-MAX_URIS = 100  # that one client listens for
+MAX_SESSIONS = 1000  # that are told of changes
+MAX_URIS = 100  # of one client that listens
 
 Context = ServerRequestContext[Any, Any]
 
 
 class _Server(Server[Any]):
     def create_initialization_options(self, *_: Any, **__: Any) -> InitializationOptions:
-        """Over whatever transport: its tools may change."""
+        """Declare on every transport that tools may change."""
         return super().create_initialization_options(NotificationOptions(tools_changed=True))
 
 
@@ -70,11 +70,11 @@ class Serving:
     """One server for all its clients."""
 
     def __init__(self, offer: McpOffer, shelf: McpShelf, code: CodeTools | None = None) -> None:
-        """With `code`, its tools are served in place of those that are offered."""
+        """With `code`, its tools replace those of the offer."""
         self._offer = offer
         self._shelf = shelf
         self._code = code
-        self._looking = anyio.CapacityLimiter(1)  # so that a mount that hangs holds one thread
+        self._looking = anyio.CapacityLimiter(1)  # a mount that hangs holds up one thread alone
         self._bus = InMemorySubscriptionBus()
         self._sessions: list[ServerSession] = []
         self.server: Server[Any] = _Server(
@@ -109,7 +109,7 @@ class Serving:
                     self._shelf.forget(who)
 
     async def _tell(self) -> None:
-        """Tell the clients of a change; one that does not read is told no more."""
+        """Tell the clients of a change. A client that does not read is dropped."""
         await self._bus.publish(ToolsListChanged())
         for session in list(self._sessions):
             if not await self._told(session.send_tool_list_changed):
@@ -133,13 +133,13 @@ class Serving:
             self._shelf.forget(listener)
 
     async def renew(self) -> bool:
-        """Look at the mount; whether clients are to be told."""
+        """Read the mount again. Returns True if clients are to be told."""
         with anyio.move_on_after(PATIENCE):
             return await to_thread.run_sync(self._offer.renew, abandon_on_cancel=True, limiter=self._looking)
         return False
 
     async def _greeted(self, context: Context, _: NotificationParams) -> None:
-        """This session may be told of changes. One that is gone drops what it is told."""
+        """Remember the session for notes about changes. A session that has gone drops them."""
         self._sessions = [*self._sessions, context.session][-MAX_SESSIONS:]
 
     async def _list_tools(self, _: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -184,6 +184,6 @@ class Serving:
 
 async def over_stdio(server: Server[Any], greeted: Greeted) -> None:
     """Serve the client on standard input and output until it leaves."""
-    streams: list[Any] = [StdioInput(greeted), StdioOutput(greeted)]  # all of a file that is asked for
+    streams: list[Any] = [StdioInput(greeted), StdioOutput(greeted)]  # all that the SDK needs of a file
     async with stdio_server(*streams) as (read, write):
         await server.run(read, write, server.create_initialization_options())

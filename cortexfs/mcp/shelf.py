@@ -1,12 +1,12 @@
-"""The files of a mount as resources of an MCP server: sessions of this user, and what objects tell.
+"""The files of a mount as resources of an MCP server: this user's sessions, and control files of objects.
 
-Main path: `McpShelf.add_to` has a server list, read and watch them. A link in a tool's result can be read by
-the clients of the server that gave it (`remember`): a file of this user's, or what an MCP server of the mount
-has by that name.
+Main path: `McpShelf.add_to` lets a server list, read and watch the files. Clients can also read the links in
+results of tools (`remember`): a link names a file of this user's, or a resource of an MCP server of the
+mount.
 
-Rules: everything is read as this user. Below the root that is a file of an object, whose folder ends in `.d`,
-and elsewhere what a result has named. Where the offer is bounded, so is this: to the tools that are offered.
-A file that does not answer keeps nobody waiting.
+Rules: all files are read as this user. Below the root, only files in a folder of an object, which ends in
+`.d`, can be read; elsewhere, only files that a result has named. If patterns limit the offer, only the files
+of offered tools can be read. A file that hangs holds up its own request alone.
 This file must never know transports.
 """
 
@@ -55,27 +55,27 @@ from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.relay import connection
 from cortexfs.mcp.running import run
 
-NOT_FOUND = -32002  # of a resource, as the protocol has it
-MAX_LISTED = 1000  # sessions, the newest
+NOT_FOUND = -32002  # the protocol's code for a missing resource
+MAX_LISTED = 1000  # sessions, the newest first
 PAGE = 200
 MAX_FILE = 4 << 20  # bytes
 MAX_LINKS = 1000
 MAX_WATCHED = 1000
 READ_SECONDS = 5.0
-WATCHER = "watcher"  # in the state of a connection
+WATCHER = "watcher"  # the key in the state of a connection
 TYPES = {".md": "text/markdown", ".jsonl": "application/jsonl", "schema": "application/json"}
 SESSIONS = ("agent/*.d/session/*", "model/*.d/session/*", "model/*/*.d/session/*")
 
 Context = ServerRequestContext[Any, Any]
 Stamp = tuple[int, int] | None
-Watcher = object  # a session, or what stands for one request that listens
+Watcher = object  # a session, or the stand-in of a request that listens
 
 
 class McpShelf:
     def __init__(self, root: str, offer: McpOffer) -> None:
         self._root, self._real = root, os.path.realpath(root)
         self._offer = offer
-        # What results have named, and the path of the MCP server's object that knows it; empty of a file.
+        # By link of a result: the path of the object of its MCP server, or "" for a file.
         self._links: dict[str, str] = {}
         self._watched: dict[tuple[Watcher, str], Stamp] = {}
 
@@ -88,7 +88,7 @@ class McpShelf:
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
 
     def remember(self, tool: str, result: CallToolResult) -> CallToolResult:
-        """Have the links of a tool's result be read by whoever got them."""
+        """Let clients read the links of a tool's result."""
         server = f"{os.path.dirname(tool)}/{os.path.basename(tool).partition('.')[0]}.{OBJECT}"
         for part in result.content:
             if isinstance(part, ResourceLink) and not part.uri.startswith(("http://", "https://")):
@@ -100,7 +100,7 @@ class McpShelf:
         return result
 
     async def changed(self) -> list[tuple[Watcher, str]]:
-        """Returns those who are to be told of a resource that has changed since the last look."""
+        """Returns the watchers of resources that have changed since the last look."""
         watched = [*self._watched.items()]
         now = await _in_thread(lambda: [_stamp(self._path(uri)) for (_, uri), _ in watched])
         found = [key for (key, before), stamp in zip(watched, now or [], strict=False) if stamp != before]
@@ -130,7 +130,7 @@ class McpShelf:
         return ListResourcesResult(resources=shown, next_cursor=more)
 
     def _paths(self) -> list[str]:
-        """Sessions of this user, the newest first, then the descriptions of tools."""
+        """Returns this user's sessions, the newest first, and then the descriptions of tools."""
         tools = [f"{path}.d/description" for path in self._offer.paths]
         if self._offer.is_bounded:
             return tools
@@ -174,7 +174,7 @@ class McpShelf:
         return ReadResourceResult(contents=[_contents(uri, path, data)])
 
     def _path(self, uri: str) -> str | None:
-        """The file of the mount that is meant, by its real name."""
+        """Returns the real path of the file of the mount, or None if it may not be read."""
         if (path := _path_of(uri)) is None:
             return None
         path = os.path.normpath(path)
@@ -193,7 +193,7 @@ class McpShelf:
         return EmptyResult()
 
     def _watcher(self, context: Context) -> Watcher:
-        """One for each client: the SDK makes a session for each request."""
+        """Returns one watcher for each client, as the SDK makes a session for each request."""
         client = connection(context)
         if WATCHER not in client.state:
             client.state[WATCHER] = context.session
@@ -206,14 +206,14 @@ class McpShelf:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """None where it takes too long."""
+    """Returns None if `work` takes too long."""
     with anyio.move_on_after(READ_SECONDS):
         return await to_thread.run_sync(work, abandon_on_cancel=True)
     return None
 
 
 async def _asked(server: str, uri: str) -> ReadResourceResult:
-    """As the MCP server says it, in a run of its object."""
+    """Read a resource of an MCP server, in a run of its object."""
     said: list[str] = []
 
     async def hear(frame: AnyFrame) -> None:
@@ -247,7 +247,7 @@ def _stamp(path: str | None) -> Stamp:
 
 
 def _content(path: str) -> bytes | None:
-    """A pipe or a device must not keep us waiting."""
+    """Returns the bytes of a regular file; a pipe or a device could block."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -1,9 +1,8 @@
-"""Standard input and output of `ctx mcp serve`, as the SDK's transport takes them, in the event loop itself.
+"""Standard input and output of `ctx mcp serve` for the SDK's transport, in the event loop itself.
 
-Rules: what can be read and written without waiting is, and nothing is handed to a thread, as the SDK would
-with each line: three times in a call, each of which costs more than the call. Whoever does not read keeps
-nobody but the answers to himself waiting.
-This file must never know what is said.
+Rules: nothing is handed to a thread. The SDK would do so three times in each call, and each time costs more
+than the call. A client that does not read holds up its own answers alone.
+This file must never know what the lines say.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ READ_BYTES = 1 << 16
 
 
 class StdioInput:
-    """The lines of standard input, from the first one on."""
+    """The lines of standard input, with the first one, which `early` has read."""
 
     def __init__(self, greeted: Greeted) -> None:
         self._first = greeted.line
@@ -43,13 +42,13 @@ class StdioInput:
             return first
         try:
             await anyio.wait_readable(self._descriptor)
-        except PermissionError:  # a plain file, for which nobody has to wait
+        except PermissionError:  # a plain file, which is always readable
             await anyio.lowlevel.checkpoint()
         return os.read(self._descriptor, READ_BYTES)
 
 
 class StdioOutput:
-    """Standard output, without the second answer to the greeting."""
+    """Standard output, without the SDK's answer to a greeting that `early` has answered."""
 
     def __init__(self, greeted: Greeted) -> None:
         self._greeted = greeted
@@ -65,16 +64,16 @@ class StdioOutput:
         while data:
             if not self._room.poll(0):
                 await anyio.wait_writable(self._descriptor)
-            # A pipe that can be written has room for so many bytes; more might wait.
+            # A writable pipe has room for this many bytes; a larger write might block.
             data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
 
     async def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: `write` keeps nothing back."""
 
 
 def _moved(number: int, instead: int) -> int:
-    """A descriptor of its own for a standard stream, in whose place another stands: nothing that a program
-    prints by mistake is to be heard by the client."""
+    """Returns a copy of a standard stream, which `instead` replaces. So a stray print never reaches the
+    client."""
     moved = os.dup(number)
     os.dup2(instead, number)
     os.close(instead)
