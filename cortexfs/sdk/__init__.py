@@ -1,9 +1,9 @@
-"""The imports of plugin authors: tools, models, their results, and the runtime that they meet.
+"""The imports of plugin authors: tools, models, their results, and the runtime of a call.
 
-The surface of the Rust SDK, in Python, and models, which it has not. It must never import the rest of
-cortexfs: that it does not is what makes it an SDK. Importing it is on the way of every plugin's tests, so it
-costs 17 ms over a bare interpreter. With dataclasses, which import inspect, it took 29 ms. msgspec alone
-takes 29 ms: it is imported where `@tool` and JSON need it, and asyncio (60 ms) where an async tool runs.
+This is the surface of the Rust SDK in Python, and models, which the Rust SDK lacks. It never imports the rest
+of cortexfs. Every test of a plugin imports it, so it must be cheap: 17 ms over a bare interpreter. With
+dataclasses, which import inspect, it took 29 ms. msgspec alone takes 29 ms: it is imported only where `@tool`
+and JSON need it, and asyncio (60 ms) only where an async tool runs.
 """
 
 from __future__ import annotations

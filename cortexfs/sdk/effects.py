@@ -26,7 +26,7 @@ class EffectReversibility(StrEnum):
 
 
 class EffectConfirmation(StrEnum):
-    """When somebody is to be asked before an effect happens."""
+    """The need to ask a person before an effect happens."""
 
     NEVER = "never"
     ON_RISK = "on_risk"
@@ -105,11 +105,11 @@ class ToolEffect(_Effect):
         cls,
         kind: ToolEffectKind,
         target: str = "",
-        reversibility: EffectReversibility | None = None,  # None: as the kind has it
+        reversibility: EffectReversibility | None = None,  # None: the default of the kind
         confirmation: EffectConfirmation | None = None,
         dry_run: DryRunSupport = DryRunSupport.NOT_SUPPORTED,
     ) -> ToolEffect:
-        kind = ToolEffectKind(kind)  # so the plain words do as well
+        kind = ToolEffectKind(kind)  # the kind may be passed as a str
         undone = EffectReversibility(reversibility or kind.default_reversibility)
         asked = EffectConfirmation(confirmation or kind.default_confirmation)
         return super().__new__(cls, kind, target, undone, asked, DryRunSupport(dry_run))
@@ -138,7 +138,7 @@ class ToolEffect(_Effect):
 
 
 class ToolCapabilities(NamedTuple):
-    """How a tool takes part in a run; hints, which policy reads."""
+    """Hints for policy about a tool's part in a run."""
 
     emits_progress: bool = False
     emits_observer_text: bool = False

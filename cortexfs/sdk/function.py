@@ -1,6 +1,6 @@
 """`@tool`: a typed function as a tool, its schema from its annotations.
 
-msgspec is imported where it is needed, for it would double what importing the SDK costs.
+msgspec is imported where it is needed, as it would double the cost of importing the SDK.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FunctionTool(Tool, Generic[_P, _R]):
         self.timeout_secs = options.pop("timeout_secs", None)
         self.dry_run_flag = options.pop("dry_run_flag", False)
         effects = options.pop("effects", ())
-        capabilities: Any = options  # what is left
+        capabilities: Any = options  # the other options
         self.capabilities = ToolCapabilities(**capabilities).with_effects(effects)
         try:
             self._arguments, self._runtime = _arguments(function)
@@ -92,12 +92,12 @@ def tool(function: Callable[_P, _R], /) -> FunctionTool[_P, _R]: ...
 @overload
 def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[_P, _R]], FunctionTool[_P, _R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a typed function. Its parameters are the input; a ToolRuntime is handed in."""
+    """Make a tool of a typed function. Its parameters are the input; a parameter may take the ToolRuntime."""
     return FunctionTool(function, **options) if function else partial(FunctionTool, **options)
 
 
 def _arguments(function: Callable[..., object]) -> tuple[type[msgspec.Struct], list[str]]:
-    """The function's parameters as a struct, and the names of those that take the runtime."""
+    """Returns the function's parameters as a struct, and the names of those that take the runtime."""
     import inspect
 
     import msgspec
@@ -117,7 +117,7 @@ def _arguments(function: Callable[..., object]) -> tuple[type[msgspec.Struct], l
 
 
 def _described(hint: Any) -> Any:
-    """Annotated[T, "a sentence"] as msgspec wants it."""
+    """Returns Annotated[T, "a sentence"] in the form that msgspec takes."""
     import msgspec
 
     if get_origin(hint) is not Annotated:
@@ -135,13 +135,13 @@ def _schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     (top,), definitions = msgspec.json.schema_components([struct], ref_template=_REF + "{name}")
     schema: dict[str, Any] = _inlined(definitions.pop(top["$ref"].removeprefix(_REF)), definitions)
     del schema["title"]
-    if _REF in str(schema):  # a type that contains itself cannot be written in place
+    if _REF in str(schema):  # a recursive type cannot be written in place
         schema["$defs"] = definitions
     return schema
 
 
 def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...] = ()) -> Any:
-    """Definitions in the place of references, as models and flags of a command line want them."""
+    """Replace references by their definitions, which models and command lines need."""
     if isinstance(node, list):
         return [_inlined(item, definitions, inside) for item in node]
     if not isinstance(node, dict):

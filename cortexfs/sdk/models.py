@@ -1,4 +1,4 @@
-"""Models that a plugin provides: what they are asked, and what they say beside text.
+"""Models that a plugin provides: their requests, and their answers beside text.
 
     class Parrot(Model):
         name = "birds/parrot"
@@ -7,9 +7,9 @@
         def answer(self, request, runtime):
             yield from request.text.split()
 
-Rules: a model is run as a tool is, in the same host, by the same `run`; it differs in what comes in (a
-ModelRequest) and in what may come out (text, Reasoning, ToolCall, Usage). It never runs a tool: it says
-which one it wants, and whoever asked decides.
+Rules: a model runs as a tool does, in the same host, by the same `run`. It differs in its input (a
+ModelRequest) and in its output (text, Reasoning, ToolCall, Usage). A model never runs a tool: it names the
+tool that it wants, and its caller decides.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cortexfs.sdk.tools import InvalidInput, Tool, ToolRuntime
 
 
 class Reasoning(NamedTuple):
-    """A piece of what a model thinks, which is no part of its answer."""
+    """A piece of a model's reasoning, which is no part of its answer."""
 
     text: str
 
 
 class ToolCall(NamedTuple):
-    """A tool that the model wants to be run, whole. `call` is its own name for it, unique in this answer."""
+    """A complete request of the model to run a tool. `call` is its id, unique in this answer."""
 
     call: str
     name: str
@@ -55,8 +55,8 @@ class ModelMessage(NamedTuple):
     role: str  # user, assistant or tool
     text: str = ""
     media: tuple[ModelMedia, ...] = ()
-    calls: tuple[ToolCall, ...] = ()  # of an assistant
-    call: str = ""  # of a tool: which call this answers
+    calls: tuple[ToolCall, ...] = ()  # of role assistant
+    call: str = ""  # of role tool: the call that this answers
     is_error: bool = False
 
 
@@ -75,8 +75,8 @@ class ModelRequest(NamedTuple):
     system: str = ""
     tools: tuple[OfferedTool, ...] = ()
     tool_choice: str = ""  # "", auto, none, required, or a tool's name
-    schema: Mapping[str, Any] | None = None  # of the JSON that the answer is to be; it is checked
-    parameters: Mapping[str, Any] = {}  # `.d/default` and what the caller gave
+    schema: Mapping[str, Any] | None = None  # for an answer in JSON, which is checked
+    parameters: Mapping[str, Any] = {}  # those of `.d/default`, then the caller's
     effort: str = "auto"
 
     @property
@@ -86,7 +86,7 @@ class ModelRequest(NamedTuple):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ModelRequest:
-        """From JSON with these fields; a host makes it of what the daemon sends, a test of what it likes."""
+        """Returns a request from JSON with these fields, as a host receives it and a test may write it."""
         try:
             fields = dict(given)
             fields["messages"] = tuple(_message(each) for each in given["messages"])
@@ -110,7 +110,7 @@ class Model(Tool):
     """
 
     name: str  # provider/model
-    cap: tuple[str, ...] = ()  # what it can beside chat, stream and session: vision, tool_call_syntax ...
+    cap: tuple[str, ...] = ()  # beside chat, stream and session: vision, tool_call_syntax ...
     limit: int | None = None  # tokens of its window; None: unknown
     input_schema: Mapping[str, Any] = {"type": "object"}
     events = (Reasoning, ToolCall, Usage)

@@ -1,6 +1,6 @@
-"""Tools, what they answer, and the runtime that they meet; how a host finds and runs them.
+"""Tools, their results, and the runtime of a call; a host finds and runs tools with this.
 
-Rules: getters of the Rust SDK are attributes here; builders return new values, for every value is
+Rules: getters of the Rust SDK are attributes here. Builders return new values, as every value is
 frozen. One tool instance serves all calls, from many threads at once. A host runs any tool through
 `run` and finds a plugin's tools through `tools_of`.
 """
@@ -28,7 +28,7 @@ class Attachment(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """The answer of a tool. An error here is one that the asking model should see and may mend."""
+    """The result of a tool. An error here is for the calling model to see and correct."""
 
     output: str
     media: tuple[Attachment, ...] = ()
@@ -67,7 +67,7 @@ class InvalidInput(ToolError):
 
 
 class ExecutionFailed(ToolError):
-    """The tool could not do its work; `code` names an errno, so that scripts can tell why."""
+    """The tool could not do its work. `code` names an errno for scripts."""
 
     _kind = "execution failed"
 
@@ -77,14 +77,14 @@ class ExecutionFailed(ToolError):
 
 
 class InvocationContext(NamedTuple):
-    """The caller, and where the call comes from."""
+    """The caller of a tool, and the origin of the call."""
 
     tool_name: str
     session_id: str | None = None
     actor: str | None = None
     source: str | None = None  # the transport: exec, socket, agent, mcp ...
     execution_scope: ExecutionScope = ExecutionScope.FOREGROUND
-    dry_run: bool = False  # say what would happen, and do nothing: asked of tools with `dry_run_flag` alone
+    dry_run: bool = False  # report the effects and do nothing; only for tools with `dry_run_flag`
 
     @property
     def is_background(self) -> bool:
@@ -96,55 +96,55 @@ class InvocationContext(NamedTuple):
 
 
 class ToolRuntime:
-    """The host, as a running tool sees it; a host overrides the `emit` methods.
+    """The host of a running tool. A host overrides the `emit` methods.
 
-    All of it may be used from any thread of the tool.
+    Any thread of the tool may use it.
     """
 
     def __init__(self, invocation: InvocationContext, environ: Mapping[str, str] | None = None) -> None:
         self.invocation = invocation
         self.environ: Mapping[str, str] = environ or {}  # the caller's; `os.environ` is the host's
-        self.cancelled = False  # the caller wants no more: long loops look at it
+        self.cancelled = False  # the caller has left; long loops check it
         self._on_cancel: list[Callable[[], object]] = []
 
     def emit(self, text: str) -> None:
-        """Send a piece of output now. It may block while the caller is slow to read."""
+        """Send a piece of output now. This may block while the caller is slow to read."""
 
     def emit_event(self, event: tuple[Any, ...]) -> None:
-        """Say what is no text: one of the values that the tool's `events` names, or an attachment whose place
-        is among pieces of output."""
+        """Send a value that is no text: of a type in the tool's `events`, or an attachment between pieces of
+        output."""
 
     def emit_progress(self, message: str) -> None:
-        """Say how far the work is."""
+        """Report progress."""
 
     def emit_observer(self, source: str | None, content: str) -> None:
         """Leave a note for the parent turn. It is never shown to the user."""
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once, from another thread, on cancel; at once if that has happened."""
-        self._on_cancel.append(callback)  # before the look, as cancel() does it the other way round
+        """Call `callback` once on cancel, from another thread; at once if the call was cancelled before."""
+        self._on_cancel.append(callback)  # before reading `cancelled`, as cancel() uses the other order
         if self.cancelled:
             self.cancel()
 
     def cancel(self) -> None:
-        """For hosts and tests: the caller wants no more. What the first bad callback raised passes out."""
+        """Cancel the call, for hosts and tests. Raises the error of the first callback that fails."""
         self.cancelled = True
         failure: Exception | None = None
         while self._on_cancel:
             try:
                 callback = self._on_cancel.pop()
-            except IndexError:  # another thread has taken the last one
+            except IndexError:  # another thread took the last callback
                 break
             try:
                 callback()
-            except Exception as error:  # it keeps no other from its turn
+            except Exception as error:  # the other callbacks still run
                 failure = failure or error
         if failure:
             raise failure
 
 
 class MemoryRuntime(ToolRuntime):
-    """A runtime for tests, which keeps what the tool emits."""
+    """A runtime for tests, which keeps all that the tool emits."""
 
     def __init__(self, tool_name: str = "test", environ: Mapping[str, str] | None = None) -> None:
         super().__init__(InvocationContext(tool_name), environ)
@@ -173,20 +173,20 @@ class MemoryRuntime(ToolRuntime):
 class Tool:
     """A tool, which callers can run. Its attributes are set on the class or on the instance.
 
-    Override `execute`, or `execute_with_runtime` to meet the runtime too. Both may return any shape
-    that `run` knows, and are called from several threads at once.
+    Override `execute`, or `execute_with_runtime` to get the runtime too. Both may return any value
+    that `run` accepts, and are called from several threads at once.
     """
 
     name: str  # lowercase with underscores; unique among all tools
     description: str  # for a model: what it does, when to use it and when not
     input_schema: Mapping[str, Any]  # JSON Schema of an object
     timeout_secs: int | None = None  # None: the host's default
-    dry_run_flag: bool = False  # it takes --dry-run: with `runtime.invocation.dry_run` it does nothing
+    dry_run_flag: bool = False  # it accepts --dry-run, and obeys `runtime.invocation.dry_run`
     capabilities: ToolCapabilities = ToolCapabilities()
-    events: Events = ()  # what its pieces may be beside text (sdk/models.py)
+    events: Events = ()  # types of its pieces beside text (sdk/models.py)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts of its kind for the daemon, beside those of every tool."""
+        """Returns facts of this kind of tool for the daemon, beside those of every tool."""
         return {}
 
     def execute(self, input: dict[str, Any]) -> object:
@@ -210,7 +210,7 @@ class MultiToolPlugin:
     plugin_info: PluginInfo
 
     def create_tools(self) -> Iterable[Tool]:
-        """The tools, which live as long as the host; it asks once."""
+        """Returns the tools, which live as long as the host. A host calls this once."""
         raise NotImplementedError(f"{type(self).__name__} defines no create_tools")
 
 
@@ -254,7 +254,7 @@ def _emit(piece: object, runtime: ToolRuntime, events: Events) -> None:
 
 
 def _streamed(pieces: Iterator[object], runtime: ToolRuntime, events: Events) -> object:
-    """Emit each piece, until the call is cancelled; the return value."""
+    """Emit each piece until the call is cancelled. Returns the return value."""
     try:
         while not runtime.cancelled:
             try:
@@ -278,7 +278,7 @@ def _awaited(
         assert task is not None
 
         def cancel() -> None:
-            with suppress(RuntimeError):  # the loop has closed: there is nothing left to cancel
+            with suppress(RuntimeError):  # the loop has closed, so the task has ended
                 loop.call_soon_threadsafe(task.cancel)
 
         runtime.on_cancel(cancel)
@@ -298,8 +298,8 @@ def _awaited(
         try:
             runner.close()
         finally:
-            # A cancellation may have come while it was being closed. Nothing can close it then, and it would
-            # complain of that when it is collected.
+            # If a cancellation struck while the loop was being closed, it cannot be closed any more. Without
+            # this, its finalizer would complain.
             if not loop.is_closed():
                 loop._closed = True  # type: ignore[attr-defined]
 
@@ -309,7 +309,7 @@ def _cancelled() -> ExecutionFailed:
 
 
 def descriptor(tool: Tool) -> dict[str, Any]:
-    """The tool as JSON-able values, in the form of the native ABI."""
+    """Returns the tool as values for JSON, in the form of the native ABI."""
     capabilities = tool.capabilities._asdict()
     effects = [effect._asdict() for effect in capabilities.pop("effects")]
     for effect in effects:
@@ -340,7 +340,7 @@ _MEMBERS: dict[str, tuple[Any, str]] = {
 
 
 def tools_of(target: object) -> tuple[PluginInfo | None, list[Tool]]:
-    """The tools that an entry point of the group `cortexfs.plugins` names."""
+    """Returns the tools that an entry point of the group `cortexfs.plugins` names."""
     while isinstance(target, ModuleType):  # `plugin` may be a module again
         found = [value for value in vars(target).values() if isinstance(value, Tool)]
         target = getattr(target, "plugin", found)
@@ -358,7 +358,7 @@ def tools_of(target: object) -> tuple[PluginInfo | None, list[Tool]]:
 
 
 def _by_name(tools: Iterable[object]) -> list[Tool]:
-    """Checked instances; of two with one name the later wins."""
+    """Returns checked instances by name. Of two with one name, the later wins."""
     if not isinstance(tools, Iterable):
         raise TypeError(f"{_EXPECTED}; got {tools!r}")
     return list({tool.name: tool for tool in map(checked, tools)}.values())

@@ -1,10 +1,9 @@
-"""The built-in tools, written with cortexfs.sdk alone: that they exist shows that it suffices.
+"""The built-in tools. They use the public SDK alone, which shows that the SDK suffices.
 
-Rules: a tool imports the SDK, the standard library and (fs.search) pathspec, all of it here, at the
-start: later the process may stand in a caller's container, where none of them is to be found. For the
-program that fs.search runs, the host calls `before_leaving`. A tool
-runs as the caller, in one of several threads: it never changes the process (chdir, umask, signals,
-os.environ), and the environment is the runtime's.
+Rules: a tool imports the SDK, the standard library and (fs.search) pathspec, all at the start: later the
+process may be in a caller's container, which has none of them. The host calls `before_leaving` so that the
+program of fs.search is at hand there. A tool runs as the caller, in one of several threads: it never changes
+the process (chdir, umask, signals, os.environ), and takes the environment from the runtime.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""agent.run: have another agent do a task, by running its file as everybody does.
+"""agent.run: have another agent do a task, by running its file.
 
-So the daemon decides about it as about every call from inside a run: the helper may what its own policy and
-that of the caller both say, it sees no more than the caller, and it is one level deeper (docs/agents.md).
+So the daemon decides about it as about every call from inside a run: the helper may do what both its own
+policy and the caller's allow, sees no more than the caller, and is one level deeper (docs/agents.md).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(
 
 
 class _Report:
-    """The frames of the helper, one by one."""
+    """The frames of the helper so far."""
 
     def __init__(self, runtime: ToolRuntime) -> None:
         self._runtime = runtime
@@ -76,7 +76,7 @@ class _Report:
             try:
                 frame = msgspec.json.decode(line)
             except (ValueError, RecursionError):
-                continue  # not a frame, and so nothing that is meant for us
+                continue  # not a frame
             if isinstance(frame, dict):
                 self._take(frame)
 

@@ -1,7 +1,7 @@
 """fs.glob: paths that match a pattern, found in one walk.
 
-Rules: the pattern is a list of parts, and a walk carries the set of parts that may come next; so
-each directory is read once, however many ** there are, and nothing is found twice.
+Rules: the pattern is a list of parts, and the walk keeps the set of parts that may match next. So each
+directory is read once, however many ** the pattern has, and no path is found twice.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Entry(NamedTuple):
 
 
 class _Search:
-    """One walk. A state is the place of the part that comes next."""
+    """One walk. A state is the index of the part that may match next."""
 
     def __init__(self, words: list[str], only_directories: bool, all: bool) -> None:
         if words[-1] == "**":
@@ -97,8 +97,8 @@ class _Search:
                 walk.enter(entry.name, partial(_looked, states=below), through_link=entry.is_link)
 
     def _below(self, entry: _Entry, states: set[int], on: set[int]) -> set[int]:
-        """The states inside a directory. A part that names a link leads through it; ** does not, or
-        a loop would have no end."""
+        """Returns the states inside a directory. A part that names a link leads through it. ** does not, as a
+        loop of links would have no end."""
         below = on - {len(self._parts)}
         if not entry.is_link and (self._all or not entry.name.startswith(".")):
             below |= {state for state in states if self._parts[state] is _ANY}
@@ -109,7 +109,7 @@ class _Search:
         return part is not _ANY and (self._dotted[state] or name[0] != ".") and bool(part.match(name))
 
     def _closed(self, states: set[int]) -> set[int]:
-        """With the parts that come next when ** stands for no directory."""
+        """Add the parts behind each **, which may stand for no directory."""
         for state, part in enumerate(self._parts):
             if state in states and part is _ANY:
                 states = states | {state + 1}

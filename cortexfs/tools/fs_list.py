@@ -1,4 +1,4 @@
-"""fs.list and fs.stat: what is in a directory, and what one entry is."""
+"""fs.list lists a directory, and fs.stat describes one entry."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def _line(directory: str, name: str) -> str:
     path = os.path.join(directory, name)
     try:
         seen = os.lstat(path)
-    except FileNotFoundError:  # it has gone since
+    except FileNotFoundError:  # it has been removed since
         return ""
-    except OSError:  # a directory may give its names away, and no more
+    except OSError:  # a directory may allow reading names but no more
         return f"?\t-\t{shown(name)}\n"
     kind = kind_of(seen.st_mode)
     size = str(seen.st_size) if stat.S_ISREG(seen.st_mode) else "-"

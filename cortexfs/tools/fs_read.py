@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, tool
 from cortexfs.tools.support.paths import at_least, checked, opened_regular, shown
 
-# A frame takes 128 KiB of text; the begun character that a chunk inherits has at most 3 bytes.
+# A frame takes 128 KiB of text. A chunk starts with at most 3 bytes of a character that the last one began.
 TEXT_CHUNK = (128 << 10) - 4
 BASE64_CHUNK = 96 << 10  # becomes 128 KiB
 _CONTINUATION = bytes(range(0x80, 0xC0))
@@ -56,7 +56,7 @@ def read(
 
 
 def _but_last(pieces: Iterable[str]) -> Generator[str, None, str]:
-    """Yields all but the last piece and returns that, which goes out with the end in one message."""
+    """Yields all pieces but the last, and returns the last, which is sent together with the end."""
     last = ""
     try:
         for piece in pieces:
@@ -80,7 +80,7 @@ def _chunks(fd: int, length: int | None, size: int) -> Iterator[bytes]:
 
 
 def _characters(fd: int, start: int, length: int | None) -> Iterator[bytes]:
-    """The bytes of the characters that begin within the range."""
+    """Yields the bytes of the characters that begin within the range."""
     begun = not start
     for chunk in _chunks(fd, length, TEXT_CHUNK):
         if not begun:
@@ -111,7 +111,7 @@ def _lines(chunks: Iterable[bytes], skip: int, limit: int | None) -> Iterator[by
 
 
 def _after(chunk: bytes, newlines: int) -> int:
-    """The place behind that many newlines."""
+    """Returns the position behind that many newlines."""
     place = 0
     for _ in range(newlines):
         place = chunk.index(b"\n", place) + 1

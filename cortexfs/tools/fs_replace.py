@@ -1,8 +1,7 @@
 """fs.replace: change a part of a file, by text or by diff, in one step.
 
-Rules: what the caller has not seen is not overwritten. Two of these calls never lose each other's
-change: each locks the file while it works, and looks whether it is still the same before it puts
-the new one in its place.
+Rules: content that the caller has not seen is not overwritten. Two calls never lose each other's change: each
+locks the file while it works, and checks that the file is still the same before it replaces it.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from cortexfs.tools.support import patch
 from cortexfs.tools.support.atomic_write import put_over
 from cortexfs.tools.support.paths import checked, opened_regular, shown
 
-MAX_SIZE = 64 << 20  # the file is held in memory, several times over
-_NO_LOCKS = {errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EBADF}  # of filesystems without flock
+MAX_SIZE = 64 << 20  # the file is in memory several times
+_NO_LOCKS = {errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EBADF}  # the file system lacks flock
 
 
 class _Unchanged(Exception):
-    """The change does not fit the file: for the asking model to mend, so a soft error."""
+    """The change does not fit the file: a soft error, which the calling model may correct."""
 
 
 @tool(
@@ -75,7 +74,7 @@ def replace(
     return ToolResult.success(f"{told} in {shown(path)}\n")
 
 
-Change: TypeAlias = Callable[[bytes], tuple[bytes, str]]  # to the new content, and what was done
+Change: TypeAlias = Callable[[bytes], tuple[bytes, str]]  # the new content, and a word about it
 
 
 def _change(old: str | None, new: str | None, all: bool, diff: str | None) -> Change:
@@ -111,7 +110,7 @@ def _exchanged(old: bytes, new: bytes, all: bool, data: bytes) -> tuple[bytes, s
         raise _Unchanged(f"old does not occur in it. {mend}")
     if all:
         return data.replace(old, new), _plural(data.count(old), "replacement")
-    if data.find(old, first + 1) >= 0:  # which may overlap the first
+    if data.find(old, first + 1) >= 0:  # the second place may overlap the first
         count = max(2, data.count(old))
         raise _Unchanged(f"old occurs {count} times. Give more of the lines around it, or all=true")
     return data.replace(old, new), _plural(1, "replacement")
@@ -156,7 +155,7 @@ def _locked(path: str) -> FileIO:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-    except BaseException:  # a cancellation, too, goes on; nobody else has the file
+    except BaseException:  # a cancellation too; no other code closes the file
         file.close()
         raise
     return file

@@ -1,10 +1,10 @@
 """fs.search: a regular expression over a tree of text files.
 
-Main path: `search` takes blocks of files from `_Files`, has pieces of text searched at a time (`_Batch`), and
-gives the lines of each file to its `_Shown`.
+Main path: `search` takes blocks of files from `_Files`, searches several of them at a time as a piece
+(`_Batch`), and passes the lines of each file to its `_Shown`.
 
-Rules: memory is bounded by a block and a piece, not by a file; hits stream. No pattern of a caller's meets
-Python's `re`, which takes exponential time on some: tools/support/ripgrep.py searches.
+Rules: memory depends on the size of a block and a piece, never on that of a file; hits are streamed. Python's
+`re` never runs a caller's pattern, as some take exponential time: tools/support/ripgrep.py searches.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cortexfs.tools.support.paths import at_least, checked, open_into, opened_re
 from cortexfs.tools.support.ripgrep import Ripgrep
 from cortexfs.tools.support.walk import Walk
 
-BLOCK = 1 << 20  # a longer line is searched in pieces of this size
-MAX_SHOWN = 500  # characters of a line
-LEAD = 100  # of them before the match, where the line is cut
+BLOCK = 1 << 20  # bytes; a longer line is searched in parts of this size
+MAX_SHOWN = 500  # characters of a line that are shown
+LEAD = 100  # characters shown before the match in a long line
 BATCH = 200  # lines for each piece of output
-TOGETHER = 16  # files that are open at a time
-SMALL = BLOCK // TOGETHER  # bytes of a file that is read at once
-SNIFFED = 8192  # a NUL byte in the first so many means binary, as for git
-PIECE = 2 << 20  # characters that are searched at a time, unless they take longer than this to read:
+TOGETHER = 16  # files open at a time
+SMALL = BLOCK // TOGETHER  # a file up to this size is read in one call
+SNIFFED = 8192  # a NUL within these first bytes marks a binary file, as in git
+PIECE = 2 << 20  # characters searched at a time; fewer if reading takes longer than PATIENCE
 PATIENCE = 0.2  # seconds
 
 
@@ -91,13 +91,13 @@ def search(
         if ready:
             yield "".join(ready)
     if wanted.plain is None and not engine.has_run:
-        engine.hits("")  # where there is nothing to search, too, a pattern that is too large is said
+        engine.hits("")  # refuses a pattern that is too large even if there is no text
     if files.unreadable:
         runtime.emit_progress(f"{files.unreadable} files and directories could not be read")
 
 
 def _found(runtime: ToolRuntime, files: _Files, batch: _Batch) -> Iterator[Iterator[tuple[bool, str]]]:
-    """For each block with something to show, its lines."""
+    """Yields the lines of each block that has hits."""
     needed = batch.needed
     for name, blocks in files.blocks():
         if runtime.cancelled:
@@ -120,12 +120,12 @@ def _only(glob: str | None) -> GitIgnoreSpec | None:
 
 class _Block(NamedTuple):
     name: str
-    number: int  # of its first line
+    number: int  # of the first line
     text: str
 
 
 class _Batch:
-    """Blocks of files, few or many, that are searched at a time."""
+    """Blocks of files that are searched together."""
 
     def __init__(self, wanted: Pattern, engine: Ripgrep, context: int) -> None:
         self._plain = wanted.plain
@@ -135,7 +135,7 @@ class _Batch:
         self._size = 0
         self._due = 0.0
         self._shown: _Shown | None = None
-        self.needed = b""  # what every block with a line to show has, as far as that is known
+        self.needed = b""  # bytes that each block with a hit holds, if known
         if wanted.plain is not None and not context and "\ufffd" not in wanted.plain:
             self.needed = wanted.plain.encode(errors="replace")
 
@@ -173,7 +173,7 @@ class _Batch:
             first = past
 
     def _file(self, name: str) -> _Shown:
-        """The same for all blocks of a file, which come one after the other."""
+        """Returns the `_Shown` of a file. The blocks of a file are consecutive."""
         if self._shown is None or self._shown.path != name:
             self._shown = _Shown(name, self._context, self._engine.leads)
         return self._shown
@@ -184,15 +184,15 @@ def _lines(text: str) -> list[str]:
 
 
 class _Looked(NamedTuple):
-    """A directory: files that stand together, and the directory behind them, from one to the next."""
+    """A directory, as runs of consecutive files, each followed by a subdirectory."""
 
     runs: Iterator[tuple[list[str], str | None]]
     rules: IgnoreRules
-    depth: int  # characters of its path from the top
+    depth: int  # characters in its path from the top
 
 
 class _Files:
-    """The text files of a tree, sorted, each open for its turn as blocks of whole lines."""
+    """The text files of a tree in order, as blocks of whole lines."""
 
     def __init__(self, top: str, only: GitIgnoreSpec | None, all: bool) -> None:
         self._top = top
@@ -217,7 +217,7 @@ class _Files:
                     file.close()
 
     def _opened(self) -> Iterator[tuple[list[str], list[FileIO]]]:
-        """So many files at a time as may be open. They are opened while their directory is."""
+        """Yields TOGETHER files at a time, opened while their directory is open."""
         top = "" if self._top == "." else os.path.join(self._top, "")
         paths: list[str] = []
         files: list[FileIO] = []
@@ -231,7 +231,7 @@ class _Files:
         yield paths, files
 
     def _open(self, files: list[FileIO], names: list[str]) -> list[str]:
-        """Returns the names of those that could be opened."""
+        """Open these files, and return the names of the opened ones."""
         before = len(files)
         while (done := len(files) - before) < len(names):
             try:
@@ -242,11 +242,11 @@ class _Files:
         return names
 
     def _read(self, files: list[FileIO]) -> Iterator[Iterable[bytes]]:
-        """The blocks of each file. Small files are read at once, and most are small."""
+        """Yields the blocks of each file. Small files, which are the most, are read in one call."""
         numbers = list(map(FileIO.fileno, files))
         sizes = [there.st_size if S_ISREG(there.st_mode) else -1 for there in map(os.fstat, numbers)]
         texts: list[bytes] = []
-        with suppress(OSError):  # to read this file in blocks fails, too
+        with suppress(OSError):  # reading the failed file in blocks reports it
             texts.extend(map(os.read, numbers, [size + 1 if 0 < size <= SMALL else 0 for size in sizes]))
         texts += [b""] * (len(files) - len(texts))
         for file, size, text in zip(files, sizes, texts, strict=True):
@@ -255,11 +255,11 @@ class _Files:
                 yield ()
             elif text and len(text) == size:
                 yield () if b"\0" in text[:SNIFFED] else (text,)
-            else:  # it is large, is being written, or does not know its size
+            else:  # the file is large, is being written, or has no size
                 yield self._blocks(file, text)
 
     def _wanted(self) -> Iterator[tuple[str, list[str]]]:
-        """Names of files in the directory where the walk is then, and its path from the top."""
+        """Yields the path of the walk's directory from the top, and names of files in it."""
         walk = self._walk
         above = IgnoreRules() if self._all else IgnoreRules.above(self._top)
         walk.start(self._top, partial(self._looked, rules=above, depth=0))
@@ -294,8 +294,8 @@ class _Files:
         return _Looked(iter(runs), rules if self._all else rules.within(folder, depth), depth)
 
     def _blocks(self, file: FileIO, begun: bytes) -> Iterator[bytes]:
-        """The rest of a file, after what has been read of it, in blocks that end with a line, unless the line
-        is longer. Nothing if it is binary."""
+        """Yields a file in blocks of whole lines; a longer line is split. `begun` has been read already.
+        Yields nothing for a binary file."""
         rest = b""
         for number, chunk in enumerate(self._chunks(file, begun)):
             if not number and b"\0" in chunk[:SNIFFED]:
@@ -310,7 +310,8 @@ class _Files:
             yield rest
 
     def _chunks(self, file: FileIO, begun: bytes) -> Iterator[bytes]:
-        """The first is long enough to be sniffed at. Nothing is read twice, as some files cannot seek."""
+        """Yields chunks, the first of SNIFFED bytes at least. Reads each byte once, as some files cannot
+        seek."""
         try:
             while len(begun) < SNIFFED and (more := os.read(file.fileno(), BLOCK)):
                 begun += more
@@ -323,7 +324,7 @@ class _Files:
 
 
 class _Shown:
-    """One file's lines as they are to be shown: hits (true) and the lines around them (false)."""
+    """The shown lines of one file: hits (True) and the lines around them (False)."""
 
     def __init__(self, name: str, context: int, leads: Callable[[list[str]], list[int]]) -> None:
         self.path = name
@@ -334,7 +335,7 @@ class _Shown:
         self._last, self._after = 0, 0
 
     def lines(self, first: int, lines: list[str], hits: set[int]) -> Iterator[tuple[bool, str]]:
-        # The lines that match, by their place; where a match begins is asked for long ones only.
+        # The matching lines by index. The start of the match is needed for long lines only.
         found = {at: lines[at] for at in sorted(hits)}
         if long := [at for at, line in found.items() if len(line) > MAX_SHOWN]:
             for at, lead in zip(long, self._leads([lines[at] for at in long]), strict=True):

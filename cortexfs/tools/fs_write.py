@@ -1,4 +1,4 @@
-"""fs.write: make, replace or extend a file, without ever leaving half of it."""
+"""fs.write: create, replace or extend a file, completely or not at all."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def _append(path: str, data: bytes) -> str:
 
 
 def _extend(fd: int, data: bytes, path: str) -> None:
-    """Append, or take back what was appended of it."""
+    """Append the data, or undo a partial append."""
     written = 0
     try:
         while written < len(data):
             written += os.write(fd, memoryview(data)[written:])
-    except BaseException as error:  # a cancellation, too, goes on; what it cut short is taken back first
-        end = os.lseek(fd, 0, os.SEEK_CUR)  # of our last write
-        if written and os.fstat(fd).st_size == end:  # and nobody has added to it
+    except BaseException as error:  # a cancellation too: undo, then raise it again
+        end = os.lseek(fd, 0, os.SEEK_CUR)  # of the last write here
+        if written and os.fstat(fd).st_size == end:  # no other process has appended since
             os.ftruncate(fd, end - written)
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, path) from None

@@ -1,7 +1,6 @@
-"""shell.exec: a command line in a shell of its own, and nothing of it left behind.
+"""shell.exec: a command line in a shell of its own, of which no process is left behind.
 
-Rules: the shell has a session of its own, so that nobody's terminal is its own;
-tools/support/process_groups.py says how it ends.
+Rules: the shell leads a session of its own, so it has no terminal. tools/support/process_groups.py ends it.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def exec_(
 
 
 def _arguments(cmd: str, cwd: str | None) -> list[str]:
-    """The shell's, behind a first step that moves and lifts the limits that are the host's own."""
+    """Returns the arguments of the shell. First steps change the directory and lift the host's own limits."""
     size = len(_encoded(cmd, "cmd"))
     if size > MAX_CMD:
         raise InvalidInput(f"cmd: it has {size} bytes, over {MAX_CMD}; write it to a file and run that")
@@ -83,11 +82,11 @@ def _arguments(cmd: str, cwd: str | None) -> list[str]:
         if soft != hard:
             steps.append(f"ulimit -S {flag} {'unlimited' if hard == resource.RLIM_INFINITY else hard >> 10}")
     if cwd is not None:
-        os.stat(os.path.join(checked(cwd, "cwd"), "."))  # raises what would keep us out
+        os.stat(os.path.join(checked(cwd, "cwd"), "."))  # raises the error of an unusable directory
         steps.append('cd -P -- "$2" || exit')
     if not steps:
         return [SHELL, "-c", cmd]
-    # "./", so that neither CDPATH nor the meaning of "cd -" can interfere
+    # "./" keeps CDPATH and the meaning of "cd -" out
     place = os.path.join(".", cwd or "")
     return [SHELL, "-c", "; ".join([*steps, 'exec "$0" -c "$1"']), SHELL, cmd, place]
 

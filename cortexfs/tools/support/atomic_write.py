@@ -1,10 +1,9 @@
-"""Putting content in the place of a file in one step.
+"""The replacement of a file in one step.
 
-Rules: content goes into a draft in the same directory and to disk, and the draft then takes the
-name: whoever looks sees the old file or the new one, whatever fails in between, and no draft stays.
-Who may not write a file may not replace it either, although its directory would allow that.
-Cleanup is written twice, as try and finally: a host raises its cancellation at any instruction, but
-only once.
+Rules: the content is written to a draft in the same directory and to disk, and then the draft takes the name.
+A reader sees the old file or the new one, whatever fails meanwhile, and no draft stays. A user who may not
+write a file may not replace it either, although the directory would allow that. Cleanup is written twice, as
+try and finally: a host raises its cancellation at any instruction, but only once.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from io import FileIO
 from cortexfs.sdk import ExecutionFailed, ToolRuntime
 from cortexfs.tools.support.paths import MAX_LINKS, opened, shown, write_all
 
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # where link(2) is not to be had
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # link(2) is not available
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def resolved(path: str) -> str:
-    """Where `path` leads through symbolic links, so that a link stays and its target is replaced."""
+    """Returns the target of `path` behind symbolic links, so that the target is replaced and not a link."""
     for _ in range(MAX_LINKS):
         try:
             target = os.readlink(path)
@@ -37,7 +36,7 @@ def resolved(path: str) -> str:
 
 
 def put_new(path: str, data: bytes, runtime: ToolRuntime) -> None:
-    """Make a file that must not exist, complete from the moment that it has its name."""
+    """Create a file that must not exist. It has its whole content as soon as it has its name."""
 
     def claim(draft: str, place: str) -> None:
         try:
@@ -45,7 +44,7 @@ def put_new(path: str, data: bytes, runtime: ToolRuntime) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            opened(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL).close()  # the name is ours now
+            opened(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL).close()  # the name is reserved now
             os.replace(draft, place)
 
     _put(path, data, None, runtime, claim)
@@ -58,7 +57,7 @@ def put_over(
     runtime: ToolRuntime,
     check: Callable[[str], None] = lambda path: None,
 ) -> None:
-    """Replace the file `old`, which is open at `path`, or make one; `check` has the last word."""
+    """Replace the file at `path`, which is open as `old`, or create one. `check` may still refuse."""
 
     def move(draft: str, place: str) -> None:
         check(place)
@@ -76,7 +75,7 @@ def _put(
 ) -> None:
     draft = os.path.join(os.path.dirname(place), f".ctx-{os.urandom(8).hex()}.tmp")
     try:
-        # What replaces a private file is private from the start; a new file gets what the umask leaves.
+        # The draft of an existing file starts private; a new file gets the mode that the umask leaves.
         with _draft(draft, place, 0o666 if old is None else 0o600, old is not None) as file:
             write_all(file, data)
             if old is not None:
@@ -85,7 +84,7 @@ def _put(
         if runtime.cancelled:
             raise ExecutionFailed("cancelled", "ECANCELED")
         commit(draft, place)
-    except OSError as error:  # of the draft, of which nobody has heard
+    except OSError as error:  # name the file, as the caller does not know the draft
         raise OSError(error.errno, error.strerror, place) from None
     finally:
         try:
@@ -113,10 +112,10 @@ def _draft(draft: str, place: str, mode: int, replaces: bool) -> FileIO:
 
 
 def _resemble(new: int, old: int) -> None:
-    """Give the new file the old one's owner, mode and attributes, as far as the caller may.
+    """Give the new file the owner, mode and attributes of the old one, as far as the caller may.
 
-    A mode means something only together with its owner and group: bits for a group that could not
-    be kept would open the file to another one.
+    A mode counts together with its owner and group: if the group cannot be kept, its bits would open the
+    file to another group.
     """
     was, now = os.fstat(old), os.fstat(new)
     mode = stat.S_IMODE(was.st_mode)
@@ -125,9 +124,9 @@ def _resemble(new: int, old: int) -> None:
     if was.st_uid != now.st_uid and not _owned(new, was.st_uid, -1):
         mode &= ~(stat.S_ISUID | stat.S_ISGID)
     os.fchmod(new, mode)
-    with suppress(OSError):  # not every filesystem has any
+    with suppress(OSError):  # not every file system has attributes
         for name in os.listxattr(old):
-            if name != "security.capability":  # which writing takes away, too
+            if name != "security.capability":  # a write removes it too
                 with suppress(OSError):
                     os.setxattr(new, name, os.getxattr(old, name))
 

@@ -1,8 +1,7 @@
 """The files of a tree that git would ignore: .gitignore at every level, and .git itself.
 
-Rules: the innermost file that says something about a path decides, as in git; above the place where
-a search begins, files count up to the directory that holds .git. A file that cannot be read or a
-line that is no pattern says nothing.
+Rules: the innermost file with a matching pattern decides, as in git. Above the start of a search, files count
+up to the directory that holds .git. An unreadable file and an invalid line are skipped.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from cortexfs.sdk import ToolError
 from cortexfs.tools.support.paths import opened_regular
 
 NAME = ".gitignore"
-MAX_SIZE = 1 << 20  # a list of patterns that is longer is none
+MAX_SIZE = 1 << 20  # a longer file is skipped
 
 
 class _File(NamedTuple):
-    """One .gitignore. A path below the top is, for it, `lead` + the path without `cut` characters."""
+    """One .gitignore. It matches `lead` + the path from the top without its first `cut` characters."""
 
     spec: GitIgnoreSpec
     lead: str = ""
@@ -28,31 +27,31 @@ class _File(NamedTuple):
 
 
 class IgnoreRules(NamedTuple):
-    """The rules that hold in one directory: those of the innermost file, and those around it."""
+    """The rules of one directory: those of the innermost file, then those of its parents."""
 
     file: _File | None = None
     around: IgnoreRules | None = None
 
     @classmethod
     def above(cls, top: str) -> IgnoreRules:
-        """The rules that hold where a search begins."""
+        """Returns the rules at the start of a search."""
         found: list[_File] = []  # outermost first
         lead, place = "", os.path.realpath(top)
         while not os.path.lexists(os.path.join(place, ".git")):
             place, name = os.path.split(place)
             if not name:
-                return cls()  # not in a working tree: what lies above means nothing
+                return cls()  # not in a working tree, so files above do not count
             lead = f"{name}/{lead}"
             if spec := _read(os.path.join(place, NAME)):
                 found.insert(0, _File(spec, lead))
         rules = cls()
         for file in found:
             rules = cls(file, rules)
-        # Whoever names an ignored directory wants it searched all the same.
+        # An ignored directory that the caller names is searched all the same.
         return cls() if rules.match("") else rules
 
     def within(self, folder: int, cut: int) -> IgnoreRules:
-        """With the directory's own rules; `cut` is how long its path from the top is."""
+        """Returns these with a directory's own rules. `cut` is the length of its path from the top."""
         spec = _read(NAME, folder)
         return IgnoreRules(_File(spec, "", cut), self) if spec else self
 

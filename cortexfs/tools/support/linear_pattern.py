@@ -1,11 +1,11 @@
-"""Patterns in the syntax of Python's re, told to an engine that never goes back.
+"""Patterns in the syntax of Python's re, translated for an engine without backtracking.
 
-Main path: `parsed` gives one for a line of text, as `Pattern.plain` where it is text and no more, and in the
-syntax of ripgrep's engine as `Pattern.told` otherwise.
+Main path: `parsed` returns the pattern for a line of text: as `Pattern.plain` if it is mere text, else in the
+syntax of ripgrep's engine as `Pattern.told`.
 
-Rules: Python's own parser reads the pattern, so that its syntax and its errors are Python's. A line has no
-line break in it: ^ and \\A are its beginning, $ and \\Z its end, and a break in a pattern matches nothing.
-What such an engine cannot do is refused by its name. Python's matcher is never called.
+Rules: Python's own parser reads the pattern, so syntax and errors are Python's. A line holds no line break:
+^ and \\A match its beginning, $ and \\Z its end, and a break in a pattern matches nothing. A construct that
+the engine lacks is refused by name. Python's matcher is never called.
 This file must never know how the engine is run.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from cortexfs.sdk import InvalidInput
 
 _NOTHING = "[a&&b]"
-_SURROGATES = range(0xD800, 0xE000)  # in no decoded text, and in no pattern of the engine's
+_SURROGATES = range(0xD800, 0xE000)  # decoded text has none, and the engine refuses them
 _INSTEAD = (
     "every pattern here takes time in proportion to the text, which rules that out: "
     "write the pattern without it and choose among the hits"
@@ -64,7 +64,7 @@ _ASCII_SETS = {
 
 
 class Pattern(NamedTuple):
-    plain: str | None  # the text that a line must hold, where that is all
+    plain: str | None  # the text that a line must hold, if the pattern is mere text
     told: str
 
 
@@ -90,7 +90,7 @@ def _told(code: Any, value: Any, flags: int) -> str:
     if code in (codes.ASSERT, codes.ASSERT_NOT):
         raise _missing(_AROUND[code, value[0]])
     if code is codes.LITERAL:
-        # Python takes both of Turkish for i where case is the same; of ASCII, only letters have a case.
+        # Without case, Python equates both Turkish letters with i; with ASCII, only its letters have a case.
         is_odd = bool(flags & re.IGNORECASE) and (value in _DOTTED or bool(flags & re.ASCII))
         return _class([(code, value)], flags) if is_odd else _character(value)
     if code is codes.NOT_LITERAL:
@@ -118,7 +118,7 @@ def _missing(what: str) -> InvalidInput:
 
 
 def _switched(told: str, wanted: int, standing: int) -> str:
-    """With the distinction of cases switched, where it is another than that around it."""
+    """Switch the case sensitivity if it differs from that of the surrounding pattern."""
     if wanted == standing:
         return told
     return f"(?i:{told})" if wanted else f"(?-i:{told})"
@@ -163,7 +163,7 @@ def _class(items: list[tuple[Any, Any]], flags: int) -> str:
 
 
 def _ranges(first: int, last: int) -> list[str]:
-    """Without line breaks and surrogates, which stand at no end of a range."""
+    """Returns the range without line breaks and surrogates."""
     found = []
     for low, high in ((0, 9), (11, _SURROGATES.start - 1), (_SURROGATES.stop, 0x10FFFF)):
         low, high = max(low, first), min(high, last)

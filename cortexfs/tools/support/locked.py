@@ -2,8 +2,8 @@
 
     found = locked(lock, work)
 
-Since Python 3.14 one may strike between the taking of a lock and the block of its `with`, which would hold it
-for ever. It may strike between the two calls of a context manager, too, whose frames a traceback then keeps.
+Since Python 3.14, a cancellation may strike between the taking of a lock and the block of its `with`, and the
+lock would stay taken for ever. The same holds between the two calls of a context manager.
 This file must never know what a lock is for.
 """
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def locked(lock: threading.Lock, work: Callable[[], T], step: float = -1) -> T:
-    """Returns what `work` does while nobody else has the lock. With a step, a cancellation strikes also a
-    thread that waits, within so many seconds."""
+    """Returns the result of `work`, which runs with the lock taken. With a step, a cancellation also strikes
+    a thread that waits for the lock, within `step` seconds."""
     taken = [False]
     try:
         while not taken[0]:
-            taken[:] = map(lock.acquire, [True], [step])  # one C call: nothing strikes before it is noted
+            taken[:] = map(lock.acquire, [True], [step])  # one C call, which no cancellation divides
         return work()
     finally:
-        if taken[0]:  # nothing strikes from here to the release, as nothing is called
+        if taken[0]:  # no call before the release, so no cancellation either
             lock.release()

@@ -1,7 +1,7 @@
 """Unified diffs, applied to bytes.
 
-Rules: values in, values out. A hunk's own lines must be in the file exactly, newline included;
-only their place may differ from what the hunk says, and then it must be the only one.
+Rules: values in, values out. The old lines of a hunk must stand in the file exactly, newlines included. Only
+their place may differ from the hunk's header, and then there must be one such place.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class BadPatch(ValueError):
 
 
 class Mismatch(ValueError):
-    """The diff is one, of another state of the file."""
+    """The diff is for another state of the file."""
 
 
 class Hunk(NamedTuple):
-    start: int  # where its old lines begin, counted from 0
+    start: int  # of its old lines, counted from 0
     old: list[bytes]
     new: list[bytes]
 
 
 def lines_of(data: bytes) -> list[bytes]:
-    """Lines with their newline, which the last one may lack."""
+    """Returns the lines with their newlines, which the last line may lack."""
     *lines, last = data.split(b"\n")
     return [line + b"\n" for line in lines] + ([last] if last else [])
 
@@ -59,13 +59,13 @@ def _hunk(lines: list[bytes], at: int, number: int) -> tuple[Hunk, int]:
     start, count, _, new_count = (1 if group is None else int(group) for group in header.groups())
     old: list[bytes] = []
     new: list[bytes] = []
-    # An editor that strips white space leaves nothing of an empty context line.
+    # An editor that strips white space makes an empty context line wholly empty.
     sides = {b" ": (old, new), b"": (old, new), b"\r": (old, new), b"-": (old,), b"+": (new,)}
     at += 1
     touched: tuple[list[bytes], ...] = ()
     while at < len(lines) and (len(old) < count or len(new) < new_count or lines[at].startswith(b"\\")):
         mark = lines[at][:1]
-        if mark == b"\\":  # "No newline at end of file", of the line before
+        if mark == b"\\":  # "No newline at end of file", about the line before
             for side in touched:
                 side[-1] = side[-1].removesuffix(b"\n")
         elif mark in sides:
@@ -84,7 +84,7 @@ def _hunk(lines: list[bytes], at: int, number: int) -> tuple[Hunk, int]:
 
 
 def apply(data: bytes, hunks: list[Hunk]) -> tuple[bytes, list[int]]:
-    """The changed data, and the line (from 1) where each hunk was found."""
+    """Returns the changed data, and the line (from 1) where each hunk was found."""
     lines = lines_of(data)
     out: list[bytes] = []
     places: list[int] = []

@@ -1,7 +1,7 @@
-"""Paths and open files as the tools meet them.
+"""Paths and open files for the tools.
 
-Rules: a relative path means the caller's working directory, which the kernel keeps for this thread
-alone, so nothing here resolves or remembers one. Nothing here may wait for a pipe's other end.
+Rules: a relative path starts at the caller's working directory, which the kernel keeps for this thread alone,
+so no path is resolved or remembered here. No function waits for the other end of a pipe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput
 
-MAX_LINKS = 40  # on the way to a file, as the kernel has it
+MAX_LINKS = 40  # followed on the way to a file, as in the kernel
 SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _KINDS = {
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 def checked(path: str, name: str = "path") -> str:
-    """`path`, if the kernel can be asked for it at all."""
+    """Returns `path` if a system call can take it. Raises InvalidInput otherwise."""
     if not path:
         raise InvalidInput(f"{name}: it is empty; the working directory is '.'")
     try:
@@ -50,19 +50,19 @@ def at_least(least: int, **numbers: int | None) -> None:
 
 
 def shown(name: str) -> str:
-    """`name` on one line of UTF-8: what would break that is written as a backslash escape."""
+    """Returns `name` as one line of UTF-8, with backslash escapes for other bytes."""
     return _ODD.sub(_escape, name)
 
 
 def _escape(found: re.Match[str]) -> str:
     number = ord(found[0])
-    if 0xDC80 <= number <= 0xDCFF:  # how Python holds a byte that is not UTF-8
+    if 0xDC80 <= number <= 0xDCFF:  # Python's form of a byte that is not UTF-8
         return f"\\x{number - 0xDC00:02x}"
     return found[0].encode("unicode_escape", "surrogatepass").decode()
 
 
 def sorted_entries(folder: int) -> list[os.DirEntry[str]]:
-    """Ask them for their types while the folder is open: some file systems have to be asked by it."""
+    """Read the types of entries while the folder is open, as some file systems need the open folder."""
     with os.scandir(folder) as entries:
         return sorted(entries, key=attrgetter("name"))
 
@@ -72,16 +72,16 @@ def kind_of(mode: int) -> str:
 
 
 def owned(call: Callable[..., int], *arguments: object) -> FileIO:
-    """The descriptor that a system call returns, as an object that closes itself.
+    """Returns the descriptor that a system call returns, as an object that closes itself.
 
-    Made in one C call: a cancellation that strikes while open(2) waits for a slow disk finds an
-    object to drop, and not the number of a descriptor that nobody knows.
+    All of it is one C call: a cancellation that strikes while open(2) waits for a slow disk can drop the
+    object, but never lose a descriptor.
     """
     return next(map(FileIO, map(call, *zip(arguments))))
 
 
 def pipe() -> list[FileIO]:
-    """Both ends of one, the reading one first."""
+    """Returns both ends of a pipe, the reading end first."""
     return list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))  # in one C call, as above
 
 
@@ -90,24 +90,24 @@ def opened(path: str, flags: int, mode: int = 0o666, folder: int | None = None) 
 
 
 def open_into(files: list[FileIO], folder: int, names: list[str]) -> None:
-    """Open files of a folder for reading, one after the other, and no link. Where opening one raises OSError,
-    those before it are in `files`.
+    """Open files of a folder for reading, in order, and no links. If one raises OSError, `files` has the
+    files before it.
 
-    Made in one C call, as above, for all of them: a search opens files by the hundred thousand.
+    One C call opens all of them: a search opens files by the hundred thousand.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | SAFE
     files.extend(map(FileIO, map(partial(os.open, dir_fd=folder), names, repeat(flags))))
 
 
 def opened_regular(path: str, flags: int = os.O_RDONLY, folder: int | None = None) -> FileIO:
-    """A regular file. Looked at before opening, as opening a device or a pipe may do something. With the
-    folder in which it is, it is no link."""
+    """Open a regular file. Its type is checked before, as opening a device or a pipe may have effects. With
+    `folder`, links are refused."""
     is_link_followed = folder is None
     _refuse_others(os.stat(path, dir_fd=folder, follow_symlinks=is_link_followed).st_mode, path)
     file = opened(path, flags | (0 if is_link_followed else os.O_NOFOLLOW), folder=folder)
     try:
         _refuse_others(os.fstat(file.fileno()).st_mode, path)
-    except BaseException:  # a cancellation, too, goes on; nobody else has the file
+    except BaseException:  # a cancellation too; no other code closes the file
         file.close()
         raise
     return file

@@ -1,9 +1,9 @@
-"""Programs that a tool runs, each in a process group of its own, of which nothing is left behind.
+"""Programs that a tool runs, each in a process group of its own that leaves nothing behind.
 
-Rules: whatever way the call ends, the group is killed and its first process reaped. Nothing waits without a
-deadline, except for the caller to read. The group's number is used only while that process is not reaped, so
-it cannot have become another's. Cleanup is written twice by whoever uses this, as try and finally: a host
-raises its cancellation at any instruction, but only once.
+Rules: however the call ends, the group is killed and its first process reaped. Every wait has a deadline,
+except that for the caller to read. The group's number is used only before that process is reaped, so it
+belongs to no other group. Users of this write cleanup twice, as try and finally: a host raises its
+cancellation at any instruction, but only once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cortexfs.sdk import ExecutionFailed
 from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.paths import opened, owned, pipe, write_all
 
-CHUNK = 64 << 10  # what a pipe holds
+CHUNK = 64 << 10  # the size of a pipe
 LINGER = 0.1  # seconds for output that background processes still write after the first one has ended
 GRACE = 0.3  # seconds from SIGTERM to SIGKILL; a cancelled run must end within one
 REAP = 5.0  # seconds to wait for a killed process; longer only if the kernel holds it
@@ -31,7 +31,7 @@ _DEFAULTS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class Waker:
-    """A file by which others wake whoever polls it, from any thread and at any time."""
+    """A file that any thread can make readable, to wake a thread that polls it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,10 +51,10 @@ class Waker:
 def spawn(
     pids: list[int], words: Sequence[str], environment: Mapping[str, str], streams: Iterable[FileIO | int]
 ) -> None:
-    """Start a program in a session of its own. `streams` are its standard input, output and errors; its
-    number is added to `pids`."""
+    """Start a program in a session of its own. `streams` are its standard input, output and error. Its pid is
+    added to `pids`."""
     numbers = (each if isinstance(each, int) else each.fileno() for each in streams)
-    # Not subprocess, which leaves ignored and blocked signals as the host has them.
+    # Not by subprocess, which passes on the host's ignored and blocked signals.
     program = partial(
         os.posix_spawn,
         words[0],
@@ -64,7 +64,7 @@ def spawn(
         setsigmask=(),
         setsigdef=_DEFAULTS,
     )
-    # One C call, so that a cancellation cannot come between the process and its number.
+    # One C call: no cancellation comes between the start and the noting of the pid.
     pids.extend(map(program, [environment]))
 
 
@@ -72,7 +72,7 @@ class Job:
     """One program and its process group."""
 
     def __init__(self) -> None:
-        self.finished = False  # it ended by itself
+        self.finished = False  # True if it ended by itself
         self.status = 0
         self._pids: list[int] = []
         self._waker = Waker()
@@ -86,13 +86,13 @@ class Job:
         stdin: str | None = None,
         errors: FileIO | None = None,
     ) -> None:
-        """With `errors`, what it writes to standard error goes there, else where its output goes."""
+        """Start the program. Standard error goes to `errors`, or with the output if there is none."""
         with _input(stdin) as source:
             spawn(self._pids, arguments, environment, (source, self._written, errors or self._written))
         self._written.close()
 
     def follow(self, emit: Callable[[str], None], deadline: float | None = None) -> None:
-        """Pass output on until the program has ended and its output is read, or time is over."""
+        """Pass output on until the program has ended and its output is read, or until the deadline."""
         decode = getincrementaldecoder("utf-8")("replace").decode
         with owned(os.pidfd_open, self._pids[0]) as process:
             poller = polled(self._waker.file, self._output, process)
@@ -114,8 +114,8 @@ class Job:
                     poller.unregister(process)
                     deadline = time.monotonic() + LINGER
                 over = deadline is not None and time.monotonic() >= deadline
-                # What the program itself wrote is read to the end, however slow the reader: when it
-                # ended, the pipe could hold no more than a chunk.
+                # The program's own output is read to the end, however slow the reader: at its end, the pipe
+                # held at most a chunk.
                 read = not more or (over and (drained >= CHUNK or self._output.fileno() not in ready))
                 if self.finished and read:
                     break
@@ -126,7 +126,7 @@ class Job:
 
     def end(self) -> None:
         """Leave no process and no descriptor. May be called again after an interruption."""
-        with suppress(ProcessLookupError, ChildProcessError):  # it was reaped already
+        with suppress(ProcessLookupError, ChildProcessError):  # reaped before
             while self._pids:
                 self._reap(self._pids[0])
                 self._pids.clear()
@@ -147,7 +147,7 @@ class Job:
             self.status = os.waitstatus_to_exitcode(status)
 
     def _drain(self, process: FileIO, deadline: float) -> None:
-        """Let the group clean up, until its output and the program have ended."""
+        """Give the group time to clean up, until the program has ended and its output is closed."""
         waiting = {self._output.fileno(), process.fileno()}
         poller = polled(self._output, process)
         while waiting and time.monotonic() < deadline:
@@ -160,7 +160,7 @@ class Job:
 def _input(text: str | None) -> FileIO:
     if text is None:
         return opened(os.devnull, os.O_RDONLY)
-    # A file in memory and not a pipe: who does not read it blocks nobody.
+    # A file in memory and not a pipe: a program that does not read it blocks nobody.
     file = owned(os.memfd_create, "stdin")
     write_all(file, text.encode(errors="replace"))
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -179,5 +179,5 @@ def _milliseconds(deadline: float | None) -> float | None:
 
 
 def _signal(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # what we may not signal is not ours to end
+    with suppress(ProcessLookupError, PermissionError):  # a process of another user stays
         os.killpg(group, number)

@@ -51,7 +51,7 @@ def hold() -> None:
 
 
 class Ripgrep:
-    """One pattern. Text is lines, each with its break."""
+    """One pattern. Text consists of lines with their breaks."""
 
     def __init__(self, runtime: ToolRuntime, pattern: Pattern) -> None:
         self._runtime = runtime
@@ -63,13 +63,13 @@ class Ripgrep:
         runtime.on_cancel(self._wake)
 
     def hits(self, text: str) -> list[int]:
-        """The numbers of the lines that match, from 0."""
+        """Returns the numbers of matching lines, from 0."""
         self.has_run = True
         said = self._said(_NUMBERS, self._pattern.told, text)
         return [int(line.partition(":")[0]) - 1 for line in said.split("\n") if line]
 
     def leads(self, lines: list[str]) -> list[int]:
-        """How many characters stand before the match, in lines that have one each."""
+        """Returns the number of characters before the match, for lines with one match each."""
         if self._pattern.plain is not None:
             return [line.find(self._pattern.plain) for line in lines]
         text = "".join([line + "\n" for line in lines])
@@ -80,7 +80,7 @@ class Ripgrep:
         said: list[str] = []
         job = self._job = Job()
         try:
-            if self._runtime.cancelled:  # which may have come before there was a job to wake
+            if self._runtime.cancelled:  # perhaps before there was a job to wake
                 raise ExecutionFailed("cancelled", "ECANCELED")
             with owned(os.memfd_create, "errors") as errors:
                 program = f"/proc/self/fd/{_held[0].fileno()}" if _held else PROGRAM

@@ -1,17 +1,17 @@
-"""Walking a folder in which others may put a link in the place of a directory meanwhile.
+"""A walk of a tree in which another user may replace a directory by a link at any moment.
 
     walk = Walk()
     walk.start(top, look)
     while walk.is_within:
-        ... walk.kept ...                          what `look` made of the directory
+        ... walk.kept ...                          the result of `look` for the directory
         walk.enter(name, look)  or  walk.leave()
 
-Main path: each directory is opened by its name in the open one above it, and never through a link, unless
-`through_link` is asked for. `look` gets its descriptor, and so does whoever opens a file of it.
+Main path: each directory is opened by its name in the open directory above it, and through a link only with
+`through_link`. `look` gets its descriptor, by which files in it are opened.
 
-Rules: a tree may be deeper than a process may have open files, and than a path may be long. So few stay open:
-the top, the last HELD, and those with a link below. Another is opened again as the ".." of the one below it,
-if that still leads there. If it does not, what is left of it is given up and counted.
+Rules: a tree may be deeper than the limits of open files and of paths. So few directories stay open: the top,
+the last HELD, and those with a link below. Any other is opened again as the ".." of the directory below it.
+If that leads elsewhere by now, the rest of the directory is skipped and counted.
 This file must never know what is looked for.
 """
 
@@ -27,7 +27,7 @@ from typing import Generic, TypeVar
 from cortexfs.tools.support.paths import MAX_LINKS, SAFE
 
 T = TypeVar("T")
-HELD = 8  # a host has a limit, which its calls share
+HELD = 8  # a host's calls share a limit of open files
 
 
 class _Directory(Generic[T]):
@@ -40,14 +40,14 @@ class _Directory(Generic[T]):
 
 
 class Walk(Generic[T]):
-    """The directories from the top to where it is, each with what is kept of it."""
+    """The directories from the top to the present one, each with the result of `look`."""
 
     def __init__(self) -> None:
         self.unreadable = 0
         self._way: list[_Directory[T]] = []
 
     def start(self, top: str, look: Callable[[int], T]) -> None:
-        """The top may be a link. Raises OSError."""
+        """Begin at `top`, which may be a link. Raises OSError."""
         self._push("", _opened(top, 0, None), look, False)
 
     @property
@@ -60,17 +60,17 @@ class Walk(Generic[T]):
 
     @property
     def folder(self) -> int:
-        """The descriptor, which is good until the next step."""
+        """The descriptor of the present directory, valid until the next step."""
         assert self._way[-1].folder is not None
         return self._way[-1].folder.fileno()
 
     @property
     def below(self) -> str:
-        """The path from the top, "" or ending in a slash. It may be long, so it is made when asked for."""
+        """The path from the top, "" or with a slash at its end. Computed on demand, as it may be long."""
         return "".join(f"{one.name}/" for one in self._way[1:])
 
     def enter(self, name: str, look: Callable[[int], T], *, through_link: bool = False) -> None:
-        """Go into a directory. One that cannot be read is counted and not entered."""
+        """Go into a directory. If it cannot be read, count it and stay."""
         try:
             if through_link and sum(one.through_link for one in self._way) >= MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
@@ -110,8 +110,8 @@ class Walk(Generic[T]):
 
 
 def _opened(name: str, flags: int, above: int | None) -> select.epoll:
-    """A directory's descriptor, as an object that closes itself (paths.owned). FileIO takes no directory, and
-    an epoll object takes any descriptor."""
+    """Returns a directory's descriptor as an object that closes itself (paths.owned). FileIO takes no
+    directory, and an epoll object takes any descriptor."""
     opens = partial(os.open, dir_fd=above)
     return next(map(select.epoll.fromfd, map(opens, [name], [os.O_RDONLY | os.O_DIRECTORY | flags | SAFE])))
 
