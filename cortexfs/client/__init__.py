@@ -1,4 +1,4 @@
-"""A small client of CortexFS: run objects, and talk to those that hold conversations (docs/client.md).
+"""A small client of CortexFS: it runs objects, and talks to objects that hold conversations (docs/client.md).
 
     from cortexfs.client import Conversation, run, text
 
@@ -8,7 +8,7 @@
         for frame in conversation.send("hello"):
             print(frame)
 
-Whatever goes wrong is a `Failed`, with a stable `code`.
+Each failure raises `Failed`, which has a stable `code`.
 """
 
 from cortexfs.client.blocking import Conversation, Stream, resume, send

@@ -1,11 +1,11 @@
-"""The files that go to a model with a message: a text, a picture or a PDF, as parts of an input.
+"""Turns a file (a text, a picture or a PDF) into parts of a message to a model.
 
     can = abilities(root, path)          the words of the `.d/cap` of an object's model
     parts(name, data, can)               a file of that name with these bytes, if that model takes it
 
-Rules: the bytes say what a file is, and not its name. What a model cannot take, and what no message has room
-for, is refused before anything is sent. A file's name is a part too, as logs keep text alone.
-This file must never know who asked for a file, or how it was read.
+Rules: the bytes decide the type of a file; its name does not. A file that the model cannot take, or that is
+too large for a message, is refused before anything is sent. A file's name is a part too, as logs keep text.
+This file must never know why a file is attached, or how it was read.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.errors import os_faults
 
-MOST = frames.MAX_LINE * 3 // 4 - (16 << 10)  # bytes that a line holds as base64, beside some words
+MOST = frames.MAX_LINE * 3 // 4 - (16 << 10)  # bytes that a line holds as base64, with room for some text
 _PICTURE, _PDF = ("image", "vision"), ("file", "pdf_input")
-# How a part of a message calls a file of this media type, and the ability that it takes.
+# By media type: the `type` of the part of a message, and the ability that the model needs.
 _KINDS = {
     "image/png": _PICTURE,
     "image/jpeg": _PICTURE,
@@ -34,8 +34,7 @@ _NAMED = {"image": "pictures", "file": "PDFs"}
 
 
 def abilities(root: str, path: str) -> list[str]:
-    """Returns the words of an object's `.d/cap`; those of its model, where it is an agent of
-    this machine."""
+    """Returns the words of an object's `.d/cap`. For an agent of this machine, returns those of its model."""
     with os_faults(f"what {path} can take is not known"):
         path = os.path.realpath(path)
         if os.path.basename(os.path.dirname(path)) == "agent" and not os.path.exists(f"{path}.d/cap"):
@@ -46,7 +45,7 @@ def abilities(root: str, path: str) -> list[str]:
 
 
 def parts(name: str, data: bytes, can: Collection[str]) -> list[dict[str, Any]]:
-    """The parts of a message that are this file; EMSGSIZE or EINVAL where they cannot be."""
+    """Returns the parts of a message for this file. Raises EMSGSIZE or EINVAL if there can be none."""
     if len(data) > MOST:
         raise Failed(
             "EMSGSIZE", f"{name} has {len(data):,} bytes and a message takes {MOST:,}; make it smaller"

@@ -1,14 +1,13 @@
 """A conversation with an object, for programs without an event loop.
 
-Rules: whoever waits for a frame reads for everybody: one thread at a time reads, sorts what came, and wakes
-the others, so a conversation may be shared by threads. A request is written while what comes meanwhile
-is read, so two full pipes cannot wait for each other. What an interrupt (Ctrl-C) left half written is
-written before the next request.
-A connection that once stood is made again by `send` and `resume`, which go on after what was read; who calls
-somebody who is not there learns it at once. There a message is said under one id however often it is sent, so
-its run is the same one and is shown again from its start; what was read of it is left out. A `temp` session
-ends with its connection, for good.
-This file must never know which frame belongs to whom (sorting.py).
+Rules: threads may share a conversation. One thread at a time reads for all: it sorts the frames that arrive
+and wakes the others. A writer reads while it writes, so two full pipes cannot wait for each other. If an
+interrupt (Ctrl-C) leaves a request half written, its rest is written before the next request. `send` and
+`resume` connect again after a connection is lost, and go on after the last frame that was read. If the first
+attempt to connect fails, the caller learns it at once. Each attempt sends the message under the same id, so
+it stays one run. The daemon shows that run again from its start, and the frames that were read are left out.
+A `temp` session ends with its connection, for good.
+This file must never know which frame belongs to which request (sorting.py).
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ from cortexfs.core.talk.requests import (
     Take,
 )
 
-READ_BYTES = 1 << 18  # what a Unix socket holds at most by default (net.core.wmem_default)
-LOOK_MS = 100  # how often a writer looks whether it must read for itself
-# A signal that comes between Python's look for signals and the wait of the kernel is heard of after this.
+READ_BYTES = 1 << 18  # the most that a Unix socket holds by default (net.core.wmem_default)
+LOOK_MS = 100  # how often a writer checks whether it must read
+# A signal may arrive after Python's check for signals and before the kernel waits. It is handled after this.
 SIGNAL_MS = 1000
-# Seconds before each attempt to connect again, all of them anew after each frame: half a minute in all,
-# several times what a daemon needs to stop and start.
+# Seconds before each attempt to connect again; each frame starts them anew. They last half a minute in all,
+# several times the time that a daemon needs to stop and start.
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 30)
-# What may be mended by waiting, of a connection and of the attempt to make one: while the daemon is away, its
-# mount may be away too.
+# Errors after which it helps to wait: of a connection, and of an attempt to connect. While the daemon is
+# away, its mount may be away too.
 LOST = frozenset({"EHOSTDOWN"})
 AWAY = frozenset({"EHOSTDOWN", "ENOENT", "EACCES", "EAGAIN"})
 
 
 class Stream(Iterator[AnyFrame]):
-    """The frames that answer one request. `id` is the request's, `run` the run's once it has begun, `last`
-    the id of the newest event that was read. An exception (Ctrl-C too) does not end it: read on."""
+    """The frames that answer one request. `id` is the id of the request, `run` that of the run once it has
+    begun, `last` that of the newest event read. An exception (Ctrl-C too) does not end a stream: read on."""
 
     def __init__(self, conversation: Conversation, inbox: Inbox) -> None:
         self._conversation = conversation
@@ -74,7 +73,7 @@ class Stream(Iterator[AnyFrame]):
         return self._inbox.last
 
     def close(self) -> None:
-        """Forget what comes: the run itself goes on."""
+        """Drop the frames that come from now on. The run itself goes on."""
         self._inbox.stop()
 
     def __next__(self) -> AnyFrame:
@@ -90,19 +89,19 @@ class Conversation:
     """One connection to the object (or socket) at `path`, a name or a path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Failed with the mend, where nobody can be reached there."""
+        """Raises Failed, which says what to do, if the connection cannot be made."""
         place = places.socket_path(path)
         self._sorter = Sorter(place)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._changed = threading.Condition()  # guards the sorter and who reads
-        self._reader: int | None = None  # the thread that reads for all
+        self._changed = threading.Condition()  # guards the sorter and `_reader`
+        self._reader: int | None = None  # the thread that reads for all threads
         self._writing = threading.Lock()
         self._unsent = bytearray()
         self._all: Inbox | None = None
         try:
             with places.address(place) as short:
                 self._socket.connect(short)
-        except BaseException as problem:  # an interrupt, say: it goes on, and nobody else has the connection
+        except BaseException as problem:  # an interrupt too: it passes on, and this is the only reference
             self._socket.close()
             if isinstance(problem, OSError):
                 raise places.refused(place, problem) from None
@@ -123,31 +122,32 @@ class Conversation:
         cwd: str | None = None,
         id: str | None = None,
     ) -> Stream:
-        """Say something; the frames of its run, up to done. Without an `id` it gets one of its own, so
-        that saying it again after an accident (with `id=stream.id`) does not say it twice."""
+        """Send a message. Returns the frames of its run, up to done. Without an `id` the message gets a new
+        one. To send it again after an accident without sending it twice, pass `id=stream.id`."""
         return self._ask(Send(input=input, session=session, scope=scope, cwd=cwd, id=id or new_id()))
 
     def resume(
         self, *, session: str = "default", scope: Scope = "private", after: str | None = None
     ) -> Stream:
-        """Every event of the session after the event `after`, then what happens, until you leave. What
-        this connection was given already is not given again."""
+        """Returns every event of the session after the event `after`, then the new events until you leave.
+        Events that this connection has received already do not come again."""
         return self._ask(Resume(session=session, scope=scope, after=after, id=new_id()))
 
     def cancel(self, id: str) -> Done:
-        """End a run, by its id or that of its send; its done, which says how it ended in fact."""
+        """End a run, by its id or the id of its send. Returns its done frame: how it really ended."""
         for frame in self._ask(Cancel(id=id)):
             if isinstance(frame, Done):
                 return frame
         raise Failed("ECANCELED", "this conversation was closed")
 
     def approve(self, run: str, call: str, decision: Decision, input: dict[str, Any] | None = None) -> None:
-        """Decide a call for which an approval frame asked, or allow it once with another `input`; Failed if
-        it cannot be decided."""
+        """Decide the call of an approval frame; with `input`, the call is allowed once with that input
+        instead. Raises Failed if the call cannot be decided."""
         self._decide(Approve(run=run, call=call, decision=decision, input=input, id=new_id()))
 
     def answer(self, run: str, question: str, content: dict[str, Any] | None = None) -> None:
-        """Answer the question frame of a tool, or decline it; Failed if it cannot be answered."""
+        """Answer the question frame of a tool; without `content`, decline it. Raises Failed if it cannot
+        be."""
         self._decide(Respond(run=run, question=question, content=content, id=new_id()))
 
     def _decide(self, request: Approve | Respond) -> None:
@@ -159,19 +159,19 @@ class Conversation:
         heard.take()
 
     def ping(self) -> float:
-        """How many seconds an answer takes."""
+        """Returns the seconds that an answer takes."""
         before = time.perf_counter()
         for _ in self._ask(Ping(id=new_id())):
             pass
         return time.perf_counter() - before
 
     def take(self, session: str, force: bool = False) -> None:
-        """Have a session of the team be this machine's, by force where the one that has it is there."""
+        """Move a session of the team to this machine; with `force`, even from a machine that is there."""
         for _ in self._ask(Take(id=new_id(), session=session, force=force)):
             pass
 
     def request(self, request: AnyRequest) -> None:
-        """Write a request and wait for nothing; `frames` gives what comes, from the first of these on."""
+        """Write a request without waiting. `frames` yields the answers from the first such request on."""
         line = self._sorter.encode(request)
         self.frames()
         if isinstance(request, Send):
@@ -180,14 +180,14 @@ class Conversation:
         self._write(line)
 
     def frames(self) -> Stream:
-        """Everything that comes, in order, whatever asked for it."""
+        """Returns every frame that arrives, in order, from all requests."""
         with self._changed:
             self._all = self._all or self._sorter.open()
         return Stream(self, self._all)
 
     def waiting(self) -> list[AnyFrame]:
-        """Returns those of `frames` that are here now, without waiting: for when an event loop says that
-        `fileno` can be read. Raises Failed when there is nothing and can be nothing any more."""
+        """Returns the items of `frames` that have arrived, without waiting. Call it when an event loop
+        reports that `fileno` is readable. Raises Failed when nothing has arrived and nothing can any more."""
         self.frames()
         self._read_at_once()
         with self._changed:
@@ -198,18 +198,18 @@ class Conversation:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Leave. Runs of private and shared sessions go on without us."""
+        """Close the connection. Runs of private and shared sessions go on."""
         with self._changed:
             self._sorter.close()
             self._changed.notify_all()
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that is reading
         with self._changed:
             self._changed.wait_for(lambda: self._may_read)
             self._socket.close()
 
     def wait(self, is_ready: Callable[[], bool]) -> None:
-        """Read, or let another thread read, until then."""
+        """Read, or let another thread read, until `is_ready()` is true."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: is_ready() or self._may_read)
@@ -230,7 +230,7 @@ class Conversation:
 
     @property
     def _may_read(self) -> bool:
-        # An interrupt may have kept this very thread from saying that its turn is over.
+        # An interrupt may have kept this very thread from giving its turn back.
         return self._reader in (None, threading.get_ident())
 
     def _take_turn(self) -> None:
@@ -238,13 +238,13 @@ class Conversation:
         self._reader = threading.get_ident()
 
     def _read(self) -> None:
-        """Take in what comes next, as the one whose turn it is."""
+        """Receive and sort the next data. The calling thread must have the turn to read."""
         data = None
         try:
             if self._can(select.POLLIN, SIGNAL_MS):
                 data = self._socket.recv(READ_BYTES)
         except OSError:
-            data = b""  # reset by the other side, or closed by ours: the end in any case
+            data = b""  # reset by the other side, or closed by this side: the end in both cases
         finally:
             with self._changed:
                 self._reader = None
@@ -260,16 +260,16 @@ class Conversation:
                     sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                     del self._unsent[:sent]
                 except BlockingIOError:
-                    # Wait until more can be written, reading what comes unless somebody else does.
+                    # Wait until more can be written. Read meanwhile, unless another thread reads.
                     wanted = select.POLLOUT | (select.POLLIN if self._may_read else 0)
                     if self._can(wanted, LOOK_MS) & select.POLLIN:
                         self._read_at_once()
-                except OSError:  # nobody listens: what was said before that tells why
+                except OSError:  # the peer is gone: the frames that it sent before tell why
                     self.wait(lambda: self._sorter.fault is not None)
                     return self._sorter.check()
 
     def _read_at_once(self) -> None:
-        """Reads as far as that needs no waiting, unless another thread reads."""
+        """Read the data that is there without waiting, unless another thread reads."""
         with self._changed:
             if not self._may_read or not self._can(select.POLLIN, 0):
                 return
@@ -292,8 +292,8 @@ def send(
     id: str | None = None,
     pauses: Sequence[float] = PAUSES,
 ) -> Iterator[AnyFrame]:
-    """Say something on a connection of its own; the frames of its run, up to done, each once, also when the
-    daemon is started again meanwhile."""
+    """Send a message on a connection of its own. Yields the frames of its run up to done, each once, even if
+    the daemon restarts meanwhile."""
     id = id or new_id()
 
     def ask(conversation: Conversation, after: str | None) -> Stream:
@@ -310,7 +310,7 @@ def resume(
     after: str | None = None,
     pauses: Sequence[float] = PAUSES,
 ) -> Iterator[AnyFrame]:
-    """Every event of a session after the event `after`, then what happens, each once, until you stop."""
+    """Yields every event of a session after the event `after`, then new ones, each once, until you stop."""
 
     def ask(conversation: Conversation, after: str | None) -> Stream:
         return conversation.resume(session=session, scope=scope, after=after)
@@ -324,7 +324,7 @@ def _lasting(
     pauses: Sequence[float],
     after: str | None = None,
 ) -> Iterator[AnyFrame]:
-    left: Iterator[float] | None = None  # the pauses before we give up; None until a connection stood
+    left: Iterator[float] | None = None  # the pauses that remain; None until the first connection
     while True:
         mendable = AWAY
         try:

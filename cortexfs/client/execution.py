@@ -1,4 +1,4 @@
-"""Exec from Python: an object is run as a shell would run it, and says its frames.
+"""Run objects from Python, as a shell would run them, and read their frames.
 
 This file must never know sockets.
 """
@@ -16,13 +16,13 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.protocol import ClientSide
 
-READ_BYTES = 1 << 16  # a pipe's
-# What the runner's exit status says where no frame does; the shell's 126 and 127 stand for execve's refusals.
+READ_BYTES = 1 << 16  # the size of a pipe
+# The error where the runner exits without a done frame. The shell's 126 and 127 are refusals of execve.
 LAST_STATUS = "{path} ended with exit status {status} and without a done frame; see: ctx doctor"
 
 
 class Frames:
-    """A program's output as frames, as it comes."""
+    """Decodes a program's output into frames as it arrives."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -41,20 +41,20 @@ class Frames:
         return heard
 
     def end(self, status: int) -> None:
-        """The program has ended; Failed unless it said how its run did."""
+        """Note that the program has ended. Raises Failed unless a final frame told the end of its run."""
         if not self.is_over:
             raise Failed("EPROTO", LAST_STATUS.format(path=self._path, status=status), self.run)
 
 
 class Run(Iterator[AnyFrame]):
-    """A run of an object as a process of ours. Closing it, or letting go of it, kills the run; its exit
-    status is `status`, once it has ended."""
+    """A run of an object, as a child process. Closing the Run, or dropping the last reference to it, kills
+    the run. `status` is its exit status once it has ended."""
 
     def __init__(self, process: subprocess.Popen[bytes], path: str) -> None:
         self._process = process
         self._frames = Frames(path)
-        self._heard: list[AnyFrame] = []  # in reverse
-        # Not __del__, which a failure's traceback could make too late: then the process may go first.
+        self._heard: list[AnyFrame] = []  # frames not yet returned, in reverse
+        # Not __del__: a failure's traceback may delay that until the process object is gone.
         self._end = weakref.finalize(self, kill, process)
 
     @property
@@ -99,7 +99,7 @@ class Run(Iterator[AnyFrame]):
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
-        process.kill()  # whoever kills the runner cancels its run
+        process.kill()  # killing the runner cancels its run
         process.wait()
     if process.stdout is not None:
         process.stdout.close()
@@ -112,7 +112,7 @@ def run(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Run:
-    """Run an object; its frames, up to done. `input` is its standard input, which is empty without it."""
+    """Run an object. Returns its frames, up to done. `input` is its standard input (empty by default)."""
     path = places.object_path(object)
     stdin = given(input)
     try:
@@ -132,7 +132,7 @@ def run(
 
 
 def given(input: str | bytes | None) -> int:
-    """A descriptor to read the input from: a file in memory, so that nobody has to write while reading."""
+    """Returns a descriptor to read the input from. It is a file in memory, so no thread has to write."""
     if input is None:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     file = os.memfd_create("input", os.MFD_CLOEXEC)

@@ -1,10 +1,10 @@
-"""Pictures, sounds and films that tools make: what they are, and what is at their address.
+"""Pictures, sounds and films that tools make: their MIME types, and the bytes at their addresses.
 
     mime = mime_of(data)             by the first bytes, and never by a name
     data = at("/tmp/a.png", 1 << 20)     None where it is no file, is too large, or is elsewhere
 
-Rule: what a tool names is read without waiting, as whoever asks.
-This file must never know who shows a picture.
+Rule: a file that a tool names is read without waiting, with the rights of this process.
+This file must never know how a picture is shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import os
 import stat
 
-# How a file of a MIME type begins, and what stands eight bytes later, where two begin alike.
+# The MIME type, the first bytes of such a file, and those from the eighth on where two types begin alike.
 _SIGNS: tuple[tuple[str, tuple[bytes, ...], bytes], ...] = (
     ("image/png", (b"\x89PNG\r\n\x1a\n",), b""),
     ("image/jpeg", (b"\xff\xd8\xff",), b""),
@@ -39,13 +39,13 @@ def mime_of(data: bytes) -> str | None:
 
 
 def at(url: str, most: int) -> bytes | None:
-    """The bytes at an address that costs nothing to read: a file, or a `data:` URL."""
+    """Returns the bytes at an address that costs nothing to read: a file, or a `data:` URL."""
     with contextlib.suppress(OSError, ValueError):
         if url.startswith("data:") and ";base64," in url[:100]:
             found = base64.b64decode(url.partition(",")[2], validate=True)
             return found if len(found) <= most else None
         if url.startswith("/"):
-            # A pipe or a device that a tool names must not keep its reader waiting.
+            # A tool may name a pipe or a device. Reading it must not wait.
             with open(os.open(url, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 seen = os.fstat(file.fileno())
                 if stat.S_ISREG(seen.st_mode) and seen.st_size <= most:

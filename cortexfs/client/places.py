@@ -1,8 +1,8 @@
-"""Where an object and its socket are, and what it means when they cannot be reached.
+"""Finds the paths of objects and their sockets, and explains why one cannot be reached.
 
-Rules: a name (`model/debug/echo`) is looked up below CTX_ROOT, else /ctx; everything else is a path. The
-socket of an alias is that of the object that it stands for.
-This file must never know what is said on a socket.
+Rules: a name (`model/debug/echo`) is looked up below CTX_ROOT, or below /ctx without it; everything else is a
+path. The socket of an alias is the socket of its object.
+This file must never know the protocol of a socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_ROOT = "/ctx"
 MAX_ADDRESS = 107  # sun_path without its NUL (unix(7))
 SUFFIX = ".sock"
 
-# What connect(2) says, as the code that a caller gets and the rest of the sentence about {path}.
+# By the error of connect(2): the code for the caller, and the rest of a sentence about {path}.
 REFUSALS = {
     errno.ECONNREFUSED: ("EHOSTDOWN", "is there and nobody serves it now; see: ctx status"),
     errno.ENOTCONN: ("EHOSTDOWN", "is on the mount of a dead daemon; replace it with: ctx mount"),
@@ -31,7 +31,7 @@ REFUSALS = {
     errno.EACCES: ("EACCES", "is not yours to connect to; its mode bits say so"),
     errno.EAGAIN: ("EAGAIN", "has too many connections waiting; try again"),
 }
-# What execve(2) says of an object.
+# The same, by the error of execve(2).
 EXEC_REFUSALS = {
     errno.ENOENT: ("ENOENT", "is not there, or its runner is not installed; see: ctx ls, ctx doctor"),
     errno.ENOTDIR: REFUSALS[errno.ENOTDIR],
@@ -43,7 +43,7 @@ EXEC_REFUSALS = {
 
 
 def object_path(named: str | os.PathLike[str]) -> str:
-    """The path of the object that is called so."""
+    """Returns the path of the object with this name or path."""
     path = os.path.expanduser(os.fspath(named))
     if path.split("/", 1)[0] in (*CLASSES, "home", "shared"):
         return os.path.join(os.environ.get("CTX_ROOT") or _default(), path)
@@ -51,7 +51,7 @@ def object_path(named: str | os.PathLike[str]) -> str:
 
 
 def _default() -> str:
-    """The mount that nobody has named, if it is one's own or root's."""
+    """Returns the default mount. Raises Failed if neither this user nor root mounted it."""
     with open(mountinfo.TABLE, encoding="utf-8", errors="surrogateescape") as file:
         there = [mount for mount in mountinfo.mounts(file.read()) if mount.point == DEFAULT_ROOT]
     if there and there[-1].is_strangers(os.getuid()):
@@ -60,14 +60,14 @@ def _default() -> str:
 
 
 def socket_path(named: str | os.PathLike[str]) -> str:
-    """The path of its socket; a path that is already a socket's is kept."""
+    """Returns the path of the object's socket. The path of a socket is returned as it is."""
     path = object_path(named)
     return path if path.endswith(SUFFIX) else os.path.realpath(path) + SUFFIX
 
 
 @contextlib.contextmanager
 def address(path: str) -> Iterator[str]:
-    """Returns the address for connect(2): the path itself, or a short way to it by its directory."""
+    """Returns an address for connect(2): the path itself, or a shorter path through its open directory."""
     if len(os.fsencode(path)) <= MAX_ADDRESS:
         yield path
         return
@@ -86,7 +86,7 @@ def address(path: str) -> Iterator[str]:
 
 
 def refused(path: str, problem: OSError, refusals: Mapping[int, tuple[str, str]] = REFUSALS) -> Failed:
-    """The sentence for a connect that did not work; with EXEC_REFUSALS, for an object that cannot be run."""
+    """Returns the error for a connect that failed; with EXEC_REFUSALS, for an object that cannot be run."""
     reason = code_of(problem.errno), f"cannot be reached: {problem.strerror}"
     code, why = refusals.get(problem.errno or 0, reason)
     return Failed(code, f"{path} {why}")

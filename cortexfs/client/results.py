@@ -1,4 +1,4 @@
-"""The answer of a run for somebody who wants nothing else: a text, or a reason why there is none.
+"""The result of a run, for callers that want nothing else: a text, or the reason why there is none.
 
 This file must never know where frames come from.
 """
@@ -22,8 +22,8 @@ class Failed(Fault):
 
 
 def text(run: Iterable[AnyFrame]) -> str:
-    """Read a run to its end: its answer, or Failed when it fails, is cancelled or is refused. The answer is
-    its deltas, or its messages where it sent none."""
+    """Read a run to its end. Returns its answer: its deltas, or its messages where it sent no deltas. Raises
+    Failed when the run fails, is cancelled or is refused."""
     deltas: list[str] = []
     messages: list[str] = []
     failed: Failed | None = None
@@ -40,13 +40,13 @@ def text(run: Iterable[AnyFrame]) -> str:
 
 
 def check(frame: AnyFrame) -> None:
-    """Raise Failed if this frame says that its run failed."""
+    """Raises Failed if this frame reports that its run failed."""
     if failed := failure(frame):
         raise failed
 
 
 def failure(frame: AnyFrame) -> Failed | None:
-    """Returns the failure that this frame tells, if it tells one."""
+    """Returns the failure that this frame reports, or None."""
     if isinstance(frame, frames.Error):
         return Failed(frame.code, frame.message, frame.run)
     if isinstance(frame, frames.Done) and frame.status != "ok":

@@ -1,13 +1,13 @@
-"""The frames of one connection, sorted by its requests.
+"""The frames of one connection, sorted by the requests that they answer.
 
-    inbox = sorter.open(request)           # what answers this request will be kept here
+    inbox = sorter.open(request)           # will keep the frames that answer this request
     line = sorter.encode(request)          # to be written
-    sorter.receive(data)                   # whatever comes, whenever it comes
+    sorter.receive(data)                   # any data, whenever it arrives
     inbox.take()                           # the next frame, once `inbox.is_ready`
 
-Rules: frames are kept until their inbox gives them out, and at most MAX_KEPT bytes of them: whoever would
-read more is told so first. An inbox that nobody holds any more gets nothing. An event does not say of which
-session it is, so a connection follows one session at a time; its own sends are told apart by their ids.
+Rules: frames are kept until they are taken from their inbox, at most MAX_KEPT bytes of them. Over that limit
+a reader gets an error before it reads. An inbox without references gets no frames. An event does not name its
+session, so a connection follows one session at a time. Its own sends are told apart by their ids.
 This file must never know sockets, threads, Trio or time.
 """
 
@@ -24,12 +24,12 @@ from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.protocol import ClientSide
 from cortexfs.core.talk.requests import AnyRequest, Cancel, Resume, Send
 
-# Bytes of frames that wait to be taken: far more than a chat needs, far less than a machine has.
+# Limit of the bytes of waiting frames: far more than a chat needs, far less than a machine has.
 MAX_KEPT = 64 << 20
 
 
 def new_id() -> str:
-    """An id that nobody else takes, in this or any other process."""
+    """Returns an id that is unique across processes."""
     return uuid.uuid4().hex
 
 
@@ -43,14 +43,14 @@ class SentMessage:
 
 
 class Inbox:
-    """The frames that answer one request. This kind takes whatever comes."""
+    """The frames that answer one request. This base class keeps all frames."""
 
     def __init__(self, id_: str | None = None) -> None:
         self.id = id_  # of the request
         self.run: str | None = None
         self.last: str | None = None  # the newest event id that was taken
-        self.fault: Fault | None = None  # why nothing more comes
-        self.is_over = False  # nothing more comes, and that is well
+        self.fault: Fault | None = None  # why no more frames come
+        self.is_over = False  # no more frames come, and that is no error
         self._kept: deque[tuple[AnyFrame, int]] = deque()
         self._put = 0  # bytes; two counters, as one thread puts while another takes
         self._taken = 0
@@ -61,7 +61,7 @@ class Inbox:
 
     @property
     def is_ready(self) -> bool:
-        """Returns True if `take` has something to say: a frame, the end, or a failure."""
+        """Returns True if `take` does not have to wait: it has a frame, the end, or a failure."""
         return bool(self._kept) or self.is_settled
 
     @property
@@ -69,7 +69,7 @@ class Inbox:
         return self.is_over or self.fault is not None
 
     def take(self) -> AnyFrame | None:
-        """The next frame; None at the end; Failed when there can be no more."""
+        """Returns the next frame, or None at the end. Raises Failed when no frame can come any more."""
         if self._kept:
             frame, size = self._kept.popleft()
             self._taken += size
@@ -80,7 +80,7 @@ class Inbox:
         return None
 
     def take_kept(self) -> list[AnyFrame]:
-        """All that is kept; Failed when nothing is and there can be no more."""
+        """Returns all frames that are kept. Raises Failed when there are none and none can come any more."""
         first = self.take()
         rest = [self.take() for _ in range(len(self._kept))]
         return [frame for frame in (first, *rest) if frame is not None]
@@ -98,14 +98,14 @@ class Inbox:
         return False
 
     def stop(self) -> None:
-        """Want nothing more, and forget what was kept."""
+        """Take no more frames, and forget those that were kept."""
         self.is_over = True
         self._taken = self._put
         self._kept.clear()
 
 
 class Replies(Inbox):
-    """Of a ping; an approval has none unless it is refused."""
+    """Of a ping: its pong. An approval gets no reply unless it is refused."""
 
     def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         self.is_over = self.is_over or (isinstance(frame, frames.Pong) and frame.request == self.id)
@@ -116,7 +116,7 @@ class Replies(Inbox):
 
 
 class RunOfSend(Inbox):
-    """The frames of the run of one send, to its done."""
+    """The frames of the run of one send, up to its done."""
 
     def __init__(self, sent: SentMessage) -> None:
         super().__init__(sent.id)
@@ -134,7 +134,7 @@ class RunOfSend(Inbox):
 
 
 class SessionEvents(Replies):
-    """Every event of one session, for ever."""
+    """Every event of one session, without an end."""
 
     def __init__(self, request: Resume) -> None:
         super().__init__(request.id)
@@ -147,18 +147,18 @@ class SessionEvents(Replies):
 
 
 class Ending(Inbox):
-    """The done of a run that is to be cancelled, which `id` names, or the send that began it."""
+    """The done frame of a run to be cancelled. `id` is the id of the run, or of the send that began it."""
 
     def __init__(self, id_: str, is_ours: bool, is_alone: bool) -> None:
         super().__init__(id_)
         self._is_ours = is_ours
-        self._is_alone = is_alone  # no events of other runs are to come
+        self._is_alone = is_alone  # no events of other runs are expected
 
     def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         if not isinstance(frame, frames.Done):
             return False
         self.is_over = self.id in (frame.run, sent.id if sent else None) or (
-            # the id of a send from elsewhere tells us no run
+            # the id of a send from another connection does not tell the run
             sent is None and not self._is_ours and (self._is_alone or frame.status == "cancelled")
         )
         return self.is_over
@@ -171,17 +171,17 @@ class Sorter:
     """The client's side of one connection."""
 
     def __init__(self, name: str) -> None:
-        self._name = name  # whom we talk to, for sentences
+        self._name = name  # the peer's name, for error messages
         self._client = ClientSide()
         self._inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
         self._sends: dict[str, SentMessage] = {}
         self._runs: dict[str, SentMessage] = {}
         self._carried = 0  # bytes of a frame that is not whole yet
-        self._parting: Fault | None = None  # the last thing that was said to nobody
-        self.fault: Fault | None = None  # why this connection is of no use any more
+        self._parting: Fault | None = None  # the last error that belonged to no request
+        self.fault: Fault | None = None  # why this connection cannot be used any more
 
     def encode(self, request: AnyRequest) -> bytes:
-        """The request as its line; Failed when it cannot be one."""
+        """Returns the request as a line. Raises Failed when it cannot be encoded."""
         try:
             return self._client.send(request)
         except Fault as fault:
@@ -190,7 +190,7 @@ class Sorter:
             raise Failed("EINVAL", f"the request cannot be written as JSON: {problem}") from None
 
     def open(self, request: AnyRequest | None = None) -> Inbox:
-        """Keep what answers this request, which is about to be written; without one, all that comes."""
+        """Keep the frames that answer this request, which is about to be written. Without one, keep all."""
         inbox: Inbox
         follows = any(isinstance(each, SessionEvents) and not each.is_settled for each in self._inboxes)
         if request is None:
@@ -213,24 +213,24 @@ class Sorter:
         return inbox
 
     def note(self, request: Send) -> SentMessage:
-        """Know the run of this send when it begins."""
+        """Remember this send, so that its run is recognized when it begins."""
         if request.id is None:
             return SentMessage(request)
         return self._sends.setdefault(request.id, SentMessage(request))
 
     def check(self) -> None:
-        """Failed when this connection is of no use any more."""
+        """Raises Failed when this connection cannot be used any more."""
         if self.fault is not None:
             raise Failed(self.fault.code, self.fault.message)
 
     def check_room(self) -> None:
-        """Before anything is read: Failed while too much that was read is not taken."""
+        """Call this before reading. Raises Failed while too many received frames wait to be taken."""
         if sum(inbox.held for inbox in self._inboxes) >= MAX_KEPT:
             why = f"{MAX_KEPT >> 20} MiB of frames wait for other iterators; read these on, or close them"
             raise Failed("ENOBUFS", why)
 
     def receive(self, data: bytes) -> None:
-        """Sort what came; no data is the other side's end."""
+        """Sort received data. Empty data means that the other side has closed the connection."""
         if not data:
             lost = f"the connection to {self._name} is lost; see whether its daemon runs: ctx status"
             self.end(self._parting or Fault("EHOSTDOWN", lost))
@@ -246,13 +246,13 @@ class Sorter:
         self._carried = 0 if heard else self._carried
 
     def end(self, fault: Fault) -> None:
-        """Nothing comes any more: what was kept can still be taken, and then everybody is told why."""
+        """End the connection. Frames that were kept can still be taken; then each inbox raises the fault."""
         self.fault = self.fault or fault
         for inbox in list(self._inboxes):
             inbox.fault = inbox.fault or self.fault
 
     def close(self) -> None:
-        """The end, by our own will: that is no failure of those who follow a session."""
+        """End the connection from this side. For inboxes that follow a session, this is no failure."""
         self.end(Fault("ECANCELED", "this conversation was closed"))
         for inbox in list(self._inboxes):
             inbox.is_over = inbox.is_over or isinstance(inbox, SessionEvents) or type(inbox) is Inbox
@@ -267,10 +267,10 @@ class Sorter:
             self._forget(sent)
 
     def _sent(self, frame: AnyFrame) -> SentMessage | None:
-        """The send of ours whose run this frame is of."""
+        """Returns the send of this connection to whose run the frame belongs."""
         if frame.run is None:
             return None
-        # Of a run whose session could not be written there is no start.
+        # A run whose session could not be written has no start frame.
         if isinstance(frame, frames.Start | frames.Error) and frame.request in self._sends:
             sent = self._sends[frame.request]
             sent.run = frame.run
@@ -284,7 +284,7 @@ class Sorter:
             return
         sent = self._sends.get(refusal.request)
         if sent and (sent.run or refusal.code == "EALREADY"):
-            sent = None  # a cancel by the id of a send is refused, not the send
+            sent = None  # the refusal is for a cancel by the id of a send, not for the send
         for inbox in list(self._inboxes):
             if inbox.is_refused(refusal, sent):
                 inbox.fault = fault
