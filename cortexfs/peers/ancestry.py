@@ -1,4 +1,4 @@
-"""The host that a process is in, as /proc tells by its cgroup and its parents.
+"""Finds the host that a process is in, from its cgroup and its parents in /proc.
 
 This file must never know of sockets, objects, frames or policy.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity, Plugin
 
-# A chain of parents is as deep as its processes; pids.max is far below.
+# A chain of parents is no longer than the number of processes, and pids.max is far below this.
 _MAX_ANCESTORS = 4096
 
 
@@ -35,7 +35,7 @@ _READ = 16384
 
 
 def contents(path: bytes) -> bytes:
-    """Returns a file of /proc, whole."""
+    """Returns the whole of a file of /proc."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return b"".join(iter(lambda: os.read(fd, _READ), b""))
@@ -44,15 +44,15 @@ def contents(path: bytes) -> bytes:
 
 
 def is_stopped(pid: int) -> bool:
-    """Returns True if a signal has stopped this process: nothing in it goes on."""
-    with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
+    """Returns True if a signal has stopped this process, so that nothing in it runs."""
+    with contextlib.suppress(OSError):  # proc_pid_stat(5): the name before the state may hold anything
         return record(b"/proc/%d/stat" % pid).rpartition(b")")[2].split(maxsplit=1)[0] == b"T"
     return False
 
 
 def record(path: bytes) -> bytes:
-    """The same of a file that the kernel writes at the first read (seq_file, single_open). All of it is of
-    one moment, and a short read is the last: the groups of a process can take 700 KiB there."""
+    """Returns the same for a file that the kernel writes at the first read (seq_file, single_open). All of it
+    is of one moment, and a short read is the last. With the groups of a process it can be 700 KiB."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, _READ)
@@ -64,23 +64,24 @@ def record(path: bytes) -> bytes:
 
 
 def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
-    """The host that `pid` is or descends from; None for a process of no host. For who has
-    NoNewPrivs only: every host has it, and no descendant can shed it.
+    """Returns the host that `pid` is or descends from; None for a process of no host. Call it only for
+    processes with NoNewPrivs: every host has it, and no descendant can shed it.
 
-    Two witnesses, and either is enough, but they must not contradict each other. The cgroup of a host,
-    where there are any, which uid 0 can leave, and change for that of another host, which is perhaps held to
-    less. The chain of parents: a host is a subreaper, and the fork server above it is one too,
-    so that orphans stay below the host or, when it has died, below the fork server. A chain that
-    comes to the daemon without meeting a live host is therefore of a host that has just died: EACCES,
-    as is a chain that cannot be read. A chain that ends elsewhere is of a process that has
-    NoNewPrivs from someone else, systemd or bwrap say, and is not nested.
+    There are two witnesses. Either is enough, but they must not contradict each other. The first is the
+    cgroup of a host, where there are cgroups. A process of uid 0 can leave it, and even move to the cgroup of
+    another host, which may be confined less. The second is the chain of parents. Hosts and the fork server
+    above them are subreapers. So an orphan stays below its host or, when the host has died, below the fork
+    server. A chain that reaches the daemon without meeting a live host belongs to a host that has just died:
+    EACCES. A chain that cannot be read is EACCES too. A chain that ends elsewhere belongs to a process that
+    got NoNewPrivs from another program, such as systemd or bwrap, and is not nested.
 
-    EACCES too where either witness names another daemon: what it has confined, we would take for a person;
-    and where the cgroup alone names a host that is not in it: who may make cgroups may give one any name.
+    EACCES too where either witness names another daemon: a process that it has confined would pass for a
+    person here. EACCES too where only the cgroup names a host and that host is not in it: a process that may
+    make cgroups may give one any name.
 
-    What this cannot see: without cgroups, an orphan whose host was inside a container's pid
-    namespace and has died, as the kernel hands it to that container's init. The fork server
-    therefore makes no labelled host in a pid namespace without a cgroup.
+    One case cannot be seen without cgroups: an orphan whose host was inside a container's pid namespace and
+    has died, as the kernel hands it to that container's init. The fork server therefore makes no labelled
+    host in a pid namespace without a cgroup.
     """
     number, group = _cgroup_host(pid)
     by_group = next((host for host in hosts.values() if host.number == number), None)
@@ -95,8 +96,8 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
 
 
 def _host_above(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
-    """The live host in the chain of parents."""
-    below = False  # a process that says that it is a fork server or a fork of one
+    """Returns the live host in the chain of parents."""
+    below = False  # True if the process before was a fork server or a fork of one
     for link in _ancestors(pid):
         if link == os.getpid():
             raise _unknown("it began in a run that has ended")
@@ -121,9 +122,9 @@ _STARTING = {b"cortexfs.host.forkserver", b"cortexfs.host.starter"}
 
 
 def _is_fork_server(pid: int, otherwise: bool) -> bool:
-    """Returns True where the process says that it is one, as hosts do, or the starter above it. Returns
-    `otherwise` where it ended. A process that pretends to be one is refused, and those of a daemon do not
-    hide."""
+    """Returns True if the command line of the process is that of a host, a fork server or a starter. If the
+    process has ended, returns `otherwise`. A process that fakes such a command line is only refused; those of
+    a daemon never hide theirs."""
     try:
         words = contents(b"/proc/%d/cmdline" % pid).split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -132,8 +133,8 @@ def _is_fork_server(pid: int, otherwise: bool) -> bool:
 
 
 def _cgroup_host(pid: int) -> tuple[int | None, bytes]:
-    """The number of the host whose cgroup (limits.Groups) holds `pid`, and that cgroup. EACCES if it is
-    another daemon's."""
+    """Returns the number of the host whose cgroup (limits.Groups) holds `pid`, and that cgroup. Raises EACCES
+    if it belongs to another daemon."""
     data = record(b"/proc/%d/cgroup" % pid)
     found = re.search(rb"^.*/cortexfs-(\d+)\.(\d+)/(\d+)(?=/|$)", data, re.MULTILINE)
     if not found:
@@ -144,10 +145,10 @@ def _cgroup_host(pid: int) -> tuple[int | None, bytes]:
 
 
 def _ancestors(pid: int) -> list[int]:
-    """`pid` and its parents, up to where they end.
+    """Returns `pid` and its parents, up to the last.
 
-    Read until two readings agree, with the processes' start times: then each link was there at the
-    moment between them, and no parent had died and its pid been given to another.
+    They are read until two readings agree, including the processes' start times. Then each link was there at
+    the moment between them: no parent had died and passed its pid to another process.
     """
     before = _chain(pid)
     for _ in range(8):
@@ -162,7 +163,7 @@ def _chain(pid: int) -> list[tuple[int, bytes]]:
     links: list[tuple[int, bytes]] = []
     while pid and len(links) < _MAX_ANCESTORS:
         try:
-            # After the name, which may hold anything: state, parent, and the start time as the 20th.
+            # After the name, which may hold anything, come the state, the parent, and as 20th the start time.
             fields = record(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             links.append((pid, b""))  # died while being read: the other reading will differ

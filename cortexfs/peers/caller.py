@@ -1,29 +1,27 @@
-"""The process at the other end of a socket, as the kernel tells, and never as the peer does.
+"""The process at the other end of a socket, as the kernel reports it; its own word is never used.
 
-Main path: `caller_of` reads credentials from the socket and powers, namespaces and root from /proc, and makes
-of them the `Identity` under which a host may act for this caller. The daemon has another process see where
-the caller is (`Peer`, pool/callers.py).
+Main path: `caller_of` reads credentials from the socket, and powers, namespaces and root from /proc. From
+these it makes the `Identity` under which a host may act for this caller. The daemon has another process look
+where the caller is (`Peer`, pool/callers.py).
 
 Rules
-- User and groups are those of connect(2). What /proc adds describes a process that may have executed
-  a setuid program since; so powers, namespaces and a changed root count only when all four of its
-  uids still are the uid that connected. Of a process that is elsewhere, uids are read again, and last, so
-  that uids which still agree vouch for what was read before.
-- Powers are read before it is seen where the process is: who is here then had them here.
-- The pidfd is of the process that connected, and outlives every reading from /proc/PID: had the pid
-  been given to another process meanwhile, the last check would fail. Nothing is remembered by pid.
-- The working directory is that of the process, too: a descriptor that it sent could be of anything,
-  and closing that could wait for ever (safe_sockets.py).
-- Capabilities are those of uid 0 in its own user namespace, and none for anybody else: a file with
-  capabilities, executed after connect(2), would lend them to the tool. (Uid 0 that set SECBIT_NOROOT and then
-  executes such a file is the one case where this gives more than connect(2) knew of; it stays within the
-  caller's bounding set.)
-- Of a process in a confined host, nothing counts but its user: the rest is the host's identity. Such a host
-  has mounts of its own (host/confine/readonly_mounts.py), which no descendant can leave: they are no place
-  of a caller's.
-- A sandbox that no host explains is a stranger's, and a tool would act outside of it: its callers are refused
-  unless the daemon's owner says otherwise.
-- A user's daemon admits that user alone, from whatever namespace.
+- User and groups are those of connect(2). /proc describes a process that may have executed a setuid program
+  since. So powers, namespaces and a changed root count only while all four of its uids are the uid that
+  connected. The uids of a process that is elsewhere are read again, and last: if they still agree, they vouch
+  for everything that was read before.
+- Powers are read before the place of the process: a process that is here then had its powers here.
+- The pidfd is of the process that connected, and outlives every reading from /proc/PID. If the pid had been
+  given to another process meanwhile, the last check would fail. Nothing is remembered by pid.
+- The working directory is read from the process too. A descriptor that the process sent could be of anything,
+  and closing it could wait for ever (safe_sockets.py).
+- Only uid 0 in its own user namespace has capabilities. A file with capabilities, executed after connect(2),
+  would otherwise lend them to the tool. (One case gives more than connect(2) knew of: uid 0 that set
+  SECBIT_NOROOT and then executes such a file. It stays within the caller's bounding set.)
+- Of a process in a confined host only its user counts; the rest is the host's identity. Such a host has its
+  own mounts (host/confine/readonly_mounts.py), which no descendant can leave: they are no place of a caller.
+- A sandbox that no host explains belongs to another program, and a tool would act outside of it. Its callers
+  are refused unless the daemon's owner allows them.
+- A user's daemon admits only that user, from any namespace.
 
 This file must never know of objects, frames or policy.
 """
@@ -60,7 +58,7 @@ _MAX_GROUPS = 65536  # NGROUPS_MAX
 class Caller(NamedTuple):
     pid: int
     identity: Identity
-    # The working directory; None when the daemon may not see it, which a user's may not always.
+    # The working directory; None when the daemon may not see it, which can happen to a user's daemon.
     cwd: int | None
 
     def __enter__(self) -> Caller:
@@ -82,7 +80,7 @@ class Credentials(NamedTuple):
 
 
 class _Status(NamedTuple):
-    """The useful part of /proc/PID/status."""
+    """The parts of /proc/PID/status that count here."""
 
     uids: frozenset[int]
     permitted: int
@@ -98,10 +96,10 @@ def nobody(_uid: int) -> bool:
 def caller_of(
     sock: socket.socket, hosts: Mapping[int, KnownHost], sandboxed: Callable[[int], bool] = nobody
 ) -> Caller:
-    """The process that connected to `sock`, nested in one of `hosts` (by pid) if it is. `sandboxed` tells the
-    users whose processes are served in a sandbox of somebody else's, too.
+    """Returns the process that connected to `sock`, nested in one of `hosts` (by pid) if it is. `sandboxed`
+    tells for a uid whether its processes in a foreign sandbox are served too.
 
-    Raises Fault EACCES or ESRCH when it is not admitted, or not to be known for certain.
+    Raises Fault EACCES or ESRCH when it is not admitted, or cannot be known for certain.
     """
     who = credentials(sock)
     try:
@@ -115,7 +113,7 @@ def caller_of(
 
 
 class Peer:
-    """The same in two steps, between which somebody sees where it is. Raises OSError, too."""
+    """The work of `caller_of` in two steps, between which its place is looked up. Raises OSError, too."""
 
     def __init__(
         self,
@@ -128,7 +126,7 @@ class Peer:
         self._pidfd = pidfd_of(sock, who.pid)
         try:
             self._status = _status(who.pid)
-            # Every host has that bit, and no descendant can shed it: without it, a process is in none.
+            # Every host has that bit, and no descendant can shed it: without it, a process is in no host.
             is_nested = self._status.no_new_privs
             self._host = _host_of(who, self._status, hosts, sandboxed) if is_nested else None
         except BaseException:
@@ -143,7 +141,8 @@ class Peer:
         os.close(self._pidfd)
 
     def caller(self, seen: SeenPlace) -> Caller:
-        """`seen` is where it has been since; its descriptor is the caller's, or closed."""
+        """Returns the caller. `seen` is its place, seen since. Its descriptor goes to the caller or is
+        closed."""
         try:
             identity = self._identity(seen.place)
             check_alive(self._pidfd)
@@ -165,22 +164,22 @@ class Peer:
 
 
 def check_alive(pidfd: int) -> None:
-    """Raises OSError ESRCH where the process is gone, and its pid perhaps another's."""
-    with suppress(PermissionError):  # it is there, and somebody else's
+    """Raises OSError ESRCH if the process is gone, as its pid may be another's now."""
+    with suppress(PermissionError):  # the process is there, and belongs to another user
         signal.pidfd_send_signal(pidfd, 0)
 
 
 def _host_of(
     who: Credentials, status: _Status, hosts: Mapping[int, KnownHost], sandboxed: Callable[[int], bool]
 ) -> KnownHost | None:
-    """The host that the caller is in. EACCES in a sandbox of somebody else's, and in a plugin's."""
+    """Returns the caller's host. Raises EACCES for one in a foreign sandbox, or in a plugin's [sandbox]."""
     host = ancestor_host(who.pid, hosts)
-    known = _own_filters()  # what the daemon is in itself, its tools are in, too
+    known = _own_filters()  # the daemon's tools inherit the daemon's own filters
     if host is not None:
         if host.plugin.sandbox is not None:
             why = f"the plugin {host.plugin.name} has promises in its manifest's [sandbox]"
             raise Fault("EACCES", f"{why}, which objects would not keep, so nothing that it runs may run any")
-        # Deno has a filter more than the host that starts it (host/esm/permissions.py).
+        # Deno has one filter more than the host that starts it (host/esm/permissions.py).
         known = _status(host.pid).filters + (host.plugin.kind == ESM)
     if status.filters > known and not sandboxed(who.uid):
         why = f"process {who.pid} is in a sandbox (no_new_privs and a filter of system calls)"
@@ -190,13 +189,13 @@ def _host_of(
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """The user who connected, whether this daemon serves them or not."""
+    """Returns the user who connected, even one whom this daemon does not serve."""
     uid: int = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
     return uid
 
 
 def credentials(sock: socket.socket) -> Credentials:
-    """Returns the credentials of whoever connected, if this daemon serves them."""
+    """Returns the credentials of the process that connected, if this daemon serves its user."""
     pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if pid <= 0:
         raise Fault("EACCES", "the daemon cannot see your process: you are in an outer pid namespace")
@@ -225,8 +224,8 @@ def pidfd_of(sock: socket.socket, pid: int) -> int:
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             raise gone(error) from error
-    # Before Linux 6.5. A pid that was given away meanwhile goes unnoticed if the connection is held
-    # open by a third process; then the uids of its new owner are compared, and nothing more.
+    # Before Linux 6.5: a reused pid goes unnoticed if a third process holds the connection open. Then the
+    # uids of the pid's new owner are compared, and no more.
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
@@ -248,13 +247,13 @@ def _hung_up(sock: socket.socket) -> bool:
 
 def gone(error: OSError | None) -> Fault:
     if error is None or error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL, errno.ENODATA):
-        # With hidepid, /proc says the same of a process that the daemon may not see.
+        # With hidepid, /proc reports the same for a process that the daemon may not see.
         return Fault("ESRCH", "the calling process is gone, or hidden from the daemon in /proc")
     return Fault("EACCES", f"the daemon cannot find out who you are: {error.strerror}")
 
 
 def _check(who: Credentials, status: _Status, where: Place) -> None:
-    """Raises EACCES where a host cannot follow."""
+    """Raises EACCES if the caller is where a host cannot follow."""
     if status.uids != {who.uid}:
         raise Fault("EACCES", "you have changed your user since you connected, and are in other namespaces")
     if where.namespaces and _has_own_devices(who.pid, where.namespaces):
@@ -264,11 +263,11 @@ def _check(who: Credentials, status: _Status, where: Place) -> None:
 
 
 def _has_own_devices(pid: int, namespaces: tuple[int, ...]) -> bool:
-    """Returns True if it sees other files under the device rules of another cgroup, which a host would not be
-    under.
+    """Returns True if the caller has other files, under the device rules of another cgroup. A host would not
+    be under these rules.
 
-    Root there can make a device node that its own cgroup keeps it from opening. In a user namespace
-    of its own nobody can open a device node.
+    Root there can make a device node that its own cgroup keeps it from opening. In a user namespace of its
+    own, a process cannot open a device node.
     """
     own = own_namespaces()
     if namespaces[MNT] == own[MNT] or namespaces[USER] != own[USER]:
@@ -277,7 +276,7 @@ def _has_own_devices(pid: int, namespaces: tuple[int, ...]) -> bool:
 
 
 def _devices(pid: int) -> bytes:
-    """The cgroup whose device rules count: of the v1 hierarchy where there is one, else the v2 one."""
+    """Returns the cgroup whose device rules count: in the v1 hierarchy if there is one, else in v2."""
     found = dict(line.split(b":", 2)[1:] for line in contents(b"/proc/%d/cgroup" % pid).splitlines())
     return found.get(b"devices", found.get(b"", b""))
 
@@ -305,14 +304,14 @@ def _own_filters() -> int:
 
 
 def _filters(data: bytes) -> int:
-    """Returns the number of filters; before Linux 5.10, 1 for any."""
+    """Returns the number of filters; before Linux 5.10, 1 for any number."""
     if _field(data, b"\nSeccomp:\t") != b"2":
         return 0
     return int(_field(data, b"\nSeccomp_filters:\t")) if b"\nSeccomp_filters:\t" in data else 1
 
 
 def _powers(who: Credentials, where: Place, status: _Status) -> int:
-    """The capabilities that a host of the caller's may have."""
+    """Returns the capabilities that a host of the caller may have."""
     powers = status.permitted & status.effective
     if not powers or status.uids != {who.uid}:
         return 0
@@ -332,7 +331,7 @@ def _is_root(who: Credentials, foreign: bool) -> bool:
 
 
 def _inherited(identity: Identity, host: KnownHost) -> Identity:
-    """The identity of a caller that is in a host: with that host's label and what confines it."""
+    """Returns the identity of a caller in a host: with the host's label and all that confines the host."""
     own = host.identity
     return replace(
         identity,

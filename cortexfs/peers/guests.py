@@ -1,14 +1,14 @@
-"""The people who are connected: their shares of connections and memory, and the turns in which they begin.
+"""The connected users: their shares of connections and memory, and the turns in which connections begin.
 
-Main path: `Arrivals.welcome` accepts at one listener, and lets what it accepts wait in its user's queue. At
-each turn of the loop `run` begins a few of those that wait, one of each user after the other.
+Main path: `Arrivals.welcome` accepts at one listener, and puts each connection into its user's queue. At each
+turn of the loop `run` begins a few of the waiting ones, one of each user after the other.
 
-Rules: no user has more than a share of what there is for all, so that one who opens connections without end
-locks out only himself. What waits counts as connected, and a user's surplus is closed unread. A connection
-that its client has closed is never begun. A listener at which more wait than are accepted at a time pauses,
-the longer the more such listeners there are: clients then wait in connect(2), and take no time from others.
-Runs and hosts have limits of their own (pool/run_table.py, pool/pool.py).
-This file must never know what is said over a connection.
+Rules: no user has more than a share of the whole, so a user who opens connections without end locks out
+nobody else. A waiting connection counts as connected, and those over a user's share are closed unread. A
+connection that its client has closed is never begun. A crowded listener, at which more wait than are accepted
+at a time, pauses. The more of these there are, the longer each pauses: clients then wait in connect(2), and
+cost others no time. Runs and hosts have limits of their own (pool/run_table.py, pool/pool.py).
+This file must never know the protocol of a connection.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cortexfs.peers import safe_sockets
 from cortexfs.peers.caller import peer_uid
 
 SHARE = 4  # one user has at most one part in four of the connections
-# Arguments stay in memory for as long as their run: three of the longest that may be (wire.MAX_STRINGS).
+# Arguments stay in memory as long as their run. This is three of the longest allowed (wire.MAX_STRINGS).
 MAX_HELD = 64 << 20
-MAX_UNREAD = 64  # lines of up to a MiB each that are on their way to connections of a user
-SMALL = 64 << 10  # always let in: all connections of a user with so much are no more than MAX_HELD
+MAX_UNREAD = 64  # unread lines, of up to a MiB each, that are on their way to a user's connections
+SMALL = 64 << 10  # always admitted: all connections of a user, with so much each, stay below MAX_HELD
 ACCEPTED = 16  # at a time: 0.2 ms
-PAUSE = 0.001  # the least that epoll_wait(2) waits; a daemon that never waits is scheduled behind everybody
-BEGUN = 8  # at a turn of the loop, as each may take half a millisecond of the next one
-PACE = 256  # so many a second, where that is more: a turn takes 0.25 s in a daemon that streams to a thousand
+PAUSE = 0.001  # the least that epoll_wait(2) waits; a daemon that never waits is scheduled behind all others
+BEGUN = 8  # at a turn of the loop, as each may delay the next one by half a millisecond
+PACE = 256  # so many a second, if that is more: with a thousand streams, a turn of the daemon takes 0.25 s
 
 
 class Guest:
@@ -47,7 +47,7 @@ class Guest:
         self._held = held
 
     def hold(self, size: int) -> None:
-        """Before `size` bytes of him are kept; EAGAIN when he has us keep too much already."""
+        """Count `size` bytes before they are kept. Raises EAGAIN when this user has too much kept already."""
         if size > SMALL and self._held[self.uid] + size > MAX_HELD:
             held = self._held[self.uid] >> 20
             raise Fault("EAGAIN", f"the runs of uid {self.uid} have {held} MiB of arguments now; try again")
@@ -56,7 +56,7 @@ class Guest:
 
 
 class Guests:
-    """The people who are connected, by uid."""
+    """The connected users, by uid."""
 
     def __init__(self, connections: int) -> None:
         self._most = connections
@@ -70,13 +70,13 @@ class Guests:
         self._turns: WeakValueDictionary[int, trio.Lock] = WeakValueDictionary()
 
     def turn(self, uid: int) -> trio.Lock:
-        """For what costs more than its line: one such thing of a user's goes on at a time."""
+        """Returns a lock for requests that cost more than their line: each user has one such at a time."""
         lock = self._turns.get(uid) or trio.Lock()
         self._turns[uid] = lock
         return lock
 
     def enter(self, uid: int) -> Guest | None:
-        """A connection more for this user; None when there are enough of them."""
+        """Count one more connection of this user. Returns None when there are too many."""
         if self._open[uid] >= self._share or self._total >= self._most:
             return None
         self._total += 1
@@ -91,8 +91,9 @@ class Guests:
         self._let_go(guest.uid, guest.bytes)
 
     def hold(self, uid: int, size: int) -> Callable[[], None]:
-        """Before `size` bytes are kept for messages or sessions, whoever is connected then; call what it
-        returns when they are not needed any more. EAGAIN when this user has us keep too much already."""
+        """Count `size` bytes before they are kept for messages or sessions, whether or not the user stays
+        connected. Call the returned function when they are not needed any more. Raises EAGAIN when too much
+        is kept already."""
         if self._held[uid] + size > MAX_HELD:
             held = f"the sessions of uid {uid} and their messages hold {MAX_HELD >> 20} MiB of memory"
             raise Fault("EAGAIN", f"{held}; wait for answers, or close connections")
@@ -100,7 +101,7 @@ class Guests:
         return partial(self._let_go, uid, size)
 
     async def room(self, uid: int) -> Callable[[], None]:
-        """Before a long line is sent to one of his connections; waits while others do not read theirs."""
+        """Wait before sending a long line to a connection of this user, while too many are unread."""
         while self._unread[uid] >= MAX_UNREAD:
             await self._freed.setdefault(uid, trio.lowlevel.ParkingLot()).park()
         self._unread[uid] += 1
@@ -119,7 +120,7 @@ class Guests:
             del self._held[uid]
 
 
-# What it returns goes on with that, once all have been begun whose turn it is.
+# Begins a connection. The returned function goes on with it, after all of this turn have begun.
 Begin = Callable[[socket.socket, Guest], Callable[[], object]]
 
 
@@ -135,7 +136,7 @@ class _Arrival(NamedTuple):
 
 
 class Arrivals:
-    """The connections that wait, by uid, of all listeners together."""
+    """The waiting connections of all listeners together, by uid."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[_Arrival]] = {}  # in the order of their turns
@@ -144,7 +145,7 @@ class Arrivals:
     async def welcome(
         self, listener: socket.socket, guests: Guests, begin: Begin, pause: float = PAUSE
     ) -> None:
-        """Accept for ever. Over the limit, connections are closed, which a client sees as its end."""
+        """Accept for ever. Connections over the limit are closed, and their clients see the end."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(listener)
@@ -157,7 +158,7 @@ class Arrivals:
             guests.crowded.discard(listener)
 
     async def run(self) -> None:
-        """Begin what could not be begun when it was accepted, until cancelled."""
+        """Begin the connections that did not begin when accepted, until cancelled."""
         try:
             while True:
                 await self._more.wait()
@@ -172,14 +173,14 @@ class Arrivals:
                 self._next().close()
 
     def _accept(self, listener: socket.socket, guests: Guests, begin: Begin) -> None:
-        """Let those wait who have connected, as many as are accepted at a time."""
+        """Accept connections, as many as one time allows, and queue them."""
         guests.crowded.add(listener)
         try:
             for _ in range(ACCEPTED):
                 self._take(listener.accept()[0], guests, begin)
         except BlockingIOError:
             guests.crowded.discard(listener)
-        except OSError:  # no descriptors left, so that it stays crowded until others have ended
+        except OSError:  # no descriptors are left, so the listener stays crowded until other connections end
             pass
 
     def _take(self, stream: socket.socket, guests: Guests, begin: Begin) -> None:
@@ -206,17 +207,17 @@ class Arrivals:
             self._more.set()
 
     def _next(self) -> _Arrival:
-        """The first one of the user whose turn it is."""
+        """Returns the first connection of the user whose turn it is."""
         uid, queue = next(iter(self._waiting.items()))
         del self._waiting[uid]
         arrival = queue.popleft()
         if queue:
-            self._waiting[uid] = queue  # behind the others
+            self._waiting[uid] = queue  # behind the other users
         return arrival
 
 
 def _is_over(sock: socket.socket) -> bool:
-    """Returns True where nothing is left to read, and the other end is closed, not for writing alone."""
+    """Returns True if nothing is left to read and the other end is closed, not only for writing."""
     try:
         if not sock.recv(1, socket.MSG_PEEK):
             sock.send(b"")

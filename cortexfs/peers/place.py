@@ -1,7 +1,7 @@
-"""Where a process is: its namespaces, its root and its working directory, as /proc shows them to whoever may
-trace it. A daemon of root may not, and has a program see that does nothing else (pool/callers.py).
+"""The place of a process: its namespaces, its root and its working directory, as /proc shows them to a
+process that may trace it. Root's daemon may not, and uses a program that does nothing else (pool/callers.py).
 
-Rules: a process is looked at by its pid; who asks makes sure that the pid was not given away meanwhile.
+Rules: a process is looked at by its pid. The caller of this module makes sure that the pid was not reused.
 This file must never know of sockets, objects, frames or policy.
 """
 
@@ -15,7 +15,7 @@ from cortexfs.linux import syscalls
 
 
 class Place(NamedTuple):
-    """As Identity has it: empty and zeroes for where we are."""
+    """A place as in Identity: empty and zeroes where it is the daemon's own."""
 
     namespaces: tuple[int, ...] = ()
     root: tuple[int, int] = (0, 0)
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 class SeenPlace(NamedTuple):
     place: Place
-    # The working directory; None where we may not see it, as a user's daemon may not always.
+    # The working directory; None where this process may not see it, which can happen to a user's daemon.
     cwd: int | None
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ USER, MNT = (list(syscalls.NAMESPACES).index(name) for name in ("user", "mnt"))
 
 
 def seen(pid: int) -> SeenPlace:
-    """Raises OSError: it is gone, or not for us to see."""
+    """Returns the place of a process. Raises OSError if it is gone, or hidden from this process."""
     cwd = _cwd(pid)
     try:
         return SeenPlace(_place(pid), cwd)
@@ -47,12 +47,12 @@ def seen(pid: int) -> SeenPlace:
 
 
 def root(pid: int) -> int:
-    """A descriptor of its root directory."""
+    """Returns a descriptor of the root directory of a process."""
     return os.open(b"/proc/%d/root" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _cwd(pid: int) -> int | None:
-    """Opened without looking at it: its file system may be a hung one. The host checks the right to it."""
+    """Open the working directory without a look at it: its file system may hang. The host checks rights."""
     try:
         return os.open(b"/proc/%d/cwd" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -60,22 +60,22 @@ def _cwd(pid: int) -> int | None:
 
 
 def here() -> tuple[int, ...]:
-    """Returns our own numbers: mount and inode of the root, then the namespaces."""
+    """Returns this process's own numbers: mount and inode of the root, then the namespaces."""
     return *_own_root(), *own_namespaces()
 
 
 def of(namespaces: tuple[int, ...], its_root: tuple[int, int]) -> Place:
-    """The same of numbers as they are: of the namespaces, and of the root's mount and inode."""
+    """Returns the place for these numbers: of the namespaces, and of the root's mount and inode."""
     own = own_namespaces()
-    # In another mount namespace a root is never ours, whatever its number.
+    # In another mount namespace a root is never the own one, whatever its number.
     if its_root == _own_root() and namespaces[MNT] == own[MNT]:
         its_root = HERE.root
     return Place(namespaces if namespaces != own else HERE.namespaces, its_root)
 
 
 def _place(pid: int) -> Place:
-    # Nearly every caller is where the daemon is, and is found to be there in half the time that
-    # its namespaces' numbers would take.
+    # Nearly every caller is where the daemon is. This finds it there in half the time that the numbers of its
+    # namespaces would take.
     away = any([os.readlink(path % pid) != own for path, own in _own_links()])
     if not away and syscalls.mount_and_inode(b"/proc/%d/root" % pid) == _own_root():
         return HERE
@@ -86,7 +86,7 @@ def _namespaces(pid: int) -> tuple[int, ...]:
     return tuple([os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in syscalls.NAMESPACES])
 
 
-# Our own place, which no daemon, starter or fork server ever leaves.
+# The own place. No daemon, starter or fork server ever leaves its place.
 
 
 @functools.cache
@@ -101,9 +101,10 @@ def _own_root() -> tuple[int, int]:
 
 @functools.cache
 def _own_links() -> tuple[tuple[bytes, bytes], ...]:
-    """Path and target of what must agree for a process to be where we are.
+    """Returns path and target of each link that must agree for a process to be where this one is.
 
-    Not mnt: a mount belongs to one mount namespace, so whoever has our root mount sees our files.
+    The mnt link is left out. A mount belongs to one mount namespace, so a process with the same root mount
+    sees the same files.
     """
     names = [name.encode() for name in syscalls.NAMESPACES if name != "mnt"]
     return tuple((b"/proc/%d/ns/" + name, os.readlink(b"/proc/self/ns/" + name)) for name in names)

@@ -1,12 +1,11 @@
-"""Conversations that mostly end before a task of their own would pay, as calls of tools do.
+"""Short conversations: most end before a task of their own would pay, as calls of tools do.
 
-Main path: `ShortConversations.begin` goes on with a conversation as far as it comes without waiting. It may
-wait a moment for one socket (`is_readable`) or for a `Bell`, or for somebody who tells it something
-(`told`). Before it waits for anything else it becomes a task (`in_task`).
-
-Rules: a conversation awaits `in_task` before all of Trio that waits or belongs to a task, cancel scopes too.
-In a task that costs nothing and does nothing, and nobody waits a moment there: such code serves both.
-This file must never know what is said over a socket.
+Main path: `ShortConversations.begin` runs a conversation until it has to wait. It may wait a moment for one
+socket (`is_readable`) or for a `Bell`, or for another conversation to call it back (`told`). Before any other
+wait it becomes a task (`in_task`).
+Rules: a conversation awaits `in_task` before anything of Trio that waits or needs a task, cancel scopes too.
+In a task, `in_task` costs and does nothing, and waits for a moment return at once: the same code serves both.
+This file must never know the protocol of a socket.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from typing import Any, NamedTuple, TypeAlias
 
 import trio
 
-# Most calls end before this, also those of 16 callers at once.
+# Most calls end within this, even those of 16 callers at once.
 MOMENT = 0.05
 
 Conversation: TypeAlias = Coroutine[Any, Any, None]
-Note: TypeAlias = Callable[[Callable[[], object]], object]  # is given what to call
+Note: TypeAlias = Callable[[Callable[[], object]], object]  # gets the function to call
 
 
 class _State:
-    is_prompt = False  # the code that runs belongs to no task
+    is_prompt = False  # the running code belongs to no task
 
 
 class _Wish(NamedTuple):
-    """A socket or a note that a conversation waits for, and for how many seconds."""
+    """The socket or note that a conversation waits for, and for how many seconds."""
 
     awaited: socket.socket | Note
     seconds: float
@@ -43,7 +42,7 @@ class _Wish(NamedTuple):
 
 @types.coroutine
 def in_task() -> Generator[None, None, None]:
-    """From here on, this conversation is a task."""
+    """Make this conversation a task from here on."""
     if _State.is_prompt:
         yield
 
@@ -54,7 +53,7 @@ async def is_readable(sock: socket.socket, seconds: float = MOMENT) -> bool:
 
 
 async def told(note: Note) -> None:
-    """Returns when what `note` is given has been called."""
+    """Wait until the function that `note` gets has been called."""
     if not await _has_come(_Wish(note, math.inf)):
         event = trio.Event()
         note(event.set)
@@ -62,17 +61,17 @@ async def told(note: Note) -> None:
 
 
 class Bell:
-    """Rung for the conversation that waits for it now, and else for nobody."""
+    """Rings for the one conversation that waits for it, if any."""
 
     def __init__(self) -> None:
         self.ring: Callable[[], object] = _nobody
 
     async def rings_soon(self) -> bool:
-        """Returns True when it rings; False after a moment, or at once in a task."""
+        """Returns True when the bell rings; False after a moment, or at once in a task."""
         return await _has_come(_Wish(self._hang, MOMENT))
 
     async def rung(self) -> None:
-        """Returns when it rings, to a task."""
+        """Wait in a task until the bell rings."""
         event = trio.Event()
         self._hang(event.set)
         await event.wait()
@@ -82,7 +81,7 @@ class Bell:
 
 
 def _nobody() -> None:
-    """Nobody waits."""
+    """Do nothing: no conversation waits."""
 
 
 @types.coroutine
@@ -104,18 +103,18 @@ class ShortConversations:
     def __init__(self, tasks: trio.Nursery) -> None:
         self._tasks = tasks
         self._waiting: dict[int, _Waiting] = {}  # by the number of the socket
-        self._untold: dict[Conversation, float] = {}  # until when
+        self._untold: dict[Conversation, float] = {}  # with the time until which each waits
         self._ready: deque[tuple[Conversation, bool | None]] = deque()
         self._sockets = select.epoll()
         self._some = trio.Event()
         self._is_over = False
 
     def begin(self, conversation: Conversation) -> None:
-        """Raises what the conversation does before it waits."""
+        """Run a conversation until it waits. Raises its errors until then."""
         self._go_on(conversation, None)
 
     def _go_on(self, conversation: Conversation, answer: bool | None) -> None:
-        """One after the other: a conversation may tell another what that waits for."""
+        """Run conversations one after the other, as one may call back another."""
         self._ready.append((conversation, answer))
         if not _State.is_prompt:
             self._go_on_all()
@@ -125,7 +124,7 @@ class ShortConversations:
             while self._ready:
                 self._step(*self._ready.popleft())
         finally:
-            if self._ready:  # one has raised, and the others know nothing of that
+            if self._ready:  # one has raised an error, which must not stop the others
                 self._go_on_all()
 
     def _step(self, conversation: Conversation, answer: bool | None) -> None:
@@ -163,7 +162,7 @@ class ShortConversations:
         self._tasks.start_soon(rest)
 
     async def run(self) -> None:
-        """Go on with those who wait, until cancelled; then they are tasks, and cancelled with the others."""
+        """Go on with waiting conversations, until cancelled. Then they become tasks, which are cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._lose_patience)

@@ -1,13 +1,12 @@
-"""Sockets with a stranger at the other end, read and closed so that nothing he sends holds us up.
+"""Sockets with an untrusted peer, read and closed so that nothing it sends can block this process.
 
-Whoever writes to a Unix socket may send descriptors along, and letting go of one can wait for its sender: a
-TCP socket with SO_LINGER for as long as he likes, a file of his own FUSE file system at every close(2), out
-of reach of a signal. Nobody has reason to send us any. Since Linux 6.16 SO_PASSRIGHTS refuses them. Before, a
-message is looked at before it is taken, which is no letting go. A socket with descriptors in it is closed by
-a thread that ends, as the kernel lets no ending task linger.
-
-Rules: a descriptor of a stranger is never installed here, so that it never has to be closed.
-This file must never know what is said over a socket.
+A peer may send descriptors over a Unix socket, and closing a descriptor can wait for its sender. A TCP socket
+with SO_LINGER waits as long as the sender likes. A file of the sender's own FUSE file system waits at every
+close(2), out of reach of a signal. No peer has reason to send any here. Since Linux 6.16 SO_PASSRIGHTS
+refuses them. Before that, a message is looked at before it is taken, which closes nothing. A socket with
+descriptors in it is closed by a thread that ends, as the kernel lets no ending task linger.
+Rules: a descriptor from a peer is never installed here, so that it never has to be closed.
+This file must never know the protocol of a socket.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LOOK = 64 << 10
 
 
 def refuse_rights(sock: socket.socket) -> bool:
-    """Let nobody send descriptors to `sock`, or to what it accepts; False where the kernel cannot."""
+    """Refuse descriptors sent to `sock`, or to the sockets it accepts. Returns False if the kernel cannot."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
     except OSError:
@@ -40,7 +39,7 @@ def _refusable() -> bool:
         return refuse_rights(sock)
 
 
-REFUSED = _refusable()  # whether nobody can send any here
+REFUSED = _refusable()  # whether the kernel refuses descriptors
 
 
 def _receive_looking(sock: socket.socket, size: int) -> bytes:
@@ -50,12 +49,12 @@ def _receive_looking(sock: socket.socket, size: int) -> bytes:
     return sock.recv(len(seen)) if seen else b""
 
 
-# As recv(2) without waiting; ConnectionAbortedError when descriptors come along.
+# Like recv(2) without waiting. Raises ConnectionAbortedError when descriptors come along.
 receive: Callable[[socket.socket, int], bytes] = socket.socket.recv if REFUSED else _receive_looking
 
 
 class closing:
-    """As contextlib's; its generator's frame costs more than a close."""
+    """Like contextlib's, whose generator costs more than a close."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -68,7 +67,7 @@ class closing:
 
 
 def close(sock: socket.socket) -> None:
-    """Close it, without waiting whatever is in it. Once is enough, twice does no harm."""
+    """Close it without waiting, whatever it holds. Closing it twice does no harm."""
     if REFUSED or sock.fileno() < 0 or _is_clean(sock):
         sock.close()
     else:
@@ -76,7 +75,7 @@ def close(sock: socket.socket) -> None:
 
 
 def _is_clean(sock: socket.socket) -> bool:
-    """Returns True if no descriptors are in it, and none can come any more."""
+    """Returns True if it holds no descriptors, and none can come any more."""
     try:
         sock.shutdown(socket.SHUT_RD)
         while receive(sock, _LOOK):
@@ -89,7 +88,7 @@ def _is_clean(sock: socket.socket) -> bool:
 
 
 def _bury(sock: socket.socket) -> None:
-    """Let a thread of its own have the last reference, in a table of descriptors that ends with it."""
+    """Close it in a thread, which has the last reference in its own table of descriptors, and ends."""
     shared, closed = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -1,6 +1,6 @@
-"""Reading and writing a socket with a stranger at the other end, as a task of the loop.
+"""Reading and writing a socket with an untrusted peer, as a task of the loop.
 
-This file must never know what is said over a socket.
+This file must never know the protocol of a socket.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RECEIVE = 256 << 10
 
 
 async def send(stream: socket.socket, data: bytes) -> None:
-    """Send all of it; a stream that is interrupted in here is good for nothing but closing."""
+    """Send all of the data. After an interrupted send, a stream can only be closed."""
     left = memoryview(data)
     while left:
         try:
@@ -27,8 +27,8 @@ async def send(stream: socket.socket, data: bytes) -> None:
 
 
 async def receive(stream: socket.socket) -> bytes:
-    """Returns the bytes that have come, or b"" at the end. It waits only when nothing has come: a task that
-    repeats it checkpoints besides."""
+    """Returns the bytes that have come, or b"" at the end. It waits only when there are none, so a task that
+    repeats it has to checkpoint itself."""
     while True:
         try:
             return safe_sockets.receive(stream, RECEIVE)

@@ -1,10 +1,10 @@
-"""A record of what is said over sockets, for whoever develops CortexFS: CTX_TRACE=wire,calls ctx mount DIR
+"""A record of the bytes over sockets, for developers of CortexFS: CTX_TRACE=wire,calls ctx mount DIR
 
-`wire` is what runners and clients of a `.sock` say and hear, `calls` what hosts do. Each piece is a line of
-JSON in `trace.jsonl` of the state: when, with whom, which way, how many bytes, and the first of them.
+`wire` records runners and clients of a `.sock`, `calls` records hosts. Each piece is a line of JSON in
+`trace.jsonl` of the state: the time, the peer, the direction, the number of bytes, and the first of them.
 
-Rules: what users and tools say stands there, so it is its owner's alone, and nobody has it who did not ask.
-Whoever sends or receives looks whether there is a recorder; where nothing is traced, that is all it costs.
+Rules: the record holds data of users and tools, so only its owner can read it, and it exists only on request.
+Code that sends or receives checks for a recorder; that is the whole cost where nothing is traced.
 This file must never know what a message means.
 """
 
@@ -24,7 +24,7 @@ FILE = "trace.jsonl"
 SHOWN = 4 << 10  # bytes of a piece
 MOST = 64 << 20  # bytes of the file
 
-# Called with the other end, "said" or "heard" by the daemon, and the bytes.
+# Called with the peer, the daemon's direction ("said" or "heard"), and the bytes.
 Recorder: TypeAlias = Callable[[str, str, bytes | bytearray | memoryview], None]
 
 wire: Recorder | None = None
@@ -37,11 +37,11 @@ class Piece(msgspec.Struct):
     peer: str
     way: str
     bytes: int
-    text: str  # each byte is the character of its number
+    text: str  # Latin-1: each byte as one character
 
 
 def begin(words: str, state: Path) -> None:
-    """Record what these words name, until the daemon ends. Raises Fault EINVAL for another word."""
+    """Record what these words name, until the daemon ends. Raises Fault EINVAL for an unknown word."""
     global wire, calls
     wanted = {word.strip() for word in words.split(",")} - {""}
     if unknown := sorted(wanted - {"wire", "calls"}):

@@ -1,10 +1,10 @@
-"""A run of a tool about which plugins are asked: a relay that stops where they have something to say.
+"""A run of a tool with hooks: a relay that stops where plugins have to be asked.
 
-Main path: the host says with which input the tool is to run (wire.INPUT) and waits; plugins are asked, and
-the host is answered. Where there is middleware for its output, that is held until the tool has ended and all
-were asked; what the tool says beside it (progress, notes) passes as it comes.
-
-Rules: a caller who leaves ends the asking, too. The time that plugins take before the tool is the call's own.
+Main path: the host sends the input with which the tool is to run (wire.INPUT) and waits. The plugins are
+asked, and the host gets their answer. If there is middleware for the output, the output is held until the
+tool has ended and all were asked. The tool's other frames (progress, notes) pass as they come.
+Rules: when the caller leaves, asking the plugins ends too. The time that plugins take before the tool counts
+as the call's own.
 This file must never know how a plugin is asked.
 """
 
@@ -28,37 +28,37 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.tool_run import Relay
 
-MAX_OVERHEARD = 4 * MAX_HEARD  # bytes, of that many characters
+MAX_OVERHEARD = 4 * MAX_HEARD  # bytes of that many characters
 
 _pack = msgspec.msgpack.Encoder().encode
 _inputs = msgspec.json.Decoder(dict[str, Any])
 
 
 def shown(asked: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
-    """The same call, but that its input is shown first."""
+    """Returns the same call, marked so that the host shows its input first."""
     return hostcalls.ShownCallRequest(*(getattr(asked, field) for field in asked.__struct_fields__))
 
 
 class NestedRun(HookedCall, Protocol):
-    hooked: Any  # the plugins that are asked as well
+    hooked: Any  # the hooks that apply to the call as well
 
     @property
     def delegates(self) -> bool:
-        """Returns True if its tool starts agents."""
+        """Returns True if the tool starts agents."""
 
     @property
     def token(self) -> str:
-        """Of a host that it is to have alone, as programs of it run tools themselves; empty for any."""
+        """The token of a host for this call alone, as its programs run tools themselves; else empty."""
 
     def close(self) -> None:
-        """It is over, however that came."""
+        """Note that the call is over, however it ended."""
 
     async def told(self) -> None:
-        """Say how it ended, where its agent's session is."""
+        """Report how the call ended, in its agent's session."""
 
 
 class NestedRuns(Protocol):
-    """A call of an agent's whose programs run tools (agents/nested.py)."""
+    """The calls that the programs of an agent's call make (agents/nested.py)."""
 
     def begin(self, tool: Object, dry: bool, depth: int) -> NestedRun: ...
 
@@ -75,13 +75,13 @@ class HookedRelay(Relay):
     ) -> None:
         super().__init__(stream, voice, run, output_bytes)
         self._hooked = hooked
-        self._admit = admit  # raises a Fault where this caller may not run it with a changed input
-        self._asks = bytearray()  # the input, as far as the host has shown it
+        self._admit = admit  # raises a Fault where this caller may not run the tool with a changed input
+        self._asks = bytearray()  # the input, as far as the host has sent it
         self._was_shown = self._is_shown = False
-        self._held: list[tuple[int, bytes]] = []  # what is for middleware first, or for an event
+        self._held: list[tuple[int, bytes]] = []  # output that middleware or an event gets first
         self._size = self._length = 0  # of the output, in bytes and characters
         self._passes = not hooked.holds
-        self._is_refused = False  # it was too large, and nothing of it may pass
+        self._is_refused = False  # the output was too large, and none of it may pass
 
     async def work(
         self,
@@ -98,7 +98,7 @@ class HookedRelay(Relay):
             self._hooked.let_go()
 
     async def _ended(self, tool: str, seconds: float) -> None:
-        """Whatever way the host's part of it has ended."""
+        """Settle how the run ended, after the host's part of it."""
         if self._left:
             self.fault = Fault("ECANCELED", "")
         elif self.fault is None and self._is_shown:
@@ -115,7 +115,7 @@ class HookedRelay(Relay):
         return self._is_shown or super()._ending
 
     async def _pump(self, call: socket.socket, watched: bool) -> bool:
-        """As before, but for the stop; always watched, as nobody knows how long plugins take."""
+        """Do the same with a stop for the plugins. It is always watched, as plugins may take any time."""
         if not watched:
             return False
         ended = await super()._pump(call, watched)
@@ -131,7 +131,7 @@ class HookedRelay(Relay):
         return await super()._pump(call, watched)
 
     async def _asked(self) -> bytes:
-        """Returns the words for the host about the input."""
+        """Ask the plugins. Returns the answer for the host: empty, or the changed input and its changer."""
         large = len(self._asks) > MAX_SHOWN
         input_, notes = await self._hooked.before(None if large else _inputs.decode(self._asks))
         self._asks.clear()
@@ -157,7 +157,7 @@ class HookedRelay(Relay):
         self._size += len(payload)
         if self._is_refused:
             return b""
-        if self._passes:  # and as much of it is kept as an event has
+        if self._passes:  # and the part of it that an event may hold is kept
             if kind == wire.DELTA and self._hooked.listens and self._size - len(payload) < MAX_OVERHEARD:
                 self._held.append((kind, payload))
             return super()._heard(kind, payload)
@@ -174,7 +174,7 @@ class HookedRelay(Relay):
         return not self._is_refused
 
     def _refuse(self, fault: Fault) -> None:
-        """Nothing of the output passes any more."""
+        """Let no more of the output pass."""
         self.fault, self._is_refused = fault, True
         self._held.clear()
 
@@ -186,7 +186,7 @@ class HookedRelay(Relay):
         self._was_shown = self._is_shown = not payload
 
     def _too_large(self) -> bytes:
-        """For middleware: it ends here, or goes on without being asked about."""
+        """The output is too large for middleware: the run fails, or goes on without asking."""
         try:
             self._hooked.too_large()
         except Fault as fault:
@@ -215,7 +215,7 @@ class HookedRelay(Relay):
         self._done = True
 
     async def _unless_left(self, output: str) -> HookedOutput | None:
-        """Returns the output after middleware; None when the caller has left."""
+        """Returns the output after middleware, or None when the caller has left."""
         asked = None
         try:
             async with trio.open_nursery() as nursery:
@@ -233,7 +233,7 @@ class HookedRelay(Relay):
         scope.cancel()
 
     def _released(self, changed: str | None = None) -> bytes:
-        """Returns the output that was held, for the runner: as the tool has said it, or with another text."""
+        """Returns the held output as bytes for the runner: as the tool sent it, or with its text replaced."""
         held = self._held
         if changed is not None:
             held = [(kind, payload) for kind, payload in held if kind != wire.DELTA]

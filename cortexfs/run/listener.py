@@ -1,10 +1,9 @@
-"""Answering the runner: one connection to `.run.sock` is one run of one object (abi.md 4).
+"""The service for runners: one connection to `.run.sock` is one run of one object (abi.md 4).
 
-Main path: `Exec.serve` accepts; `_converse` reads the greeting, learns who calls and which object is
-meant; what needs no running is answered here; a tool's run is a Relay, a model's an Answer.
-
-Rules: the caller is who connected, never what the greeting says. Nothing here touches a path for a
-caller. Every conversation ends in an exit status, unless the runner has gone.
+Main path: `Exec.serve` accepts; `_converse` reads the greeting and finds the caller and the object. Requests
+that need no run are answered here. A tool's run is a Relay, a model's a ModelRun.
+Rules: the caller is the process that connected, never one that the greeting names. Nothing here touches a
+path for a caller. Every conversation ends in an exit status, unless the runner has gone.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class ExecTerms(NamedTuple):
 
 
 class ScriptCalls(Protocol):
-    """The scripts of clients, and what they run (daemon/confined.py)."""
+    """The scripts of clients, and the objects that they run (daemon/confined.py)."""
 
     async def begin(
         self, caller: Caller, patterns: Sequence[bytes], environment: dict[bytes, bytes]
@@ -70,25 +69,25 @@ class ScriptCalls(Protocol):
 
 
 class ExecTree(NamedTuple):
-    """The tree, as exec asks it."""
+    """The parts of the tree that exec uses."""
 
     root: str
-    find: Callable[[int, int], Object | None]  # by inode, which anybody can say, for a uid
-    command: Callable[[list[bytes], int], Awaitable[tuple[Object, list[bytes]]]]  # which a uid means
-    driver: Callable[[Object, str], Driver]  # what answers for a model or an agent, by its use
-    # Raises a Fault where what runs under a label may not run this with these arguments.
+    find: Callable[[int, int], Object | None]  # by inode (which any process can send), for a uid
+    command: Callable[[list[bytes], int], Awaitable[tuple[Object, list[bytes]]]]  # by its words, for a uid
+    driver: Callable[[Object, str], Driver]  # the driver that answers for a model or an agent, by its use
+    # Raises a Fault where a run under a label may not run this object with these arguments.
     admit: Callable[[Object, Identity, list[bytes]], None]
-    # The identity with less: for whom another machine calls (wire.UNDER).
+    # Returns the identity with fewer rights: those of the user for whom another machine calls (wire.UNDER).
     under: Callable[[Object, Identity, str], Awaitable[Identity]]
-    renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script is another one
-    # What is told without a run, by inode: lines for this caller, as its arguments ask for them.
+    renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script has changed
+    # Files that are answered without a run, by inode: the lines for this caller, chosen by its arguments.
     told: Mapping[int, Callable[[Identity, list[bytes]], Awaitable[bytes]]]
-    nested: Callable[[str], NestedRuns | None]  # the agent's call that goes on in a host, by its identity's
+    nested: Callable[[str], NestedRuns | None]  # the agent's call that runs in a host, by an Identity.call
     scripts: ScriptCalls
 
 
 class _Call(NamedTuple):
-    """The call: its caller, its object, and how."""
+    """One call: its caller, its object, and its circumstances."""
 
     object_: Object
     caller: Caller
@@ -100,8 +99,8 @@ class _Call(NamedTuple):
     environment: dict[bytes, bytes]
 
     def alone(self) -> _Call:
-        """The same, for a host that serves other calls as well. The built-in tools, which are made of the
-        same code as the one that the caller is in, see its scratch folder."""
+        """Returns the same call, for a host that serves other calls as well. Only the built-in tools keep the
+        caller's scratch folder, as they consist of the same code as the tool that the caller is in."""
         identity, plugin = self.caller.identity, self.object_.plugin
         scratch = identity.scratch if plugin is not None and plugin.name == "builtin" else ""
         identity = msgspec.structs.replace(identity, call="", scratch=scratch)
@@ -131,7 +130,7 @@ class Exec:
         self._guests = Guests(settings.connections)
 
     async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
-        """Accept for ever; over the limit, connections are closed, which the runner reports."""
+        """Accept for ever. Connections over the limit are closed, which the runner reports."""
         prompt = ShortConversations(nursery)
 
         def begin(stream: socket.socket, guest: Guest) -> Callable[[], object]:
@@ -142,11 +141,11 @@ class Exec:
         await self._arrivals.welcome(listener, self._guests, begin)
 
     async def _connection(self, stream: socket.socket, guest: Guest, look: Look) -> None:
-        """The guard of this edge: a bug ends its own connection and nobody else's."""
+        """Serve one connection, guarded: a bug ends its own connection and no other."""
         try:
             await self._converse(stream, guest, look)
         except OSError:
-            pass  # nobody to tell
+            pass  # the runner is gone
         except Exception:  # it would end all tasks of the nursery; the log has it
             log.exception("a connection was ended by a bug")
             if self._strict:
@@ -209,7 +208,7 @@ class Exec:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
         is_tool, identity = call.object_.class_ == "tool", call.caller.identity
         nested = self._tree.nested(identity.call) if identity.call else None
-        if identity.call and nested is None:  # it was left behind, and nothing is heard of it
+        if identity.call and nested is None:  # the program outlived its call, and is not heard any more
             raise Fault("ECANCELED", "the agent's call that has started this program has ended")
         nested = nested if is_tool else None
         call = call.alone() if identity.call else call
@@ -248,7 +247,7 @@ class Exec:
         asked = hostcalls.CallRequest(run.id, invocation, call.arguments, None, call.umask, call.environment)
         let_go = self._pool.people.keep(caller.identity, call.stream) if hooked else None
         try:
-            if let_go:  # plugins may be told of this run when its caller has left
+            if let_go:  # plugins may learn of this run after its caller has left
                 await in_task()
                 await self._pool.people.met(caller.identity)
             work = relay.work(self._pool, object_.plugin, asked, caller, timeout)
@@ -267,7 +266,7 @@ class Exec:
             self._runs.close(run, relay.fault)
 
     def _hooked(self, call: _Call, run: ObjectRun) -> MiddlewareCall | None:
-        """A call about which plugins are to be asked. A command is no tool."""
+        """Returns the call with its hooks, or None. A command is no tool, and has no hooks."""
         if call.object_.class_ != "tool":
             return None
         caller = call.caller
@@ -286,7 +285,7 @@ class Exec:
         return HookedRelay(call.stream, call.voice, run, most, hooked, admit)
 
     async def _spoken(self, call: _Call) -> None:
-        """A model or an agent answers."""
+        """Run a model or an agent."""
         await in_task()
         driver = self._tree.driver(call.object_, "exec")
         run = self._open(call)
@@ -305,7 +304,7 @@ class Exec:
         return run
 
     def _without_running(self, object_: Object, greeting: wire.Hello, arguments: list[bytes]) -> bytes:
-        """The answers that need no run: --help, and what comes of no arguments on a terminal."""
+        """Returns the answers that need no run: to --help, and to no arguments on a terminal."""
         if arguments == [b"--help"]:  # abi.md 4.14
             schema = msgspec.json.decode(object_.schema)
             effects, dry = object_.capabilities.effects, object_.dry_run_flag
@@ -319,7 +318,7 @@ class Exec:
         return self._chat(object_) if greeting.flags & wire.TTY_STDOUT else b""
 
     def _chat(self, object_: Object) -> bytes:
-        """abi.md 4.6: without arguments on a terminal, models and agents open a conversation."""
+        """Returns the message that opens a conversation with a model or an agent (abi.md 4.6)."""
         words = (shebang.program("ctx"), "--root", self._tree.root, "chat", object_.path)
         return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
 
@@ -341,16 +340,16 @@ def _takes_nothing(object_: Object) -> bool:
 
 
 def _place(caller: Caller) -> str:
-    """The name of the caller's working directory; looked at by nobody here."""
+    """Returns the name of the caller's working directory, without a look at the directory itself."""
     return "" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
 
 
 async def _greeting(
     stream: socket.socket, guest: Guest
 ) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str] | None:
-    """A whole HELLO: who says too much is not let further, who takes too long is None."""
+    """Returns a whole HELLO, or None if it takes too long. Too long a HELLO raises a Fault."""
     hello = _Hello(guest)
-    # Nearly always all of it is there by now, or comes in one piece; then it costs no task and no time limit.
+    # Nearly always the HELLO is there by now, or comes in one piece. Then it costs no task and no time limit.
     with contextlib.suppress(BlockingIOError):
         hello.take(safe_sockets.receive(stream, RECEIVE))
     end = trio.current_time() + wire.GREETING_SECONDS
@@ -366,7 +365,7 @@ async def _greeting(
 
 
 class _Hello:
-    """A HELLO that may come in pieces."""
+    """Collects a HELLO, which may come in pieces."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest

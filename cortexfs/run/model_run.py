@@ -1,10 +1,9 @@
-"""One run of a model for a runner: its prompt, read where it has to be, and what the driver says as frames.
+"""One run of a model for a runner: it reads the prompt where needed, and passes on the driver's frames.
 
-Main path: `ModelRun.work`. Standard input is asked for only when the arguments want it; then the driver
-answers, while a second task watches for a caller who leaves, which cancels it.
-
-Rules: a prompt is bounded before it is parsed, and what a user has us keep of prompts altogether, too. A
-driver that says more than the runner takes waits. Nobody can be asked here: that needs a conversation.
+Main path: `ModelRun.work`. Standard input is read only when the arguments want it. Then the driver answers,
+while a second task watches for the caller leaving, which cancels the driver.
+Rules: a prompt is bounded before it is parsed, and so is the memory for all prompts of a user. A driver that
+sends more than the runner takes waits. No question can be put to the user here: that needs a conversation.
 This file must never know which drivers there are, or what a host is.
 """
 
@@ -29,9 +28,9 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide
 
-# Bytes of a prompt, or characters of a frame, from which on a thread of its own turns them into the other.
+# From so many bytes of a prompt, or characters of a frame, it is decoded or encoded in a thread of its own.
 LARGE = 64 << 10
-HOLD = 1 << 20  # what is kept of standard input is counted in steps of this
+HOLD = 1 << 20  # the memory for standard input is counted in steps of this size
 
 UNASKED = "a single call has nobody to ask; talk with ctx chat, or on the .sock, where you can decide"
 
@@ -47,7 +46,7 @@ class ModelRun(RunnerSide):
         self._output_bytes = output_bytes
         self._scope = trio.CancelScope()
         self._saying = trio.Lock()
-        self._told = False  # in deltas, since the last message
+        self._told = False  # whether deltas were sent since the last message
 
     async def work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
         given = await self._prompt(arguments, guest)
@@ -75,7 +74,7 @@ class ModelRun(RunnerSide):
         return prompt(arguments, piped)
 
     async def _standard_input(self, room: int, guest: Guest) -> bytes:
-        """All of it; of more than there is room for, as much as shows it."""
+        """Returns all of standard input; if there is more than `room`, just enough to show that."""
         self._is_read = True
         self._out += wire.message(wire.WANT, wire.U32.pack(room + 1))
         await self._flush()
@@ -92,15 +91,16 @@ class ModelRun(RunnerSide):
         return b""
 
     async def _watch(self) -> None:
-        """Whatever the runner says now: it leaves, or it is not one of ours. That the run has begun is said
-        here, when the driver waits for the first time, or has said it already with its own first words."""
+        """Wait until the runner leaves; a message from it now means that, or that it is not one of ours. The
+        start of the run is sent here when the driver first waits, if it has not gone out with the first
+        frames."""
         self._send_what_fits()
         await self._hear()
         self._left = True
         self._scope.cancel()
 
     async def say(self, said: Sequence[Frame]) -> None:
-        """Pass on what the driver says; a caller who left cancels it."""
+        """Pass on the driver's frames. If the caller has left, the driver is cancelled."""
         parts = []
         for frame in said:
             self._count(frame)
@@ -110,8 +110,8 @@ class ModelRun(RunnerSide):
             parts.append(await trio.to_thread.run_sync(voiced, own) if large else voiced(own))
         self._out += b"".join(parts)
         try:
-            self._saying.acquire_nowait()  # without a turn of the loop
-        except trio.WouldBlock:  # one task waits at a time; an agent's calls say what they do side by side
+            self._saying.acquire_nowait()  # saves a turn of the loop
+        except trio.WouldBlock:  # one task waits at a time; the calls of an agent speak side by side
             await self._saying.acquire()
         try:
             await self._try_flush()
@@ -122,7 +122,7 @@ class ModelRun(RunnerSide):
         await trio.lowlevel.checkpoint()
 
     def _count(self, frame: Frame) -> None:
-        """Counts the bytes that go out, by the rule of the text that a terminal sees."""
+        """Count the bytes of output as a terminal shows them."""
         if isinstance(frame, Delta):
             self._told = True
             self._run.bytes_out += len(frame.text.encode())
@@ -137,7 +137,7 @@ class ModelRun(RunnerSide):
 
 
 class _Turn:
-    """A driver's view of a run (models/ask/driver.py)."""
+    """The run as its driver sees it (models/ask/driver.py)."""
 
     def __init__(self, answer: ModelRun, given: Input, who: Who) -> None:
         self.input = given
@@ -153,7 +153,7 @@ class _Turn:
         await self._answer.say(said)
 
     async def settled(self) -> None:
-        """A single call is kept nowhere."""
+        """Do nothing: a single call is kept nowhere."""
 
     async def ask(self, approval: Approval) -> Verdict:
         verdict = Verdict("deny", None, UNASKED)

@@ -1,9 +1,8 @@
-"""How a run speaks to a runner: frames as JSONL, or text for people (abi.md 4.18).
+"""The output of a run for its runner: frames as JSONL, or text for people (abi.md 4.18).
 
-Both voices have the same methods, each of which returns the bytes to send, as core/wire.py
-messages. What the runner is to say when the daemon vanishes (its last words) is sent ahead.
-What tools and file names say in messages is escaped for terminals; a tool's output is its own, as
-that of cat is.
+Both voices have the same methods, each of which returns bytes to send, as messages of core/wire.py. The
+runner's last words, which it prints when the daemon vanishes, are sent ahead. Messages of tools and names of
+files are escaped for terminals. A tool's output is not, as that of cat is not.
 This file must never know of sockets, hosts or policy.
 """
 
@@ -18,28 +17,28 @@ from cortexfs.core.safe_text import prose
 from cortexfs.core.talk import refusals
 from cortexfs.plugins.command_object import CLASS
 
-_header = wire.HEADER.pack  # wire.message without the call, as each run says several
+_header = wire.HEADER.pack  # wire.message without the call, as each run sends several
 
 VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
 
 
 class Voice(ABC):
-    """The common part of both voices: which object and run is speaking."""
+    """The common part of both voices: the object and the run that speak."""
 
     def __init__(self, object_: str, class_: str = "tool") -> None:
         self.object = object_
         self.class_ = class_
         self.run: str | None = None
         self.is_piped = False  # standard input is a pipe, and standard error a terminal
-        self.is_watched = False  # somebody sees both outputs
+        self.is_watched = False  # both outputs are shown on a terminal
 
     def waiting(self, seconds: float) -> bytes:
-        """A remark for a person that the run goes on, for so long now; it stands there until something is
-        said."""
+        """Returns a remark for a person that the run still goes on, after so many seconds. The next output
+        replaces it."""
         return b""
 
     def unread(self) -> bytes:
-        """A remark that standard input was not read, where somebody may have meant it to be."""
+        """Returns a remark that standard input was not read, if the user may have meant it to be."""
         line = f"{self.object}: standard input is a pipe and was not read; to have it read, add -\n"
         return wire.message(wire.STDERR, line.encode()) if self.is_piped else b""
 
@@ -48,11 +47,11 @@ class Voice(ABC):
 
     @abstractmethod
     def say(self, frame: frames.Frame) -> bytes:
-        """One frame, between start and the end."""
+        """Returns a frame between start and end."""
 
     @abstractmethod
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
-        """The last frame; with a message, the error frame before it."""
+        """Returns the last frame; with a message, an error frame before it."""
 
 
 class JsonlVoice(Voice):
@@ -81,10 +80,10 @@ class JsonlVoice(Voice):
 
 
 class TextVoice(Voice):
-    """The output as it is, and what else is for people as lines on standard error.
+    """The output as it is. Other frames for people become lines on standard error.
 
-    An observer's note is not (abi.md 10.12). A message is
-    what its deltas were, unless there were none.
+    Notes of observers are not shown (abi.md 10.12). A message repeats its deltas, so it is shown only if
+    there were none.
     """
 
     def __init__(self, object_: str, terminal_out: bool, terminal_err: bool, class_: str = "tool") -> None:
@@ -92,9 +91,9 @@ class TextVoice(Voice):
         self._terminal_out = terminal_out
         self._terminal_err = terminal_err
         self._mid_line = False
-        self._spoken = False  # by deltas, since the last message
-        self._is_waited_for = True  # nothing was said yet, or how far it is
-        self._wait = ""  # the remark that stands there
+        self._spoken = False  # in deltas, since the last message
+        self._is_waited_for = True  # only progress, or nothing, was shown yet
+        self._wait = ""  # the remark that is on the terminal now
         self.is_watched = terminal_out and terminal_err
 
     def waiting(self, seconds: float) -> bytes:
@@ -104,7 +103,7 @@ class TextVoice(Voice):
         return wire.message(wire.STDERR, f"\r{self._wait}".encode())
 
     def _taken_back(self) -> bytes:
-        """Something is said now."""
+        """Returns the bytes that wipe the remark, as output follows."""
         wait, self._wait = self._wait, ""
         return wire.message(wire.STDERR, f"\r{' ' * len(wait)}\r".encode()) if wait else b""
 
@@ -157,7 +156,7 @@ class TextVoice(Voice):
 
 
 def printed(kind: int, data: bytes) -> bytes:
-    """Bytes for the runner, however many: in messages of a size that it takes."""
+    """Returns bytes as messages for the runner, each of a size that it takes."""
     if len(data) <= wire.MAX_TEXT:
         return wire.message(kind, data)
     parts = (data[start : start + wire.MAX_TEXT] for start in range(0, len(data), wire.MAX_TEXT))
@@ -165,10 +164,10 @@ def printed(kind: int, data: bytes) -> bytes:
 
 
 def voice_of(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
-    """abi.md 4.18: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
+    """Returns the voice of a run: text on a terminal, else JSONL, unless CTX_OUTPUT decides (abi.md 4.18)."""
     name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
     errors = bool(flags & wire.TTY_STDERR)
-    if class_ == CLASS:  # what a program says of its work, also in a pipe
+    if class_ == CLASS:  # a command reports on its work, also in a pipe
         errors = True
     class_ = class_ if class_ in CLASSES else "tool"
     terminal = bool(flags & wire.TTY_STDOUT)

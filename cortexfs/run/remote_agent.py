@@ -1,7 +1,7 @@
-"""The driver of an agent of another machine, for single calls: it is asked there, and its words come here.
+"""The driver of an agent of another machine, for single calls: it runs there, and its frames come here.
 
-Rules: the run is the other machine's, with its own start and end; here it is part of the caller's. What that
-machine says is a stranger's word: decoded, bounded, and without its numbers and names of runs.
+Rules: the run belongs to the other machine, which starts and ends it; here it is part of the caller's run.
+Frames from that machine are untrusted: decoded, bounded, and stripped of its event numbers and run ids.
 This file must never know how machines talk to each other.
 """
 
@@ -52,14 +52,14 @@ async def _answer(pool: Pool, agent: Object, turn: Turn) -> None:
 
 
 class _Said:
-    """A run there, as far as it has come."""
+    """A run on the other machine, as far as its frames have come."""
 
     def __init__(self) -> None:
         self.is_done = False
         self.fault: Fault | None = None
 
     def frames(self, lines: list[bytes | None]) -> list[frames.Frame]:
-        """Returns the frames that are said here; raises EPROTO."""
+        """Returns the frames to pass on. Raises EPROTO."""
         found: list[frames.Frame] = []
         for line in lines:
             if not line:

@@ -1,11 +1,10 @@
-"""The runner's side of a run: what is said to it, and how the run ends.
+"""The runner's side of a run: the messages to the runner, and how the run ends.
 
-Main path: `until_the_end` says start, lets the work be done, and says how it ended. `fault` says which end
-it was: none, one of the work's own, a caller who left (ECANCELED), or a daemon that stops (EHOSTDOWN).
-
-Rules: all bytes for the runner go through `_out`, and what a cancellation interrupts is sent first the
-next time, so a frame is never cut. In a nursery no OSError is let out, as that would come wrapped.
-This file must never know what answers: a host, or a model's driver.
+Main path: `until_the_end` sends the start, does the work, and sends the end. `fault` names the end: none, a
+fault of the work, a caller who left (ECANCELED), or a daemon that stops (EHOSTDOWN).
+Rules: all bytes for the runner go through `_out`. Bytes that a cancellation holds back are sent first the
+next time, so a frame is never cut. In a nursery no OSError is let out, as it would arrive wrapped.
+This file must never know what does the work: a host, or a model's driver.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 
 _WELL = wire.message(wire.EXIT, b"\0")
-WAIT_SECONDS = 1.0  # until a terminal is told that it waits, and how long by now
-LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
+WAIT_SECONDS = 1.0  # before a terminal shows how long it has waited, and between two updates
+LAST_SECONDS = 0.2  # how long a stopping daemon tries to tell a runner
 
 
 class RunnerSide:
-    """One run, as its runner is told of it."""
+    """One run, as its runner sees it."""
 
     def __init__(self, stream: socket.socket, voice: Voice, run: ObjectRun) -> None:
         self._stream = stream
         self._voice = voice
         self._run = run
-        self._from_runner: wire.Splitter | None = None  # of what it says beyond its greeting
+        self._from_runner: wire.Splitter | None = None  # splits the messages after its greeting
         self._out = bytearray()
-        self._left = False  # the caller has gone, or wants to
+        self._left = False  # the caller has gone, or is going
         self._is_read = False  # standard input was asked for
-        self._reads = False  # and is still to come
-        self._done = False  # the answer is whole: a daemon that stops now has lost nothing
+        self._reads = False  # and has not ended yet
+        self._done = False  # the answer is whole: if the daemon stops now, nothing is lost
         self.fault: Fault | None = None
 
     async def until_the_end(self, work: Awaitable[None]) -> None:
-        """The whole run, from its start frame to its exit status."""
+        """Do the whole run, from its start frame to its exit status."""
         self._out += self._voice.start()
         try:
             await work
@@ -63,7 +62,7 @@ class RunnerSide:
         await self._finish()
 
     async def _finish(self) -> None:
-        """Say how it ended; a caller who has only half left still hears it."""
+        """Send how the run ended. A caller that has closed only its sending half still gets it."""
         if self._left:
             self.fault = Fault("ECANCELED", "")
         code, message = (self.fault.code, self.fault.message) if self.fault else (None, "")
@@ -88,7 +87,7 @@ class RunnerSide:
         del self._out[:size]
 
     def _send_what_fits(self) -> None:
-        """Sends as much as fits; the next flush sends the rest."""
+        """Send what fits now; the next flush sends the rest."""
         try:
             if self._out:
                 self._sent(self._stream.send(self._out))
@@ -98,7 +97,7 @@ class RunnerSide:
             self._left = True
 
     async def _show_waiting(self) -> None:
-        """On a terminal, say each second how long it has taken; who types there is left alone."""
+        """On a terminal, show each second how long the run has taken, unless it reads the user's typing."""
         while self._voice.is_watched:
             await trio.sleep(WAIT_SECONDS)
             if not self._reads and not self._out:
@@ -112,13 +111,13 @@ class RunnerSide:
             self._left = True
 
     async def _hear(self) -> list[tuple[int, bytes]]:
-        """Returns the runner's next messages; nothing at all when it has left."""
+        """Returns the runner's next messages, or an empty list when it has left."""
         self._from_runner = self._from_runner or wire.Splitter()
         while not self._left:
             await trio.lowlevel.wait_readable(self._stream)
             try:
                 data = safe_sockets.receive(self._stream, RECEIVE)
-                if trace.wire and self._run.class_ != OWN:  # which hears keys
+                if trace.wire and self._run.class_ != OWN:  # there the user's keys would be recorded
                     trace.wire(self._run.id, "heard", data)
                 messages = self._from_runner.feed(data)
             except (BlockingIOError, InterruptedError):
@@ -133,5 +132,5 @@ class RunnerSide:
 
 
 def farewell(fault: Fault | None) -> bytes:
-    """The message that ends a runner."""
+    """Returns the message that makes the runner exit."""
     return wire.message(wire.EXIT, bytes([exit_status(fault.code)])) if fault else _WELL

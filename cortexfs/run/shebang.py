@@ -15,7 +15,7 @@ MAX_PATH = 250  # the kernel reads 256 bytes of a script's first line (execve(2)
 
 
 def runner() -> str:
-    """The system's runner if it speaks our protocol, else the one that came with the package."""
+    """Returns the system's runner if it speaks our protocol, else the one that came with the package."""
     if protocol(SYSTEM) == PROTOCOL:
         return str(SYSTEM)
     own = Path(program(NAME))
@@ -36,12 +36,12 @@ def line(path: str) -> bytes:
 
 
 def program(name: str) -> str:
-    """Where this installation put one of its programs."""
+    """Returns the path of one of this installation's programs."""
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
 def protocol(path: Path) -> int | None:
-    """The protocol that the runner at `path` speaks, or None when it is not one."""
+    """Returns the protocol that the runner at `path` speaks, or None if it is no runner."""
     try:
         answer = subprocess.run(
             [path, "--version"], capture_output=True, timeout=5, check=True

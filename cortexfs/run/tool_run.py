@@ -1,10 +1,9 @@
-"""One run of a tool: what a host says becomes frames, what the runner sends becomes its input.
+"""One run of a tool: the host's messages become frames, and the runner's messages become its input.
 
-Main path: `Relay.work`. A run ends in one of these ways, and `fault` says which: the host is done;
-it died; the time or the output is over its limit; the caller left; the daemon stops.
-
-Rules: bytes are not piled up: what came from the host is passed on before more is taken, so a runner
-that does not read holds back its own host and nobody else.
+Main path: `Relay.work`. A run ends in one of these ways, which `fault` names: the host is done; it died; the
+time or the output is over its limit; the caller left; the daemon stops.
+Rules: bytes do not pile up: those from the host are passed on before more are taken. So a runner that does
+not read holds back only its own host.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide
 
-LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
+LOOK_SECONDS = 0.2  # between two checks that the caller is there, while the host does not take its input
 
 
 class Relay(RunnerSide):
@@ -52,13 +51,13 @@ class Relay(RunnerSide):
         self._from_host: wire.Splitter | None = None
         self._heard_bytes = 0
         self._wanted = 0
-        # Both are closed after a call that was done: once the runner is told.
+        # After a call that was done, both are closed only once the runner knows.
         self._call: socket.socket | None = None
-        self._theirs: socket.socket | None = None  # the host's end, for as long as the call can be taken back
-        self._let_go = True  # the host has no part in this run any more
-        self._broken = False  # it has died, or is not to be trusted with another call
-        self._worn = False  # it says itself that it is to have no other
-        self.news = b""  # what it says of a script that is another one now
+        self._theirs: socket.socket | None = None  # the host's end, as long as the call can be taken back
+        self._let_go = True  # the host has no more part in this run
+        self._broken = False  # the host has died, or is not trusted with another call
+        self._worn = False  # the host itself asks for no other call
+        self.news = b""  # the new comment of a script, from the host
 
     async def work(
         self,
@@ -68,7 +67,7 @@ class Relay(RunnerSide):
         caller: Caller,
         seconds: float,
     ) -> None:
-        """The host's part of the run."""
+        """Do the host's part of the run."""
         identity = caller.identity
         if plugin.kind == hostcalls.NATIVE:
             identity = hostcalls.of_call(identity, asked.environment)
@@ -91,7 +90,7 @@ class Relay(RunnerSide):
                 pool.release(host, stuck=self._broken or not self._let_go, worn=self._worn)
 
     async def _ask(self, host: Host, asked: hostcalls.CallRequest, cwd: int | None, seconds: float) -> bool:
-        """The call in this host; False if the host did not begin it."""
+        """Make the call in this host. Returns False if the host did not begin it."""
         deadline = trio.current_time() + seconds
         request = announce(asked)
         call, theirs, rest = host.open(cwd, request)
@@ -115,7 +114,7 @@ class Relay(RunnerSide):
         return begun
 
     def close(self) -> None:
-        """The runner has been told, or will not be."""
+        """Close the call: the runner knows how it ended, or never will."""
         if self._call is not None:
             safe_sockets.close(self._call)
         if self._theirs is not None:
@@ -123,14 +122,14 @@ class Relay(RunnerSide):
 
     @property
     def _ending(self) -> bool:
-        """Returns True if it is settled how the run ends."""
+        """Returns True if the end of the run is settled."""
         return self._done or self._left or self.fault is not None
 
     async def _relay(self, host: Host, rest: memoryview, deadline: float) -> bool:
-        """Until the run ends, or its time is over. False if the host did not begin it.
+        """Relay until the run ends, or its time is over. Returns False if the host did not begin it.
 
-        Only a run that is longer than a moment pays for a task that watches for the caller leaving, and for a
-        message that holds no more than its start.
+        A run that ends within a moment needs no task that watches for the caller leaving, and its start is
+        sent with its output. Only longer runs pay for these.
         """
         call, theirs = self._call, self._theirs
         assert call is not None
@@ -153,7 +152,8 @@ class Relay(RunnerSide):
         return True
 
     async def _pump(self, call: socket.socket, watched: bool) -> bool:
-        """Pass on what the host says until the run ends (True); unwatched for a moment, and without input."""
+        """Pass on the host's output until the run ends (True). Unwatched, stop after a moment or for
+        input."""
         if watched:
             await self._try_flush()
         while not self._let_go and not self._ending:
@@ -168,7 +168,7 @@ class Relay(RunnerSide):
             except (ConnectionResetError, ConnectionAbortedError):
                 data = b""
             self._take(data)
-            if not self._let_go:  # else the end goes with it
+            if not self._let_go:  # otherwise the end of the run goes with it
                 await self._try_flush()
             if len(data) >= RECEIVE // 4:  # a host that floods must not keep the others waiting
                 await in_task()
@@ -197,7 +197,7 @@ class Relay(RunnerSide):
             self.fault = Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
 
     def _heard(self, kind: int, payload: bytes) -> bytes:
-        """One message of the host, as bytes for the runner."""
+        """Turn one message of the host into bytes for the runner."""
         voice, run = self._voice, self._run
         if kind == wire.DELTA:
             run.bytes_out += len(payload)
@@ -224,7 +224,7 @@ class Relay(RunnerSide):
         return b""
 
     async def _watch(self, call: socket.socket, rest: memoryview, scope: trio.CancelScope) -> None:
-        """Pass the rest of the request on, then standard input; notice a caller who leaves."""
+        """Pass on the rest of the request, then standard input. Notice when the caller leaves."""
         await self._pass(call, rest)
         while messages := await self._hear():
             for kind, payload in messages:
@@ -236,7 +236,7 @@ class Relay(RunnerSide):
         self._run.bytes_in += len(payload)
         self._wanted -= len(payload)
         self._reads = bool(payload)
-        if self._wanted < 0:  # sent without being wanted: not a runner of ours
+        if self._wanted < 0:  # sent without being wanted: no runner of ours
             self._left = True
             return
         if trace.calls:
@@ -244,8 +244,8 @@ class Relay(RunnerSide):
         await self._pass(call, memoryview(wire.message(wire.STDIN, payload)))
 
     async def _pass(self, call: socket.socket, data: memoryview) -> None:
-        """Send to the host. While it does not take it, nobody else sees whether the caller is there."""
-        with contextlib.suppress(OSError):  # the host is done or dead; the pump hears which
+        """Send to the host. While it does not take the data, check that the caller is still there."""
+        with contextlib.suppress(OSError):  # the host is done or dead; the pump finds out which
             while data and not self._left:
                 try:
                     data = data[call.send(data) :]
