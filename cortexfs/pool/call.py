@@ -1,12 +1,11 @@
-"""The daemon's side of a call that a host answers, for whoever is no runner: an agent, a conversation.
+"""A call that a host answers for the daemon itself: for an agent or a conversation, and not for a runner.
 
-Main path: `HostCall.run` sends the request to a host of the pool and passes on what the host says until it is
-done.
-
-Rules: a call that is given up is half-closed, which cancels it; a host that does not let go, or that broke
-the protocol, is replaced. A call that its host does not begin is taken back, whole, and given to another
-host, so no call is run twice. What a host says is a stranger's word.
-This file must never know what is asked, nor what becomes of the answer. A runner's run, where each hop
+Main path: `HostCall.run` sends the request to a host of the pool, and passes on the host's messages until the
+call is done.
+Rules: a call that is given up is half-closed, which cancels it. A host that does not let go, or that broke
+the protocol, is replaced. If a host does not begin a call, the whole call is taken back and given to another
+host, so no call runs twice. A host's messages are untrusted input.
+This file must never know the meaning of a request, nor the use of its answer. A runner's run, where each hop
 costs, has a loop of its own (run/tool_run.py).
 """
 
@@ -29,18 +28,18 @@ from cortexfs.peers.streams import receive, send
 from cortexfs.pool.host import Host, announce
 from cortexfs.pool.pool import Pool
 
-# A second is what a cancel may take (abi.md 5.26); the rest of it is for the answer.
+# A cancel may take a second (abi.md 5.26); the rest of that second is for the answer.
 LET_GO_SECONDS = 0.8
-LOOK_SECONDS = 0.05  # between two looks for a host that begins its call
-# A tool that keeps the interpreter may hold others up for a second, with the start of another host.
-# Looks are counted and not seconds: on a machine where nobody gets on, a host is given more time.
+LOOK_SECONDS = 0.05  # between two checks whether the host has begun its call
+# A tool that keeps the interpreter may delay other calls by a second, the start of another host included.
+# Checks are counted, not seconds: if the whole machine is slow, a host gets more time.
 LOOKS = 12
-EXIT_SECONDS = 2.0  # how long the end of a dead host is waited for at most, to name its cause
+EXIT_SECONDS = 2.0  # the longest wait for the end of a dead host, to name its cause
 
 heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
 _questions = msgspec.json.Decoder(hostcalls.ToolQuestion)
 heard_faults = msgspec.msgpack.Decoder(tuple[str, str])
-# What decoding the word of a stranger raises.
+# The errors of decoding untrusted input.
 GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error)
 
 Hear = Callable[[int, bytes], frames.Frame | None]
@@ -50,10 +49,10 @@ Find = Callable[[], Awaitable[Host]]
 
 
 class HostCall:
-    """One call of a host, until it is done or given up. `hear` makes a frame of a message, or none; `say` is
-    given those that came together, `ask` the tool's questions. The request of a secret one is in no trace.
+    """One call of a host, until it is done or given up. `hear` turns a message into a frame or None. `say`
+    gets the frames that came together, `ask` the tool's questions. Requests of a secret call are not traced.
 
-    Its attributes are what the host has said and wants, and what became of the host.
+    Its attributes hold the messages and wishes of the host, and the state that the host is in.
     """
 
     def __init__(self, hear: Hear, say: Say, is_secret: bool = False, ask: Ask | None = None) -> None:
@@ -74,7 +73,7 @@ class HostCall:
     async def run(
         self, pool: Pool, find: Find, asked: hostcalls.CallRequest, seconds: float, cwd: int | None = None
     ) -> None:
-        """The whole call, to `fault` or without one, in a host that `find` takes from the pool."""
+        """Make the whole call, in a host that `find` takes from the pool. `fault` is set if it fails."""
         host = await find()
         with trio.move_on_after(seconds) as clock:
             self._run, self._clock = asked.run, clock
@@ -84,7 +83,7 @@ class HostCall:
             self.fault = Fault("ETIMEDOUT", timed_out(asked.invocation.tool_name, seconds))
 
     async def _tried(self, pool: Pool, host: Host, request: bytes, cwd: int | None) -> bool:
-        """The call in this host, which is given back; False if the host did not begin it."""
+        """Make the call in this host, and give the host back. Returns False if the host did not begin it."""
         try:
             call, theirs, rest = host.open(cwd, request)
             if trace.calls and not self._is_secret:
@@ -104,7 +103,7 @@ class HostCall:
     async def _ask(
         self, host: Host, call: socket.socket, theirs: socket.socket, rest: memoryview
     ) -> socket.socket | None:
-        """The whole call; a probe of the host if it was taken back."""
+        """Make the whole call. If it was taken back, returns a probe of the host."""
         self._let_go = False
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -131,24 +130,24 @@ class HostCall:
                 await self._say(*said)
             if self._question is not None:
                 await self._answer(call)
-            if self._wants:  # it has its input; there is no more
+            if self._wants:  # it has all of its input, so there is no more
                 self._wants = False
-                with contextlib.suppress(OSError):  # what becomes of it is heard next
+                with contextlib.suppress(OSError):  # the next read tells how the call ended
                     await send(call, wire.message(wire.STDIN, b""))
             await trio.lowlevel.checkpoint()
 
     async def _answer(self, call: socket.socket) -> None:
-        """Have a person answer, whose time is not the tool's. The host says nothing else meanwhile."""
+        """Have a person answer. Their time does not count as the tool's. The host sends nothing meanwhile."""
         assert self._question is not None
         assert self._ask_person is not None
         left, self._clock.deadline = self._clock.deadline - trio.current_time(), math.inf
         answer = await self._ask_person(self._question)
         self._question, self._clock.deadline = None, trio.current_time() + left
-        with contextlib.suppress(OSError):  # what becomes of it is heard next
+        with contextlib.suppress(OSError):  # the next read tells how the call ended
             await send(call, wire.message(wire.QUESTION, msgspec.json.encode(answer)))
 
     def _frames(self, data: bytes) -> list[frames.Frame]:
-        """Returns the frames of these messages; frames before something that is wrong are among them."""
+        """Returns the frames of these messages. After an invalid message, returns the frames before it."""
         if trace.calls:
             trace.calls(self._run, "heard", data)
         said: list[frames.Frame] = []
@@ -180,7 +179,8 @@ class HostCall:
 async def ask(
     host: Host, request: hostcalls.Request, wanted: int, limit: int = wire.MAX_SAID
 ) -> bytes | None:
-    """Returns what the first message of this kind holds, None where the host breaks off. Raises its fault."""
+    """Returns the payload of the first message of this kind; None if the host breaks off; raises its
+    fault."""
     with safe_sockets.closing(host.call(None)) as call:
         await send(call, announce(request))
         splitter = wire.Splitter(limit)
@@ -197,8 +197,8 @@ async def ask(
 async def begins(
     host: Host, call: socket.socket, theirs: socket.socket, more: bool, has_left: Callable[[], bool]
 ) -> bool:
-    """Wait until the host reads its request, and close its end here; False if the request was taken back, as
-    the host does not. `more` says that a part of it is not sent yet. Who has left is not kept waiting."""
+    """Wait until the host reads its request, and close the host's end here. Returns False if the host does
+    not, and the request was taken back. `more`: a part of it is unsent. If the caller has left, returns."""
     wait = trio.lowlevel.wait_writable if more else trio.lowlevel.wait_readable
     looks = 0
     while _is_unread(theirs):
@@ -207,10 +207,10 @@ async def begins(
         if not clock.cancelled_caught:
             break
         if has_left():
-            return True  # whoever gives the call up takes it back
+            return True  # the code that gives the call up takes it back
         looks += 1
         is_dead = not host.is_alive and not host.was_stopped
-        if is_dead and not host.has_served:  # the next might die of the same
+        if is_dead and not host.has_served:  # the next host might die of the same call
             break
         if is_dead or looks >= LOOKS or host.aside or host.was_stopped or host.is_stopped:
             return not take_back(call, theirs)
@@ -219,20 +219,20 @@ async def begins(
 
 
 def take_back(call: socket.socket, theirs: socket.socket) -> bool:
-    """Take back a request that the host has not read to its end; whether there was one. It never runs then.
-    The host's end is closed here, so that the end of a call that goes on is seen.
+    """Take back a request that the host has not read to its end; it never runs then. Returns True if there
+    was one. The host's end is closed here, so that the end of a call that goes on is noticed.
 
-    One call of the kernel takes all that was sent, and nothing is sent after it. Else the host could read a
-    rest of it, which could look like another request.
+    One system call takes all that was sent, and nothing is sent after it. Otherwise the host could read a
+    rest of the request, which could look like another request.
     """
     try:
         room = call.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         with theirs:
             unread = theirs.recv(2 * room, socket.MSG_DONTWAIT)
-    except OSError:  # nothing is there, or its end is closed here
+    except OSError:  # nothing is there, or the host's end is closed here
         return False
     with contextlib.suppress(OSError):
-        call.shutdown(socket.SHUT_WR)  # the host finds the end of it when it comes to it
+        call.shutdown(socket.SHUT_WR)  # the host finds its end when it comes to it
     return bool(unread)
 
 
@@ -248,19 +248,19 @@ def never() -> bool:
 
 
 async def let_go(call: socket.socket) -> bool:
-    """Half-close the call, which cancels it, and give the host a moment to let go; whether it did."""
+    """Half-close the call, which cancels it, and give the host a moment. Returns True if the host let go."""
     await in_task()
     with trio.move_on_after(LET_GO_SECONDS, shield=True):
         with contextlib.suppress(OSError):
             call.shutdown(socket.SHUT_WR)
             while await receive(call):
-                await trio.lowlevel.checkpoint()  # one that floods is never waited for
+                await trio.lowlevel.checkpoint()  # a host that floods is never waited for
         return True
     return False
 
 
 async def name_the_end(host: Host) -> Fault:
-    """The host closed the call without an answer: it has died, or is dying."""
+    """Returns the fault for a host that closed the call without an answer: it has died, or is dying."""
     host.note_end()
     await in_task()
     await ended(host)
@@ -268,7 +268,7 @@ async def name_the_end(host: Host) -> Fault:
 
 
 async def ended(host: Host) -> None:
-    """Wait until it is known how the host ended: it is told after the end of its calls is seen."""
+    """Wait until it is known how the host ended. This is known only after the end of its calls is seen."""
     with trio.move_on_after(EXIT_SECONDS):
         await host.exited.wait()
 
@@ -278,7 +278,7 @@ def broken_by(error: Exception) -> Fault:
 
 
 def of_the_tool(code: str, message: str) -> Fault:
-    """Returns the fault that a tool tells. Only callers cancel; a tool that says so has failed by itself."""
+    """Returns the fault that a tool reports. Only callers cancel, so ECANCELED becomes EIO."""
     if code == "ECANCELED":
         return Fault("EIO", message)
     return Fault(code if is_code(code) else "EPROTO", message)

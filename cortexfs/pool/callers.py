@@ -1,16 +1,16 @@
-"""The callers of the daemon, and its end of its looker: the program that sees where they are
-(runner/cortexfs-looker.c), while the daemon reads what is asked.
+"""The callers of the daemon, and its end of the looker. The looker is a program that looks up where callers
+are (runner/cortexfs-looker.c), while the daemon reads their requests.
 
-    look = Look(looker, connection, sandboxed)    as soon as somebody has connected
-    caller = await look.caller()                  when it is to be known who that is
+    look = Look(looker, connection, sandboxed)    as soon as a process has connected
+    caller = await look.caller()                  when the caller has to be known
     look.close()
 
-Rules: the caller's powers are read before it is seen where it is. Somebody who was seen here may enter a user
-namespace, in which /proc then shows powers that are none here. An answer is mostly there when it is wanted,
-and whoever wants one reads all that come before it. A task reads those that are late. Whoever waits is told
-that it came, as others may read the answer. The channel is as old as the daemon, and another looker hears
-what the last one has not.
-This file must never know of frames or policy, or what is called.
+Rules: the caller's powers are read before its place. A process that was seen here may enter a user namespace,
+in which /proc shows powers that do not count here. An answer has mostly arrived when it is wanted. The code
+that wants an answer reads all that come before it; a task reads late answers. A waiting conversation is
+called back, as another may read its answer. The channel is as old as the daemon, and a new looker gets the
+questions that the last one has not answered.
+This file must never know frames, policy, or the object of a call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cortexfs.peers.place import HERE, SeenPlace
 from cortexfs.peers.prompt import told
 from cortexfs.pool.starter import Child, Starter
 
-# The loop waits as well, but for PROMPT_MS at most, and not again for PAUSE when that was not enough.
+# The loop waits too, but at most for PROMPT_MS, and not again for PAUSE when that was not enough.
 PROMPT_MS = 1
 PAUSE = 0.1
 AGAIN = 0.1  # seconds from the end of one looker to the start of another
@@ -58,12 +58,12 @@ class LookQuestion:
         self.number = number
         self.pid = pid
         self.answer: SeenPlace | OSError | None = None
-        self.came: Callable[[], object] | None = None  # while somebody waits for it
+        self.came: Callable[[], object] | None = None  # set while a conversation waits for it
 
 
 class Looker:
     def __init__(self, starter: Starter, hosts: Mapping[int, KnownHost]) -> None:
-        """`hosts` are the live ones, by pid."""
+        """`hosts` are the live hosts, by pid."""
         self._starter = starter
         self.hosts = hosts
         self._channel = starter.looks
@@ -79,19 +79,19 @@ class Looker:
         self._number = 0
         self._asked: dict[int, LookQuestion] = {}
         self._unsent: deque[LookQuestion] = deque()
-        self._late: set[int] = set()  # the numbers of questions whose answers are read by the task
+        self._late: set[int] = set()  # the numbers of questions whose answers the task reads
         self._is_late = trio.Event()
         self._waits_from = 0.0  # by Trio's clock
 
     async def run(self) -> None:
-        """Read what is late, and start another one where one has ended."""
+        """Read late answers, and start another looker when one has ended."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read)
             await self._replace()
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
-        """Read answers that are late. For each of the others this task would cost a turn of the loop."""
+        """Read late answers only: for each of the others this task would cost a turn of the loop."""
         while True:
             if not self._late:
                 self._is_late = trio.Event()
@@ -110,7 +110,7 @@ class Looker:
             except OSError as error:
                 log.error("it cannot be started: %s", error.strerror)
                 return
-            # It may hear a question twice. The second answer is to nobody.
+            # It may get a question twice. The second answer is ignored.
             self._unsent = deque(self._asked.values())
             self._late &= self._asked.keys()
             self._send()
@@ -130,12 +130,12 @@ class Looker:
         return True
 
     def _send(self) -> None:
-        """As many as the channel takes; the others follow when there are answers."""
+        """Send as many questions as the channel takes. The others follow when there are answers."""
         while self._unsent and self._sent(self._unsent[0]):
             self._unsent.popleft()
 
     async def seen(self, question: LookQuestion) -> SeenPlace:
-        """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
+        """Returns the place of the process. Raises OSError if it is gone, or hidden from the daemon."""
         if not self._comes_soon(question):
             await told(partial(self._call_back, question))
         if isinstance(question.answer, OSError):
@@ -144,7 +144,7 @@ class Looker:
         return question.answer
 
     def _comes_soon(self, question: LookQuestion) -> bool:
-        """Wait a moment, and the loop with it, as two turns of the loop would take longer."""
+        """Block for a moment, and the loop with it, as two turns of the loop would take longer."""
         self._hear(question)
         if question.answer is None and (now := trio.current_time()) >= self._waits_from:
             self._ready.poll(PROMPT_MS)
@@ -154,7 +154,7 @@ class Looker:
         return question.answer is not None
 
     def _hear(self, awaited: LookQuestion | None) -> bool:
-        """Take the answers that are there, up to the one that is awaited. Returns False at their end."""
+        """Take the answers that are there, up to the awaited one. Returns False at the end of the channel."""
         with suppress(OSError):
             while awaited is None or awaited.answer is None:
                 data, ancillary, _, _ = self._channel.recvmsg(_ANSWER.size, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
@@ -193,7 +193,7 @@ class Looker:
             question.came()
 
     def forget(self, question: LookQuestion) -> None:
-        """Have no answer. It holds a directory, so that it is taken, and closed, now if that can be."""
+        """Drop the question. Its answer holds a directory, so it is taken, and closed, now if that can be."""
         if question.answer is None and not self._comes_soon(question):
             self._note_late(question)
         self._asked.pop(question.number, None)
@@ -229,7 +229,7 @@ class Look:
             self._peer.close()
 
     async def caller(self) -> Caller:
-        """Raises Fault EACCES or ESRCH where it is not admitted, or not to be known for certain."""
+        """Returns the caller. Raises Fault EACCES or ESRCH if it is not admitted or not known for certain."""
         if isinstance(self._peer, Fault):
             raise self._peer
         assert self._question
@@ -242,7 +242,7 @@ class Look:
 
 
 def _alone(started: tuple[Child, list[int]]) -> Child:
-    """It prints nothing."""
+    """Returns a process that prints nothing, so that its rights are closed."""
     child, rights = started
     _close(rights)
     return child

@@ -1,7 +1,7 @@
-"""The daemon's end of the fork server: the process that makes hosts, what it is told, and what it tells.
+"""The daemon's end of the fork server, the process that makes hosts: the messages to it and from it.
 
 Rules: it is started before the daemon opens anything that hosts must not inherit. Ending it ends every host.
-This file must never know who gets which host.
+This file must never know the caller of a host.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cortexfs.core.starts import FORK_SERVER
 from cortexfs.pool.printed import Printed
 from cortexfs.pool.starter import Child, Starter
 
-END_SECONDS = 2.0  # for one that has broken off
-PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
+END_SECONDS = 2.0  # for a fork server that has broken off
+PAUSE = 0.1  # a fork server that dies at once must not be restarted in a tight loop
 
 log = logging.getLogger("cortexfs")
 
@@ -36,7 +36,7 @@ Heard = Callable[[hostcalls.FromForkServer], None]
 
 
 class ForkServers:
-    """The fork server that there is now. Another one takes the place of one that has ended."""
+    """The present fork server. When it ends, a new one takes its place."""
 
     def __init__(self, starter: Starter, printed: Printed) -> None:
         self._starter = starter
@@ -47,7 +47,7 @@ class ForkServers:
         self.now.send(message, rights)
 
     async def run(self, heard: Heard, lost: Callable[[], None], new: Callable[[], None]) -> None:
-        """Hear each of them. `lost` is told when one has ended, and all hosts with it, `new` of the next."""
+        """Receive from each fork server. `lost` is called when one ends, `new` for the next."""
         while True:
             began = trio.current_time()
             while (received := await self.now.receive()) is not None:
@@ -64,9 +64,9 @@ class ForkServers:
             new()
 
     def hear_until(self, is_over: Callable[[], bool], heard: Heard, seconds: float) -> None:
-        """Hear it when the loop has ended, for so long at most."""
+        """Receive from it after the loop has ended, for so many seconds at most."""
         deadline = time.monotonic() + seconds
-        with contextlib.suppress(OSError, ValueError):  # it said nothing more, or was closed before
+        with contextlib.suppress(OSError, ValueError):  # the fork server ended, or was closed before
             while not is_over():
                 self.now.awaited(max(deadline - time.monotonic(), 0))
                 if (message := self.now.heard()) is None:
@@ -78,7 +78,7 @@ class ForkServer:
     """The process that makes hosts, and the channel to it."""
 
     def __init__(self, child: Child, rights: Sequence[int], printed: Printed) -> None:
-        """Take over one that the starter has started."""
+        """Take over a fork server that the starter has started."""
         self.child = child
         self.socket, self._output = socket.socket(fileno=rights[0]), rights[1]
         self._printed = printed
@@ -96,7 +96,7 @@ class ForkServer:
             raise Fault("EHOSTDOWN", "the fork server is gone and is being started again; retry") from None
 
     def heard(self) -> hostcalls.FromForkServer | None:
-        """The next message; None when the fork server is gone. Raises BlockingIOError while there is none."""
+        """Returns the next message, or None when the fork server is gone; may raise BlockingIOError."""
         try:
             data = self.socket.recv(hostcalls.MAX_SPAWN)
         except ConnectionResetError:
@@ -111,13 +111,13 @@ class ForkServer:
                 await trio.lowlevel.wait_readable(self.socket)
 
     def awaited(self, seconds: float) -> bool:
-        """Wait for the next message, when the loop has ended; whether there is one."""
+        """Wait for the next message, after the loop has ended. Returns True if there is one."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
     async def end(self) -> None:
-        """Wait until it has ended, which may take it a moment to end what its hosts left."""
+        """Wait until it has ended. It may need a moment to end the processes that its hosts left."""
         self.close()
         with trio.move_on_after(END_SECONDS):
             await self.child.ended.wait()
@@ -125,6 +125,6 @@ class ForkServer:
         await self.child.ended.wait()
 
     def close(self) -> None:
-        """Have it end, and with it every host. May be repeated."""
+        """Let the fork server end, and every host with it. May be repeated."""
         self.socket.close()
         self._printed.end(self._output)

@@ -1,8 +1,8 @@
 """One host process, from the daemon's side, and the calls that are opened on it.
 
-Rules: a request can be taken back for as long as the host's end of the call is open here too. A host that did
-not begin a call, as it is stopped or a tool keeps its interpreter, is aside until it has come to that call.
-This file must never know which hosts there are, frames, or runners.
+Rules: a request can be taken back as long as the host's end of the call is open here too. A host may not
+begin a call, as it is stopped or a tool keeps its interpreter. It is set aside until it comes to that call.
+This file must never know the set of hosts, frames, or runners.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class Pairs:
-    """Pairs of sockets for calls: one more than is needed, made while nobody waits for it."""
+    """Pairs of sockets for calls. One spare pair is made ahead of time."""
 
     def __init__(self) -> None:
         self._spare: Pair | None = _made()
@@ -43,7 +43,7 @@ class Pairs:
         return pair or _made()
 
     def refill(self) -> None:
-        """Call it when an answer has gone out. Without descriptors, the next call says so."""
+        """Make the spare pair, after an answer has gone out. A lack of descriptors fails the next call."""
         if self._spare is None:
             with contextlib.suppress(OSError):
                 self._spare = _made()
@@ -66,7 +66,7 @@ def _made() -> Pair:
 class Host:
     """One host process, from the daemon's side.
 
-    Its attributes are how far it has come, as the fork server tells, and what its calls have made of it.
+    Its attributes hold its state, as the fork server reports it, and the effects of its calls.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class Host:
         self.plugin, self.identity = key
         self.is_enclosed = hostcalls.is_enclosed(*key)
         self.control = control
-        self.errors = errors  # of which the daemon reads what it prints
-        self.last_words = ""  # with which its end is told, once it has ended
+        self.errors = errors  # the pipe from which the daemon reads its standard error
+        self.last_words = ""  # added to the message about its end, once it has ended
         self.pid = 0
         self._kill = kill
         self.calls = 0
         self.retired = False
-        self.has_served = False  # a call has ended in it, so that it does not die of being asked
+        self.has_served = False  # a call has ended in it, so calls do not kill it
         self.stuck = False
-        self.calls_at_end = 0  # as whoever first sees that it has ended counts them
-        self.was_stopped = False  # and is killed for that
-        self.aside: socket.socket | None = None  # of a call that it did not begin and that was taken back
+        self.calls_at_end = 0  # the number of calls, counted when its end is first noticed
+        self.was_stopped = False  # a signal stopped it, for which it is killed
+        self.aside: socket.socket | None = None  # a probe of a call that was taken back from it
         self.status: int | None = None
         self.idle_since = trio.current_time()
         self.ready = trio.Event()
@@ -101,27 +101,27 @@ class Host:
         self.fault: Fault | None = None
         self._look = select.poll()
         self._look.register(control, 0)
-        self.packet = b"c"  # with which a call is opened
+        self.packet = b"c"  # opens a call
 
     @property
     def is_alive(self) -> bool:
-        """False as soon as the process has ended, which the fork server tells only later."""
+        """Returns False as soon as the process has ended, which the fork server reports only later."""
         return not self._look.poll(0)
 
     @property
     def is_stopped(self) -> bool:
-        """Returns True if a signal has stopped it, as a tool of its own user may."""
+        """Returns True if a signal has stopped it. A tool of its own user may send one."""
         return is_stopped(self.pid)
 
     def open(self, cwd: int | None, request: bytes) -> tuple[socket.socket, socket.socket, memoryview]:
-        """Open a call: both ends of its stream, and the rest of the request, which is still to be sent. Pair
-        with `Pool.release`.
+        """Open a call. Returns both ends of its stream, and the rest of the request, which is still to be
+        sent. Pair it with `Pool.release`.
 
-        Until the host's end is closed here, a request can be taken back, and the end of the host is not seen.
+        While the host's end is open here, a request can be taken back, and the host's end goes unnoticed.
         """
         assert cwd is None or not self.is_enclosed
         ours, theirs = self._pairs.take()
-        # Before the host hears of the call: it is woken once.
+        # Sent before the host learns of the call, so the host is woken only once.
         rest = memoryview(request)[ours.send(request) if request else 0 :]
         rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
         try:
@@ -129,7 +129,7 @@ class Host:
         except OSError as error:
             ours.close()
             theirs.close()
-            # A full queue, or more descriptors on their way than the kernel lets one user have.
+            # A full queue, or more descriptors in flight than the kernel allows one user.
             if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
                 why = "the plugin's host does not take more calls now; try again"
                 raise Fault("EAGAIN", why) from None
@@ -137,17 +137,17 @@ class Host:
         return ours, theirs, rest
 
     def call(self, cwd: int | None) -> socket.socket:
-        """Open a call that is never taken back: the daemon's end of its stream."""
+        """Open a call that is never taken back. Returns the daemon's end of its stream."""
         ours, theirs, _ = self.open(cwd, b"")
         theirs.close()
         return ours
 
     def is_back(self) -> bool:
-        """Returns True if it has come to the call that was taken back from it, and so takes others."""
+        """Returns True if it has come to the call that was taken back from it, so that it takes new calls."""
         if self.aside is None:
             return True
         try:
-            safe_sockets.receive(self.aside, 1)  # its end, or a word, which only who has come to it can say
+            safe_sockets.receive(self.aside, 1)  # end or data: the host has come to the call
         except BlockingIOError:
             return False
         except OSError:
@@ -155,13 +155,13 @@ class Host:
         return True
 
     def drop_probe(self) -> None:
-        """It is not set aside any more."""
+        """End its being set aside."""
         if self.aside is not None:
             safe_sockets.close(self.aside)
             self.aside = None
 
     def note_end(self) -> None:
-        """A call has seen that it has ended, and is not given back yet."""
+        """Note that a call has seen the host's end. The call is not given back yet."""
         self.calls_at_end = max(self.calls_at_end, self.calls)
 
     def end(self) -> None:
@@ -169,7 +169,7 @@ class Host:
         self.control.close()
 
     def kill(self) -> None:
-        """End it now."""
+        """End the host now."""
         if self.exited.is_set() or not self._kill(self.number):
             self.end()
 
@@ -185,6 +185,6 @@ class Host:
 
 
 def announce(request: hostcalls.Request | hostcalls.Converse) -> bytes:
-    """The first message of a call."""
+    """Returns the first message of a call."""
     packed = _pack(request)
     return wire.HEADER.pack(wire.REQUEST, len(packed)) + packed

@@ -1,12 +1,12 @@
-"""The wait for a host, where a user has as many at work as he may.
+"""The wait for a host, for a user whose hosts are all at work.
 
     turnstile = Turnstile(pool)
     host = await turnstile.host(plugin, identity)
     ...                                     the call, which gives the host back
     turnstile.freed(uid)
 
-Rules: nobody waits longer than PATIENCE, or hears of an end only by looking again.
-This file must never know what is called.
+Rules: no call waits longer than PATIENCE. A waiting call also looks by itself, not only when it is woken.
+This file must never know the purpose of a call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cortexfs.pool.host import Host
 from cortexfs.pool.pool import Pool
 
 PATIENCE = 30.0  # seconds that a call waits for a host
-LOOK = 1.0  # and after which it looks by itself
+LOOK = 1.0  # seconds after which a waiting call looks by itself
 
 
 class Turnstile:
@@ -33,13 +33,13 @@ class Turnstile:
     async def host_of(
         self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, stream: socket.socket | None = None
     ) -> Host:
-        """Returns one for an agent as for its tools: it waits. A person hears at once that too many work."""
+        """Returns a host. For an agent, as for its tools, it waits; a person gets EAGAIN at once."""
         if identity.view is None:
             return await self._pool.acquire(plugin, identity, stream)
         return await self.host(plugin, identity)
 
     async def host(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> Host:
-        """Returns one of this user's, as soon as one may be had; EAGAIN when that takes too long."""
+        """Returns a host of this user as soon as there is one. Raises EAGAIN when that takes too long."""
         deadline = trio.current_time() + PATIENCE
         while True:
             try:
@@ -47,11 +47,11 @@ class Turnstile:
             except Fault as fault:
                 if fault.code != "EAGAIN" or trio.current_time() >= deadline:
                     raise
-            # Hosts of his that are at work otherwise, or have yet to end, wake nobody here.
+            # Other hosts of the user, at work for other callers or about to end, wake no call here.
             with trio.move_on_at(min(deadline, trio.current_time() + LOOK)):
                 await self._waiting.setdefault(identity.uid, trio.lowlevel.ParkingLot()).park()
 
     def freed(self, uid: int) -> None:
-        """A call of this user's has ended."""
+        """Note that a call of this user has ended."""
         if waiting := self._waiting.get(uid):
             waiting.unpark()

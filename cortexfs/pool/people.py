@@ -1,12 +1,13 @@
-"""Whom the fork server is to know for longer than one call: who talks over a socket, and whose work goes on.
+"""The people that the fork server has to know for longer than one call: over a connection, or for work that
+goes on.
 
     let_go = people.keep(identity, connection)      for as long as the connection is there
-    let_go = people.outlast(identity)               for what goes on when it is not
+    let_go = people.outlast(identity)               for work that goes on without a connection
 
-Rules: people are known by what a connection says of them; everything else about an identity is decided here.
-The fork server is told of nobody before there is need: somebody's host, or work that may outlast their
-connection. It reads each of them once, however many of their connections and runs there are. One that takes
-the place of another reads them again, from a connection that is there still.
+Rules: people are known by the facts of their connection; the rest of an identity is decided here. The fork
+server learns of a person only when needed: for a host, or for work that may outlast the connection. It reads
+each person once, whatever the number of their connections and runs. A new fork server reads them again, from
+a connection that is still there.
 This file must never know what a host is.
 """
 
@@ -42,7 +43,7 @@ class _Person:
     def __init__(self, number: int) -> None:
         self.number = number
         self.holders = 0
-        self.connections: list[socket.socket] = []  # that are there still
+        self.connections: list[socket.socket] = []  # still open
         self.is_met = False
         self.seen = trio.Event()
 
@@ -54,7 +55,7 @@ class People:
         self._number = 0
 
     def number(self, identity: Identity) -> int:
-        """By which the fork server knows this person, or somebody who is no less; 0 where it does not."""
+        """Returns the fork server's number of this person, or of one with no fewer rights; else 0."""
         exact = self._known.get(_base(identity))
         found = [exact] if exact else []
         found += [
@@ -67,16 +68,16 @@ class People:
         return found[0].number if found else 0
 
     def keep(self, identity: Identity, connection: socket.socket) -> Callable[[], None]:
-        """Have this person be known until the answer is called, which is before the connection is closed."""
+        """Keep this person known until the returned function is called, before the connection is closed."""
         person = self._person(_base(identity))
         person.connections.append(connection)
         return functools.partial(self._let_go, _base(identity), person, connection)
 
     def outlast(self, identity: Identity, connection: socket.socket | None = None) -> Callable[[], None]:
-        """The same for work that may go on when there is no connection. This is a connection of theirs, or
-        somebody keeps this person now, or one who is no less."""
+        """Do the same for work that may go on without a connection. Pass a connection of the person, unless
+        they, or a person with no fewer rights, are kept now."""
         base = _base(identity)
-        if connection is None and base not in self._known:  # an agent, of whom there is no connection ever
+        if connection is None and base not in self._known:  # an agent, which never has a connection
             base = next((other for other in self._known if _is_no_less(other, identity)), base)
         person = self._person(base)
         self._introduce(person, connection)
@@ -100,8 +101,8 @@ class People:
                 self._told(hostcalls.Forget(person.number), [])
 
     async def met(self, identity: Identity) -> None:
-        """Have the fork server look at this person, who is kept, while they are there. Only powers are to be
-        seen of nobody who has left."""
+        """Have the fork server read this kept person while they are there. Only for powers, which cannot be
+        read of a person who has left."""
         person = self._known.get(_base(identity))
         if person is not None and identity.capabilities:
             self._introduce(person)
@@ -109,15 +110,15 @@ class People:
                 await person.seen.wait()
 
     def heard(self, number: int) -> None:
-        """The fork server has looked at this person."""
+        """Note that the fork server has read this person."""
         for person in self._known.values():
             if person.number == number:
                 person.seen.set()
 
     def introduce(self) -> None:
-        """Tell another fork server. Of those who have left, nothing can be read any more."""
+        """Tell a new fork server of all people. Those who have left cannot be read any more."""
         for person in self._known.values():
-            person.seen.set()  # it says nothing more
+            person.seen.set()  # the old fork server sends nothing more
             person.is_met, person.seen = False, trio.Event()
             self._introduce(person)
 
@@ -127,7 +128,7 @@ class People:
             person.is_met = self._told(hostcalls.Meet(person.number), [connection.fileno()])
 
     def _told(self, message: hostcalls.ToForkServer, rights: Sequence[int]) -> bool:
-        """Returns whether the fork server was there to be told: it may just be started again."""
+        """Returns True if the message was sent. The fork server may be gone, and starting again."""
         try:
             self._send(message, rights)
         except Fault:

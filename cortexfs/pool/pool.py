@@ -1,15 +1,15 @@
 """The hosts that run tool code as their callers: one per plugin and identity, started on first use.
 
-Main path: `Pool.acquire` gives a live host, `Host.open` opens one call on it (host.py). The fork server makes
-the processes, kills them and tells of their ends; this side only decides who gets which.
+Main path: `Pool.acquire` returns a live host, `Host.open` opens one call on it (host.py). The fork server
+makes the processes, kills them and reports their ends; this side only assigns hosts to callers.
 
-Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
-use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and ends
-when its other calls have ended, each of which has a limit of its own. It is asked to, as it may have state to
-let go of; a stuck one is killed, and one that is stopped at once. A host that does not begin a call, as it is
-stopped or a tool keeps its interpreter, is set aside: another serves in its place until it has come to that
-call, and then it serves again with the state that it holds. As whom a host acts is read by the fork
-server from a caller's connection: one that a call comes with, or one that is kept (people.py).
+Rules: everything between two awaits is atomic. A caller is counted before it waits, so a host in use is never
+dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls. It ends when its other
+calls have ended, each of which has a limit of its own. It is asked to end, as it may have state to let go of.
+A stuck host is killed, and a stopped one is killed at once. A host that does not begin a call, as it is
+stopped or a tool keeps its interpreter, is set aside. Another host serves in its place until it has come to
+that call. Then it serves again with the state that it holds. The fork server reads the identity of a host
+from a connection of its caller: the call's own, or one that is kept (people.py).
 This file must never know of frames, runners or the tree.
 """
 
@@ -33,32 +33,32 @@ from cortexfs.pool.people import People
 from cortexfs.pool.printed import Printed
 from cortexfs.pool.starter import Starter
 
-RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
-# For idle hosts when the daemon ends: a library may have its plugin_drop, and none may hold that up.
+RETIRED_SECONDS = 30.0  # for an idle host that was asked to end
+# For idle hosts when the daemon ends: a library may run its plugin_drop, but none may delay the end.
 LEAVE_SECONDS = 0.5
-END_SECONDS = 5.0  # for one that is killed
+END_SECONDS = 5.0  # for a host that is killed
 SPAWN_SECONDS = 10.0
-# A caller can make namespaces without end; each would get a host of some MiB.
+# A caller can make any number of namespaces; each would get a host of some MiB.
 HOSTS_PER_USER = 32
 
 
 def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
-    """Returns the key of the hosts that are bounded together: a user's own, and those of all agents that
-    work for him, of which each working directory makes others. Plugins are described beside them, which
-    nobody is to hold up."""
+    """Returns the key of the hosts that share a limit: a user's own, and those of all agents that work for
+    the user. Each working directory of an agent makes another host. The hosts that describe plugins share a
+    limit of their own, so that no other host delays them."""
     confined = identity.view is not None
     return identity.uid, "" if confined else identity.label, confined
 
 
 def _ends_idle(plugin: hostcalls.Plugin) -> bool:
-    """Those of the built-in tools, and of JavaScript, whose Deno takes 50 MiB. One that hears of what others
-    do may have something to remember."""
+    """Returns True for hosts of the built-in tools, and of JavaScript, whose Deno takes 50 MiB. A plugin with
+    hooks is excluded, as it may have something to remember."""
     return plugin.name == "builtin" or (plugin.kind == hostcalls.ESM and not plugin.hooks)
 
 
 class Pool:
-    """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, those that are set
-    aside, and the processes that serve them all."""
+    """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, the hosts that are
+    set aside, and the processes that serve them all."""
 
     def __init__(self, limits: hostcalls.HostLimits, starter: Starter) -> None:
         self._limits = limits
@@ -69,19 +69,19 @@ class Pool:
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._aside: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
-        self.by_pid: dict[int, Host] = {}  # who asks from inside one of these is a nested caller
+        self.by_pid: dict[int, Host] = {}  # a caller inside one of these is a nested caller
         self.looker = Looker(self.starter, self.by_pid)
         self.pairs = Pairs()
         self._number = 0
-        self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
-        self.remote: Callable[[hostcalls.Plugin, hostcalls.Identity], Host] | None = None  # other machines'
-        self.device = 0  # of the mount, as soon as there is one: what confined hosts may reach of mounts
+        self.started: Callable[[Host], None] = lambda host: None  # is called with each host that begins
+        self.remote: Callable[[hostcalls.Plugin, hostcalls.Identity], Host] | None = None  # of other machines
+        self.device = 0  # of the mount, once there is one: the only mount that confined hosts may reach
 
     def __len__(self) -> int:
         return len(self._all)
 
     async def run(self) -> None:
-        """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
+        """Receive from the fork server. When it dies, its hosts are dead, and a new one takes its place."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.looker.run)
             nursery.start_soon(self._printed.run)
@@ -89,18 +89,18 @@ class Pool:
             nursery.cancel_scope.cancel()
 
     def _lost(self) -> None:
-        """The fork server has ended, and with it every host."""
+        """Note that the fork server has ended, and every host with it."""
         for host in list(self._all.values()):
             self._gone(host, -signal.SIGKILL)
 
     @property
     def plugins(self) -> set[hostcalls.Plugin]:
-        """Returns the plugins of all hosts, also of one that only finishes its calls."""
+        """Returns the plugins of all hosts, even of a host that only finishes its calls."""
         return {host.plugin for host in self._all.values()}
 
     @property
     def live(self) -> list[Host]:
-        """Those that take calls."""
+        """Returns the hosts that take calls."""
         for key in list(self._aside):
             self._look_aside(key)
         return list(self._hosts.values())
@@ -122,7 +122,7 @@ class Pool:
             self.by_pid[host.pid] = host
             host.ready.set()
             self.started(host)
-            if host.retired and not host.calls:  # nobody waited so long
+            if host.retired and not host.calls:  # its caller gave up waiting
                 host.end()
 
     def _gone(self, host: Host, status: int | None) -> None:
@@ -137,7 +137,7 @@ class Pool:
         host.exited.set()
 
     def retire(self, host: Host) -> None:
-        """Give it no more calls; it ends with the last that it has."""
+        """Give the host no more calls. It ends with its last call."""
         host.retired = True
         key = (host.plugin, host.identity)
         if self._hosts.get(key) is host:
@@ -147,19 +147,19 @@ class Pool:
         host.drop_probe()
 
     def set_aside(self, host: Host, probe: socket.socket) -> None:
-        """Give it no calls until it has come to this one, which was taken back: then `probe` ends."""
+        """Give the host no calls until it comes to the call that was taken back: then `probe` ends."""
         key = (host.plugin, host.identity)
         if host.aside is not None or host.retired:
             safe_sockets.close(probe)
             return
         host.aside = probe
-        if self._aside.setdefault(key, host) is not host:  # another is aside already, which has served longer
+        if self._aside.setdefault(key, host) is not host:  # a host that has served longer is aside already
             self.retire(host)
         elif self._hosts.get(key) is host:
             del self._hosts[key]
 
     def _look_aside(self, key: tuple[hostcalls.Plugin, hostcalls.Identity]) -> None:
-        """Have the host that was set aside serve again, if it can, in place of the one that does."""
+        """Let the host that was set aside serve again, if it can, in place of its deputy."""
         host = self._aside[key]
         if not host.is_alive:
             self.retire(host)
@@ -172,7 +172,7 @@ class Pool:
             self._hosts[key] = host
 
     def is_warm(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> bool:
-        """Returns True if `acquire` will not have to wait."""
+        """Returns True if `acquire` does not have to wait."""
         if plugin.kind == hostcalls.TEAM:
             return True
         host = self._hosts.get((plugin, identity))
@@ -181,7 +181,7 @@ class Pool:
     async def acquire(
         self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, connection: socket.socket | None = None
     ) -> Host:
-        """A live host for this plugin as this caller, whose connection it is, unless they are kept."""
+        """Returns a live host for this plugin and caller. `connection` is the caller's, unless kept."""
         if plugin.kind == hostcalls.TEAM:
             if self.remote is None:
                 raise Fault("EHOSTDOWN", "this daemon is in no team any more")
@@ -201,9 +201,9 @@ class Pool:
             self.release(host)
             if is_ours or connection is None:
                 raise
-            # It was started for somebody else, who may have left. This caller is there.
+            # It was started for another caller, who may have left. This caller is there.
             return await self.acquire(plugin, identity, connection)
-        except BaseException:  # a cancellation, too: the call goes off the host's count, then it goes on
+        except BaseException:  # also a cancellation: the call goes off the host's count
             self.release(host)
             raise
         return host
@@ -227,7 +227,7 @@ class Pool:
         self._number += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        ours.shutdown(socket.SHUT_RD)  # a host has nothing to say here, and could send descriptors
+        ours.shutdown(socket.SHUT_RD)  # a host has nothing to send here, and could send descriptors
         errors, printed = os.pipe()
         host = Host(self._number, (plugin, identity), ours, self._kill, self.pairs, errors)
         met = self.people.number(identity) if connection is None else 0
@@ -245,7 +245,7 @@ class Pool:
         return host
 
     def _kill(self, number: int) -> bool:
-        """Returns whether the fork server was there to be told."""
+        """Returns True if the order was sent. The fork server may be gone."""
         try:
             self._forks.send(hostcalls.KillHost(number))
         except Fault:
@@ -253,10 +253,10 @@ class Pool:
         return True
 
     def _make_room(self, identity: hostcalls.Identity) -> None:
-        """Keep one user's hosts bounded: an idle one ends, first those that hold no plugin's state."""
+        """Keep one user's hosts bounded: end an idle one, if possible one without a plugin's state."""
         uid, share = identity.uid, _share(identity)
         owned = [host for host in self._all.values() if _share(host.identity) == share]
-        # The retired ones take memory until they have ended, and who has stopped them may wait for it.
+        # Retired hosts take memory until they have ended, and a user may stop them to delay that.
         if len(owned) >= 2 * HOSTS_PER_USER:
             raise Fault("EAGAIN", f"{len(owned)} hosts of uid {uid} have yet to end; try again")
         owned = [host for host in owned if not host.retired]
@@ -268,8 +268,8 @@ class Pool:
         self._dismiss(min(idle, key=lambda host: (host.plugin.name != "builtin", host.idle_since)))
 
     def release(self, host: Host, stuck: bool = False, worn: bool = False) -> None:
-        """A call has ended. A stuck one did not let go of its thread: its host is replaced. So is a worn one,
-        in which calls have left too much behind."""
+        """Note that a call has ended. A stuck call did not let go of its thread: its host is replaced. A worn
+        host, in which calls have left too much behind, is replaced too."""
         host.calls -= 1
         host.has_served = host.has_served or not stuck
         host.idle_since = trio.current_time()
@@ -278,7 +278,7 @@ class Pool:
         if stuck:
             host.stuck = True
             self.retire(host)
-            if host.is_stopped:  # its other calls wait for what never comes
+            if host.is_stopped:  # its other calls wait for a stopped process
                 host.was_stopped = True
                 host.kill()
         if host.retired and not host.calls:
@@ -290,7 +290,7 @@ class Pool:
         host.end()
 
     def renew(self, plugins: Mapping[hostcalls.Plugin, hostcalls.Plugin]) -> list[Host]:
-        """Have hosts of the former of each two be those of the latter from now on; which ones."""
+        """Move the hosts of each old plugin to the new one from now on. Returns these hosts."""
         moved = [host for host in self._hosts.values() if host.plugin in plugins]
         for host in moved:
             del self._hosts[host.plugin, host.identity]
@@ -301,7 +301,7 @@ class Pool:
         return moved
 
     def replace(self, keep: Callable[[hostcalls.Plugin], bool]) -> None:
-        """Retire the hosts of plugins that are not to be kept; running calls finish."""
+        """Retire the hosts of all plugins but those that `keep` accepts. Running calls finish."""
         for host in [*self._hosts.values(), *self._aside.values()]:
             if not keep(host.plugin):
                 self._let_go_of(host)
@@ -313,7 +313,7 @@ class Pool:
             self._dismiss(host)
 
     async def ended(self, wanted: Callable[[hostcalls.Identity], bool]) -> list[hostcalls.Identity]:
-        """End the hosts of these identities that are at rest. Returns the identities of all others."""
+        """End the idle hosts of these identities. Returns the identities of the hosts that go on."""
         chosen = [host for host in self._all.values() if wanted(host.identity)]
         idle = [host for host in chosen if not host.calls]
         for host in idle:
@@ -325,8 +325,7 @@ class Pool:
         return list({host.identity for host in chosen if not host.exited.is_set()})
 
     def sweep(self, idle_seconds: float) -> None:
-        """End the hosts that nobody used, where these end when idle, and those that were asked to and did
-        not."""
+        """End the unused hosts that end when idle, and the hosts that were asked to end and did not."""
         now = trio.current_time()
         for host in list(self._all.values()):
             idle = now - host.idle_since
@@ -343,7 +342,7 @@ class Pool:
         self.starter.stop()
 
     def dismiss(self) -> None:
-        """End every host. Those at rest are asked first; no more than `LEAVE_SECONDS` are given them."""
+        """End every host. Idle hosts are asked first, and have at most `LEAVE_SECONDS`."""
         asked = [host for host in self._all.values() if host.pid and not host.calls]
         for host in asked:
             host.end()

@@ -1,7 +1,8 @@
-"""The standard error of processes: it comes into the log, and the last of it to who asks why one has ended.
+"""The standard error of processes. It goes into the log, and the last of it into the reason why one has
+ended.
 
-Rules: all of it is read, or who prints would have to wait. Each has a pipe of its own, as whoever shares one
-could close it to all others. A pipe is closed with its process, whoever else still holds its other end.
+Rules: all of it is read, or the processes would block. Each has a pipe of its own, as a process that shares
+one could close it for all. A pipe is closed with its process, even if another still holds the other end.
 This file must never know what a host is.
 """
 
@@ -15,7 +16,7 @@ import trio
 
 from cortexfs.core.safe_text import KEPT_LAST, PAST, last_words, one_line
 
-MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
+MAX_OUTPUT = 1 << 10  # bytes of output read at once, for one line of the log
 _READ = 64 << 10
 _PAST = PAST.encode()
 
@@ -23,19 +24,19 @@ log = logging.getLogger("cortexfs")
 
 
 class Printed:
-    """The pipes of all that print."""
+    """The pipes of all processes that print."""
 
     def __init__(self) -> None:
         self._ready = select.epoll()
         self._words: dict[int, bytes] = {}
 
     def add(self, pipe: int) -> None:
-        """Takes this end of a pipe over, until `end`."""
+        """Take over this end of a pipe, until `end`."""
         self._ready.register(pipe, select.EPOLLIN)
         self._words[pipe] = b""
 
     def end(self, pipe: int) -> str:
-        """Returns what to add to the sentence that it has ended. May be repeated."""
+        """Returns the words to add to the message that the process has ended. May be repeated."""
         if pipe not in self._words:
             return ""
         self._hear()
@@ -43,7 +44,7 @@ class Printed:
         return last_words(self._words.pop(pipe).rpartition(_PAST)[2])
 
     def close(self) -> None:
-        """When all have ended. May be repeated."""
+        """Call it when all processes have ended. May be repeated."""
         self._ready.close()
 
     async def run(self) -> None:

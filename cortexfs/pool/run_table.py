@@ -1,7 +1,6 @@
-"""The runs that go on and those that are over: ids, the table of active runs, and one log line for each that
-ended.
+"""The table of active runs, their ids, and one log line for each run that has ended.
 
-Every way to run an object (exec, sockets, agents) opens a `ObjectRun` here and closes it once.
+Every way to run an object (exec, sockets, agents) opens an `ObjectRun` here and closes it once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RunLogLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of an object's log. Never inputs, outputs or secrets (abi.md 3.18)."""
+    """A line of an object's log. It never holds inputs, outputs or secrets (abi.md 3.18)."""
 
     ts: str
     run: str
@@ -58,7 +57,7 @@ class ObjectRun:
         self.usage: Usage | None = None
 
     def count(self, usage: Usage) -> None:
-        """Add the tokens that were used."""
+        """Add used tokens."""
         before = self.usage or Usage(input_tokens=0, output_tokens=0)
         self.usage = Usage(
             input_tokens=before.input_tokens + usage.input_tokens,
@@ -67,7 +66,7 @@ class ObjectRun:
 
 
 class Clock:
-    """Writes the time as logs have it; most of it stays the same for a second."""
+    """Returns the time in the format of logs. It keeps the part that stays the same for a second."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -85,9 +84,9 @@ class Clock:
 class Runs:
     def __init__(self, logs: Logs, per_user: int, messages_per_user: int | None = None) -> None:
         self._logs = logs
-        # Of a call that is a process or a thread, and of a message, which is a task.
+        # The limits: for calls, each a process or a thread, and for messages, each a task.
         self._most = {False: per_user, True: messages_per_user or per_user}
-        # Unique for ever (abi.md 5.20): when the daemon began, which process it was, which run it is.
+        # Unique for ever (abi.md 5.20): the start of the daemon, its pid, and the number of the run.
         self._prefix = f"r{time.time_ns() // 1000:x}-{os.getpid():x}"
         self._by_user: dict[tuple[int, bool], int] = {}
         self.active: dict[str, ObjectRun] = {}
@@ -114,7 +113,7 @@ class Runs:
         return run
 
     async def has_ended(self, class_: str, name: str, uid: int, id_: str) -> bool:
-        """Returns True where this user's log of the object tells of that run."""
+        """Returns True if this user's log of the object has that run."""
         self._logs.flush()
         part = b'"run":' + _encode(id_)
         own = None if is_own((class_, name)) else uid
@@ -139,7 +138,7 @@ class Runs:
             self._idle.set()
         code = fault.code if fault else None
         if fault and fault.code == "EPROTO":
-            # Everybody reads it, and what somebody has run, and when, is nobody else's business.
+            # Everybody can read this. Which object a user has run, and when, is private.
             self.last_error = "a run ended with EPROTO; the log of its object says which"
         line = RunLogLine(
             ts=self._clock.text(),
@@ -156,5 +155,5 @@ class Runs:
         )
         data = _encode(line) + b"\n"
         self._logs.append(run.class_, run.name, data)
-        if not is_own((run.class_, run.name)):  # the log of somebody's own agent is that user's already
+        if not is_own((run.class_, run.name)):  # the log of a user's own agent belongs to that user already
             self._logs.append(run.class_, run.name, data, run.uid)

@@ -3,12 +3,12 @@
     starter = Starter(begin(root, state))   begun before the daemon opens anything (pool/starter_ends.py)
     child = starter.first()                 its fork server, before the loop runs
     child = starter.start_now(what)         another program, before the loop runs
-    child = await starter.start(what)       while `run` hears the answers
+    child = await starter.start(what)       while `run` reads the answers
     listener = await starter.listener(path, backlog)
     starter.stop()                          which ends all that was started
 
-Rules: the starter is told of nothing but what core/starts.py says. A child of it is ended by its number.
-This file must never know what is started for whom.
+Rules: the starter gets only the requests of core/starts.py. A child of it is ended by its number.
+This file must never know why a process is started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cortexfs.core import starts
 from cortexfs.linux import syscalls
 from cortexfs.pool.starter_ends import StarterEnds
 
-STOP_SECONDS = 10.0  # more than the starter gives what it has started
+STOP_SECONDS = 10.0  # longer than the starter waits for the processes that it has started
 
 _READ = 64 << 10
 
@@ -35,7 +35,7 @@ _answers: msgspec.msgpack.Decoder[starts.FromStarter] = msgspec.msgpack.Decoder(
 
 
 class Child:
-    """A process that was started, as the daemon sees it."""
+    """A started process, as the daemon sees it."""
 
     def __init__(self, number: int, starter: Starter) -> None:
         self.number = number
@@ -50,7 +50,7 @@ class Child:
 
 
 class _Answer:
-    """The answer to a request, as soon as it is there."""
+    """The answer to a request, once it has come."""
 
     def __init__(self) -> None:
         self.came = trio.Event()
@@ -58,7 +58,7 @@ class _Answer:
         self.rights: list[int] = []
 
     def taken(self) -> list[int]:
-        """Its rights, which are the caller's from now on."""
+        """Returns its rights, which belong to the caller from now on."""
         if self.done.error:
             raise OSError(self.done.error, os.strerror(self.done.error))
         rights, self.rights = self.rights, []
@@ -68,7 +68,7 @@ class _Answer:
 class Starter:
     def __init__(self, ends: StarterEnds) -> None:
         self._process, self.control, self.looks = ends
-        self.binds = trio.Lock()  # one at a time, as the tree knows by its pid what is bound
+        self.binds = trio.Lock()  # one at a time, as the tree recognizes a bound socket by the starter's pid
         self._number = starts.FIRST
         self._first = _Answer()
         self._asked: dict[int, _Answer] = {starts.FIRST: self._first}
@@ -79,7 +79,7 @@ class Starter:
         return self._process.pid
 
     async def run(self) -> None:
-        """Hear the starter, until it is gone."""
+        """Read the starter's messages, until it is gone."""
         self.control.setblocking(False)
         try:
             while True:
@@ -107,7 +107,7 @@ class Starter:
         elif answer := self._asked.pop(message.number, None):
             answer.done, answer.rights = message, rights
             answer.came.set()
-        else:  # nobody waits any more
+        else:  # the request was given up
             for fd in rights:
                 os.close(fd)
             if message.error:
@@ -134,7 +134,7 @@ class Starter:
         answer = self._ask(request)
         try:
             await answer.came.wait()
-        except BaseException:  # a cancellation: what comes now is for nobody
+        except BaseException:  # a cancellation: the answer is not wanted any more
             self._asked.pop(request.number, None)
             for fd in answer.rights:
                 os.close(fd)
@@ -148,20 +148,20 @@ class Starter:
         return answer
 
     async def start(self, what: str, argument: str = "") -> tuple[Child, list[int]]:
-        """A process of this kind, and its rights. Raises OSError where it cannot be started."""
+        """Returns a new process of this kind, and its rights. Raises OSError if it cannot be started."""
         child = Child(self._next(), self)
-        self._children[child.number] = child  # before its end can be told
+        self._children[child.number] = child  # before its end can be reported
         answer = await self._answered(starts.StartChild(child.number, what, argument))
         return self._begun(child, answer)
 
     def start_now(self, what: str) -> tuple[Child, list[int]]:
-        """The same before the loop runs."""
+        """Do the same before the loop runs."""
         child = Child(self._next(), self)
         self._children[child.number] = child
         return self._begun(child, self._answered_now(self._ask(starts.StartChild(child.number, what))))
 
     def first(self) -> tuple[Child, list[int]]:
-        """The fork server that was started unasked. Call it once, before the loop runs."""
+        """Returns the fork server that was started unasked. Call it once, before the loop runs."""
         child = self._children[starts.FIRST]
         return self._begun(child, self._answered_now(self._first))
 
@@ -193,20 +193,20 @@ class Starter:
             self.control.send(_pack(starts.KillChild(number)))
 
     async def listener(self, path: str, backlog: int) -> socket.socket:
-        """A socket that listens at a path of the mount."""
+        """Returns a socket that listens at a path of the mount."""
         answer = await self._answered(starts.Bind(self._next(), path, backlog))
         return socket.socket(fileno=answer.taken()[0])
 
     def mounted(self, device: int) -> None:
-        """Tell it which mount is ours. Call it before the loop runs."""
+        """Tell the starter the device of this daemon's mount. Call it before the loop runs."""
         self._answered_now(self._ask(starts.MountDevice(self._next(), device))).taken()
 
     def unmount(self) -> None:
-        """Unmount what is served no more. Call it when the loop has ended."""
+        """Unmount a mount that is no longer served. Call it when the loop has ended."""
         self._answered_now(self._ask(starts.Unmount(self._next()))).taken()
 
     def stop(self) -> None:
-        """End it, and with it all that it has started. May be repeated."""
+        """End the starter, and all that it has started. May be repeated."""
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         for fd in self._first.rights:

@@ -1,7 +1,7 @@
-"""The starter's process as it is begun, and the daemon's ends of its channels.
+"""Begins the starter's process, and holds the daemon's ends of its channels.
 
-Rules: begun before the daemon opens anything, and before its modules are read: these take a quarter of a
-second, and those of starter and fork server as long beside them. Nothing here imports trio or msgspec.
+Rules: it begins before the daemon opens anything, and before the daemon's modules are read. These take a
+quarter of a second, in which starter and fork server read theirs. Nothing here imports trio or msgspec.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def begin(
     config: Path | None = None,
     engine: Sequence[str] = (),
 ) -> StarterEnds:
-    """Start a starter. `engine` is another command of engines than the package's own."""
+    """Start a starter. `engine` replaces the package's own command for engines."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     looks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     options = ["--daemon", str(os.getpid())]

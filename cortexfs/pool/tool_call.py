@@ -1,9 +1,9 @@
-"""One call of a tool for an agent: in a host that is the person and no more, and what it said.
+"""One call of a tool for an agent: in a host with the user's identity and no more, and the output of the
+call.
 
-Main path: `ToolCalls.call` takes a host from the pool and collects what a `HostCall` hears. What the
-tool says beside its output (progress, notes, media) is passed on as it comes.
-
-Rules: what is kept of an output is bounded, for each call and for each user, and the rest is counted.
+Main path: `ToolCalls.call` takes a host from the pool and collects the output that a `HostCall` receives. The
+tool's other messages (progress, notes, media) are passed on as they come.
+Rules: the kept part of an output is bounded, for each call and for each user; the rest is only counted.
 This file must never know why a tool is called, or whether it may be.
 """
 
@@ -26,12 +26,12 @@ from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
 FOLLOW_SECONDS = 5.0
-MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
-MAX_HELD = 64 << 20  # and of all that are kept at a time for one user
+MAX_KEPT = 2 << 20  # bytes of one output; a model gets far less of it
+MAX_HELD = 64 << 20  # and of all outputs that are kept at a time for one user
 
 
 class ToolCalls:
-    """Calls of tools by whoever is no runner."""
+    """Calls of tools that come from no runner."""
 
     def __init__(self, pool: Pool, default_seconds: float) -> None:
         self._pool = pool
@@ -47,8 +47,8 @@ class ToolCalls:
         say: Say,
         put: Ask | None = None,
     ) -> CallOutcome:
-        """Run it to its end. A fault of the tool is in the outcome; one of ours is, too. `put` puts questions
-        of MCP servers to the person."""
+        """Run the tool to its end. The outcome holds any fault, of the tool or of the daemon. `put` puts
+        questions of MCP servers to the person."""
         if tool.plugin is None:
             return CallOutcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
@@ -79,7 +79,7 @@ class ToolCalls:
             if said is None:
                 raise Fault("ETIMEDOUT", f"of {', '.join(paths)}, something does not answer")
             return msgspec.json.decode(said, type=list[str])
-        except (OSError, *UNREADABLE) as error:  # it died, or is broken
+        except (OSError, *UNREADABLE) as error:  # the host died, or is broken
             raise Fault("EPROTO", f"it cannot be said where {', '.join(paths)} are: {error}") from None
         finally:
             self._pool.release(host, stuck=said is None)
@@ -87,21 +87,21 @@ class ToolCalls:
 
 
 class _Output:
-    """The output of one call, as far as it is kept."""
+    """The output of one call: the kept part, and the size of all."""
 
     def __init__(self, path: str, uid: int, held: Counter[int]) -> None:
         self._path = path
         self._uid = uid
         self._held = held
-        self._kept = bytearray()  # not its pieces, each of which may be a byte
+        self._kept = bytearray()  # joined, as each piece may be only a byte
         self._size = 0
 
     def outcome(self, fault: Fault | None) -> CallOutcome:
-        text = self._kept.decode(errors="ignore")  # cut inside a character, perhaps
+        text = self._kept.decode(errors="ignore")  # the cut may be inside a character
         return CallOutcome(text, fault, self._size - len(self._kept))
 
     def forget(self) -> None:
-        """It counts for its user no more."""
+        """Stop counting it for its user."""
         self._held[self._uid] -= len(self._kept)
         if not self._held[self._uid]:
             del self._held[self._uid]
@@ -110,7 +110,7 @@ class _Output:
         if kind != wire.DELTA:
             return _frame(self._path, kind, payload)
         self._size += len(payload)
-        # As much of it as there is room for; what comes behind a gap is not kept.
+        # Keep as much as there is room for. Nothing after a gap is kept.
         if self._size - len(payload) == len(self._kept):
             taken = payload[: max(0, min(MAX_KEPT - len(self._kept), MAX_HELD - self._held[self._uid]))]
             self._kept += taken
@@ -119,8 +119,8 @@ class _Output:
 
 
 def _frame(path: str, kind: int, payload: bytes) -> frames.Frame | None:
-    """Returns a tool's words beside its output, as a frame. Its notes bear its path, as its name may be
-    `policy` or `approval`: the run's own notes tell what was decided."""
+    """Returns a tool's message other than output, as a frame. A note's source begins with the tool's path.
+    The name alone may be `policy` or `approval`, the sources of the run's own notes about decisions."""
     if kind == wire.PROGRESS:
         return frames.Progress(message=payload.decode())
     if kind == wire.OBSERVER:
