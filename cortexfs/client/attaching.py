@@ -4,7 +4,7 @@
     parts(name, data, can)               a file of that name with these bytes, if that model takes it
 
 Rules: the bytes decide the type of a file; its name does not. A file that the model cannot take, or that is
-too large for a message, is refused before anything is sent. A file's name is a part too, as logs keep text.
+too large for a message, is refused before anything is sent. Its name is a part too, as logs keep only text.
 This file must never know why a file is attached, or how it was read.
 """
 

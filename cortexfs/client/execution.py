@@ -41,7 +41,7 @@ class Frames:
         return heard
 
     def end(self, status: int) -> None:
-        """Note that the program has ended. Raises Failed unless a final frame told the end of its run."""
+        """Note that the program has ended. Raises Failed unless a final frame has ended its run."""
         if not self.is_over:
             raise Failed("EPROTO", LAST_STATUS.format(path=self._path, status=status), self.run)
 

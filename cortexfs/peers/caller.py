@@ -1,4 +1,4 @@
-"""The process at the other end of a socket, as the kernel reports it; its own word is never used.
+"""The process at the other end of a socket, as the kernel reports it, never as the peer does.
 
 Main path: `caller_of` reads credentials from the socket, and powers, namespaces and root from /proc. From
 these it makes the `Identity` under which a host may act for this caller. The daemon has another process look

@@ -3,8 +3,8 @@
 Main path: `Arrivals.welcome` accepts at one listener, and puts each connection into its user's queue. At each
 turn of the loop `run` begins a few of the waiting ones, one of each user after the other.
 
-Rules: no user has more than a share of the whole, so a user who opens connections without end locks out
-nobody else. A waiting connection counts as connected, and those over a user's share are closed unread. A
+Rules: no user has more than a share of the whole, so a user who opens connections without end locks out no
+other user. A waiting connection counts as connected, and those over a user's share are closed unread. A
 connection that its client has closed is never begun. A crowded listener, at which more wait than are accepted
 at a time, pauses. The more of these there are, the longer each pauses: clients then wait in connect(2), and
 cost others no time. Runs and hosts have limits of their own (pool/run_table.py, pool/pool.py).

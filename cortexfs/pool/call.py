@@ -130,7 +130,7 @@ class HostCall:
                 await self._say(*said)
             if self._question is not None:
                 await self._answer(call)
-            if self._wants:  # it has all of its input, so there is no more
+            if self._wants:  # the request held all of the input
                 self._wants = False
                 with contextlib.suppress(OSError):  # the next read tells how the call ended
                     await send(call, wire.message(wire.STDIN, b""))
@@ -179,8 +179,7 @@ class HostCall:
 async def ask(
     host: Host, request: hostcalls.Request, wanted: int, limit: int = wire.MAX_SAID
 ) -> bytes | None:
-    """Returns the payload of the first message of this kind; None if the host breaks off; raises its
-    fault."""
+    """Returns the first message of this kind, or None if the host breaks off. Raises the host's fault."""
     with safe_sockets.closing(host.call(None)) as call:
         await send(call, announce(request))
         splitter = wire.Splitter(limit)
@@ -197,8 +196,8 @@ async def ask(
 async def begins(
     host: Host, call: socket.socket, theirs: socket.socket, more: bool, has_left: Callable[[], bool]
 ) -> bool:
-    """Wait until the host reads its request, and close the host's end here. Returns False if the host does
-    not, and the request was taken back. `more`: a part of it is unsent. If the caller has left, returns."""
+    """Wait until the host reads its request, and close the host's end here. Returns False if the request was
+    taken back, as the host does not read it. With `more`, a part is unsent. `has_left()` ends the wait."""
     wait = trio.lowlevel.wait_writable if more else trio.lowlevel.wait_readable
     looks = 0
     while _is_unread(theirs):
@@ -232,7 +231,7 @@ def take_back(call: socket.socket, theirs: socket.socket) -> bool:
     except OSError:  # nothing is there, or the host's end is closed here
         return False
     with contextlib.suppress(OSError):
-        call.shutdown(socket.SHUT_WR)  # the host finds its end when it comes to it
+        call.shutdown(socket.SHUT_WR)  # the host finds the end of the call when it comes to it
     return bool(unread)
 
 

@@ -242,7 +242,7 @@ class Look:
 
 
 def _alone(started: tuple[Child, list[int]]) -> Child:
-    """Returns a process that prints nothing, so that its rights are closed."""
+    """Returns the child. It prints nothing, so its rights are closed."""
     child, rights = started
     _close(rights)
     return child

@@ -1,7 +1,7 @@
 """One host process, from the daemon's side, and the calls that are opened on it.
 
-Rules: a request can be taken back as long as the host's end of the call is open here too. A host may not
-begin a call, as it is stopped or a tool keeps its interpreter. It is set aside until it comes to that call.
+Rules: a request can be taken back as long as the host's end of the call is open here too. A host that did not
+begin a call, as it is stopped or a tool keeps its interpreter, is set aside until it comes to it.
 This file must never know the set of hosts, frames, or runners.
 """
 

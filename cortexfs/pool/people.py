@@ -1,5 +1,4 @@
-"""The people that the fork server has to know for longer than one call: over a connection, or for work that
-goes on.
+"""The people that the fork server knows for longer than one call: for a connection, or for lasting work.
 
     let_go = people.keep(identity, connection)      for as long as the connection is there
     let_go = people.outlast(identity)               for work that goes on without a connection

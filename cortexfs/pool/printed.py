@@ -1,8 +1,7 @@
-"""The standard error of processes. It goes into the log, and the last of it into the reason why one has
-ended.
+"""The standard error of processes. It goes into the log, and its last part into the error about their end.
 
-Rules: all of it is read, or the processes would block. Each has a pipe of its own, as a process that shares
-one could close it for all. A pipe is closed with its process, even if another still holds the other end.
+Rules: all of it is read, or the processes would block. Each process has a pipe of its own, as a shared one
+could be closed for all. A pipe is closed with its process, even if another still holds the other end.
 This file must never know what a host is.
 """
 

@@ -138,7 +138,7 @@ class Runs:
             self._idle.set()
         code = fault.code if fault else None
         if fault and fault.code == "EPROTO":
-            # Everybody can read this. Which object a user has run, and when, is private.
+            # All users can read this. Which object a user has run, and when, is private.
             self.last_error = "a run ended with EPROTO; the log of its object says which"
         line = RunLogLine(
             ts=self._clock.text(),

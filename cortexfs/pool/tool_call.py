@@ -1,5 +1,4 @@
-"""One call of a tool for an agent: in a host with the user's identity and no more, and the output of the
-call.
+"""One call of a tool for an agent, in a host with only the user's identity, and the output of the call.
 
 Main path: `ToolCalls.call` takes a host from the pool and collects the output that a `HostCall` receives. The
 tool's other messages (progress, notes, media) are passed on as they come.

@@ -144,7 +144,7 @@ class HookedRelay(Relay):
         self._hooked.begin(input_)
         return answer
 
-    # What the host says.
+    # Messages of the host.
 
     def _heard(self, kind: int, payload: bytes) -> bytes:
         if kind == wire.INPUT:

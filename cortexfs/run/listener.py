@@ -77,7 +77,7 @@ class ExecTree(NamedTuple):
     driver: Callable[[Object, str], Driver]  # the driver that answers for a model or an agent, by its use
     # Raises a Fault where a run under a label may not run this object with these arguments.
     admit: Callable[[Object, Identity, list[bytes]], None]
-    # Returns the identity with fewer rights: those of the user for whom another machine calls (wire.UNDER).
+    # Returns the identity with fewer rights, for a call from another machine (wire.UNDER).
     under: Callable[[Object, Identity, str], Awaitable[Identity]]
     renew: Callable[[Object, bytes], Awaitable[None]]  # the comment of a user's own script has changed
     # Files that are answered without a run, by inode: the lines for this caller, chosen by its arguments.
@@ -347,7 +347,7 @@ def _place(caller: Caller) -> str:
 async def _greeting(
     stream: socket.socket, guest: Guest
 ) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes], str] | None:
-    """Returns a whole HELLO, or None if it takes too long. Too long a HELLO raises a Fault."""
+    """Returns a whole HELLO, or None if it takes too long. A HELLO that is too large raises a Fault."""
     hello = _Hello(guest)
     # Nearly always the HELLO is there by now, or comes in one piece. Then it costs no task and no time limit.
     with contextlib.suppress(BlockingIOError):

@@ -1,8 +1,8 @@
 """The certificates of a team: an authority of its own, and one certificate for each server.
 
-Rules: the authority's key stays on the machine that began the team. TLS proves the server alone: machines
+Rules: the authority's key stays on the machine that began the team. TLS proves only the server: machines
 prove themselves with their keys (keys.py).
-This file must never know where any of it is kept.
+This file must never know where certificates and keys are kept.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def authority(team: str) -> Pem:
 
 
 def new_key() -> bytes:
-    """PEM."""
+    """Returns a new private key, as PEM."""
     return _key_pem(ec.generate_private_key(_P256()))
 
 
@@ -56,14 +56,14 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def public_of(key: bytes) -> str:
-    """The public half of such a key, PEM."""
+    """Returns the public half of such a key, as PEM."""
     public = serialization.load_pem_private_key(key, None).public_key()
     kind = serialization.PublicFormat.SubjectPublicKeyInfo
     return public.public_bytes(serialization.Encoding.PEM, kind).decode()
 
 
 def key_pin(public: str) -> str:
-    """The hash by which servers know each other's certificates; raises EPROTO where it is no such key."""
+    """Returns the hash by which servers know each other's certificates. Raises EPROTO for any other key."""
     encoding, kind = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(_public(public).public_bytes(encoding, kind)).hexdigest()
 
@@ -79,7 +79,7 @@ def _public(pem: str) -> ec.EllipticCurvePublicKey:
 
 
 def of_server(ca: Pem, name: str, addresses: Sequence[str], public: str) -> bytes:
-    """A certificate for a server that is reached by these names and addresses, and has that key."""
+    """Returns a certificate for the server with this key, which is reached by these names and addresses."""
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     signer = serialization.load_pem_private_key(ca.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -95,7 +95,7 @@ def of_server(ca: Pem, name: str, addresses: Sequence[str], public: str) -> byte
 
 
 def pin(pem: bytes) -> bytes:
-    """The hash by which a token knows a server's certificate."""
+    """Returns the hash by which a token knows a server's certificate."""
     return pin_of(ssl.PEM_cert_to_DER_cert(pem.decode()))
 
 
@@ -104,7 +104,7 @@ def pin_of(der: bytes | None) -> bytes:
 
 
 def check_authority(pem: str) -> None:
-    """Raises EPROTO where it is none."""
+    """Raises EPROTO if this is no authority."""
     try:
         trusting(pem)
     except (ssl.SSLError, ValueError):
@@ -112,7 +112,7 @@ def check_authority(pem: str) -> None:
 
 
 def trusting(pem: str) -> ssl.SSLContext:
-    """A client's context that believes this authority and no other."""
+    """Returns a client's context that trusts only this authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=pem)
@@ -120,7 +120,7 @@ def trusting(pem: str) -> ssl.SSLContext:
 
 
 def pinning() -> ssl.SSLContext:
-    """A client's context for a server whose certificate is compared with a pin."""
+    """Returns a client's context for a server whose certificate is compared with a pin."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

@@ -1,13 +1,12 @@
-"""The directory of a team: its machines and their exports, as the stream of that name says.
+"""The directory of a team: its machines and their exports, from the stream of that name.
 
-Main path: on each connection `load` reads what the stream holds, and `hear` what is said from then on.
-
-Rules: a machine's key is in its token, which the team's key has signed; all else that is said of a machine is
-signed by that machine, and what is older than what is known is left. The team's key has signed the facts, and
-none are believed that are older than those known before, also not after a restart. So a machine that was
-removed stays that, whatever the directory can be made to say, and says nothing.
-What breaks a rule is left, with a line in the log. How much there may be is bounded.
-This file must never know who is here now.
+Main path: on each connection `load` reads the contents of the stream, and `hear` each later entry.
+Rules: a machine's key is in its token, which the team's key has signed. All other entries of a machine are
+signed by that machine, and an entry older than the known one is ignored. The facts are signed by the team's
+key, and older facts than the known ones are never believed, even after a restart. So a removed machine stays
+removed and shows nothing, whatever the directory can be made to deliver. An entry that breaks a rule is
+ignored, with a line in the log. The number and size of entries is bounded.
+This file must never know which machines are present.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from cortexfs.team.nats_client import Client, batch, sequence_of
 from cortexfs.team.nats_wire import Delivery, token
 from cortexfs.team.places import TeamFacts, TeamPlaces, written
 
-FACTS = ("team", "facts")  # class and name of the entry with those of the team
+FACTS = ("team", "facts")  # class and name of the entry with the facts of the team
 TOKEN = ("machine", "token")  # of the entry with a machine's token
-INCARNATION = ("machine", "incarnation")  # and with the word that its link has made up when it began
+INCARNATION = ("machine", "incarnation")  # and of that with the random bytes of its link's present life
 _BATCH = 512
-_FIRST = [".".join(each) for each in (FACTS, TOKEN, INCARNATION)]  # in which order they are heard
+_FIRST = [".".join(each) for each in (FACTS, TOKEN, INCARNATION)]  # the order in which they are read
 
 log = logging.getLogger("cortexfs")
 
@@ -38,7 +37,7 @@ _facts = msgspec.msgpack.Decoder(TeamFacts)
 
 
 class Facts:
-    """The servers of the team, and the machines that are no members any more, as they are known here."""
+    """The servers of the team, and the machines that were removed from it, as far as this machine knows."""
 
     def __init__(self, places: TeamPlaces, account: str, changed: Callable[[TeamFacts], None]) -> None:
         self._places = places
@@ -54,13 +53,13 @@ class Facts:
         if stamp == self.now.stamp:
             return
         said = messages.decoded(_facts, data, "it is none")
-        for each in said.servers:  # they go into the configuration of the server here
+        for each in said.servers:  # the servers go into the configuration of the server here
             messages.check_machine(each.machine)
             server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
         self.now = replace(said, stamp=stamp)
         try:
             written(self._places.facts, self.now)
-        except OSError as problem:  # a full disk, say; the team goes on
+        except OSError as problem:  # a full disk, for example; the team goes on
             log.warning("the facts of the team are not kept: %s", problem)
         self._changed(self.now)
 
@@ -72,15 +71,15 @@ class Directory:
         self._account = account
         self._machine = machine
         self._changed = changed
-        self._machines: dict[str, keys.MachineToken] = {}  # the same object always
+        self._machines: dict[str, keys.MachineToken] = {}  # this object is never replaced, as others hold it
         self.facts = facts
         self._incarnations: dict[str, bytes] = {}
         self._stamps: dict[str, int] = {}
         self.objects: dict[str, RemoteObject] = {}  # by subject, of all machines
-        self.own: dict[str, bytes] = {}  # what is kept of this machine, by subject
+        self.own: dict[str, bytes] = {}  # this machine's entries, by subject
         self.disturbed: Callable[[], None] = lambda: (
             None
-        )  # is told when somebody else has said something of ours
+        )  # called when another machine has changed an entry of this one
 
     @property
     def machines(self) -> Collection[str]:
@@ -93,7 +92,7 @@ class Directory:
         return found.public
 
     async def load(self, client: Client) -> None:
-        """Read all that the stream holds: first who there is, then what they say."""
+        """Read all that the stream holds: first the machines, then their entries."""
         first, held = 1, list[Delivery]()
         before = {*self.objects}
         while True:
@@ -113,7 +112,7 @@ class Directory:
             self._drop(subject)
 
     def incarnation_of(self, machine: str) -> bytes:
-        """The word that a call of it has to bear, so that none is heard twice."""
+        """Returns the incarnation that a call to this machine carries, so that no call is taken twice."""
         return self._incarnations.get(machine, b"")
 
     def _drop(self, subject: str) -> None:
@@ -121,7 +120,7 @@ class Directory:
             self._changed(ObjectGone(gone.machine, gone.class_, gone.name))
 
     def hear(self, delivery: Delivery) -> None:
-        """One entry."""
+        """Take in one entry."""
         subject = delivery.subject
         words = subject.split(".")
         if len(words) != 5 or len(delivery.data) > MAX_ENTRY + 256:
@@ -140,7 +139,7 @@ class Directory:
         stamp = keys.stamp_of(delivery.data)
         if stamp < self._stamps.get(subject, 0):
             raise Fault("EPROTO", "it is older than what is known")
-        is_full = len(self._stamps) >= MAX_OBJECTS and (class_, name) != INCARNATION  # or it got no calls
+        is_full = len(self._stamps) >= MAX_OBJECTS and (class_, name) != INCARNATION  # calls need it
         if subject not in self._stamps and is_full:
             raise Fault("EAGAIN", f"there are {MAX_OBJECTS} objects already")
         self._stamps[subject] = stamp
@@ -156,7 +155,7 @@ class Directory:
             self._changed(said)
 
     def _learn(self, delivery: Delivery) -> None:
-        """Have those who were removed be nobody any more, and show nothing of theirs."""
+        """Take in the facts. Forget the machines that were removed, and their objects."""
         self.facts.hear(delivery)
         gone = {*self.facts.now.removed} & {*self._machines}
         for machine in gone:

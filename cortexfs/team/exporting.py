@@ -1,8 +1,8 @@
-"""This machine's word of itself: its token, and each object that it exports, as the mount shows it.
+"""This machine's own entries of the directory: its token, and each exported object, as the mount shows it.
 
-Rules: an object is read again when its executable or the list of exports has changed. One that is missing is
-not exported. What is said is signed, and said once for each change.
-This file must never know who may call what is exported.
+Rules: an object is read again when its executable or the list of exports has changed. An object that is
+missing is not exported. Each entry is signed, and is sent once for each change.
+This file must never know who may call an export.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Exporting:
         self._client = client
         self._key = key
         self.incarnation = secrets.token_bytes(16)
-        self._seen: dict[str, int] = {}  # by path: when it changed
+        self._seen: dict[str, int] = {}  # the time of its last change, by path
         self._said: dict[str, RemoteObject] = {}  # by subject
         self.problems: dict[str, str] = {}  # by path
 
     async def run(self, directory: Directory, token: str) -> None:
-        """Say what has changed, for ever. Begin anew with each connection."""
+        """Send changed entries, for ever. Call it anew for each connection."""
         again = trio.Event()
         again.set()
         left = {subject for subject, one in directory.objects.items() if one.machine == self._machine}
@@ -67,13 +67,13 @@ class Exporting:
                     except Fault as fault:
                         if fault.code != "ENOSPC":
                             raise
-                        full.append(subject)  # the others are said in any case
+                        full.append(subject)  # the other entries are sent in any case
                         self.problems[f"{one.class_}/{one.name}"] = fault.message
             self._said, left = {each: one for each, one in now.items() if each not in full}, set()
             await trio.sleep(LOOK_SECONDS)
 
     async def introduce(self, directory: Directory, token: str) -> None:
-        """Say who this is; a call is for one incarnation of a link, so that none is taken by the next."""
+        """Send the token, and the incarnation of this link: calls are for it, so the next link takes none."""
         subject = subjects.entry(self._machine, *TOKEN)
         directory.own[subject] = token.encode()
         await self._client.stored(subject, directory.own[subject])
@@ -84,7 +84,7 @@ class Exporting:
         await self._client.stored(subject, directory.own[subject])
 
     def _look(self) -> dict[str, RemoteObject]:
-        """Returns the exports as they are now, by subject; in a thread, as the mount is a file system."""
+        """Returns the present exports, by subject. Call it in a thread, as the mount is a file system."""
         found: dict[str, RemoteObject] = {}
         self.problems = {}
         try:
@@ -110,14 +110,14 @@ class Exporting:
 
 
 def _changed(executable: Path) -> int:
-    """When the object changed, or an agent's model."""
+    """Returns the time when the object, or the model of an agent, last changed."""
     model = executable.with_name(f"{executable.name}.d") / "model"
     own = model.stat().st_mtime_ns if model.exists() else 0
     return max(executable.stat().st_mtime_ns, own)
 
 
 def _control(executable: Path, name: str) -> str:
-    """The text of a control; one that is not there is empty."""
+    """Returns the text of a control; empty if there is no such control."""
     file = executable.with_name(f"{executable.name}.d") / name
     return file.read_text(errors="replace").rstrip("\n") if file.exists() else ""
 
@@ -129,7 +129,7 @@ def check_no_alias(root: Path, path: str) -> None:
 
 
 def exported(root: Path, path: str, machine: str) -> RemoteObject:
-    """An object as other machines are told of it; raises a Fault where it cannot be exported."""
+    """Returns an object as other machines see it. Raises a Fault if it cannot be exported."""
     check_no_alias(root, path)
     class_, name = registry.key_of(path)
     messages.shown_name(class_, name, machine)

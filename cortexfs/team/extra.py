@@ -1,4 +1,4 @@
-"""The extra `team`: a sentence for those who have not installed it."""
+"""The extra `team`: the error for users who have not installed it."""
 
 from __future__ import annotations
 

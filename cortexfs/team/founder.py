@@ -1,11 +1,11 @@
-"""The part of the machine that began the team, which has its keys: in its link, beside what all machines do.
+"""The additional work of the machine that began the team, which has the team's keys. It runs in its link.
 
     founder = Founder(places, client, member, directory)
     await founder.begin()       with each connection: the stream of the directory is there, and all is said
     await founder.watch()       and again when a machine has joined as a server, or was removed
 
-Rules: what the files of machines say is what is said. The servers are told who is removed as what they are:
-the account's token, with revocations, which they pass on to each other and keep.
+Rules: the facts are made from the files of machines. The servers learn of removed machines from the account's
+token, whose revocations they pass on to each other and keep.
 This file must never know what machines do for each other.
 """
 
@@ -40,7 +40,7 @@ class Founder:
         self._seen = 0
 
     async def begin(self) -> None:
-        """Raises a Fault where the servers are not ready for it."""
+        """Publish the facts, and make the streams. Raises a Fault while the servers are not ready."""
         self._seen = self._places.machines.stat().st_mtime_ns
         records = self._places.read_machines()
         removed = [name for name, one in records.items() if one.removed]
@@ -52,10 +52,10 @@ class Founder:
         data = msgspec.msgpack.encode(TeamFacts(servers, removed, is_cluster))
         sealed = keys.seal(account, subject, data, max(time.time(), known.stamp / 1000 + 0.002))
         self._directory.own[subject] = sealed
-        self._client.publish(subject, sealed)  # also where no stream is yet, which needs these servers
+        self._client.publish(subject, sealed)  # also before there is a stream, which needs these servers
         if is_cluster and not known.is_cluster:
             await self._client.room(0)
-            await trio.sleep(LOOK_SECONDS)  # the server passes it on, before it begins anew
+            await trio.sleep(LOOK_SECONDS)  # the server passes it on, before it restarts as a cluster
         self._directory.hear(Delivery(subject, "", "", "", {}, sealed))
         await self._make_streams(server.SERVERS if is_cluster else 1)
         await self._client.stored(subject, sealed)
@@ -66,7 +66,7 @@ class Founder:
             await self._client.request(subjects.PURGE, purged, ANSWER_SECONDS)
 
     async def watch(self) -> None:
-        """For ever; where it fails, the next look tries again."""
+        """Watch the files of machines, for ever. After a failure, the next look tries again."""
         while True:
             await trio.sleep(LOOK_SECONDS)
             if self._client.is_connected and self._places.machines.stat().st_mtime_ns != self._seen:
@@ -87,7 +87,7 @@ class Founder:
             await self._client.stored(subject, msgspec.json.encode(config), _IS_THERE)
 
     async def _tell_servers(self, records: dict[str, MachineRecord]) -> None:
-        """Have the servers refuse whom they have to, and be without those that were removed."""
+        """Have the servers refuse the removed machines, and drop removed servers from the cluster."""
         kept, member = self._places.read_secrets(), self._member
         operator, account, system = server.keys_of(kept)
         removed = {one.public: one.removed for one in records.values() if one.removed}

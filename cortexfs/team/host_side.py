@@ -1,12 +1,12 @@
-"""The link's end of a call that the daemon has opened: the words of a host, heard and said.
+"""The link's end of a call that the daemon has opened: it receives and sends the messages of a host.
 
     side = HostSide(stream)
     request = await side.request()                      None where the daemon has given it up
     arguments = await arguments_of(side, request, ...)  for the runner of the other machine
     await side.say(data)
 
-Rules: where the daemon wants to see an input before the tool runs, it sees it, and what it makes of that is
-what travels. An input is put together here as a host does, and checked by the machine that runs it.
+Rules: if the daemon wants to see an input before the tool runs, the link shows it, and sends on the daemon's
+version. The input is put together here, as in a host, and is checked by the machine that runs the tool.
 This file must never know of machines.
 """
 
@@ -39,7 +39,7 @@ class HostSide:
         self._waiting: deque[tuple[int, bytes]] = deque()
 
     async def next(self) -> tuple[int, bytes] | None:
-        """The daemon's next message; None when it has given the call up."""
+        """Returns the daemon's next message, or None when it has given the call up."""
         while not self._waiting:
             data = await receive(self._stream)
             if not data:
@@ -60,7 +60,7 @@ class HostSide:
         raise Fault("EPROTO", "an object of another machine is asked for what only a host here has")
 
     async def input(self) -> bytes:
-        """All of standard input."""
+        """Returns all of standard input."""
         await self.say(wire.message(wire.WANT, wire.U32.pack(parse.MAX_INPUT + 1)))
         data = bytearray()
         while (heard := await self.next()) is not None:
@@ -71,7 +71,7 @@ class HostSide:
         raise ConnectionResetError
 
     async def shown(self, value: dict[str, Any]) -> bytes:
-        """Show an input to the daemon; returns it as it is to be then."""
+        """Show an input to the daemon. Returns it as the daemon wants it."""
         data = msgspec.json.encode(value)
         for at in range(0, len(data), wire.MAX_TEXT):
             await self.say(wire.message(wire.INPUT, data[at : at + wire.MAX_TEXT]))
@@ -85,13 +85,13 @@ class HostSide:
 
 
 class _InputWantedError(Exception):
-    """Standard input is a part of the input."""
+    """The arguments take standard input as a part of the input."""
 
 
 async def arguments_of(
     side: HostSide, request: hostcalls.CallRequest | hostcalls.Converse, class_: str, schema: bytes
 ) -> list[bytes]:
-    """The words for the runner on the other machine."""
+    """Returns the arguments for the runner on the other machine."""
     if isinstance(request, hostcalls.Converse):
         return []
     if class_ == "model":

@@ -1,12 +1,12 @@
-"""Calls of other machines' users to what this machine exports.
+"""Calls from users of other machines to the exports of this machine.
 
-Main path: `Incoming.hear` checks which machine calls, and who they are here; a stand-in of that user connects
-to the mount; then this is the runner of that call, whose words go to the other machine as they are.
+Main path: `Incoming.hear` checks the calling machine, and finds the user here. A stand-in of that user
+connects to the mount. The link is then the runner of that call, and passes its output on unchanged.
 
-Rules: the mount decides about the call as about any of that user's. Nothing is run twice: a run's name is
-known for as long as its proof counts, and a call is for one life of this process alone. What came
-with a call is heard before it begins: while this process was held up, its caller may have given it up. What
-a machine may have going on is bounded, and each of its users leaves a share to the others.
+Rules: the mount decides about the call as about any call of that user. Nothing runs twice: a run's name is
+remembered as long as its proof is valid, and a call is for one life of this process only. All messages that
+came with a call are read before it begins: while this process was delayed, the caller may have given it up.
+The number of calls from a machine is bounded, and each of its users leaves a share to the others.
 This file must never know what an object does.
 """
 
@@ -38,8 +38,8 @@ from cortexfs.team.standins import ConnectionRequest, StandIn, StandIns
 
 UMASK = 0o022
 MAX_CALLS = 256  # at a time
-MAX_OF_ONE = 64  # of one machine
-SHARE = 3  # a user has at most so many times what is left of that
+MAX_OF_ONE = 64  # from one machine
+SHARE = 3  # a user's calls are at most so many times the free places among these
 _KEPT = 65536  # names of runs
 _RUN = re.compile(r"[0-9a-f]{32}")
 _START = b'{"type":"start"'
@@ -51,15 +51,15 @@ _begins = msgspec.msgpack.Decoder(CallBegin)
 
 
 class AskedCall(NamedTuple):
-    """The connection that a call will have, as whom."""
+    """The stand-in and the connection for a call."""
 
     standin: StandIn
     wanted: ConnectionRequest
-    agents: str  # the agent whose policy decides about calls of agents
+    agents: str  # the agent whose policy decides about calls made by agents
 
 
 class Incoming:
-    """Its attributes are the parts that a call passes."""
+    """Its attributes and parameters are the parts that a call passes."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Incoming:
         self.lines = CallLines()
 
     def hear(self, delivery: Delivery) -> None:
-        """A call has come. One that proves nothing is not answered."""
+        """Take in a call. A call without a valid proof gets no answer."""
         _, _, to, from_, class_, name = delivery.subject.split(".")
         data = keys.proven_data(self._key, self._key_of(from_), delivery.subject, delivery.data)
         begin = messages.decoded(_begins, data, "the call is none")
@@ -99,7 +99,7 @@ class Incoming:
             return _refuse(line, Fault("EHOSTDOWN", "that machine has begun anew; try again"))
         if not has_room(self.lines, from_, begin.user):
             return _refuse(line, Fault("EAGAIN", "that machine has too many calls of yours; try again"))
-        end = self.lines.begin(from_, begin.run, line)  # at once, as it may be cancelled in the next message
+        end = self.lines.begin(from_, begin.run, line)  # at once, as the next message may cancel it
         try:
             call = self._asked(begin, from_, f"{class_}/{untoken(name)}")
         except Fault as fault:
@@ -111,12 +111,12 @@ class Incoming:
         self._begun.append(self._serve(line, begin, call, end))
 
     def begin(self) -> None:
-        """Begin the calls that were heard, once all that came with them was, as one may be given up."""
+        """Begin the calls that have arrived, after all messages that came with them: these may cancel one."""
         while self._begun:
             self._prompt.begin(self._begun.popleft())
 
     def _asked(self, begin: CallBegin, from_: str, path: str) -> AskedCall:
-        """Ask the stand-in for its connection, before a turn of the loop is taken."""
+        """Ask the stand-in for a connection, before a turn of the loop is taken."""
         export = self._mapping.export(path, begin.user, from_)
         if begin.label and not export.agents:
             raise Fault("EACCES", f"that machine exports {path} to people alone, and {begin.label} called")
@@ -136,7 +136,7 @@ class Incoming:
                     await (_converse(line, stream) if begin.talks else _run(line, begin, call, inode, stream))
                 if not begin.talks:
                     call.standin.prepare_later(call.wanted)
-            except OSError as problem:  # a connection over a limit, say
+            except OSError as problem:  # a connection over a limit, for example
                 raise Fault("EHOSTDOWN", f"the daemon of that machine hangs up: {problem.strerror}") from None
         except Fault as fault:
             try:
@@ -148,7 +148,7 @@ class Incoming:
 
 
 def has_room(lines: CallLines, machine: str, user: str) -> bool:
-    """Returns True if this user of a machine may have a call more."""
+    """Returns True if this user of a machine may have one more call."""
     left = min(MAX_CALLS - len(lines), MAX_OF_ONE - lines.of(machine))
     return lines.of(machine, user) < SHARE * left
 
@@ -158,7 +158,7 @@ def _refuse(line: CallLine, fault: Fault) -> None:
 
 
 async def _run(line: CallLine, begin: CallBegin, call: AskedCall, inode: int, stream: socket.socket) -> None:
-    """Be the runner of the call."""
+    """Act as the runner of the call."""
     if line.left:
         raise Fault("ECANCELED", "the call was given up before it began")
     agent = call.agents if begin.label else ""
@@ -170,13 +170,13 @@ async def _run(line: CallLine, begin: CallBegin, call: AskedCall, inode: int, st
 
 
 async def _converse(line: CallLine, stream: socket.socket) -> None:
-    """Be a client of the agent's socket, for a person there."""
+    """Act as a client of the agent's socket, for a person on the other machine."""
     line.say((messages.BEGUN, b""))
     await until_one_ends(partial(_lines_from_mount, stream, line), partial(_lines_to_mount, stream, line))
 
 
 def _greeting(inode: int, begin: CallBegin, under: str) -> bytes:
-    """The greeting of a runner: what is no terminal, and says lines of JSON. `under` takes powers away."""
+    """Returns the greeting of a runner that has no terminal and wants JSONL. `under` takes powers away."""
     variables = [b"%b=%b" % pair for pair in messages.travelling(begin.environment).items()]
     strings = [*begin.arguments, *variables, b"CTX_OUTPUT=jsonl", b"%b=%b" % (wire.UNDER, under.encode())]
     if any(b"\0" in each for each in strings):
@@ -187,8 +187,8 @@ def _greeting(inode: int, begin: CallBegin, under: str) -> bytes:
 
 
 class MountWords:
-    """The daemon's words to its runner, passed on as far as another machine has to hear them. What comes
-    together goes together, and a prompt answer with the word that the call was taken."""
+    """The daemon's messages to its runner, as far as the other machine needs them. Messages that come
+    together are sent together. A prompt answer goes out with the message that the call was taken."""
 
     def __init__(self, stream: socket.socket, line: CallLine) -> None:
         self._stream = stream
@@ -199,15 +199,15 @@ class MountWords:
         self.ended = False
 
     async def pass_first(self) -> None:
-        """Have an answer that comes within a moment go along with the word that the call was taken, unless it
-        has more than a start and no end yet."""
+        """Send an answer that comes within a moment along with the message that the call was taken. Do not
+        wait any longer for an answer that has more than a start and no end yet."""
         while self._is_start and await is_readable(self._stream):
             await self._hear(await receive(self._stream))
         self.say()
 
     @property
     def _is_start(self) -> bool:
-        """Returns True if nothing has come, or a start alone."""
+        """Returns True if nothing has come, or only a start."""
         come = [payload for kind, payload in self._waiting if kind != messages.BEGUN]
         return not self._has_said and (not come or (len(come) == 1 and come[0].startswith(_START)))
 
@@ -223,7 +223,7 @@ class MountWords:
 
     async def _hear(self, data: bytes) -> None:
         if not data:
-            self.say()  # it may have begun the call, which is made nowhere else then
+            self.say()  # the daemon may have begun the call, so no other machine may make it
             raise Fault("EHOSTDOWN", "the daemon of that machine has ended during the call")
         for kind, payload in self._splitter.feed(data):
             if kind == wire.STDOUT and not self._line.has_room(payload):
@@ -242,7 +242,7 @@ async def _lines_from_mount(stream: socket.socket, line: CallLine) -> None:
 
 
 async def _to_mount(stream: socket.socket, line: CallLine) -> None:
-    """Standard input, and the wish to cancel. A daemon that hears no more may have said the end already."""
+    """Pass on standard input and a cancel. A daemon that reads no more may have sent the end already."""
     while True:
         for kind, payload in await line.next():
             with suppress(OSError):
@@ -253,13 +253,13 @@ async def _to_mount(stream: socket.socket, line: CallLine) -> None:
 
 
 async def _lines_to_mount(stream: socket.socket, line: CallLine) -> None:
-    """Pass on the lines of a person, until nobody hears there any more."""
+    """Pass on the lines of a person, until the caller has gone."""
     while True:
         for kind, payload in await line.next():
             if kind == wire.STDOUT:
                 await send(stream, payload)
                 line.took(len(payload))
-            elif kind == wire.STDIN:  # the person says no more
+            elif kind == wire.STDIN:  # the person has closed their side
                 stream.shutdown(socket.SHUT_WR)
             elif kind == messages.CANCEL:
                 return

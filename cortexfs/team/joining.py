@@ -1,14 +1,14 @@
-"""How a machine joins: a token that is used once, and whoever answers it.
+"""How a machine joins: a token that is used once, and the answer to it.
 
     text = Invitation(...).text                 printed once, by the machine that began the team
     reply = await accept(text, wish)            on the machine that joins
     Issuer(places, client, member).hear         answers it, in the link of the machine that began the team
 
 A token holds the server's address and the pin of its certificate, the seed of a key, and the team's signature
-over that. The key may do nothing but ask for this, and the server refuses it when the token has expired.
+over that. The key may only ask to join, and the server refuses it when the token has expired.
 
-Rules: the file of a token is removed before its machine is made, so that it is used once. A name that was
-given stays given. The new machine makes its own key, and nobody else sees it.
+Rules: a token's file is removed before its machine is made, so the token is used once. A name that was given
+stays given. The new machine makes its own key, which no other machine sees.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ServerWish(msgspec.Struct, frozen=True):
-    """The wish to be a server of the team, too: where it can be reached, and its certificate's key."""
+    """The wish to be a server too: the addresses that reach it, and the public key of its certificate."""
 
     addresses: list[str]  # HOST:PORT
     public: str  # PEM
@@ -82,13 +82,13 @@ class Reply(msgspec.Struct, frozen=True):
     servers: list[str] = []
     token: str = ""
     authority: str = ""
-    certificate: str = ""  # of a server, and what it has to believe
+    certificate: str = ""  # for a server, with the system account and the claims that it has to trust
     system: str = ""
     claims: list[str] = []
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """The file of a token that is not used yet."""
+    """The file of an unused token."""
 
     made: int
     is_server: bool = False
@@ -100,7 +100,7 @@ def _claims(account: str, key: keys.Key, issued: int, expires: int) -> keys.Clai
 
 
 class Invitation(NamedTuple):
-    """A token, from either side."""
+    """A token, on either side."""
 
     servers: list[str]
     pin: bytes
@@ -146,7 +146,7 @@ class Invitation(NamedTuple):
 
 
 def check_address(text: str) -> str:
-    """Returns HOST:PORT, or raises EINVAL; there is room for the port of the servers above it."""
+    """Returns HOST:PORT, or raises EINVAL. The port must leave room for the servers' port above it."""
     found = _ADDRESS.fullmatch(text)
     if found is None or not 0 < int(found[1]) <= 65535 - server.ROUTES:
         raise Fault("EINVAL", f"{text[:80]!r} is no HOST:PORT with a port up to {65535 - server.ROUTES}")
@@ -154,7 +154,7 @@ def check_address(text: str) -> str:
 
 
 async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
-    """Ask for a part in the team; the member that this machine is then."""
+    """Ask to join the team. Returns the new membership of this machine, and the reply."""
     machine, key = wish.machine, keys.Key.new(keys.USER)
     account = Account(invitation.key, invitation.token, pin=invitation.pin)
     client = Client(f"{machine} joins", invitation.servers, account, "")
@@ -188,8 +188,8 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
 
 
 def check_reply(said: Reply, wish: Wish) -> None:
-    """Raises a Fault where what goes into the files here is no name, address, token or authority: a
-    configuration of NATS can have a server that root runs write anywhere."""
+    """Raises a Fault if a name, address, token or authority in the reply is invalid. They go into files here,
+    and a configuration of NATS can make a server of root write to any file."""
     server.check_words(said.team, *map(check_address, said.servers))
     certificates.check_authority(said.authority)
     if wish.server is not None:
@@ -199,14 +199,14 @@ def check_reply(said: Reply, wish: Wish) -> None:
 
 
 def machine_token(account: keys.Key, machine: str, public: str, *, is_first: bool = False) -> str:
-    """The JWT of a machine: what it may say and hear."""
+    """Returns the JWT of a machine, with the subjects that it may publish and subscribe to."""
     said = subjects.said_by(machine) + (subjects.SAID_BY_FIRST if is_first else [])
     heard = subjects.heard_by(machine) + (subjects.HEARD_BY_FIRST if is_first else [])
     return keys.user_claims(account.public, public, machine, said, heard, int(time.time())).signed(account)
 
 
 class Issuer:
-    """Answers machines that join, where the team's keys are."""
+    """Answers machines that join, on the machine with the team's keys."""
 
     def __init__(self, places: TeamPlaces, client: Client, member: Member) -> None:
         self._places = places
@@ -224,7 +224,7 @@ class Issuer:
         self._client.publish(subjects.joined(public), msgspec.json.encode(reply))
 
     def _joined(self, public: str, data: bytes) -> Reply:
-        keys.public_raw(keys.USER, public)  # a name of a file, which is nothing else
+        keys.public_raw(keys.USER, public)  # checked, as it becomes the name of a file
         try:
             wish = msgspec.json.decode(data, type=Wish)
         except UNREADABLE:
@@ -250,7 +250,7 @@ class Issuer:
     def _server(
         self, kept: TeamSecrets, machine: str, wish: ServerWish, record: MachineRecord
     ) -> tuple[MachineRecord, Reply]:
-        """A server of the team, which gets its certificate."""
+        """Returns the record of a new server of the team, and a reply with its certificate."""
         known = self._places.read_machines().values()
         if sum(one.server is not None and not one.removed for one in known) >= server.SERVERS:
             raise Fault("EEXIST", f"the team has {server.SERVERS} servers; join it without --server")
@@ -269,13 +269,13 @@ class Issuer:
 
 
 def keep(folder: Path, invitation: Invitation, *, is_server: bool) -> None:
-    """Have a token be known, until it is used."""
+    """Keep the file of a token until it is used."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     written(folder / invitation.key.public, _Made(int(time.time()), is_server))
 
 
 def use_up(folder: Path, public: str, *, is_server: bool) -> None:
-    """Use a token; EACCES where it was used, or is for less."""
+    """Use a token. Raises EACCES if it was used before, or does not allow as much."""
     made = read(folder / public, _Made, "file of a token")
     if made is None:
         raise Fault("EACCES", "the token was used before; ctx team init prints another")

@@ -5,11 +5,11 @@
     sealed = seal(key, subject, data)   opened(public, subject, sealed) gives the data back
     proven = prove(key, public, ...)    proven_data(key, public, subject, proven), for that machine alone
 
-Rules: a machine is its key, and the account's key says which machine has which. What decides (a call, what
-a machine exports) is signed by the machine as well: the server answers on any subject that a client names as
-that of its reply, so that a subject alone does not prove who said a thing. A call is for one machine, and
-proven by a secret of both machines' keys (X25519), which takes a hundredth of a signature's time.
-This file must never know what is signed.
+Rules: a machine is identified by its key, which the account's key binds to its name. Messages that decide
+something (a call, an export) are signed by the machine too. The server answers on any subject that a client
+names as that of its reply, so a subject alone proves no sender. A call is for one machine. It is proven by a
+secret of both machines' keys (X25519), which takes a hundredth of a signature's time.
+This file must never know the meaning of the signed data.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ with needed():
 OPERATOR, ACCOUNT, USER = 14 << 3, 0, 20 << 3  # the letters O, A and U
 _SEED = 18 << 3  # S
 RAW = 32
-PROVEN_SECONDS = 60.0  # for how long a call is taken, also by a clock that differs by as much
+PROVEN_SECONDS = 60.0  # how long a call is accepted; clocks may differ by as much
 _SIGNATURE = 64
-_MARK = 32  # bytes of what proves a call
+_MARK = 32  # bytes of the proof of a call
 _TIME = 8
 _PRIME = 2**255 - 19
 _MAX_SECRETS = 4096
@@ -77,7 +77,7 @@ class Key:
         return self._private.sign(data)
 
     def secret_with(self, public: bytes) -> bytes:
-        """Returns the secret of this key and the one with that public half; EPROTO where that is no key."""
+        """Returns the shared secret of this key and that public key. Raises EPROTO if that is no good key."""
         found = self._secrets.get(public)
         if found is None:
             if len(self._secrets) >= _MAX_SECRETS:
@@ -94,7 +94,7 @@ class Key:
             theirs = X25519PublicKey.from_public_bytes(u.to_bytes(RAW, "little"))
             both = b"".join(sorted((self.public_raw, public)))
             return hashlib.sha256(b"ctx-team-secret-1\0" + both + ours.exchange(theirs)).digest()
-        except ValueError:  # a public half of small order, with which anybody would know the secret
+        except ValueError:  # a public key of small order, with which the secret could be guessed
             raise Fault("EPROTO", "the key of that machine is not one to share a secret with") from None
 
 
@@ -140,7 +140,7 @@ def _part(data: bytes) -> bytes:
 
 
 def unpadded(data: bytes) -> str:
-    """Bytes as NATS has them in JSON."""
+    """Returns bytes in the form that NATS uses in JSON."""
     return _part(data).decode()
 
 
@@ -155,7 +155,7 @@ _HEADER = _part(b'{"typ":"JWT","alg":"ed25519-nkey"}')
 
 
 class Claims(NamedTuple):
-    """The claims of a JWT in their only encoding, so that who knows them can make what was signed."""
+    """The claims of a JWT in their only encoding. From the same facts the signed bytes can be made again."""
 
     body: bytes
 
@@ -189,7 +189,7 @@ def operator_claims(key: Key, system: str) -> Claims:
 def account_claims(
     operator: str, account: str, name: str, *, stores: bool, removed: Mapping[str, int] = MappingProxyType({})
 ) -> Claims:
-    """`removed` has the public keys of machines that are no members any more, and since when."""
+    """`removed` maps the public keys of removed machines to the times of their removal."""
     unbounded = ("subs", "data", "payload", "imports", "exports", "conn", "leaf")
     limits: dict[str, Any] = dict.fromkeys(unbounded, NO_LIMIT)
     limits["wildcards"] = True
@@ -223,7 +223,7 @@ def user_claims(
 
 
 class MachineToken(NamedTuple):
-    """The facts of a machine's JWT."""
+    """The facts in a machine's JWT."""
 
     name: str
     public: bytes
@@ -237,7 +237,7 @@ class _Known(msgspec.Struct):
 
 
 def machine_of(token: str, account: str) -> MachineToken:
-    """Returns what the JWT of a machine says; EPROTO if the account's key has not signed it."""
+    """Returns the facts in the JWT of a machine. Raises EPROTO if the account's key has not signed it."""
     header, _, rest = token.partition(".")
     body, _, signature = rest.partition(".")
     signed = f"{header}.{body}".encode()
@@ -254,13 +254,13 @@ def machine_of(token: str, account: str) -> MachineToken:
 
 
 def seal(key: Key, subject: str, data: bytes, now: float | None = None) -> bytes:
-    """Returns the data with a signature over it, the subject that it is for, and the time."""
+    """Returns the data with a signature over the data, its subject, and the time."""
     stamp = _stamp(time.time() if now is None else now)
     return key.sign(_sealed_text(subject, stamp, data)) + stamp + data
 
 
 def opened(public: bytes, subject: str, sealed: bytes) -> bytes:
-    """Returns the data; EPROTO where that machine has not signed it for that subject."""
+    """Returns the data. Raises EPROTO if that machine has not signed it for that subject."""
     signature, stamp = sealed[:_SIGNATURE], sealed[_SIGNATURE : _SIGNATURE + _TIME]
     data = unsealed(sealed)
     if len(stamp) < _TIME or not _verified(public, signature, _sealed_text(subject, stamp, data)):
@@ -269,12 +269,12 @@ def opened(public: bytes, subject: str, sealed: bytes) -> bytes:
 
 
 def unsealed(sealed: bytes) -> bytes:
-    """The data of a signed message, whoever has signed it."""
+    """Returns the data of a signed message, without a check of the signature."""
     return sealed[_SIGNATURE + _TIME :]
 
 
 def stamp_of(sealed: bytes) -> int:
-    """The time of a signed message, in milliseconds."""
+    """Returns the time of a signed message, in milliseconds."""
     return int.from_bytes(sealed[_SIGNATURE : _SIGNATURE + _TIME], "little")
 
 
@@ -290,13 +290,13 @@ def _sealed_text(subject: str, stamp: bytes, data: bytes) -> bytes:
 
 
 def prove(key: Key, public: bytes, subject: str, data: bytes, now: float | None = None) -> bytes:
-    """Returns the data with a mark by which that machine knows who said it, on which subject, and when."""
+    """Returns the data with a mark that proves the sender, the subject and the time to that machine."""
     stamp = _stamp(time.time() if now is None else now)
     return _mark(key, public, subject, stamp + data) + stamp + data
 
 
 def proven_data(key: Key, public: bytes, subject: str, proven: bytes) -> bytes:
-    """Returns the data; EPROTO where that machine has not proven it to this one for that subject, now."""
+    """Returns the data. Raises EPROTO if that machine has not just proven it to this one for that subject."""
     mark, rest = proven[:_MARK], proven[_MARK:]
     if len(rest) < _TIME or not hmac.compare_digest(mark, _mark(key, public, subject, rest)):
         raise Fault("EPROTO", "the message is not of the machine that it says it is from")

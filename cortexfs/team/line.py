@@ -4,10 +4,10 @@
     await line.say_output(data)             sent when the other side has room for it
     for kind, payload in await line.next()  what the other side said; then line.took(size)
 
-Rules: a number that is missing ends the call, as what NATS does not deliver is gone. A side that has heard
-nothing for a while asks, so that the last piece is missed, too, and a call that the other side does not know
-any more. What the other side sends beyond its credit ends it: nothing is piled up here.
-This file must never know what a call is about.
+Rules: a missing number ends the call, as a piece that NATS does not deliver is lost. A side that has received
+nothing for a while asks. So it notices a lost last piece, and a call that the other side has forgotten. If
+the other side sends beyond its credit, the call ends: nothing piles up here.
+This file must never know the purpose of a call.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from cortexfs.team.messages import NUMBER, PIECE, WINDOW
 from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery
 
-MAX_QUEUED = 2 * WINDOW  # bytes beside standard input: what the other side had credit for, and some words
-MAX_MESSAGES = 1 << 16  # however short
+MAX_QUEUED = 2 * WINDOW  # bytes, without standard input: the credit of the other side, and some more
+MAX_MESSAGES = 1 << 16  # of any size
 _MAX_PIECE = 2 << 20
 QUIET_SECONDS = 3.0
-QUIET_LOOKS = 5  # that have found nothing new, until the other side is given up
+QUIET_LOOKS = 5  # checks without news, after which the other side is given up
 
 
 async def until_one_ends(*tasks: Callable[[], Awaitable[None]]) -> None:
-    """Run these together until the first has ended; raises the Fault or OSError that it ended with."""
+    """Run these together until the first ends. Raises its Fault or OSError, if it ended with one."""
     problems: list[Fault | OSError] = []
     await in_task()
     async with trio.open_nursery() as nursery:
@@ -53,32 +53,32 @@ async def until_one_ends(*tasks: Callable[[], Awaitable[None]]) -> None:
 
 
 class CallLine:
-    """A call's two directions: each has its own attributes, for numbers, bytes and whoever waits."""
+    """A call's two directions. Each has its own attributes: numbers, bytes, and a bell for a waiting task."""
 
     def __init__(self, client: Client, subject: str, peer: str, user: str = "") -> None:
         self.peer = peer
-        self.user = user  # of that machine, who calls
+        self.user = user  # the calling user of that machine
         self._client = client
         self._subject = subject
         self._said = 0
         self._heard = 0
         self._splitter = wire.Splitter(_MAX_PIECE)
         self._queue: list[tuple[int, bytes]] = []
-        self._queued = 0  # bytes of it, but for standard input
+        self._queued = 0  # bytes of it, without standard input
         self._wanted = 0  # bytes of standard input that may still come
-        self._news = Bell()  # for whoever waits for what is said,
-        self._room = Bell()  # and for whoever waits to say something
+        self._news = Bell()  # for the task that waits for messages,
+        self._room = Bell()  # and for the task that waits for room to send
         self._credit = WINDOW
         self._taken = 0
-        self.left = False  # the other side has cancelled it
+        self.left = False  # the other side has cancelled the call
         self._is_unanswered = False
-        self._quiet = (-1, 0)  # how much had been heard at the last look, and how many looks found no more
+        self._quiet = (-1, 0)  # the number of pieces at the last check, and of checks without news
         self._fault: Fault | None = None
 
-    # -- said
+    # -- sending
 
     def has_room(self, data: bytes) -> bool:
-        """Returns True where these bytes of a stream may be said at once, which are counted then."""
+        """Returns True if these bytes of a stream may be sent at once, and counts them if so."""
         if self.left or self._credit <= 0 or len(data) > PIECE:
             return False
         self._credit -= len(data)
@@ -93,7 +93,7 @@ class CallLine:
         self._wanted += sum(_number(payload) for kind, payload in said if kind == wire.WANT)
 
     async def say_output(self, kind: int, data: bytes) -> None:
-        """Say a stream's bytes within the credit."""
+        """Send bytes of a stream within the credit."""
         await in_task()
         for at in range(0, len(data), PIECE):
             while self._credit <= 0 and not self.left:
@@ -107,17 +107,17 @@ class CallLine:
             await self._client.room()
 
     def took(self, size: int) -> None:
-        """Give credit for what has been passed on."""
+        """Give credit for bytes that have been passed on."""
         self._taken += size
         if self._taken >= WINDOW // 4:
             self.say((messages.CREDIT, wire.U32.pack(self._taken)))
             self._taken = 0
 
-    # -- heard
+    # -- receiving
 
     def hear(self, delivery: Delivery) -> None:
-        """A piece of the call, from the connection."""
-        if self._fault is not None:  # nothing more is kept, though whoever waits may be long in hearing of it
+        """Take in a piece of the call, from the connection."""
+        if self._fault is not None:  # nothing more is kept, even if the waiting task learns of it late
             return
         if delivery.status == "503":
             self._is_unanswered = True
@@ -151,9 +151,9 @@ class CallLine:
                 self._queued += len(payload)
             self._queue.append((kind, payload))
             if kind == messages.CANCEL:
-                self.left = True  # what is still said of a stream is dropped
+                self.left = True  # the rest of a stream is dropped
                 self._room.ring()
-        if is_asked:  # once, however often this piece does
+        if is_asked:  # once, even if this piece asks several times
             self.say((messages.ANSWER, b""))
         is_much = self._queued > MAX_QUEUED or max(len(said), len(self._queue)) > MAX_MESSAGES
         if not self._splitter.clean or is_much or self._wanted < 0:
@@ -161,18 +161,18 @@ class CallLine:
         self._news.ring()
 
     def look(self) -> None:
-        """Ask, where nothing was heard since the last look; break off where nothing is for too long."""
+        """Ask, if nothing has come since the last check. Break off, if nothing has come for too long."""
         heard, looks = self._quiet
         looks = looks + 1 if heard == self._heard else 0
         self._quiet = (self._heard, looks)
         if looks > QUIET_LOOKS:
             self.break_off(Fault("EHOSTDOWN", f"{self.peer} has not answered during the call"))
         elif looks:
-            with contextlib.suppress(Fault):  # the connection is away, which its reader sees
+            with contextlib.suppress(Fault):  # the connection is away, which its reader notices
                 self.say((messages.ASK, b""))
 
     def break_off(self, fault: Fault) -> None:
-        """End the call: nothing more is to be heard."""
+        """End the call: nothing more will come."""
         self._fault = self._fault or fault
         self._news.ring()
         self._room.ring()
@@ -184,7 +184,7 @@ class CallLine:
         return self._is_settled
 
     async def hears(self) -> None:
-        """Returns when `next` need not wait."""
+        """Wait until `next` need not wait."""
         if not self._is_settled:
             await in_task()
         while not self._is_settled:
@@ -195,7 +195,7 @@ class CallLine:
         return bool(self._queue) or self._fault is not None
 
     async def next(self) -> list[tuple[int, bytes]]:
-        """Returns what has come; raises a Fault when no more will."""
+        """Returns the messages that have come. Raises a Fault when no more will."""
         await self.hears()
         if not self._queue:
             self._check()
@@ -204,7 +204,7 @@ class CallLine:
 
     @property
     def is_unheard(self) -> bool:
-        """Returns True while the other side has said nothing in this call."""
+        """Returns True if NATS found no receiver of this call, and nothing has come from one."""
         return self._heard == 0 and self._is_unanswered
 
     def has_heard(self, kind: int) -> bool:
@@ -212,7 +212,7 @@ class CallLine:
         return any(each == kind for each, _ in self._queue)
 
     def put_back(self, said: list[tuple[int, bytes]]) -> None:
-        """Have `next` return these first."""
+        """Put these back, to be returned first by `next`."""
         self._queue[:0] = said
         self._queued += sum(len(payload) for _, payload in said)
 
@@ -229,7 +229,7 @@ def _number(payload: bytes) -> int:
 
 
 class CallLines:
-    """The calls of one direction that go on, by the subject's last tokens."""
+    """The active calls of one direction, by the last tokens of their subjects."""
 
     def __init__(self) -> None:
         self._by_run: dict[tuple[str, str], CallLine] = {}
@@ -238,12 +238,12 @@ class CallLines:
         return len(self._by_run)
 
     def of(self, peer: str, user: str = "") -> int:
-        """Returns how many there are with a machine, or of a user there."""
+        """Returns the number of calls with a machine, or of a user there."""
         lines = self._by_run.values()
         return sum(each.peer == peer and user in ("", each.user) for each in lines)
 
     def begin(self, peer: str, run: str, line: CallLine) -> Callable[[], None]:
-        """Have it hear its pieces; returns what ends that."""
+        """Let this line receive its pieces. Returns a function that ends this."""
         key = (peer, run)
         if key in self._by_run:
             raise Fault("EPROTO", "a call of that name goes on already")
@@ -257,14 +257,14 @@ class CallLines:
         return line is not None
 
     async def watch(self) -> None:
-        """Look after all of them, for ever."""
+        """Check all of them regularly, for ever."""
         while True:
             await trio.sleep(QUIET_SECONDS)
             for line in list(self._by_run.values()):
                 line.look()
 
     def lose(self, peer: str | None, fault: Fault) -> None:
-        """A machine is gone, or all are."""
+        """End the calls with one machine that is gone, or with all."""
         for (who, _), line in list(self._by_run.items()):
             if peer in (None, who):
                 line.break_off(fault)

@@ -1,13 +1,12 @@
-"""The process that joins a daemon to its team: all that is said to other machines, and heard of them.
+"""The process that joins a daemon to its team: all messages to and from other machines pass through it.
 
     python -I -m cortexfs.team.link --root ROOT --state DIR --config DIR --daemon PID
 
-Standard input is the channel to the daemon (messages.py). The daemon's starter starts it where there is a
-team/member.json, and it ends with the daemon. On a machine that is a server it starts that, too.
+Standard input is the channel to the daemon (messages.py). The daemon's starter starts it if there is a
+team/member.json, and it ends with the daemon. On a machine that is a server, it starts the server too.
 
-Rules: it reads what strangers say, as the daemon's user. Of a call it does nothing itself: that is a
-stand-in's and the mount's. What it tells the daemon is bounded. A connection that is away ends the calls that
-went over it, and nothing else.
+Rules: it reads untrusted input, as the daemon's user. It does not run calls: stand-ins and the mount do. Its
+messages to the daemon are bounded. A lost connection ends the calls that went over it, and nothing else.
 This file must never know what an object does.
 """
 
@@ -66,13 +65,11 @@ _openings: msgspec.msgpack.Decoder[CallOpening | SessionOpening] = msgspec.msgpa
 
 
 class DaemonChannel:
-    """The daemon's end of the world: calls come from it, and it is told of objects."""
+    """The link's end of the channel to the daemon: calls come from it, and news of objects goes to it."""
 
     def __init__(self, control: socket.socket) -> None:
         control.setblocking(False)
-        control.setsockopt(
-            socket.SOL_SOCKET, socket.SO_PASSCRED, 0
-        )  # which would take the room of descriptors
+        control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)  # it would take the room of descriptors
         control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * messages.MAX_PACKET)
         self._control = control
         self._say, self._said = trio.open_memory_channel[bytes](math.inf)
@@ -85,9 +82,9 @@ class DaemonChannel:
             await send(self._control, packet)
 
     async def receive(self) -> tuple[CallOpening | SessionOpening, socket.socket] | None:
-        """The next call, or the stream for sessions; None when the daemon is gone."""
+        """Returns the next call, or the stream for sessions; None when the daemon is gone."""
         rights: list[int] = []
-        while not rights:  # one that found no descriptor free here is lost, as the daemon sees
+        while not rights:  # without a free descriptor here the call is lost, which the daemon notices
             await trio.lowlevel.wait_readable(self._control)
             try:
                 data, rights, _ = syscalls.receive(self._control, messages.MAX_PACKET, 1)
@@ -101,7 +98,7 @@ class DaemonChannel:
 
 
 class TeamLink:
-    """The parts, joined; each is an attribute, as here alone they are."""
+    """Joins the parts of the link. Each part is an attribute, as they meet only here."""
 
     def __init__(
         self, root: str, places: TeamPlaces, daemon: int, control: socket.socket, nursery: trio.Nursery
@@ -152,7 +149,7 @@ class TeamLink:
             client.subscribe(subjects.JOINS, Issuer(places, client, member).hear)
 
     async def run(self) -> None:
-        """Until the daemon is gone."""
+        """Run until the daemon is gone."""
         try:
             if self.founder:
                 self.nursery.start_soon(self.founder.watch)
@@ -178,11 +175,11 @@ class TeamLink:
         _, _, _, from_, run = delivery.subject.split(".")
         known = any(each.hear(from_, run, delivery) for each in self._lines)
         if not known and delivery.data[messages.NUMBER.size :] == _ASKED:
-            with contextlib.suppress(Fault):  # it asks again
+            with contextlib.suppress(Fault):  # the other machine asks again
                 self.client.publish(subjects.run(from_, self.member.machine, run), messages.UNKNOWN)
 
     def _facts_changed(self, facts: TeamFacts) -> None:
-        """Other servers than before, perhaps: this machine's own is the first that it tries."""
+        """Use the servers that are known now. This machine tries its own server first."""
         me = self.member.machine
         known = sorted(facts.servers, key=lambda each: (each.machine != me, random.random()))
         if facts.is_cluster:
@@ -203,7 +200,7 @@ class TeamLink:
             self._lose(machine, f"the machine {machine} was not heard of for {GONE_SECONDS:g} s")
 
     def _lose(self, machine: str | None, why: str) -> None:
-        """End the calls with a machine, or all calls."""
+        """End the calls with one machine, or all calls."""
         for lines in self._lines:
             lines.lose(machine, Fault("EHOSTDOWN", why))
 
@@ -213,7 +210,7 @@ class TeamLink:
         self.nursery.start_soon(self._begin, self.client.connected)
 
     async def _begin(self, connection: trio.Event) -> None:
-        """Do what each new connection needs, until there is another."""
+        """Prepare each new connection, until there is another."""
         self._lose(None, LOST)
         while self.client.connected is connection and self.client.is_connected:
             try:
@@ -230,7 +227,7 @@ class TeamLink:
                 await trio.sleep(RETRY_SECONDS)
 
     async def _watch(self) -> None:
-        """Keep status.json true; tell of a connection that is away."""
+        """Keep status.json up to date, and report a connection that is away."""
         was_away, kept, problem = False, None, ""
         while True:
             now = {
@@ -257,7 +254,7 @@ class TeamLink:
                 try:
                     await trio.to_thread.run_sync(written, self.places.status, now)
                     kept, problem = now, ""
-                except OSError as error:  # a full disk, say: it is tried again, and told once
+                except OSError as error:  # a full disk, for example: it is tried again, and logged once
                     if str(error) != problem:
                         log.warning("the state of the team is not written: %s", problem := str(error))
             await trio.sleep(RETRY_SECONDS)

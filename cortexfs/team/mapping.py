@@ -1,10 +1,10 @@
-"""The exports of this machine and its team.map: they say who may call what here, and as whom.
+"""The exports of this machine and its team.map: they decide who may call an object here, and as which user.
 
     alice@laptop = alice        a line of team.map: USER@MACHINE = USER HERE; * stands for every user there
     # a comment
 
-Rules: nobody is anybody here whom no line and no export names, root least of all. The first line that fits
-counts. A user's own daemon exports as that user, whatever the map says.
+Rules: a user that no line and no export names has no user here, least of all root. The first line that fits
+counts. A user's own daemon exports as that user, whatever the map has.
 This file must never know how a call came.
 """
 
@@ -37,7 +37,7 @@ def fits(pattern: str, user: str, machine: str) -> bool:
 
 
 def parse(text: str, path: str) -> list[tuple[str, str]]:
-    """The pairs of a team.map."""
+    """Returns the pairs of a team.map."""
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         said = line.partition("#")[0].strip()
@@ -56,7 +56,7 @@ def of_map(path: Path) -> list[tuple[str, str]]:
 
 
 class Mapping:
-    """The exports and the map as they are now."""
+    """The present exports and map."""
 
     def __init__(self, places: TeamPlaces) -> None:
         self._places = places
@@ -71,23 +71,23 @@ class Mapping:
 
     @property
     def rows(self) -> Sequence[tuple[str, str]]:
-        """The map."""
+        """Returns the pairs of the map."""
         self._look()
         return self._map
 
     def user(self, user: str, machine: str) -> str:
-        """The name that somebody has here by the map; empty where he has none."""
+        """Returns the name here of a user there, by the map; empty if there is none."""
         return next((here for who, here in self.rows if fits(who, user, machine)), "")
 
     def export(self, object_: str, user: str, machine: str) -> Export:
-        """The export of `tool/make` to them; EACCES where there is none."""
+        """Returns the export of an object (`tool/make`) to a user there. Raises EACCES if there is none."""
         for each in self.exports:
             if each.object == object_ and any(fits(who, user, machine) for who in each.to):
                 return each
         raise Fault("EACCES", f"that machine exports no {object_} to {user}@{machine}")
 
     def as_whom(self, export: Export, user: str, machine: str) -> str:
-        """The user as whom it runs for them; EACCES where nobody says."""
+        """Returns the user here as whom it runs for a user there. Raises EACCES if none is named."""
         if os.geteuid():
             return pwd.getpwuid(os.geteuid()).pw_name
         if here := export.as_user or self.user(user, machine):
@@ -95,7 +95,7 @@ class Mapping:
         raise Fault("EACCES", f"the team.map of that machine does not say who {user}@{machine} is there")
 
     def _look(self) -> None:
-        """Read again what has changed. What cannot be read serves nobody."""
+        """Read the files again if they have changed. While one cannot be read, nothing is exported."""
         seen = tuple(_stamp(path) for path in (self._places.exports, self._places.map))
         if seen != self._seen:
             self._exports, self._map, self._seen = [], [], ()

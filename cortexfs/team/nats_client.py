@@ -6,9 +6,9 @@
         client.publish(subject, data)
         answers = await client.request(subject, data, seconds)
 
-Rules: what was said while the connection was away is lost, and whoever needs to know numbers its messages.
-What waits to be sent is bounded. A function that is called with a message never waits.
-This file must never know what is said.
+Rules: messages published while the connection is away are lost; code that must notice numbers its messages.
+The bytes that wait to be sent are bounded. A function that is called with a message never waits.
+This file must never know the meaning of a message.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from cortexfs.team.nats_wire import Delivery, Heard, Word
 from cortexfs.team.tls import TlsStream
 
 CONNECT_SECONDS = 5.0
-RETRY_SECONDS = 0.25  # between two tries, and twice as long after each that fails, up to:
+RETRY_SECONDS = 0.25  # between two tries; twice as long after each failure, up to:
 MAX_RETRY_SECONDS = 4.0
-SILENCE_SECONDS = 10.0  # after which the server is asked whether it is there; after two it is not
+SILENCE_SECONDS = 10.0  # after which the server is asked for a sign of life; after twice as long it is lost
 LOOKS = 2  # in that time
 ANSWER_SECONDS = 5.0
 _BATCH_ENDS = ("204", "404", "408", "413")  # statuses
-_FEW = 256 << 10  # bytes that may wait when more is said
+_FEW = 256 << 10  # bytes that may still wait when more is sent
 MAX_UNSENT = 32 << 20
 
 log = logging.getLogger("cortexfs")
 
 
 class Account(NamedTuple):
-    """The proof of a client, and its mark of the server: an authority, or the pin of a token."""
+    """The proof of a client, and how it knows the server: by an authority, or by the pin of a token."""
 
     key: keys.Key
     token: str
@@ -65,22 +65,22 @@ class _StreamState(msgspec.Struct):
 
 
 class StreamAnswer(msgspec.Struct):
-    """The answer of a server about one of its streams: each has some of this."""
+    """A server's answer about one of its streams; each answer has some of these fields."""
 
     error: _StreamError | None = None
-    seq: int = 0  # of what was stored
+    seq: int = 0  # of the stored message
     created: str = ""
     state: _StreamState = msgspec.field(default_factory=_StreamState)
 
 
 class Client:
-    """A connection. Its attributes are the subscriptions, and what is to be sent."""
+    """A connection. Its attributes are the subscriptions, and the bytes that wait to be sent."""
 
     def __init__(self, name: str, servers: list[str], account: Account, inbox: str) -> None:
         self._name = name
         self.servers = servers  # HOST:PORT, in the order in which they are tried
         self._account = account
-        self._inbox = inbox  # the prefix of subjects for answers, which this client alone may hear
+        self._inbox = inbox  # the prefix of subjects for answers, which only this client may receive
         self._handlers: dict[str, tuple[str, Callable[[Delivery], None]]] = {}
         self._answers: dict[str, trio.MemorySendChannel[Delivery]] = {}
         self._stream: TlsStream | None = None
@@ -93,11 +93,11 @@ class Client:
         self.server = ""
         self.connected = trio.Event()
         self.on_connect: Callable[[], None] = lambda: None
-        self.on_read: Callable[[], None] = lambda: None  # all that has come at a time was heard
+        self.on_read: Callable[[], None] = lambda: None  # all messages that came together have been handled
         if inbox:
             self.subscribe(f"{inbox}.*", self._answered)
 
-    # -- what is said
+    # -- sending
 
     @property
     def is_connected(self) -> bool:
@@ -106,7 +106,7 @@ class Client:
     def publish(
         self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Say it; EHOSTDOWN while there is no connection, EAGAIN where it is not read."""
+        """Send a message. Raises EHOSTDOWN without a connection, EAGAIN while the server reads too slowly."""
         if self.problem:
             raise Fault("EHOSTDOWN", f"the team's server is away: {self.problem}")
         if len(self._unsent) > MAX_UNSENT:
@@ -114,15 +114,15 @@ class Client:
         self._send(nats_wire.publish(subject, data, reply, headers))
 
     async def room(self, left: int = _FEW) -> None:
-        """Wait until what was said is out, but for so many bytes."""
+        """Wait until at most so many bytes are unsent."""
         while len(self._unsent) > left and not self.problem:
             await self._sent.wait()
 
     def _send(self, data: bytes) -> None:
-        is_first = not self._unsent  # else a task waits until the rest goes
+        is_first = not self._unsent  # otherwise a task already waits to send the rest
         self._unsent += data
         if is_first:
-            with contextlib.suppress(OSError):  # which the task meets as well
+            with contextlib.suppress(OSError):  # the task meets the error as well
                 self._flush()
             if self._unsent:
                 self._news.set()
@@ -150,7 +150,7 @@ class Client:
         many: Callable[[Delivery], bool] | None = None,
         headers: dict[str, str] | None = None,
     ) -> list[Delivery]:
-        """Returns the answer; several until `many` says that one is the last. ETIMEDOUT without it."""
+        """Returns the answer, or several up to the one that `many` accepts. May raise ETIMEDOUT."""
         word = secrets.token_hex(12)
         send, answers = trio.open_memory_channel[Delivery](16 << 10)
         self._answers[word] = send
@@ -169,7 +169,7 @@ class Client:
         raise Fault("ETIMEDOUT", f"the team's server has not answered within {seconds:g} s")
 
     async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
-        """Say it, and wait until a stream has it; a Fault where it does not, but for the error `passed`."""
+        """Publish data, and wait until a stream stores it. Raises a Fault for any error but `passed`."""
         stored(await self.request(subject, data, ANSWER_SECONDS), passed)
 
     def _answered(self, delivery: Delivery) -> None:
@@ -177,13 +177,13 @@ class Client:
         if waiting is not None:
             try:
                 waiting.send_nowait(delivery)
-            except trio.WouldBlock:  # more than anybody asked for
+            except trio.WouldBlock:  # more answers than were asked for
                 return
 
     # -- the connection
 
     async def run(self) -> None:
-        """Be connected, for ever."""
+        """Stay connected, for ever."""
         pause = RETRY_SECONDS
         while True:
             for address in list(self.servers):
@@ -193,7 +193,7 @@ class Client:
                     self._lost(f"{address}: {_reason(problems)}")
                 except* Fault as faults:
                     self._lost(f"{address}: {_reason(faults)}")
-                if self.connected.is_set():  # who waits for the next one waits for the same event all along
+                if self.connected.is_set():  # all that wait for the next connection share its event
                     pause, self.connected = RETRY_SECONDS, trio.Event()
             await trio.sleep(pause)
             pause = min(2 * pause, MAX_RETRY_SECONDS)
@@ -245,7 +245,7 @@ class Client:
         return stream
 
     async def _greet(self, stream: TlsStream, heard: Heard) -> list[Any]:
-        """Prove who we are; returns what came behind the server's welcome."""
+        """Prove this client's identity. Returns the messages that came after the server's welcome."""
         said: list[Any] = []
         greeted = False
         while True:
@@ -279,7 +279,7 @@ class Client:
         return msgspec.json.encode(options)
 
     async def _write(self, stream: TlsStream) -> None:
-        """Send what did not go at once."""
+        """Send the bytes that did not go at once."""
         while True:
             while not self._unsent:
                 self._news = trio.Event()
@@ -299,7 +299,7 @@ class Client:
             self._is_silent, said = False, heard.feed(data)
 
     async def _watch(self) -> None:
-        """Ask a server that says nothing; a Fault where it does not answer. To read costs no timer so."""
+        """Ping a silent server. Raises a Fault if it does not answer. Reading needs no timer in this way."""
         silent = 0  # looks
         while True:
             self._is_silent = True
@@ -318,7 +318,7 @@ class Client:
                     found[1](said)
                 except Fault as fault:
                     log.info("a message of the team on %s was left: %s", said.subject, fault.message)
-                except Exception as bug:  # about one message of a stranger, which ends no link
+                except Exception as bug:  # a bug about one untrusted message must not end the link
                     log.error("a message of the team on %s is not understood: %r", said.subject, bug)
         elif said.name == "PING":
             self._send(b"PONG\r\n")
@@ -327,7 +327,7 @@ class Client:
 
 
 def stored(found: list[Delivery], passed: int) -> StreamAnswer:
-    """The answer to what a stream was to keep; a Fault where it does not, but for the error `passed`."""
+    """Returns a stream's answer to a message to store. Raises a Fault for any error but `passed`."""
     answer = stream_answer(found)
     if answer.error is not None and answer.error.err_code != passed:
         raise Fault("ENOSPC", f"the team's server does not keep it: {answer.error.description[:100]}")
@@ -342,7 +342,7 @@ def stream_answer(found: list[Delivery]) -> StreamAnswer:
 
 
 async def batch(client: Client, subject: str, asked: dict[str, Any]) -> list[Delivery]:
-    """Some messages of a stream, each with the subject that it has there; none where there are no more."""
+    """Returns some messages of a stream, each with its subject there; none if there are no more."""
     answers = await client.request(
         subject, msgspec.json.encode(asked), ANSWER_SECONDS, many=lambda one: one.status in _BATCH_ENDS
     )
@@ -351,12 +351,12 @@ async def batch(client: Client, subject: str, asked: dict[str, Any]) -> list[Del
 
 
 def sequence_of(one: Delivery) -> int:
-    """The number of a message in its stream."""
+    """Returns the number of a message in its stream."""
     return int(one.headers.get("Nats-Sequence", "0"))
 
 
 def _reason(problems: BaseException) -> str:
-    """The first sentence of what went wrong."""
+    """Returns the message of the first error."""
     while isinstance(problems, BaseExceptionGroup):
         problems = problems.exceptions[0]
     if isinstance(problems, Fault):

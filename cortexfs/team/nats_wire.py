@@ -1,10 +1,10 @@
-"""The words of NATS as bytes, without a socket: what a client says, and what a server has said.
+"""The protocol of NATS as bytes, without a socket: the messages of a client, and those of a server.
 
     data = publish("ctx.live.box", b"...")      bytes to send
     for said in Heard().feed(data): ...         a Delivery, or INFO, PING, PONG, OK, ERR
 
-Rules: a server may be anybody's until TLS has proved it, so lines and payloads are bounded. A subject that
-is not one of ours is never made: `token` has the rule.
+Rules: a server is untrusted until TLS has proved it, so lines and payloads are bounded. Names become parts of
+subjects only by `token`, so that no foreign subject can be made.
 This file must never know who is connected, or why.
 """
 
@@ -16,27 +16,27 @@ from typing import NamedTuple, TypeAlias
 
 from cortexfs.core.errors import Fault
 
-MAX_PAYLOAD = 2 << 20  # which the servers of a team allow
+MAX_PAYLOAD = 2 << 20  # the servers of a team allow as much
 _MAX_LINE = 64 << 10  # an INFO
 _MAX_HEADERS = 64 << 10
 _VERSION = b"NATS/1.0"
-_NAMES = 1024  # that are kept as tokens, and back
+_NAMES = 1024  # the number of cached names and tokens
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class Delivery(NamedTuple):
-    """A message that came for a subscription."""
+    """A message for a subscription."""
 
     subject: str
     number: str  # of the subscription
     reply: str
-    status: str  # of a message that the server itself has made: 503, 404; else empty
+    status: str  # of a message that the server itself has made (503, 404), otherwise empty
     headers: dict[str, str]
     data: bytes
 
 
 class Word(NamedTuple):
-    """Anything else: INFO, PING, PONG, +OK, -ERR, with what follows it."""
+    """Any other message, with the rest of its line: INFO, PING, PONG, +OK, -ERR."""
 
     name: str
     text: bytes
@@ -47,13 +47,13 @@ Said: TypeAlias = Delivery | Word
 
 @lru_cache(_NAMES)
 def token(name: str) -> str:
-    """A name as one token of a subject."""
+    """Returns a name as one token of a subject."""
     return "".join(each if _PLAIN.fullmatch(each) else f"={ord(each):02X}" for each in name)
 
 
 @lru_cache(_NAMES)
 def untoken(text: str) -> str:
-    """The name that a token stands for."""
+    """Returns the name of a token."""
     return re.sub("=([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), text)
 
 
@@ -77,12 +77,12 @@ def subscribe(subject: str, number: str) -> bytes:
 
 
 class Heard:
-    """Bytes in, what the server said out; EPROTO where that is not NATS."""
+    """Decodes the bytes of a server into messages. Raises EPROTO if they are not NATS."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._wanted: tuple[list[str], int, int] | None = (
-            None  # the words of a message, its head and its size
+            None  # the words of a message, the sizes of its head and of all
         )
 
     def feed(self, data: bytes) -> list[Said]:

@@ -1,10 +1,9 @@
 """Calls of this machine's users to objects of others: a host to the daemon, a client to the other machine.
 
-Main path: `Outgoing.call` reads the request as a host does, proves a `CallBegin`, and says to the daemon in a
-host's words what the other machine's runner would have printed.
-
-Rules: the daemon's word says who calls. What the other machine says is a stranger's word: it is decoded, and
-said again in messages that are made here. A machine that has not taken a call within BEGIN_SECONDS is away.
+Main path: `Outgoing.call` reads the request as a host does, and sends a proven `CallBegin`. It turns the
+output of the other machine's runner into a host's messages to the daemon.
+Rules: the daemon names the caller. The other machine's output is untrusted: it is decoded, and sent on in
+messages that are made here. A machine that has not taken a call within BEGIN_SECONDS is away.
 This file must never know how the other machine runs it.
 """
 
@@ -36,7 +35,7 @@ from cortexfs.team.nats_client import Client
 from cortexfs.team.pools import Pools
 
 BEGIN_SECONDS = 2.0
-NAMES_SECONDS = 1.0  # the names of users are believed for so long: to look one up keeps all calls waiting
+NAMES_SECONDS = 1.0  # how long names of users are cached: looking one up delays all calls
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -57,7 +56,7 @@ class Outgoing:
         self.lines = CallLines()
 
     async def call(self, opening: CallOpening, stream: socket.socket) -> None:
-        """The whole call, until the daemon is told of its end."""
+        """Make the whole call, until the daemon knows how it ended."""
         side = HostSide(stream)
         try:
             try:
@@ -66,9 +65,9 @@ class Outgoing:
                 await side.say(_end(opening.class_, fault))
             except OSError:
                 raise
-            except Exception as error:  # of one call, by a stranger's schema or words; the others go on
+            except Exception as error:  # untrusted input broke one call; the others go on
                 log.error("a call of %s+%s was not understood: %r", opening.name, opening.machine, error)
-        except OSError:  # the daemon has given it up
+        except OSError:  # the daemon has given the call up
             return
         finally:
             stream.close()
@@ -95,7 +94,7 @@ class Outgoing:
         request: hostcalls.CallRequest | hostcalls.Converse,
         arguments: list[bytes],
     ) -> None:
-        """The call on this machine; _NotTakenError where it has certainly not begun there."""
+        """Make the call on this machine. Raises _NotTakenError if it has certainly not begun there."""
         run = secrets.token_hex(16)
         line = CallLine(self._client, subjects.run(machine, self._machine, run), machine)
         end = self.lines.begin(machine, run, line)
@@ -105,7 +104,7 @@ class Outgoing:
             is_agents = opening.class_ == "agent"
             heard = _Frames() if is_agents else _Conversion(opening.class_)
             say = self._lines_from_daemon if is_agents else self._from_daemon
-            if line.has_heard(wire.EXIT):  # a short answer, all at once, for which nothing is waited
+            if line.has_heard(wire.EXIT):  # a short answer, all at once, so nothing has to be waited for
                 await self._to_daemon(side, line, heard)
             else:
                 await until_one_ends(partial(self._to_daemon, side, line, heard), partial(say, side, line))
@@ -169,11 +168,11 @@ class Outgoing:
         line.put_back(rest)
 
     def _cancel(self, line: CallLine) -> None:
-        with contextlib.suppress(Fault):  # the connection is away, which ends it there, too
+        with contextlib.suppress(Fault):  # the connection is away, which ends the call there too
             line.say((messages.CANCEL, b""))
 
     async def _from_daemon(self, side: HostSide, line: CallLine) -> None:
-        """Standard input, until the daemon half-closes, which cancels the call."""
+        """Pass on standard input, until the daemon half-closes, which cancels the call."""
         with contextlib.suppress(OSError, Fault):
             while (heard := await side.next()) is not None:
                 if heard[0] == wire.STDIN:
@@ -183,7 +182,7 @@ class Outgoing:
         self._cancel(line)
 
     async def _lines_from_daemon(self, side: HostSide, line: CallLine) -> None:
-        """Pass on a client's lines, and their end; the daemon half-closes where nobody hears any more."""
+        """Pass on a client's lines, and their end. The daemon half-closes when the client has gone."""
         with contextlib.suppress(OSError, Fault):
             while (heard := await side.next()) is not None:
                 if heard[1]:
@@ -245,14 +244,14 @@ def _is_frame(line: bytes) -> bool:
 
 
 def _end(class_: str, fault: Fault) -> bytes:
-    """How the daemon is told that there is no (more of an) answer."""
+    """Returns the message to the daemon that there is no (more of an) answer."""
     if class_ == "agent":
         return frames.encode(requests.refusal(fault))
     return wire.message(wire.FAULT, _pack((fault.code, fault.message))) + wire.message(wire.DONE)
 
 
 class _NotTakenError(Exception):
-    """The other machine has not begun the call, and will not."""
+    """The other machine has not begun the call, and never will."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message)
@@ -260,13 +259,13 @@ class _NotTakenError(Exception):
 
 
 class _Conversion:
-    """The lines that a runner prints, as the messages of a host."""
+    """Turns the lines that a runner prints into the messages of a host."""
 
     def __init__(self, class_: str) -> None:
         self._class = class_
         self._lines = LineSplitter()
         self._fault: Fault | None = None
-        self._told = False  # in deltas, since the last message
+        self._told = False  # whether deltas were sent since the last message
 
     def said(self, data: bytes) -> bytes:
         out: list[bytes] = []
@@ -275,7 +274,7 @@ class _Conversion:
                 continue
             try:
                 frame = frames.decode(line)
-            except UNREADABLE:  # also a kind of frame that is newer than this
+            except UNREADABLE:  # or a kind of frame that this version does not know
                 continue
             out += self._messages(frame)
         return b"".join(out)
@@ -310,8 +309,8 @@ class _Conversion:
 
 
 def _texts(kind: int, text: str) -> Iterator[bytes]:
-    """A text in pieces that a host may say."""
-    step = wire.MAX_TEXT // 4  # of characters, each of which has 4 bytes at most
+    """Returns a text in pieces of a size that a host may send."""
+    step = wire.MAX_TEXT // 4  # in characters, each of which has 4 bytes at most
     for at in range(0, len(text), step):
         yield wire.message(kind, text[at : at + step].encode(errors="replace"))
 

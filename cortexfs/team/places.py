@@ -1,4 +1,4 @@
-"""The files of a member of a team, below `team/` of the daemon's state, and what they hold.
+"""The files of a member of a team, below `team/` of the daemon's state, and their contents.
 
     member.json     who this machine is: its key, its token, the servers and their authority (0600)
     exports.json    what it exports, and to whom
@@ -10,7 +10,7 @@
     machines/       there too: one file for each machine that has joined
 
 `team.map` lies in the directory of the configuration, as an administrator writes it.
-This file must never know what is done with any of it.
+This file must never know how any of these files is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_FILE = 1 << 20
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A machine's part in a team."""
+    """A machine's membership of a team."""
 
     team: str
     machine: str
@@ -44,7 +44,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class TeamSecrets(msgspec.Struct, frozen=True):
-    """The keys of the team, which are where it was begun."""
+    """The keys of the team, which are on the machine that began it."""
 
     operator: str
     account: str
@@ -54,16 +54,16 @@ class TeamSecrets(msgspec.Struct, frozen=True):
 
 
 class Export(msgspec.Struct, frozen=True):
-    """An object that others may call: who (USER@MACHINE, with * for all), and as whom here."""
+    """An object that others may call: the callers (USER@MACHINE, with * for all), and the user here."""
 
     object: str
     to: list[str]
     as_user: str = ""
-    agents: str = ""  # the agent here whose policy decides about calls by agents there
+    agents: str = ""  # the agent here whose policy decides about calls made by agents there
 
     @property
     def shown(self) -> dict[str, Any]:
-        """As commands print it in JSON."""
+        """Returns the export as commands print it in JSON."""
         return {"object": self.object, "to": self.to, "as": self.as_user, "agents": self.agents}
 
 
@@ -77,20 +77,20 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
 
 class TeamFacts(msgspec.Struct, frozen=True):
-    """The word of the team's key about the team."""
+    """The facts about the team that its key has signed."""
 
     servers: list[ServerRecord] = []
-    removed: list[str] = []  # machines, whose names are not given again
+    removed: list[str] = []  # removed machines, whose names are not given again
     is_cluster: bool = False
-    stamp: int = 0  # of the message that said it, in milliseconds; what is older is not believed
+    stamp: int = 0  # of the signed message, in milliseconds; older ones are not believed
 
 
 class MachineRecord(msgspec.Struct, frozen=True):
-    """A machine, as the one that began the team knows it."""
+    """A machine, in the records of the machine that began the team."""
 
     public: str
     joined: int
-    removed: int = 0  # since when it is no member any more
+    removed: int = 0  # the time of its removal
     server: ServerRecord | None = None
 
 
@@ -137,7 +137,7 @@ class TeamPlaces:
         return found
 
     def removed(self) -> dict[str, int]:
-        """The public keys of machines that are no members any more, and since when."""
+        """Returns the public keys of removed machines, with the times of their removal."""
         return {one.public: one.removed for one in self.read_machines().values() if one.removed}
 
     def read_facts(self) -> TeamFacts:
@@ -152,7 +152,7 @@ def written(path: Path, value: object) -> None:
 
 
 def read(path: Path, type_: type[T], what: str) -> T | None:
-    """The value of such a file; None where there is none."""
+    """Returns the value in such a file, or None if there is no file."""
     said = believed.whole(path, _MAX_FILE, what)
     try:
         return None if said is None else msgspec.json.decode(said, type=type_)

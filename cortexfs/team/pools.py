@@ -1,10 +1,10 @@
-"""The machines that a call may go to: the one that it names, or any that exports the object.
+"""The machines that a call may go to: the named machine, or any that exports the object.
 
-`NAME+any` is there where at least one other machine exports NAME. A call of it goes to the machine that is
-least busy, by its own word and by the calls of ours that it has; and to the next where that has not begun it.
+`NAME+any` exists while at least one other machine exports NAME. A call of it goes to the least busy machine,
+by that machine's report and by our own calls there. If that machine has not begun it, it goes to the next.
 
 Rules: a pool has the effects of all its machines together. A call that may have begun goes to no other. This
-machine is in no pool of its own: what is here is called by its own name.
+machine is in no pool of its own: its objects are called by their own names.
 This file must never know how a call is made.
 """
 
@@ -26,10 +26,10 @@ class Pools:
         self._tell = tell
         self._members: dict[tuple[str, str], dict[str, RemoteObject]] = {}
         self._is_live = False
-        self.going: Callable[[str], int] = lambda machine: 0  # calls of ours there
+        self.going: Callable[[str], int] = lambda machine: 0  # the number of our calls on a machine
 
     def choose(self, machine: str, class_: str, name: str) -> Sequence[RemoteObject]:
-        """The machines for a call, the best first; EHOSTDOWN where none is there."""
+        """Returns the machines for a call, the best first. Raises EHOSTDOWN if none is present."""
         members = self._members.get((class_, name), {})
         if machine == ANY:
             found = [one for one in members.values() if self._presence.is_live(one.machine)]
@@ -44,12 +44,12 @@ class Pools:
         return [members[machine]]
 
     def _rank(self, machine: str) -> tuple[int, int, str]:
-        """Its load; where that is the same, our own calls decide, as its word may be of a moment ago."""
+        """Returns the load. Between equal loads our own calls decide, as the report may be a moment old."""
         ours = self.going(machine)
         return max(self._presence.busy.get(machine, 0), ours), ours, machine
 
     def changed(self, said: RemoteObject | ObjectGone) -> None:
-        """A machine says something else of an object, or nothing any more."""
+        """Take in that a machine has changed an export, or has withdrawn it."""
         if said.machine == self._machine:
             return
         key = (said.class_, said.name)
@@ -63,7 +63,7 @@ class Pools:
         self._tell(_pooled(members) if members else ObjectGone(ANY, *key))
 
     def machine_changed(self) -> None:
-        """A pool is there as soon as one other machine is."""
+        """Take in that a machine came or went. Pools are live while any other machine is."""
         is_live = any(machine != self._machine for machine in self._presence.live)
         if is_live != self._is_live:
             self._is_live = is_live
@@ -71,7 +71,7 @@ class Pools:
 
 
 def _pooled(members: Mapping[str, RemoteObject]) -> RemoteObject:
-    """The pool, as an object of a machine of that name."""
+    """Returns the pool, as an object of a machine with the name `any`."""
     every = [members[machine] for machine in sorted(members)]
     effects = dict.fromkeys(effect for one in every for effect in one.capabilities.effects)
     return replace(

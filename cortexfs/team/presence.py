@@ -1,9 +1,9 @@
-"""The machines of a team that are there, and how busy each is, by their word every second and a half.
+"""The machines of a team that are present, and the load of each, which each reports every 1.5 seconds.
 
-Rules: a machine is there for as long as it was heard of within GONE_SECONDS by the clock here: nobody's word
-about a time counts. Who comes and goes faster than QUIET_SECONDS is not followed in that. It is no proof of
-anything: what is done is signed, and answered in time or not. A link says nothing while its daemon is
-stopped, so that this machine's callers are told as if all of it were.
+Rules: a machine is present if its last report is at most GONE_SECONDS old by the clock here; times in
+messages do not count. A machine that comes and goes faster than QUIET_SECONDS is not followed in that.
+Presence proves nothing: actions are signed, and answered in time or not. A link is silent while its daemon is
+stopped, so that callers see the machine as stopped too.
 This file must never know what machines do for each other.
 """
 
@@ -20,7 +20,7 @@ from cortexfs.team.nats_client import Client
 from cortexfs.team.nats_wire import Delivery
 
 BEAT_SECONDS = 1.5
-QUIET_SECONDS = 1.0  # between two changes of one machine, and between two answers to those that come
+QUIET_SECONDS = 1.0  # between two changes of one machine, and between two answers to arriving machines
 GONE_SECONDS = 5.0
 
 
@@ -33,7 +33,7 @@ class Presence:
         self._machine = machine
         self._changed = changed
         self._heard: dict[str, float] = {}
-        self._moved: dict[str, float] = {}  # when it came or went
+        self._moved: dict[str, float] = {}  # the time at which it came or went
         self._answered = -math.inf
         self.busy: dict[str, int] = {}
 
@@ -62,7 +62,7 @@ class Presence:
             self._changed(machine, True)
             if now - self._answered >= QUIET_SECONDS:
                 self._answered = now
-                self.beat()  # so that it knows us as soon
+                self.beat()  # so that the new machine knows us as soon
 
     def forget(self, machine: str) -> None:
         if self._heard.pop(machine, None) is not None:

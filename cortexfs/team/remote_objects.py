@@ -5,9 +5,9 @@
     remote.objects                      for the registry
     pool.remote = remote.host           calls of them
 
-Rules: the link is a process that reads strangers' words, so what it says is judged as a plugin's descriptors
-are. An object's name has `+` and its machine's name. One whose machine is away stays, and says so.
-Nothing here imports what only members of a team have.
+Rules: the link reads untrusted input, so its messages are judged like a plugin's descriptors. An object's
+name has `+` and its machine's name. An object whose machine is away stays, and its status shows it. Nothing
+here imports packages that only members of a team have.
 This file must never know how machines talk to each other.
 """
 
@@ -40,10 +40,10 @@ from cortexfs.team.places import TeamPlaces
 
 ORIGIN = "machine:"
 RETRY_SECONDS = 1.0
-SETTLE_SECONDS = 0.05  # what comes in a row is shown at once
+SETTLE_SECONDS = 0.05  # changes within this time are shown together
 _PRINTED = 64 << 10
 MAX_ABILITIES = 64  # of an agent's model
-# What is sent to another machine leaves this one, whatever it says of itself.
+# Input for another machine leaves this one, whatever effects that machine declares.
 LEAVES = Effect("network_request", "partially_reversible", "on_risk", "not_supported")
 
 log = logging.getLogger("cortexfs")
@@ -53,7 +53,7 @@ _heard: msgspec.msgpack.Decoder[FromLink] = msgspec.msgpack.Decoder(FromLink)
 
 
 class RemoteHost(Host):
-    """The link, as the host of one call: it is told who calls, and what."""
+    """The link, as the host of one call: it gets the caller and the object."""
 
     def __init__(self, link: LinkProcess, key: tuple[Plugin, Identity], pairs: Pairs) -> None:
         super().__init__(0, key, link.control, lambda number: True, pairs, -1)
@@ -61,7 +61,7 @@ class RemoteHost(Host):
         machine, class_, name = plugin.target.split(" ")
         opening = CallOpening(machine, class_, name, who.uid, who.label, who.depth)
         self.packet = _pack(opening)
-        self.is_enclosed = True  # no directory of this machine is one there
+        self.is_enclosed = True  # no directory of this machine exists there
         self.retired = True  # it is a host of one call
         self.pid = link.child.pid
         self.calls = 1
@@ -69,10 +69,10 @@ class RemoteHost(Host):
         self.ready.set()
 
     def end(self) -> None:
-        """The link goes on."""
+        """Do nothing: the link goes on."""
 
     def kill(self) -> None:
-        """The link goes on."""
+        """Do nothing: the link goes on."""
 
 
 class LinkProcess:
@@ -127,12 +127,12 @@ class RemoteObjects:
         self.problem = ""
 
     def again(self) -> None:
-        """The configuration was read again: perhaps the machine is in a team now."""
+        """Note that the configuration was read again: the machine may have joined or left a team."""
         self._asked.set()
 
     @property
     def objects(self) -> dict[Key, Object]:
-        """Returns the exports of other machines, as the registry has them."""
+        """Returns the exports of other machines, as rows of the registry."""
         found = {}
         for key, said in self._told.items():
             try:
@@ -160,7 +160,7 @@ class RemoteObjects:
                 await trio.sleep(RETRY_SECONDS)
 
     def host(self, plugin: Plugin, identity: Identity) -> Host:
-        """A host for one call; EHOSTDOWN where there is none."""
+        """Returns a host for one call. Raises EHOSTDOWN if there is none."""
         machine = plugin.target.partition(" ")[0]
         if self._link is None:
             raise Fault("EHOSTDOWN", self.problem or "the link to the team is being started; try again")
@@ -172,7 +172,7 @@ class RemoteObjects:
         return host
 
     async def _linked(self) -> None:
-        """One life of the link."""
+        """Run the link once, from its start to its end."""
         child, (control, printed) = await self._starter.start(starts.TEAM)
         link = self._link = LinkProcess(child, socket.socket(fileno=control))
         try:
@@ -199,7 +199,7 @@ class RemoteObjects:
         link.control.shutdown(socket.SHUT_RDWR)
 
     async def _print(self, printed: int) -> None:
-        """Write to the daemon's log what the link prints."""
+        """Write the link's standard error to the daemon's log."""
         while True:
             await trio.lowlevel.wait_readable(printed)
             said = os.read(printed, _PRINTED)
@@ -209,7 +209,7 @@ class RemoteObjects:
                 log.info("team: %s", one_line(line))
 
     def _hear(self, said: FromLink) -> None:
-        """The link's word; what has a name that is none here was never shown, and is not gone either."""
+        """Take in a message of the link. An object with an invalid name is ignored, as it is never shown."""
         with contextlib.suppress(Fault):
             self._take(said)
             self._news.set()
@@ -233,7 +233,7 @@ class RemoteObjects:
                 self.problem = problem
 
     async def _show(self) -> None:
-        """Have the daemon take changes over, those of a moment together."""
+        """Have the daemon take over changes, those of a moment together."""
         while True:
             await self._news.wait()
             await trio.sleep(SETTLE_SECONDS)
@@ -279,7 +279,7 @@ def _away(machine: str) -> str:
 
 
 def _agent(plugin: Plugin, since: float, told: Descriptor, cap: str) -> Object:
-    """An agent: its powers, tools and sessions are its machine's. Raises a Fault where it is none."""
+    """Returns an agent. Its powers, tools and sessions are its machine's. Raises a Fault if it is invalid."""
     if told.fault:
         raise Fault("EPROTO", told.fault)
     abilities = [word for word in cap.split() if word.isascii() and word.isidentifier()]

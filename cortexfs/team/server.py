@@ -1,14 +1,14 @@
-"""The server of a machine: NATS with JetStream, as a child of the link, with the configuration that it needs.
+"""The server of a machine: NATS with JetStream, as a child of the link, with its configuration.
 
     found = program()                  the path of nats-server; EHOSTDOWN where it is missing or too old
     server = TeamServer(places, machine)
     server.apply(facts)                writes server/nats.conf, and has the server read it
     await server.run()                 starts it where it is one, and starts it again where it ends
 
-Rules: the server ends with the link, and loses nothing by that: it syncs every message before it says so. It
-speaks TLS 1.3 alone, and believes nobody but by a token that the team's key has signed. One server is a
-team's; three are a cluster, each of which knows the others by the pins of their certificates' keys.
-This file must never know what machines say to each other.
+Rules: the server ends with the link, and loses nothing by that: it syncs every message before it confirms it.
+It speaks only TLS 1.3, and trusts only tokens that the team's key has signed. A team has one server, or three
+as a cluster. Servers of a cluster know each other by the pins of their certificates' keys.
+This file must never know the messages between machines.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ OLDEST = (2, 15)
 RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
 SERVERS = 3  # of a cluster: one of them may be away
-ROUTES = 2000  # how far the port of servers is from that of clients
-CLAIMS = 3  # JWTs that a server has to believe
-VARIABLE = "CTX_NATS_SERVER"  # another program than the first that is found
+ROUTES = 2000  # the distance from the port for clients to the port for servers
+CLAIMS = 3  # JWTs that a server has to trust
+VARIABLE = "CTX_NATS_SERVER"  # names another program to use
 _VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
 
 _WORD = re.compile(r"[A-Za-z0-9._:\[\]-]+", re.ASCII)
@@ -49,7 +49,7 @@ log = logging.getLogger("cortexfs")
 
 
 def program(environ: Mapping[str, str] = os.environ) -> str:
-    """The path of a server that is new enough: that of this installation, or one on PATH."""
+    """Returns the path of a server that is new enough: that of this installation, or one on PATH."""
     beside = str(Path(sysconfig.get_path("scripts")) / PROGRAM)
     named = environ.get(VARIABLE)
     candidates = [named] if named else [beside, shutil.which(PROGRAM, path=environ.get("PATH"))]
@@ -70,7 +70,7 @@ def program(environ: Mapping[str, str] = os.environ) -> str:
 
 
 class NatsSettings(msgspec.Struct, frozen=True):
-    """The settings of this machine's server that stay."""
+    """The lasting settings of this machine's server."""
 
     program: str
     listen: str  # HOST:PORT
@@ -80,7 +80,7 @@ class NatsSettings(msgspec.Struct, frozen=True):
 
 
 def keys_of(kept: TeamSecrets) -> tuple[keys.Key, keys.Key, keys.Key]:
-    """The keys of the operator, the account, and the system's account."""
+    """Returns the keys of the operator, the account, and the system's account."""
     operator, account, system = (
         keys.Key.of_seed(each) for each in (kept.operator, kept.account, kept.system)
     )
@@ -88,7 +88,7 @@ def keys_of(kept: TeamSecrets) -> tuple[keys.Key, keys.Key, keys.Key]:
 
 
 def claims(operator: keys.Key, account: keys.Key, system: keys.Key, removed: Mapping[str, int]) -> list[str]:
-    """The JWTs that a server has to believe; `removed` has the keys of machines that are no members."""
+    """Returns the JWTs that a server has to trust. `removed` has the keys of removed machines."""
     said = [
         keys.operator_claims(operator, system.public),
         keys.account_claims(operator.public, account.public, "team", stores=True, removed=removed),
@@ -98,13 +98,13 @@ def claims(operator: keys.Key, account: keys.Key, system: keys.Key, removed: Map
 
 
 def route(address: str) -> str:
-    """The address for other servers of one that has this for clients."""
+    """Returns the address for other servers of a server with this address for clients."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + ROUTES}"
 
 
 def check_words(*words: str) -> None:
-    """Raises EPROTO where what another machine said would be more than a word in the configuration."""
+    """Raises EPROTO if input from another machine would be more than a word in the configuration."""
     for each in words:
         if not _WORD.fullmatch(each):
             raise Fault("EPROTO", f"the team says {each[:80]!r}, which is no word for a server")
@@ -119,7 +119,7 @@ def _configuration(folder: Path, engine: NatsSettings, machine: str, facts: Team
         f"max_payload: {nats_wire.MAX_PAYLOAD}",
         "max_connections: 4096",
         'write_deadline: "10s"',
-        'ping_interval: "5s"',  # a server that is cut off is known to be after three of them
+        'ping_interval: "5s"',  # after three of these, a server that is cut off is known to be
         *("tls {", *tls, "  handshake_first: true", "}"),
         "jetstream {",
         f'  store_dir: "{folder}/{"cluster" if facts.is_cluster else "store"}"',
@@ -143,7 +143,7 @@ def _configuration(folder: Path, engine: NatsSettings, machine: str, facts: Team
 
 
 def keep(places: TeamPlaces, engine: NatsSettings, key: bytes, certificate: bytes, authority: str) -> None:
-    """Write the files of a server, but for what depends on the others."""
+    """Write the files of a server, without its configuration, which depends on the other servers."""
     for folder in (places.folder, places.server):
         folder.mkdir(mode=0o700, exist_ok=True)
     whole_files.replace(places.server / "server.pem", [certificate], 0o600)
@@ -153,8 +153,8 @@ def keep(places: TeamPlaces, engine: NatsSettings, key: bytes, certificate: byte
 
 
 def _started(folder: Path, tools: str) -> subprocess.Popen[bytes]:
-    """It ends when the link does, however that ends, or the next one would find its port taken. Call it in
-    the main thread, whose end it is that counts."""
+    """Start a server that ends with the link, however that ends, as its port must be free for the next. Call
+    it in the main thread, as the server ends with that thread."""
     with open(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as said:
         words = [tools, "-c", str(folder / "nats.conf")]
         ends = partial(_end_with, os.getpid())
@@ -168,7 +168,7 @@ def _end_with(parent: int) -> None:
 
 
 class TeamServer:
-    """The server's process, from the side of the link."""
+    """The server's process, from the link's side."""
 
     def __init__(self, places: TeamPlaces, machine: str) -> None:
         self._folder = places.server
@@ -179,13 +179,13 @@ class TeamServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def apply(self, facts: TeamFacts) -> None:
-        """Have it be what the team needs: none, the only one, or one of a cluster."""
+        """Make the server what the team needs: none, the only server, or one of a cluster."""
         if self._engine is None:
             return
         is_named = self._machine in [each.machine for each in facts.servers]
         is_wanted = is_named if facts.is_cluster else self._is_first
         if not is_wanted:
-            if self._wanted.is_set():  # or somebody waits for it
+            if self._wanted.is_set():  # otherwise a task waits for this event
                 self._wanted = trio.Event()
             self._end()
             return
@@ -204,7 +204,7 @@ class TeamServer:
             self._process.terminate()
 
     async def run(self) -> None:
-        """Have it run, for ever."""
+        """Keep the server running, for ever."""
         while self._engine is not None:
             await self._wanted.wait()
             try:
@@ -219,7 +219,7 @@ class TeamServer:
         try:
             await trio.lowlevel.wait_readable(pidfd)
             status = process.wait()
-            level = logging.ERROR if status not in (0, 1) else logging.INFO  # 1: it was asked to
+            level = logging.ERROR if status not in (0, 1) else logging.INFO  # 1: it was asked to end
             log.log(level, "the server of the team has ended with status %d", status)
         finally:
             if process.poll() is None:

@@ -1,14 +1,14 @@
-"""A session of the team as its stream tells it: one pass over the pieces, in the stream's order.
+"""A session of the team, from its stream: one pass over the pieces, in the stream's order.
 
     log = TeamLog(key)
     log.take(machine, piece, key_of, stamp)     raises a Fault where the piece changes nothing
 
-All machines make the same pass over the same pieces, so all know the same owner and the same bytes, whatever
+All machines make the same pass over the same pieces. So all get the same owner and the same bytes, whatever
 any machine puts into the stream.
 
-Rules: a piece begins where the one before it ends, and is its owner's. Another machine's begins with a line
-that makes it the owner from there on, and that it has signed. The first line of all says who may. A log that
-begins anew (the stream was lost) is anybody's who may be its owner.
+Rules: a piece begins where the one before it ends, and comes from the owner. A piece from another machine
+begins with a line, signed by that machine, that makes it the new owner. The first line of all names the users
+who may take the session. If the stream was lost, any machine that may own the session may begin the log anew.
 This file must never know how pieces come.
 """
 
@@ -26,12 +26,12 @@ from cortexfs.team.mapping import fits
 from cortexfs.team.nats_wire import token, untoken
 from cortexfs.team.session_messages import MOST, OwnerLine, origin_of, owner_of, owners_in
 
-REMOVED = -1  # where the piece begins that ends a session
-MAX_MAY = 256  # patterns of who may take a session
+REMOVED = -1  # the start of the piece that removes a session
+MAX_MAY = 256  # patterns of users who may take a session
 
 
 class LogKey(NamedTuple):
-    """A session, as all machines name it: `user` is a name where it was begun."""
+    """A session, as all machines name it: `user` is a name on the machine where it was begun."""
 
     user: str
     class_: str
@@ -55,7 +55,7 @@ class LogKey(NamedTuple):
 
     @staticmethod
     def of(subject: str) -> tuple[str, LogKey]:
-        """The machine that has said it, and the session; EPROTO where it is none."""
+        """Returns the sending machine, and the session. Raises EPROTO if the subject has none."""
         words = subject.split(".")
         if len(words) != 7:
             raise Fault("EPROTO", "it is about no session")
@@ -79,7 +79,7 @@ def piece_of(data: bytes) -> StreamPiece:
 
 
 def is_allowed(may: Sequence[str], user: str, machine: str) -> bool:
-    """The first that fits counts."""
+    """Returns True if the user may take it. The first pattern that fits decides."""
     for pattern in may:
         if fits(pattern.removeprefix("!"), user, machine):
             return not pattern.startswith("!")
@@ -87,25 +87,25 @@ def is_allowed(may: Sequence[str], user: str, machine: str) -> bool:
 
 
 class TeamLog:
-    """Its attributes are what the pieces up to `sequence` have made of it."""
+    """Its attributes are the state of the session after the pieces up to `sequence`."""
 
     def __init__(self, key: LogKey) -> None:
         self.key = key
-        self.machine = ""  # whose it is
+        self.machine = ""  # its owner
         self.epoch = 0
         self.may: list[str] = []
         self.size = 0
         self.last_id = 0
-        self.sequence = 0  # in the stream, of the last message about it, whether it counted or not
-        self._writer = ""  # who has said the last piece
-        self.removed = 0  # when, in milliseconds, if it was
+        self.sequence = 0  # in the stream, of the last message about it, valid or not
+        self._writer = ""  # the machine that sent the last piece
+        self.removed = 0  # the time of its removal, in milliseconds, or 0
 
     def may_have(self, user: str, machine: str) -> bool:
         is_own = (user, machine) == (self.key.user, self.key.origin)
         return is_own or is_allowed(self.may, user, machine)
 
     def take(self, machine: str, piece: StreamPiece, key_of: Callable[[str], bytes], stamp: int) -> None:
-        """`stamp` is the time at which that machine has signed it, in milliseconds."""
+        """Take in a piece. `stamp` is the time of its machine's signature, in milliseconds."""
         if stamp <= self.removed:
             raise Fault("ESTALE", "it is of a session that was removed")
         if piece.start == REMOVED:
@@ -129,7 +129,7 @@ class TeamLog:
         self._writer = machine
 
     def _begin_anew(self) -> None:
-        self.machine, self.epoch, self.size, self.last_id = "", 0, 0, 0  # `may` says who is told of that
+        self.machine, self.epoch, self.size, self.last_id = "", 0, 0, 0  # `may` stays, for news of that
         self._writer = ""
 
     def _take_owners(self, machine: str, data: bytes, key_of: Callable[[str], bytes]) -> None:
@@ -145,7 +145,7 @@ class TeamLog:
             raise Fault("EACCES", "that machine may not have it")
 
     def may_have_machine(self, machine: str) -> bool:
-        """Whoever repairs a stream is one who may be the owner."""
+        """Returns True if this machine may be the owner, and so may repair a lost stream."""
         allowed = [each.rpartition("@")[2] for each in self.may if not each.startswith("!")]
         return machine in (self.key.origin, self.machine) or machine in allowed or "*" in allowed
 
@@ -163,17 +163,17 @@ class TeamLog:
 
 
 def checked(owner: OwnerLine, key: LogKey, public: bytes) -> None:
-    """EPROTO where that machine has not signed it for that session."""
+    """Raises EPROTO if that machine has not signed the line for that session."""
     try:
         sealed = base64.b64decode(owner.proof, validate=True)
-    except ValueError:  # also of a proof that is not ASCII, which is no binascii.Error
+    except ValueError:  # or a proof that is not ASCII, which is no binascii.Error
         raise Fault("EPROTO", "its owner has signed nothing") from None
     if keys.opened(public, key.filter, sealed) != owner.signed:
         raise Fault("EPROTO", "its owner has signed something else")
 
 
 def owner_line(key: keys.Key, log: TeamLog, machine: str, by: str, may: list[str], id_: int) -> bytes:
-    """The line that makes that machine the next owner."""
+    """Returns the line that makes that machine the next owner."""
     line = OwnerLine(str(id_), machine, log.epoch + 1, log.key.user, by, may, "")
     proof = base64.b64encode(keys.seal(key, log.key.filter, line.signed)).decode()
     return msgspec.json.encode(msgspec.structs.replace(line, proof=proof)) + b"\n"

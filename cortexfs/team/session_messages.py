@@ -1,11 +1,11 @@
-"""The messages between a daemon and its link about sessions of the team, and the line that says whose one is.
+"""The messages between a daemon and its link about sessions of the team, and the line that names an owner.
 
 They go over a stream of their own, each with its length before it. The daemon has the logs; the link has the
-team's stream. Neither sends the other what it can read itself: of a log that is to be stored, the link is
-told how long it is.
+team's stream. Neither sends data that the other can read itself: of a log that is to be stored, the link gets
+only the length.
 
-Rules: nothing here imports what only members of a team have, as the daemon reads this.
-This file must never know what carries a message between machines.
+Rules: nothing here imports packages that only members of a team have, as the daemon imports this.
+This file must never know the carrier of a message between machines.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _ID = re.compile(rb'"id":"([1-9][0-9]{0,17})"')
 
 
 class SessionOpening(msgspec.Struct, frozen=True, array_like=True, tag="sessions"):
-    """The daemon's word that this stream is for the messages below."""
+    """The daemon's message that this stream is for the messages below."""
 
 
 class OwnerLine(msgspec.Struct, frozen=True, tag_field="type", tag="owner"):
-    """A line of a log: from here on the session is that machine's."""
+    """A line of a log: from here on the session belongs to that machine."""
 
     id: str
     machine: str
     epoch: int
-    user: str  # whose it is, where it was begun
-    by: str  # who has begun or taken it, on that machine
-    may: list[str]  # USER@MACHINE who may take it, !USER@MACHINE who may not; the first that fits counts
+    user: str  # the user of the session, where it was begun
+    by: str  # the user who began or took it, on that machine
+    may: list[str]  # USER@MACHINE may take it, !USER@MACHINE may not; the first that fits decides
     proof: str  # the machine's signature
 
     @property
@@ -54,7 +54,7 @@ class OwnerLine(msgspec.Struct, frozen=True, tag_field="type", tag="owner"):
 
 
 class LogPlace(msgspec.Struct, frozen=True, array_like=True):
-    """A session, as it is named here."""
+    """A session, by its name on this machine."""
 
     uid: int
     class_: str
@@ -64,12 +64,12 @@ class LogPlace(msgspec.Struct, frozen=True, array_like=True):
 
 # From the daemon.
 class LocalLog(msgspec.Struct, frozen=True, array_like=True, tag="log"):
-    """So much of this machine's own log is on its disk, and is to be stored."""
+    """So many bytes of this machine's own log are on its disk, and have to be stored."""
 
     place: LogPlace
     path: str
     size: int
-    after: int  # the last LogPart that was taken in before
+    after: int  # the last LogPart that the daemon took in before
 
 
 class TakeLog(msgspec.Struct, frozen=True, array_like=True, tag="take"):
@@ -98,7 +98,7 @@ class LogRemoved(msgspec.Struct, frozen=True, array_like=True, tag="removed"):
 
 # From the link.
 class LogPart(msgspec.Struct, frozen=True, array_like=True, tag="part"):
-    """A part of a session's log, as the team has it; no data: the session was removed."""
+    """A part of a session's log from the team. Without data, the session was removed."""
 
     place: LogPlace
     number: int
@@ -111,7 +111,7 @@ class PiecesMark(msgspec.Struct, frozen=True, array_like=True, tag="mark"):
 
 
 class LogStored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
-    """So much of this machine's own log is stored."""
+    """So many bytes of this machine's own log are stored."""
 
     place: LogPlace
     size: int
@@ -126,7 +126,7 @@ class LogTaken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
 
 
 class StreamState(msgspec.Struct, frozen=True, array_like=True, tag="stream"):
-    """The team's stream is at hand; or it is not, for this reason."""
+    """The team's stream is reachable, or `problem` tells why not."""
 
     problem: str
 
@@ -154,13 +154,13 @@ class SessionChannel:
         self._say.send_nowait(_LENGTH.pack(len(data)) + data)
 
     async def send(self) -> None:
-        """Until the other end is gone, which `receive` tells."""
+        """Send until the other end is gone, which `receive` reports."""
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for data in self._said:
                 await self._stream.send_all(data)
 
     async def receive(self) -> Any:
-        """The next message; None when the other end is gone."""
+        """Returns the next message, or None when the other end is gone."""
         head = await self._exactly(_LENGTH.size)
         if not head:
             return None
@@ -185,7 +185,7 @@ class SessionChannel:
 
 
 def owner_of(line: bytes) -> OwnerLine | None:
-    """Returns what a line says of a session's owner; None where it is another line."""
+    """Returns the owner that a line names, or None for another line."""
     if not line.startswith(OWNER):
         return None
     try:
@@ -205,12 +205,12 @@ def owners_in(data: bytes) -> Iterator[OwnerLine]:
 
 
 def last_id(data: bytes) -> int:
-    """The id of the last of these lines."""
+    """Returns the id of the last of these lines."""
     found = _ID.search(data, data.rfind(b"\n", 0, -1) + 1)
     return int(found[1]) if found else 0
 
 
 def origin_of(session: str) -> str:
-    """The machine where a session of the team was begun, by its name; empty for any other session."""
+    """Returns the machine where a session of the team was begun, by its name; empty for any other session."""
     _, plus, machine = session.rpartition("+")
     return machine if plus else ""

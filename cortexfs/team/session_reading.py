@@ -5,10 +5,10 @@
         await logs.note(found)                the daemon has it on its disk
     known = await logs.known(key)             one session, as the stream has it now
 
-Rules: a log has no gap: where the stream did not answer, it is read on before anything else of it counts, as
-whoever takes a session cuts off what its own log lacks. The logs change in one hand, whose turn it is. What
-has been read is noted when the daemon has it on its disk. The stream may be lost: then all is read, and each
-owner stores its logs again.
+Rules: a log has no gap. If the stream did not answer, the log is read on before any later piece counts:
+taking a session cuts off the part that the taker lacks. Only the holder of `turn` changes the logs. The read
+position is written after the daemon has the data on its disk. If the stream is lost, all is read again, and
+each owner stores its logs again.
 This file must never know what a daemon does with a piece.
 """
 
@@ -30,22 +30,22 @@ from cortexfs.team.places import read, written
 from cortexfs.team.session_log import LogKey, StreamPiece, TeamLog, piece_of
 from cortexfs.team.session_store import LogStore
 
-MEET_SECONDS = 5.0  # after which a machine that is not in the directory is none
+MEET_SECONDS = 5.0  # after which a machine that is not in the directory counts as none
 MAX_LOGS = 100_000
-MAX_OF_ONE = MAX_LOGS // 4  # of those that one machine has begun
+MAX_OF_ONE = MAX_LOGS // 4  # of the logs that one machine has begun
 
 log = logging.getLogger("cortexfs")
 
 
 class _Cursor(msgspec.Struct):
-    """The stream that was read, and the number of the last message that was."""
+    """The stream that was read, and the number of the last message read."""
 
     created: str = ""
     sequence: int = 0
 
 
 class NotMet(Fault):
-    """A machine is not known yet, nor is the worth of its word."""
+    """A machine is not known yet, so its messages cannot be judged."""
 
 
 class TeamLogs:
@@ -61,17 +61,17 @@ class TeamLogs:
         self._key_of = key_of
         self._counted = counted
         self._cursor = _Cursor()
-        self._strangers: dict[str, float] = {}  # machines that are not known, and since when
-        self._begun: Counter[str] = Counter()  # logs that are known by a machine's word first
+        self._strangers: dict[str, float] = {}  # unknown machines, and the time when each was first seen
+        self._begun: Counter[str] = Counter()  # the number of logs that a machine's message made known first
         self.logs: dict[LogKey, TeamLog] = {}
-        self._unread: set[LogKey] = set()  # of which the stream has more than was read
+        self._unread: set[LogKey] = set()  # logs of which the stream has more than was read
         self.turn = trio.Lock()
 
     def load(self) -> None:
         self._cursor = read(self._path, _Cursor, "how far the sessions of a team were read") or _Cursor()
 
     async def look(self) -> bool:
-        """Returns True if it is another stream than the one that was read: then all is read."""
+        """Returns True if this is not the stream that was read before: then all is read again."""
         created, last = await self._stream.look()
         if created == self._cursor.created and last >= self._cursor.sequence:
             return False
@@ -85,7 +85,7 @@ class TeamLogs:
         return True
 
     async def catch_up(self) -> int:
-        """Read some of what is new; returns the number of the last message, or 0 where nothing is."""
+        """Read some new messages. Returns the number of the last, or 0 if there are none."""
         async with self.turn:
             found = await self._stream.get("ctx.log.>", self._cursor.sequence + 1)
             for one in found:
@@ -93,7 +93,7 @@ class TeamLogs:
         return sequence_of(found[-1]) if found else 0
 
     async def note(self, sequence: int) -> None:
-        """All up to that message is on the disk of this machine."""
+        """Note that all messages up to this one are on the disk of this machine."""
         self._cursor.sequence = max(self._cursor.sequence, sequence)
         await trio.to_thread.run_sync(written, self._path, self._cursor)
 
@@ -103,21 +103,21 @@ class TeamLogs:
             return self.logs[key]
 
     async def again(self, key: LogKey) -> None:
-        """The log here lacks something: tell it from its beginning."""
+        """Read a session again from its beginning, as the log here lacks a part."""
         async with self.turn:
             try:
                 await self.read_anew(key)
             except Fault as fault:
                 log.warning("a session cannot be read again: %s", fault.message)
 
-    # -- where the turn is the caller's
+    # -- for callers that hold the turn
 
     async def read_anew(self, key: LogKey) -> None:
         self.logs[key] = TeamLog(key)
         await self.read(key)
 
     async def read(self, key: LogKey) -> None:
-        """All that the stream has of a session beyond what is known."""
+        """Read all messages of the stream about a session after the known ones."""
         known = self.logs.setdefault(key, TeamLog(key))
         self._unread.add(key)
         while found := await self._stream.get(key.filter, known.sequence + 1):
@@ -131,7 +131,7 @@ class TeamLogs:
         self._unread.discard(key)
 
     async def _take_in(self, one: Delivery) -> None:
-        """One message of the stream. Raises a Fault where the rest of its log does not come."""
+        """Take in one message of the stream. Raises a Fault if the rest of its log does not come."""
         try:
             machine, key = LogKey.of(one.subject)
             if key in self.logs and key not in self._unread:
@@ -160,7 +160,7 @@ class TeamLogs:
         self._counted(known, machine, piece)
 
     def _meet(self, machine: str) -> None:
-        """Raises NotMet about a machine whose token may still come: what it has said is not to be left."""
+        """Raises NotMet for a machine whose token may still come, as its messages must not be ignored."""
         try:
             self._key_of(machine)
         except Fault as fault:
@@ -172,5 +172,5 @@ class TeamLogs:
 
 
 def _left(one: Delivery, fault: Fault) -> None:
-    if fault.code != "ESTALE":  # a piece of ours, which counted when it was stored
+    if fault.code != "ESTALE":  # one of our own pieces, which counted when it was stored
         log.info("a message about a session, %s, is left: %s", one.subject, fault.message)

@@ -1,4 +1,4 @@
-"""The stream that has the sessions of a team: what is asked of the server, and read of a log here.
+"""The stream that has the sessions of a team: the requests to the server, and the reading of a log here.
 
 Rules: a piece is stored behind the last message about its session that is known here, or not at all.
 This file must never know what makes a piece count.
@@ -32,7 +32,7 @@ class LogStore:
         self._key = key
 
     async def look(self) -> tuple[str, int]:
-        """When the stream was made, and the number of its last message."""
+        """Returns the time when the stream was made, and the number of its last message."""
         found = await self._client.request(subjects.LOG_INFO, b"", ANSWER_SECONDS)
         answer = nats_client.stream_answer(found)
         if answer.error:
@@ -40,14 +40,14 @@ class LogStore:
         return answer.created, answer.state.last_seq
 
     async def get(self, filter_: str, first: int) -> list[Delivery]:
-        """Some messages from that number on; none where there are no more."""
+        """Returns some messages from that number on; none if there are no more."""
         asked = {"seq": first, "batch": BATCH, "max_bytes": BATCH_BYTES, "next_by_subj": filter_}
         return await nats_client.batch(self._client, subjects.LOG_GET, asked)
 
     async def publish(self, known: TeamLog, start: int, data: bytes) -> int:
-        """Store a piece behind what is known; returns its number, or 0 where the stream has more."""
+        """Store a piece behind the known ones. Returns its number, or 0 if the stream has more."""
         subject = known.key.subject(self._machine)
-        now = max(time.time(), (known.removed + 1.5) / 1000)  # after its end, whatever the clock there said
+        now = max(time.time(), (known.removed + 1.5) / 1000)  # after the removal by any clock
         sealed = keys.seal(self._key, subject, msgspec.msgpack.encode(StreamPiece(start, data)), now)
         headers = {
             "Nats-Expected-Last-Subject-Sequence": str(known.sequence),
@@ -70,7 +70,7 @@ def stream_config(replicas: int) -> dict[str, Any]:
 
 
 def key_in(local: LocalLog) -> LogKey | None:
-    """The session that a log is of, by its first line."""
+    """Returns the session that a log belongs to, from its first line."""
     with suppress(OSError), open(local.path, "rb") as file:
         if owner := owner_of(file.readline(PIECE)):
             return LogKey(owner.user, local.place.class_, local.place.object, local.place.session)
@@ -78,7 +78,7 @@ def key_in(local: LocalLog) -> LogKey | None:
 
 
 def lines_of(path: str, start: int, end: int) -> bytes:
-    """Whole lines of a log, at least one."""
+    """Returns whole lines of a log, at least one."""
     with open(path, "rb") as file:
         size, data = PIECE, b""
         while not data:

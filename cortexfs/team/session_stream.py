@@ -1,12 +1,12 @@
-"""The sessions of the team, from the side of the link: what the daemon hears of them, and what it says.
+"""The sessions of the team, from the link's side: the messages to the daemon about them, and those from it.
 
-Main path: what counts of what the stream says is told to the daemon, for users of this machine; `_store` puts
-what the daemon has on its disk into the stream, a piece at a time, behind the last message that is known.
+Main path: valid pieces of the stream go to the daemon, for users of this machine. `_store` puts the logs on
+the daemon's disk into the stream, a piece at a time, behind the last known message.
 
-Rules: a piece is written with the number of the last message about its session, and the server refuses it
-where there is another by now: then that is read first. The daemon's word of how long a log is counts when
-the daemon has taken in every part of that log that it was told.
-This file must never know what a session is about.
+Rules: a piece is written with the number of the last message about its session. The server refuses it if
+there is a newer message, which is then read first. The length of a log that the daemon reports counts only
+when the daemon has taken in every part of that log that it was sent.
+This file must never know the purpose of a session.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from cortexfs.team.session_reading import TeamLogs
 from cortexfs.team.session_store import LogStore, key_in, lines_of
 
 RETRY_SECONDS = 0.25
-LOOK_SECONDS = 2.0  # after which the stream is looked at, also where nobody says that there is more
-LEAP = 1_000_000  # ids that who takes a session leaves out: some may have been seen there, and lost
+LOOK_SECONDS = 2.0  # after which the stream is checked, even without news of more
+LEAP = 1_000_000  # ids that a new owner skips: the old owner may have shown some, and lost them
 
 log = logging.getLogger("cortexfs")
 
 
 class SessionStream:
-    """Its attributes are what it asks of the other parts of the link, and how far the daemon is."""
+    """Its attributes are its requests to the other parts of the link, and the progress of the daemon."""
 
     def __init__(
         self, client: Client, machine: str, key: keys.Key, mapping: Mapping, cursor: Path,
@@ -70,17 +70,17 @@ class SessionStream:
         self._storing: set[LogKey] = set()
         self._removing: dict[LogKey, trio.Event] = {}
         self._unread: str | None = "it was not read yet"
-        self._unkept: dict[LogKey, str] = {}  # why the server does not keep a piece
-        self._part = 0  # the last one that the daemon was told
-        self._told: dict[LogKey, int] = {}  # the last one about a session, unless the daemon has taken it in
-        self._marks: dict[int, trio.Event] = {}  # which the daemon has not reached yet
+        self._unkept: dict[LogKey, str] = {}  # the reason why the server does not keep a piece
+        self._part = 0  # the last part that was sent to the daemon
+        self._told: dict[LogKey, int] = {}  # the last part of a session, unless the daemon has taken it in
+        self._marks: dict[int, trio.Event] = {}  # marks that the daemon has not reached yet
         self._mark = 0
         self._news = trio.Event()
-        self.met = trio.Event()  # the machines of the team are known
+        self.met = trio.Event()  # set once the machines of the team are known
         client.subscribe(subjects.SAID, lambda delivery: self._news.set())
 
     async def serve(self, channel: SessionChannel) -> None:
-        """For as long as the daemon has sessions of the team."""
+        """Serve as long as the daemon has sessions of the team."""
         await self.met.wait()
         self._team.load()
         self._channel = channel
@@ -118,7 +118,7 @@ class SessionStream:
                     self._removing[key] = trio.Event()
                     self._nursery.start_soon(self._remove, key)
 
-    # -- who is who
+    # -- users and sessions
 
     def _key_at(self, place: LogPlace) -> LogKey | None:
         rest = place.class_, place.object, place.session
@@ -133,7 +133,7 @@ class SessionStream:
         return None
 
     def _place(self, known: TeamLog) -> LogPlace | None:
-        """Returns its place on this machine; None where it is nobody's here."""
+        """Returns its place on this machine, or None if it belongs to no user here."""
         key = known.key
         user = key.user
         if key.origin != self._machine:
@@ -148,7 +148,7 @@ class SessionStream:
         return LogPlace(uid, key.class_, key.object, key.session) if is_ours else None
 
     def _may(self, user: str) -> list[str]:
-        """The map, as to who is this user here."""
+        """Returns the map as patterns: names that are this user here, and, with `!`, names that are not."""
         return [who if here == user else f"!{who}" for who, here in self._mapping.rows]
 
     # -- reading
@@ -158,7 +158,7 @@ class SessionStream:
         while True:
             self._news = trio.Event()
             try:
-                if trio.current_time() - looked >= LOOK_SECONDS:  # however much is said meanwhile
+                if trio.current_time() - looked >= LOOK_SECONDS:  # however many messages come meanwhile
                     if await self._team.look():
                         self._channel.tell(StreamState("the stream is read"))
                         self._tell_state()
@@ -191,13 +191,13 @@ class SessionStream:
         self._told = {key: last for key, last in self._told.items() if last > part}
 
     def _counted(self, known: TeamLog, machine: str, piece: StreamPiece) -> None:
-        """A piece of the stream has counted."""
+        """Take in a valid piece of the stream."""
         place = self._place(known)
         local = self._local.get(known.key)
         if place and local and machine == known.machine == self._machine and local.size >= known.size:
             self._channel.tell(LogStored(place, known.size))
             return
-        self._local.pop(known.key, None)  # what the daemon has may change now, and then it says so anew
+        self._local.pop(known.key, None)  # the daemon's log may change now, and then it is reported anew
         if place:
             self._part += 1
             self._told[known.key] = self._part
@@ -206,7 +206,7 @@ class SessionStream:
     # -- writing
 
     async def _store(self, key: LogKey) -> None:
-        """Store what the daemon has on its disk, until that is all."""
+        """Store the log on the daemon's disk, until all of it is stored."""
         try:
             while local := self._local.get(key):
                 try:
@@ -227,7 +227,7 @@ class SessionStream:
             self._tell_state()
 
     async def _store_piece(self, key: LogKey, local: LocalLog) -> bool:
-        """Returns False where there is no more to store."""
+        """Store one piece. Returns False if there is no more to store."""
         known = self._team.logs.get(key) or await self._team.known(key)
         async with self._team.turn:
             if self._local.get(key) is not local or self._team.logs.get(key) is not known:
@@ -248,7 +248,7 @@ class SessionStream:
             return True
 
     def _advance(self, known: TeamLog, data: bytes, sequence: int) -> bool:
-        """A piece of ours is stored: it counts at once, and is passed over where it is read."""
+        """Take in a stored piece of our own: it counts at once, and is skipped when it is read."""
         try:
             now = int(time.time() * 1000) + 1
             known.take(self._machine, StreamPiece(known.size, data), self._key_of, now)
@@ -267,7 +267,7 @@ class SessionStream:
             self._channel.tell(LogTaken(asked.number, fault.code, fault.message))
 
     async def _own(self, asked: TakeLog) -> None:
-        """Become the owner of a session, or of one that is begun by that."""
+        """Become the owner of a session. A session without pieces begins by that."""
         place, by = asked.place, _name(asked.place.uid)
         key = self._key_at(place)
         if key is None:
@@ -297,7 +297,7 @@ class SessionStream:
                 await self._stream.publish(known, known.size, line)
                 await self._team.read(key)
                 if is_new and known.machine == self._machine:
-                    return  # a session that was taken may be lost here in part, and is read anew
+                    return  # a taken session may lack a part here, and is read anew
         raise Fault("EAGAIN", "other machines take this session now; try again")
 
     async def _remove(self, key: LogKey) -> None:

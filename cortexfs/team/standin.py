@@ -1,16 +1,16 @@
-"""A process that is one user of this machine, for calls from others: it connects to the mount, and no more.
+"""A process that acts as one user of this machine, for calls from others: it only connects to the mount.
 
     python -I -S standin.py ROOT HOME [UID GID GROUP...]
 
 Standard input is a SOCK_SEQPACKET socket to the link. A packet is the path of an object, or of its socket.
 The answer is its inode number and, as SCM_RIGHTS, a connection to `.run.sock` or to that socket, or an errno.
-It says, too, whether the path is a link, which may lead elsewhere at the next call.
-The daemon learns from the connection who calls, as of any caller.
+The answer also tells if the path is a link, which may lead elsewhere at the next call. The daemon learns the
+caller from the connection, as of any caller.
 
-Rules: it is a program of its own and imports the standard library alone, as it starts for each user. It reads
-no byte of a call. It ends with the link, also while it is stopped. It becomes its user itself, and executes
-nothing after that: so the kernel lets this user neither trace it nor take its socket. It goes to this user's
-home after that, as a home may not answer. The link believes what it says.
+Rules: it is a program of its own and imports only the standard library, as it starts for each user. It reads
+no byte of a call. It ends with the link, even while it is stopped. It becomes its user itself, and executes
+nothing after that: so the kernel lets this user neither trace it nor take its socket. Only then does it
+change to the user's home, as a home may not answer. The link trusts its answers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def become(uid: int, gid: int, *groups: int) -> None:
 
 
 def settle(home: str) -> None:
-    """As its user, which clears the signal that a parent's end sends."""
+    """Call it as the user: becoming the user clears the signal that a parent's end sends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     with contextlib.suppress(OSError):
         os.chdir(home)

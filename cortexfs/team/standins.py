@@ -1,14 +1,14 @@
-"""The users of this machine as whom calls from others are made: one process for each (standin.py).
+"""The users of this machine that calls from others act as: one process for each (standin.py).
 
     standin = standins.of(user)
     wanted = standin.ask(path)              asked at once, so that it works while others do
     inode, stream = await standin.connected(wanted)
     standin.prepare_later(wanted)           asked for the next call, which waits for none of it
 
-Rules: a process is the user before it hears of a call, with that user's groups and home directory. One whose
-user has changed, or is gone, gets no more calls. One that did not answer is followed by another once it has
-ended, as a home or a mount that does not answer may hold it. Nothing here waits for either, as others' calls
-would wait too. A link that is not root's can be its own user alone.
+Rules: a process becomes the user, with that user's groups and home directory, before it gets a call. If its
+user has changed, or is gone, it gets no more calls. If it did not answer, another is started once it has
+ended, as a home or a mount that does not answer may hold it. Nothing here waits for either, as other users'
+calls would wait too. A link that is not root's can only act as its own user.
 This file must never know who called, or whether they may.
 """
 
@@ -37,12 +37,12 @@ from cortexfs.team import standin
 _PROGRAM = Path(standin.__file__)
 _ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 ANSWER_SECONDS = 5.0
-AT_ONCE = 32  # questions on their way, for which there is room in a socket
-SPARES = 4  # connections for calls that have not come yet, of one user
+AT_ONCE = 32  # questions in flight, for which a socket has room
+SPARES = 4  # connections of one user for future calls
 SOON = 0.002  # after a call, while its answer travels
 SPARE_SECONDS = wire.GREETING_SECONDS - 1
-ACCOUNT_SECONDS = 1.0  # between two looks at an account, as to look one up may take long
-DYING_SECONDS = 1.0  # for which the end of one that did not answer is waited for
+ACCOUNT_SECONDS = 1.0  # between two checks of an account, as looking one up may take long
+DYING_SECONDS = 1.0  # the longest wait for the end of a process that did not answer
 ENDED = "the stand-in of a user has ended"
 
 
@@ -55,7 +55,7 @@ class UserAccount(NamedTuple):
 
 
 class ConnectionRequest:
-    """A connection that a stand-in was asked for. Whoever takes it out of the stand-in's hands closes it."""
+    """A requested connection of a stand-in. The code that takes the connection out closes it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class ConnectionRequest:
 
     @property
     def is_of_link(self) -> bool:
-        """Returns True if the path leads elsewhere when its link does."""
+        """Returns True if the path is a link, which may lead elsewhere later."""
         data = self._answer[0] if self._answer else b""
         return len(data) == standin.ANSWER.size and bool(standin.ANSWER.unpack(data)[2])
 
@@ -81,14 +81,14 @@ class ConnectionRequest:
         self.answered.ring()
 
     def drop(self) -> None:
-        """Nobody will take it."""
+        """Drop the connection, as no call will take it."""
         self._is_unwanted = True
         if self._answer:
             _close(self._answer[1])
 
     @property
     def is_fresh(self) -> bool:
-        """Returns True if the mount still waits for what will be said."""
+        """Returns True if the mount still waits for a request on it."""
         if trio.current_time() - self._since > SPARE_SECONDS:
             return False
         if self._answer is None:
@@ -99,7 +99,7 @@ class ConnectionRequest:
         return bool(self._answer[1]) and not look.poll(0)
 
     def taken(self) -> tuple[int, socket.socket]:
-        """The inode of the object, and the connection."""
+        """Returns the inode of the object, and the connection."""
         data, rights = self._answer or (b"", [])
         if len(data) != standin.ANSWER.size:
             _close(rights)
@@ -112,7 +112,7 @@ class ConnectionRequest:
 
 
 class StandIn:
-    """One process, for one user, which answers in the order in which it is asked."""
+    """One process, for one user, which answers in the order of the requests."""
 
     def __init__(self, account: UserAccount, root: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -123,14 +123,14 @@ class StandIn:
         ours.setblocking(False)
         self._socket = ours
         self._asked: deque[ConnectionRequest] = deque()
-        self._waiting: deque[ConnectionRequest] = deque()  # to be asked, when one of these is answered
+        self._waiting: deque[ConnectionRequest] = deque()  # requests to be sent when one of these is answered
         self._spares: dict[str, ConnectionRequest] = {}  # by path, the oldest first
-        self._used: dict[str, None] = {}  # paths, for which there will be spares
+        self._used: dict[str, None] = {}  # paths, for which spares will be made
         self._some = Bell()
 
     @property
     def is_its_user(self) -> bool:
-        """Returns True if it runs, as what its user was a moment ago."""
+        """Returns True if it runs, and its user was unchanged a moment ago."""
         now = trio.current_time()
         if self._process.poll() is not None or self._socket.fileno() < 0:
             return False
@@ -143,7 +143,7 @@ class StandIn:
 
     @property
     def is_dying(self) -> bool:
-        """Returns True if it was ended and the kernel cannot end it: it waits for a file system, say."""
+        """Returns True if it was killed and has not ended, for example as it waits for a file system."""
         return self._socket.fileno() < 0 and self._process.poll() is None
 
     def ask(self, path: str) -> ConnectionRequest:
@@ -156,14 +156,14 @@ class StandIn:
         return self._ask(path)
 
     def prepare_later(self, used: ConnectionRequest) -> None:
-        """Ask for the connection of the next call of an object before it comes, once this answer is out. A
-        link may lead elsewhere by then."""
+        """Ask for the connection of an object's next call ahead of time, once this answer is out. Not for a
+        link, which may lead elsewhere by then."""
         if not used.is_of_link:
             self._used[used.path] = None
             self._some.ring()
 
     async def run(self) -> None:
-        """Hear it, until it has ended."""
+        """Receive its answers, until it has ended."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._prepare_all)
             await self._hear()
@@ -183,7 +183,7 @@ class StandIn:
             return
         if len(self._spares) == SPARES:
             self._spares.pop(next(iter(self._spares))).drop()
-        with contextlib.suppress(Fault):  # which the next call meets as well
+        with contextlib.suppress(Fault):  # the next call meets the error as well
             self._spares[path] = self._ask(path)
 
     def _ask(self, path: str) -> ConnectionRequest:
@@ -196,13 +196,13 @@ class StandIn:
         while self._waiting and len(self._asked) < AT_ONCE:
             try:
                 self._socket.send(self._waiting[0].path.encode())
-            except OSError as problem:  # the next answer must be that of the next question
+            except OSError as problem:  # ended, as answers must match the order of questions
                 self.end()
                 raise Fault("EHOSTDOWN", f"{ENDED}: {problem.strerror}") from None
             self._asked.append(self._waiting.popleft())
 
     async def connected(self, wanted: ConnectionRequest) -> tuple[int, socket.socket]:
-        """The inode of an object, and a connection of this user's to the mount."""
+        """Returns the inode of an object, and a connection of this user to the mount."""
         if not wanted.is_answered:
             await wanted.answered.rings_soon()
         if not wanted.is_answered:
@@ -212,7 +212,7 @@ class StandIn:
                     await wanted.answered.rung()
         if wanted.is_answered:
             return wanted.taken()
-        self.end()  # an answer that comes now would be another's
+        self.end()  # a late answer would be taken for that of the next question
         await self._gone()
         raise Fault("ETIMEDOUT", "the mount of that machine, or its user's home, does not answer")
 
@@ -221,7 +221,7 @@ class StandIn:
             while self._socket.fileno() >= 0:
                 await trio.lowlevel.wait_readable(self._socket)
                 data, rights, _ = syscalls.receive(self._socket, standin.ANSWER.size, 1)
-                if not self._asked or not data:  # it is no program of ours any more, or has ended
+                if not self._asked or not data:  # it is no longer our program, or has ended
                     _close(rights)
                     break
                 self._asked.popleft().answer(data, list(rights))
@@ -234,7 +234,7 @@ class StandIn:
                 each.answer(b"", [])
 
     def end(self) -> None:
-        """May be repeated. The process is reaped once it has ended: by a look at it, or with the next one."""
+        """End it; may be repeated. The process is reaped later, by a check or with the next one."""
         for spare in self._spares.values():
             spare.drop()
         self._spares.clear()
@@ -260,16 +260,16 @@ class StandIn:
 
 
 class StandIns:
-    """All of them, by the user's name."""
+    """All stand-ins, by the user's name."""
 
     def __init__(self, root: str, nursery: trio.Nursery) -> None:
         self._root = root
         self._nursery = nursery
         self._by_name: dict[str, StandIn] = {}
-        self._ended: list[StandIn] = []  # whose processes may not have
+        self._ended: list[StandIn] = []  # stand-ins whose processes may still run
 
     def of(self, name: str) -> StandIn:
-        """Returns the user's, which is started where there is none."""
+        """Returns the user's stand-in, and starts one if there is none."""
         found = self._by_name.get(name)
         if found is not None and not found.is_its_user:
             if found.is_dying:
@@ -297,7 +297,7 @@ def _close(rights: Iterable[int]) -> None:
 
 
 def _stream(rights: list[int]) -> socket.socket:
-    """The socket that a stand-in has sent."""
+    """Returns the socket that a stand-in has sent."""
     try:
         stream = socket.socket(fileno=rights[0])
     except (IndexError, OSError):

@@ -1,4 +1,4 @@
-"""The subjects of a team, and which of them a machine may say and hear: the server holds it to that.
+"""The subjects of a team, and those that a machine may publish and subscribe to, which the server enforces.
 
     ctx.call.TO.FROM.CLASS.NAME     a call
     ctx.run.TO.FROM.RUN             a piece of one, either way
@@ -8,8 +8,8 @@
     ctx.said.MACHINE                there is more in that stream
     ctx.join.TOKEN, ctx.joined.TOKEN    a machine that joins, and its answer
 
-Rules: FROM and MACHINE are tokens that a machine may say of itself alone. TO may be heard by that machine
-alone. A machine may not make streams or consumers: these send what they hold wherever they are told to.
+Rules: as FROM and MACHINE, a machine may publish only its own name. Only the machine TO may subscribe to its
+TO. A machine may not make streams or consumers: these can send their contents to any subject.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def call(to: str, from_: str, class_: str, name: str) -> str:
 
 
 def calls(to: str) -> str:
-    return f"ctx.call.{to}.*.*.*"  # no more tokens: the server can be made to say a message on any subject
+    return f"ctx.call.{to}.*.*.*"  # no more tokens: the server can be made to publish on any subject
 
 
 def runs(to: str) -> str:
@@ -86,6 +86,6 @@ def heard_by(machine: str) -> list[str]:
     return [calls(machine), runs(machine), ENTRIES, LIVES, SAID, f"{inbox(machine)}.>"]
 
 
-# Beside its own, of the machine that began the team, which has the keys of all in any case.
+# Additional subjects of the machine that began the team, which has all keys in any case.
 SAID_BY_FIRST = ["$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "ctx.joined.*", PURGE]
 HEARD_BY_FIRST = [JOINS]

@@ -1,13 +1,13 @@
-"""A TCP connection with TLS, for one task that reads: what is said is sent in the caller's turn.
+"""A TCP connection with TLS, for one task that reads. Data is sent in the caller's turn of the loop.
 
     stream = await TlsStream.open(host, port, context)
     count = stream.send(data)           what the kernel takes now, perhaps nothing
     await stream.writable()
     data = await stream.receive()       b"" at the end
 
-Trio's stream takes several turns of the loop for each write and read, of which a call elsewhere needs six.
+A call on another machine writes and reads six times. Trio's stream takes several turns of the loop each time.
 
-This file must never know what is said.
+This file must never know the meaning of the data.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _RECORD = 16 << 10  # bytes, the most in one record of TLS
 class TlsStream:
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._socket = sock
-        self._is_drained = False  # all that had come was read
+        self._is_drained = False  # all arrived data was read
 
     @classmethod
     async def open(cls, host: str, port: int, context: ssl.SSLContext) -> Self:
-        """Connect, and shake hands; raises an OSError, or ssl.SSLError where a certificate is not good."""
+        """Connect, and shake hands. Raises OSError, or ssl.SSLError for a bad certificate."""
         plain = await trio.open_tcp_stream(host, port)
         raw = socket.socket(fileno=plain.socket.detach())
         raw.setblocking(False)
@@ -50,7 +50,7 @@ class TlsStream:
         return self._socket.getpeercert(binary_form=True) or b""
 
     def send(self, data: bytearray) -> int:
-        """Send as much as goes without waiting; returns how much that is. Begin with the rest then."""
+        """Send as much as goes without waiting. Returns how much that is; call it again with the rest."""
         sent = 0
         with memoryview(data) as view:
             try:
@@ -71,7 +71,7 @@ class TlsStream:
         await trio.lowlevel.wait_writable(self._socket)
 
     async def receive(self) -> bytes:
-        """Returns all that has come, up to RECEIVE bytes and a record."""
+        """Returns all data that has come, up to RECEIVE bytes and a record."""
         if self._is_drained:
             await trio.lowlevel.wait_readable(self._socket)
             self._is_drained = False
@@ -93,7 +93,7 @@ class TlsStream:
         return self._socket.recv(_RECORD)
 
     async def _until(self, do: Callable[[], T]) -> T:
-        """Do it when it goes without waiting."""
+        """Call `do` when it works without waiting."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             wait: Callable[[ssl.SSLSocket], Awaitable[None]]
