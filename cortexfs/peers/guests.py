@@ -31,7 +31,7 @@ SHARE = 4  # one user has at most one part in four of the connections
 # Arguments stay in memory as long as their run. This is three of the longest allowed (wire.MAX_STRINGS).
 MAX_HELD = 64 << 20
 MAX_UNREAD = 64  # unread lines, of up to a MiB each, that are on their way to a user's connections
-SMALL = 64 << 10  # always admitted: all connections of a user, with so much each, stay below MAX_HELD
+SMALL = 64 << 10  # always admitted: all connections of a user, with so much each, hold at most MAX_HELD
 ACCEPTED = 16  # at a time: 0.2 ms
 PAUSE = 0.001  # the least that epoll_wait(2) waits; a daemon that never waits is scheduled behind all others
 BEGUN = 8  # at a turn of the loop, as each may delay the next one by half a millisecond

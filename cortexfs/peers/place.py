@@ -67,7 +67,7 @@ def here() -> tuple[int, ...]:
 def of(namespaces: tuple[int, ...], its_root: tuple[int, int]) -> Place:
     """Returns the place for these numbers: of the namespaces, and of the root's mount and inode."""
     own = own_namespaces()
-    # In another mount namespace a root is never the own one, whatever its number.
+    # In another mount namespace a root is never this process's root, whatever its number.
     if its_root == _own_root() and namespaces[MNT] == own[MNT]:
         its_root = HERE.root
     return Place(namespaces if namespaces != own else HERE.namespaces, its_root)
@@ -86,7 +86,7 @@ def _namespaces(pid: int) -> tuple[int, ...]:
     return tuple([os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in syscalls.NAMESPACES])
 
 
-# The own place. No daemon, starter or fork server ever leaves its place.
+# This process's own place. No daemon, starter or fork server ever leaves its place.
 
 
 @functools.cache

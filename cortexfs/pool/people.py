@@ -100,8 +100,8 @@ class People:
                 self._told(hostcalls.Forget(person.number), [])
 
     async def met(self, identity: Identity) -> None:
-        """Have the fork server read this kept person while they are there. Only for powers, which cannot be
-        read of a person who has left."""
+        """Have the fork server read this kept person while they are there. Only powers need that: they cannot
+        be read of a person who has left."""
         person = self._known.get(_base(identity))
         if person is not None and identity.capabilities:
             self._introduce(person)

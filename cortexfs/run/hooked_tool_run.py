@@ -78,7 +78,7 @@ class HookedRelay(Relay):
         self._admit = admit  # raises a Fault where this caller may not run the tool with a changed input
         self._asks = bytearray()  # the input, as far as the host has sent it
         self._was_shown = self._is_shown = False
-        self._held: list[tuple[int, bytes]] = []  # output that middleware or an event gets first
+        self._held: list[tuple[int, bytes]] = []  # output that is held for middleware, or kept for an event
         self._size = self._length = 0  # of the output, in bytes and characters
         self._passes = not hooked.holds
         self._is_refused = False  # the output was too large, and none of it may pass

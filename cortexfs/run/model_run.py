@@ -28,7 +28,7 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide
 
-# From so many bytes of a prompt, or characters of a frame, it is decoded or encoded in a thread of its own.
+# A prompt of more bytes, or a frame of more characters, is decoded or encoded in a thread of its own.
 LARGE = 64 << 10
 HOLD = 1 << 20  # the memory for standard input is counted in steps of this size
 

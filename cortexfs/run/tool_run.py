@@ -57,7 +57,7 @@ class Relay(RunnerSide):
         self._let_go = True  # the host has no more part in this run
         self._broken = False  # the host has died, or is not trusted with another call
         self._worn = False  # the host itself asks for no other call
-        self.news = b""  # the new comment of a script, from the host
+        self.news = b""  # the host's new description of a script that has changed
 
     async def work(
         self,

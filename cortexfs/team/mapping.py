@@ -87,7 +87,7 @@ class Mapping:
         raise Fault("EACCES", f"that machine exports no {object_} to {user}@{machine}")
 
     def as_whom(self, export: Export, user: str, machine: str) -> str:
-        """Returns the user here as whom it runs for a user there. Raises EACCES if none is named."""
+        """Returns the user that the call runs as here, for a user there. Raises EACCES if none is named."""
         if os.geteuid():
             return pwd.getpwuid(os.geteuid()).pw_name
         if here := export.as_user or self.user(user, machine):

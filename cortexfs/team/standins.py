@@ -1,4 +1,4 @@
-"""The users of this machine that calls from others act as: one process for each (standin.py).
+"""The stand-ins for users of this machine, in calls from others: one process for each user (standin.py).
 
     standin = standins.of(user)
     wanted = standin.ask(path)              asked at once, so that it works while others do
