@@ -1,13 +1,13 @@
-"""Two models that need no provider: debug/echo says what it was told, debug/script plays what it was told.
+"""Two models that need no provider: debug/echo repeats its prompt, debug/script plays its prompt as a script.
 
-They are what a new mount answers with, and what this project tests its conversations with. Both say deltas, a
-message and usage; their tokens are words. A script is a list of steps, one JSON object each, checked before
-the first is played.
+A new mount answers with them, and this project tests its conversations with them. Both send deltas, a message
+and usage; their tokens are words. A script is a list of steps, one JSON object each. All steps are checked
+before the first is played.
 
-Rules: bounded memory, whatever is asked: an answer is kept for its message up to MAX_KEPT, and long ones are
-said in batches, which whoever carries them may hold back. The keys of STEPS are the steps, and docs/ctx.md
-has the same table. What is wrong is said with the number of its step, from 1 on. A script is small, and says
-how much it will make of that: bursts are bounded over the whole script.
+Rules: memory is bounded for every prompt. An answer is kept for its message up to MAX_KEPT, and a long answer
+is sent in batches, which the receiver may hold back. The keys of STEPS are the steps, and docs/ctx.md has the
+same table. An error names the number of its step, from 1 on. A short script can ask for a long answer by
+bursts, so these are bounded over the whole script.
 This file must never know sockets, sessions or runners.
 """
 
@@ -30,8 +30,8 @@ from cortexfs.models.ask.driver import Turn
 
 MAX_SCRIPT = 1 << 20  # characters: as much as a line of a socket can hold
 MAX_STEPS = 10_000
-MAX_SLEEP = 3600.0  # seconds of one step; for ever is a step of its own
-MAX_BURST = 1_000_000  # deltas of all bursts of a script: a session keeps what it is told
+MAX_SLEEP = 3600.0  # seconds of one step; `hang` is the step that waits for ever
+MAX_BURST = 1_000_000  # deltas of all bursts of a script: a session keeps each delta
 MAX_BURST_BYTES = 256 << 20
 EXAMPLE = '[{"delta":"Hello"},{"sleep":0.5},{"delta":" again"}]'
 
@@ -133,7 +133,7 @@ STEPS: dict[str, type[AnyStep]] = {
 
 
 def parse(text: str) -> list[AnyStep]:
-    """The steps of a script, or a Fault that says which step is wrong and why."""
+    """Returns the steps of a script. Raises a Fault that names the wrong step and the reason."""
     if len(text) > MAX_SCRIPT:
         raise Fault(
             "EMSGSIZE", f"the script is over {MAX_SCRIPT >> 20} MiB; a burst is a long answer in short"
@@ -151,7 +151,7 @@ def parse(text: str) -> list[AnyStep]:
 
 
 def part_of(steps: list[AnyStep], number: int) -> list[tuple[int, AnyStep]]:
-    """The steps, with their numbers, of one part of a script: parts end with a turn."""
+    """Returns the steps of one part of a script, with their numbers. A part ends with a `turn` step."""
     ends = [at for at, step in enumerate(steps) if isinstance(step, Rest)] + [len(steps)]
     if number >= len(ends):
         return []
@@ -187,7 +187,7 @@ def _step(given: Any, where: str) -> AnyStep:
 
 
 def _check(step: AnyStep, where: str) -> None:
-    """Raises the fault that no type can tell."""
+    """Raises a Fault for a wrong value that the types of the steps allow."""
     if isinstance(step, Rest) and not step.turn:
         raise Fault("EINVAL", f"{where}: turn: expected true")
     if isinstance(step, Hang) and not step.hang:
@@ -197,18 +197,18 @@ def _check(step: AnyStep, where: str) -> None:
         raise Fault("EINVAL", f"{where}: error.code: expected an errno name such as EIO, got {code}")
 
 
-# Deltas in one `say`: enough that its own cost does not count, few enough that others are not kept waiting.
+# Deltas in one `say`: enough to make the cost of a `say` small, few enough to keep other tasks from waiting.
 BATCH = 256
-# Characters of a script's deltas that are kept for its message; what says more says no message of
-# itself. A thousand clients may play at once.
+# Characters of a script's deltas that are kept for its message. A longer answer gets no message by itself,
+# as a thousand clients may play at once.
 MAX_KEPT = 64 << 10
-LARGE = 16 << 10  # characters that are parsed in a thread: others wait no more than the rest takes
+LARGE = 16 << 10  # characters from which on a thread parses the script, so that other tasks do not wait
 
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
 async def echo(turn: Turn) -> None:
-    """Say the prompt's text again, a delta for each word."""
+    """Repeat the prompt's text, with a delta for each word."""
     text = text_of(turn.input)
     if not text:
         raise Fault("EINVAL", "the prompt holds no text that could be said again")
@@ -221,7 +221,7 @@ async def echo(turn: Turn) -> None:
 
 
 async def script(turn: Turn) -> None:
-    """Play the steps that the prompt's text is (docs/ctx.md has the table)."""
+    """Play the script in the prompt's text (docs/ctx.md has the table of its steps)."""
     text = text_of(turn.input)
     large = len(text) > LARGE
     steps, words = await trio.to_thread.run_sync(_read, text) if large else _read(text)
@@ -232,7 +232,7 @@ async def script(turn: Turn) -> None:
 
 
 def _answers(given: Input) -> int:
-    """How often the newest message of the user was answered already: by an agent's model, for each call."""
+    """Returns how many answers follow the user's newest message: an agent's model answers after each call."""
     messages = given.get("messages") if isinstance(given, dict) else None
     roles = [each.get("role") for each in messages or () if isinstance(each, dict)]
     since = roles[len(roles) - roles[::-1].index("user") :] if "user" in roles else roles
@@ -244,7 +244,7 @@ def _read(text: str) -> tuple[list[AnyStep], int]:
 
 
 def text_of(value: Input) -> str:
-    """The text of a prompt, or of the newest message of the user; EINVAL where its shape is wrong."""
+    """Returns the text of a prompt, or of the user's newest message. Raises EINVAL for a wrong shape."""
     if isinstance(value, str):
         return value
     if "messages" in value or "content" in value:
@@ -254,7 +254,7 @@ def text_of(value: Input) -> str:
 
 
 class _Play:
-    """A script being played, and what of its answer is kept."""
+    """A script that is being played, and the part of its answer that is kept."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -264,7 +264,7 @@ class _Play:
         self._concluded = self._counted = False
 
     async def end(self, words: int) -> None:
-        """The message and the usage that no step has said."""
+        """Send the message and the usage, except where a step has sent them."""
         if self._size and self._size <= MAX_KEPT and not self._concluded:
             await self._turn.say(_message("".join(self._kept)))
         if not self._counted:
@@ -333,7 +333,7 @@ def _count(text: str) -> int:
 
 
 def objects(registered: float) -> list[Object]:
-    """The two models, as the registry has them."""
+    """Returns the two models as objects of the registry."""
     return [
         _object("echo", "chat stream session", ECHO, registered),
         _object("script", "chat stream session tool_call_syntax", SCRIPT, registered),

@@ -1,11 +1,11 @@
-"""The drivers there are, and which of them answers for a model.
+"""The drivers of models, and the choice of the driver that answers for a model.
 
 A model's `.d/driver` is one word, or lines `exec=`, `socket=`, `agent=` and `default=`, each a comma list
-by priority. The first name that can answer for the model does: those of DRIVERS for every model, those of
-FORMATS for one that a provider serves, and those that were given by name for the objects that they know.
+by priority. The first name with a driver for the model is taken. Names of DRIVERS fit every model, names of
+FORMATS fit a model that a provider serves, and each name of `makers` fits the objects that its maker knows.
 
-Rules: what a driver may do wrong ends here, as a Fault; a cancellation goes through. Controls are read
-when a run begins, so what is written into them counts for the next one.
+Rules: each exception of a driver ends here, as a Fault; a cancellation goes through. Controls are read
+when a run begins, so a change of a control counts from the next run on.
 This file must never know sockets, sessions or runners.
 """
 
@@ -40,14 +40,14 @@ FORMATS: dict[str, Format] = {
     "google": openai_chat.GOOGLE,
 }
 
-# What makes a driver for an object that it knows, and None for others.
+# Returns a driver for an object that it knows, and None for other objects.
 Maker: TypeAlias = Callable[[Object], Driver | None]
 
 log = logging.getLogger("cortexfs")
 
 
 def named(control: str, use: str) -> list[str]:
-    """The names that the text of `.d/driver` has for a use (exec, socket, agent), by priority."""
+    """Returns the names that the text of `.d/driver` has for a use (exec, socket, agent), by priority."""
     rows = [line.partition("=") for line in control.split("\n") if line]
     by_use = {key: value for key, equals, value in rows if equals}
     plain = [key for key, equals, _ in rows if not equals]
@@ -60,7 +60,7 @@ def _none(agent: Object) -> Driver:
 
 
 class Drivers:
-    """The drivers of a daemon's models, and the connections that these take."""
+    """The drivers of a daemon's models, and their connections to providers."""
 
     def __init__(
         self,
@@ -73,20 +73,20 @@ class Drivers:
         metered: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
     ) -> None:
         self._find = find
-        self.agent: Callable[[Object], Driver] = _none  # of an agent, which asks models itself
-        self.remote_agent: Callable[[Object], Driver] = _none  # of one of another machine
+        self.agent: Callable[[Object], Driver] = _none  # the driver of an agent, which asks models itself
+        self.remote_agent: Callable[[Object], Driver] = _none  # the driver of another machine's agent
         self._control = control
         self._makers = makers or {}
         self._terms = terms or RetryTerms()
-        self._heard = heard  # puts whoever is told of answers around a driver
-        self._metered = metered  # puts who counts tokens around one that takes any
+        self._heard = heard  # wraps a driver to pass its answers to observers
+        self._metered = metered  # wraps a driver that uses tokens with a meter
         self._sources: Mapping[str, ModelSource] = {}
-        self.own: Mapping[tuple[int, str], ModelSource] = {}  # of users' own providers
-        self._as_user = as_user  # the connections of these
+        self.own: Mapping[tuple[int, str], ModelSource] = {}  # users' own, by uid and name
+        self._as_user = as_user  # makes the connections to users' own providers
         self._clients = Clients()
 
     async def apply(self, sources: Mapping[str, ModelSource]) -> None:
-        """Use these providers from now on; answers that are on their way go on as they began."""
+        """Use these providers from now on. Answers that have begun go on with the old ones."""
         self._sources = sources
         self._clients.forget()
 
@@ -101,7 +101,7 @@ class Drivers:
         return self.chosen(object_, "socket")
 
     def chosen(self, object_: Object, use: str) -> Driver:
-        """Returns the driver of an object now, with those that a model's `.d/fallback` names behind it."""
+        """Returns the driver of an object now, followed by the drivers of the models in its `.d/fallback`."""
         if object_.class_ == "agent":
             return self.agent(object_) if object_.plugin is None else self.remote_agent(object_)
         first = self._one(object_, use)
@@ -114,7 +114,7 @@ class Drivers:
         return answer if behind else first
 
     def _one(self, object_: Object, use: str) -> Driver:
-        """The driver that answers for a model; EHOSTDOWN when it has none of those that there are."""
+        """Returns the driver that answers for a model. Raises EHOSTDOWN if no name of its control has one."""
         names = named(self._control(object_, "driver"), use)
         for name in names:
             if driver := self._by_name(object_, name):
@@ -167,8 +167,8 @@ class Drivers:
     async def _hop(
         self, home: int | None, name: str, why: str, left: list[str], use: str, turn: Turn
     ) -> tuple[str, Driver]:
-        """The next model of the chain that there is, told to whoever waits. Of one in a home, others there
-        come first."""
+        """Returns name and driver of the chain's next model that exists, and reports each hop. For a model in
+        a home, models of that home come first."""
         while left:
             behind = left.pop(0)
             own = None if home is None else self._find(own_key("model", home, behind))
@@ -185,13 +185,13 @@ class Drivers:
 
 
 async def answered(driver: Driver, turn: Turn) -> Fault | None:
-    """Let the driver answer; what went wrong, if anything. The guard of this edge: a driver's bug ends its
-    own run and nobody else's."""
+    """Let the driver answer, and return its Fault if it fails. This is the guard of this edge: a driver's bug
+    ends its own run and no other."""
     try:
         await driver(turn)
     except Fault as fault:
         return bare(fault)
-    except Exception:  # the log has it, and the run ends with a sentence about it
+    except Exception:  # the log has the traceback, and the run ends with a sentence
         log.exception("a driver has a bug")
         return Fault("EPROTO", "the model's driver has failed; the daemon's log says more")
     return None

@@ -1,12 +1,11 @@
-"""The meter: counts what answers of models take, for whom, and asks nobody whose limit is used up.
+"""The meter: counts the tokens of models' answers for each user, and refuses calls over a user's limit.
 
     driver = meter.around(object_, driver)
 
-Rules: an answer is counted when it has ended, however it ended, and before that is told. Where it has ended
-without a word of its tokens, as one that was cancelled does, BYTES of it and of its question count as one: to
-leave early saves nothing. What is on its way is not cut. A model in somebody's home is asked with a key of
-theirs, and no limit is for it.
-This file must never know what a driver does, or where lines are kept.
+Rules: an answer is counted when it has ended, in whichever way, and before its end is reported. An answer
+without usage, such as a cancelled one, counts one token for BYTES of answer and question, so to leave early
+saves nothing. An answer that has begun is not cut. A model in a home uses its user's key, and has no limit.
+This file must never know how a driver works, or where lines are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import NoAnswer
 from cortexfs.state.usage_ledger import UsageLedger
 
-BYTES = 4  # of a text that are about a token
+BYTES = 4  # about as many bytes of a text as a token has
 
 
 class Meter:
@@ -58,7 +57,7 @@ class Meter:
     async def _admit(self, uid: int, model: str) -> None:
         try:
             admit(self._limits, uid, model, await self._ledger.of(uid), _today(), self._prices)
-        except Fault as fault:  # a fallback that costs nothing may do
+        except Fault as fault:  # a fallback that costs nothing may answer
             raise NoAnswer(fault.code, fault.message) from None
 
     async def _count(self, turn: Turn, model: str, used: Usage) -> None:
@@ -70,14 +69,14 @@ class Meter:
 
 
 class _MeteredTurn:
-    """A turn whose answer is counted, and says of which model its usage is."""
+    """A turn that counts its answer, and puts the name of the model into its usage."""
 
     def __init__(self, turn: Turn, model: str) -> None:
         self._turn = turn
         self._model = model
         self._used: Usage | None = None
         self._asked = 0  # bytes of history
-        self._said = 0  # of the answer
+        self._said = 0  # characters of the answer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._turn, name)
@@ -103,7 +102,7 @@ class _MeteredTurn:
         return frame
 
     def used(self, is_cut: bool) -> Usage:
-        """Returns what is known of its tokens, and a guess where nothing is."""
+        """Returns the tokens of the answer as the driver reported them, or else a guess."""
         if self._used or not (self._said or is_cut):
             return self._used or Usage(input_tokens=0, output_tokens=0)
         asked = self._asked + len(msgspec.json.encode(self._turn.input))

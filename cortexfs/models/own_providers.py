@@ -1,14 +1,14 @@
-"""Providers of users' own on a mount of root's: kept for each user, and what they say about them.
+"""Providers of users' own on a mount of root's: they are kept for each user, who changes them by requests.
 
     <state>/own/UID/providers/NAME.toml     a provider; NAME.json is what it listed last
     <state>/own/UID/secrets/NAME            its key
 
 Main path: the command line has the runner run `.own` with an OwnRequest on its standard input, and `answer`
-does that for whoever is connected. `load` makes objects of what is kept.
+fulfils the request for the user that has connected. `load` makes objects of the kept providers.
 
-Rules: a user has his own alone, and nobody else may name them. The daemon connects to none of their
-addresses (models/exchange/as_user.py), runs no command and reads no variable of its own for a key, and shows
-none. How many providers and models a user has is bounded: each model is a listener.
+Rules: a user sees only the user's own providers, and no other user may name them. The daemon connects to
+none of their addresses (models/exchange/as_user.py). For a key it runs no command and reads no variable of
+its own, and it shows no key. A user's providers and models are bounded in number: each model is a listener.
 This file must never know the tree.
 """
 
@@ -43,7 +43,7 @@ from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.net import web
 
-CLASS = "provider"  # of what `.own` is to those who run it
+CLASS = "provider"  # the class of the object that callers run as `.own`
 MANAGED = Object(class_=CLASS, name="own", description="")
 FOLDER = "own"
 MAX_PROVIDERS = 16  # of a user
@@ -82,9 +82,9 @@ class OwnProviders:
         taken: Callable[[str], bool],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
-        """`taken` are the names of everybody's providers; `changed` shows what `load` finds."""
+        """`taken` tells if everybody's providers have a name; `changed` has the tree call `load` again."""
         self._folder = state / FOLDER
-        self._abilities = KeptAbilities(state)  # everybody's
+        self._abilities = KeptAbilities(state)  # of the whole mount
         self._as_user = as_user
         self._taken = taken
         self._changed = changed
@@ -92,7 +92,7 @@ class OwnProviders:
         self._asking = trio.CapacityLimiter(AT_ONCE)
 
     def load(self) -> OwnModels:
-        """Every user's; blocks."""
+        """Returns the models of all users' own providers. Blocks."""
         objects: dict[Key, Object] = {}
         sources: dict[tuple[int, str], ModelSource] = {}
         for uid in self._users():
@@ -121,7 +121,7 @@ class OwnProviders:
         who = turn.who.identity
         if os.geteuid() or not who.uid:
             raise Fault("EINVAL", "here providers are in the configuration of the mount; see: ctx provider")
-        self._as_user.clients(who)  # who calls from a container hears of it now
+        self._as_user.clients(who)  # raises at once for a caller in a container
         given = turn.input["input"] if isinstance(turn.input, dict) else None
         asked = jsontext.converted(given, OwnRequest)
         if who.uid in self._busy:
@@ -133,7 +133,7 @@ class OwnProviders:
             self._busy.discard(who.uid)
         await turn.say(Message(role="assistant", content=[Text(msgspec.json.encode(said).decode())]))
 
-    # What they say.
+    # The requests of users.
 
     async def _add(self, asked: OwnRequest, kept: _Kept) -> Any:
         name, provider = check_name(asked.name), asked.provider
@@ -158,7 +158,7 @@ class OwnProviders:
         return await self._refreshed(asked.name, provider, kept)
 
     async def _refreshed(self, name: str, provider: Provider, kept: _Kept) -> str:
-        """That it does not answer now is no failure."""
+        """Returns a sentence about the provider's models, even if the provider does not answer now."""
         said = f"{len(provider.models) + len(provider.model)} models declared"
         try:
             if provider.listed:
@@ -191,7 +191,7 @@ class OwnProviders:
         return [about(name, each, kept.providers, kept.secrets) for name, each in found.items()]
 
     async def _listed(self, name: str, provider: Provider, kept: _Kept) -> list[ListedModel]:
-        """Its models, asked for by a host of this user's and kept."""
+        """Returns the provider's models, which a host of this user requests, and keeps them."""
         key = await trio.to_thread.run_sync(kept.secrets.get, name)
 
         def get(url: str, headers: dict[str, str]) -> web.WebAnswer:
@@ -216,7 +216,7 @@ _DO: Mapping[str, Callable[[OwnProviders, OwnRequest, _Kept], Awaitable[Any]]] =
 
 
 def _own(model: Object, uid: int) -> Object:
-    """The same below the provider's own name, whatever vendor made it: others' names are not a user's."""
+    """Returns the model with a name below the provider's: a user cannot take names of other vendors."""
     above = provider_of(model)
     name = model.name if model.name.startswith(f"{above}/") else f"{above}/{names.clean(model.extra['id'])}"
     return replace(model, home=uid, name=name)

@@ -1,12 +1,12 @@
-"""The driver `plugin`: asks a model that a plugin provides, in the plugin's host, as the person who asks.
+"""The driver `plugin`: asks a model that a plugin provides, in a host of the plugin that acts as the caller.
 
 Main path: `answer` takes a host from the pool and sends the question (models/ask/question.py, with as much of
-the session as the model's limit holds). It says what the host says until it is done. In a host, cortexfs.sdk
-turns the request into a ModelRequest and the model's pieces into messages (sdk/models.py).
+the session as the model's limit holds). It passes on the host's messages until the call is done. In a host,
+cortexfs.sdk turns the request into a ModelRequest and the model's pieces into messages (sdk/models.py).
 
-Rules: it runs as the turn's identity says, confined where an agent asks. What a host says is a stranger's
-word: bounded, checked, and said as frames that are made here. One that broke the protocol, or does not let go
-of a call that is given up, is replaced.
+Rules: the host has the turn's identity, and is confined where an agent asks. A host's output is untrusted
+input: it is bounded, checked, and sent as frames that are created here. A host is replaced if it breaks the
+protocol, or does not let go of a cancelled call.
 This file must never know sockets, sessions or runners.
 """
 
@@ -34,15 +34,15 @@ from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
 DRIVER = "plugin"
-UMASK = 0o077  # of files that a model makes, for whoever asked
+UMASK = 0o077  # of files that a model creates
 MAX_REQUEST = 16 << 20
-# Bytes of an input, and messages of a history, from which on a thread makes the request of it.
+# Bytes of an input, and messages of a history, from which on a thread makes the request.
 LARGE, MANY = 256 << 10, 1000
 MAX_ANSWER = 8 << 20  # characters of text that are kept for the message
 MAX_CALLS = 1000
 MAX_WORD = 256  # characters of a call's id and a tool's name
 MAX_TOKENS = 1 << 53
-# What another model may do better, while nothing has been said (docs/models.md, "Failure").
+# Failures after which a fallback is asked, if no answer has begun (docs/models.md, "Failure").
 ELSEWHERE = frozenset(("EHOSTDOWN", "EREMOTEIO", "ETIMEDOUT", "EAGAIN", "EDQUOT"))
 
 Say: TypeAlias = Callable[..., Awaitable[None]]
@@ -52,7 +52,7 @@ _events: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
 
 
 class PluginModels:
-    """The models of plugins, and what answers for them."""
+    """Makes the drivers of plugins' models."""
 
     def __init__(self, pool: Pool, control: Callable[[Object, str], str], default_seconds: float) -> None:
         self._pool = pool
@@ -117,12 +117,12 @@ class PluginModels:
         finally:
             self._turnstile.freed(who.uid)
         if one.fault is not None:
-            # The words are those of tools, which is what hosts run.
+            # A host's message speaks of a tool.
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the model", 1))
 
 
 class _Said:
-    """An answer as far as it has come."""
+    """The part of an answer that has been received."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -136,7 +136,7 @@ class _Said:
         return "".join(self._texts)
 
     def hear(self, kind: int, payload: bytes) -> Frame | None:
-        """One message of a host as a frame; raises one of GARBAGE."""
+        """Returns one message of a host as a frame. Raises one of GARBAGE for a bad message."""
         if kind == wire.DELTA:
             return self._delta(payload.decode())
         if kind == wire.PROGRESS:
@@ -191,7 +191,7 @@ def _prepared(model: ModelEntry, given: Input, before: Sequence[Message]) -> tup
 
 
 def _request(model: ModelEntry, what: ModelInput) -> dict[str, Any]:
-    """The fields of sdk.ModelRequest."""
+    """Returns the fields of sdk.ModelRequest."""
     return {
         "messages": [_message(each) for each in what.said],
         "system": what.system,

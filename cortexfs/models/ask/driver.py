@@ -1,12 +1,12 @@
-"""A driver: the code that answers for a model, whoever carries the answer.
+"""A driver: the code that answers for a model, for every kind of client.
 
     async def answer(turn):
-        await turn.say(Delta(text="hel"), Delta(text="lo"))      as often as there is something
+        await turn.say(Delta(text="hel"), Delta(text="lo"))      as often as the model sends text
         await turn.say(Message(role="assistant", content=[Text("hello")]))
 
-Rules: a driver says what happens in between; `start` and `done` are written by whoever runs it. It returns
-when the answer is whole, raises a Fault when there is none, and is cancelled by Trio's cancellation,
-after which what it has said is kept. It never reads files for a caller and never runs a tool.
+Rules: a driver sends the frames between `start` and `done`, and its caller sends these two. It returns when
+the answer is whole, and raises a Fault when there is no answer. Trio's cancellation cancels it, and frames
+that it has sent are kept. It never reads files for a caller and never runs a tool.
 This file must never know sockets, sessions or runners.
 """
 
@@ -21,52 +21,52 @@ from cortexfs.core.talk.requests import Input, Verdict
 
 
 class Who(NamedTuple):
-    """For whom a turn is, for drivers that act as that person."""
+    """The user of a turn, for drivers that act as this user."""
 
     identity: Identity
-    cwd: str = ""  # where they work, or want it done
-    session: str = ""  # its name; none of a single call
-    folder: tuple[str, ...] = ()  # of the session, from the root of the tree, where it is kept
-    owner: int = 0  # of that folder
+    cwd: str = ""  # the folder where the user works, or wants the work done
+    session: str = ""  # its name; empty for a single call
+    folder: tuple[str, ...] = ()  # the session's folder, from the root of the tree, if it is kept
+    owner: int = 0  # the uid of that folder's owner
     run: str = ""  # the run's id
 
 
 class Turn(Protocol):
-    """One message that is to be answered."""
+    """One message to answer."""
 
     @property
     def input(self) -> Input:
-        """The prompt, or the object that was given in its place."""
+        """The prompt, or the JSON object that was sent in its place."""
 
     @property
     def uid(self) -> int:
-        """Returns the user who asked."""
+        """The uid of the user who sent the message."""
 
     @property
     def who(self) -> Who:
-        """The same, and everything else that decides what they may."""
+        """The same user, with everything else that decides about permissions."""
 
     @property
     def session_memory(self) -> dict[str, object]:
-        """Returns the memory of drivers for this user in this session, such as the tools that he always
-        allows. It ends with the session's stay in memory; a single call has an empty one."""
+        """The memory of drivers for this user in this session, such as the tools that the user always
+        allows. It is lost when the session leaves memory. A single call has an empty one."""
 
     async def history(self, room: int) -> list[Message]:
-        """Returns the session's former messages: the newest that fit into `room` bytes as they are logged,
-        oldest first. A single call has none."""
+        """Returns the newest former messages of the session that fit into `room` bytes of the log, oldest
+        first. A single call has none."""
 
     async def say(self, *said: Frame) -> None:
-        """Pass frames on, in order. Waits while whoever carries them does not keep up."""
+        """Pass frames on, in order. Waits while the receiver does not keep up."""
 
     async def settled(self) -> None:
-        """Wait until what was said so far is on disk, where it is kept there."""
+        """Wait until all frames so far are on disk, if the session is kept there."""
 
     async def ask(self, approval: Approval) -> Verdict:
-        """Say the approval frame, wait for what is decided, and say that. Denied where nobody can be asked.
-        Its `call` is one that this run has not asked about before (EPROTO)."""
+        """Send the approval frame, wait for the decision, and send that. With no user to ask it is a denial.
+        Raises EPROTO if this run has asked about the same `call` before."""
 
     async def question(self, asked: Question) -> Verdict:
-        """The same of a tool's question: the verdict's input is the person's answer, and None a refusal."""
+        """Send a tool's question likewise. The verdict's input is the answer, or None for a refusal."""
 
 
 Driver: TypeAlias = Callable[[Turn], Awaitable[None]]

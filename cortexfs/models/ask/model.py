@@ -1,8 +1,8 @@
-"""A model of a provider, as its controls say now: what a request is made from.
+"""A model of a provider with the values of its controls now, from which a request is made.
 
-Rules: it is made anew for each run, so that a changed control counts for the next one. It never holds
+Rules: an entry is made for each run, so that a changed control counts for the next run. It never holds
 a key.
-This file must never know how a request looks, or who answers it.
+This file must never know how a request looks, or which provider answers it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from cortexfs.core.jsontext import UNREADABLE
 if TYPE_CHECKING:
     from cortexfs.core.registry import Object
 
-PROVIDER = "provider:"  # how the origin of a provider's model begins
+PROVIDER = "provider:"  # the origin of a provider's model begins so
 EFFORTS = ("low", "medium", "high", "xhigh")
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
     name: str  # provider/model, as the tree has it
-    id: str  # as the provider calls it
+    id: str  # the provider's name of the model
     limit: int | None = None  # tokens; None: unknown
     default: dict[str, Any] = {}
     effort: str = "auto"
-    system: str = ""  # for questions that have none
+    system: str = ""  # for questions without a system prompt
 
 
 def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEntry:
     text = {name: control(object_, name) for name in ("id", "limit", "default", "effort")}
     limit, default = text["limit"].strip(), parameters(text["default"])
-    system = default.pop("system", "")  # no provider's parameter: where it stands is the format's affair
+    system = default.pop("system", "")  # no parameter of a provider: each format has its own place for it
     return ModelEntry(
         name=object_.name,
         id=text["id"].rstrip("\n"),
@@ -46,12 +46,12 @@ def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEnt
 
 
 def provider_of(object_: Object) -> str:
-    """The name of the provider that serves it; empty when none does."""
+    """Returns the name of the provider that serves the model, or "" if none does."""
     return object_.origin.removeprefix(PROVIDER) if object_.origin.startswith(PROVIDER) else ""
 
 
 def parameters(text: str) -> dict[str, Any]:
-    """KEY=VALUE lines as parameters: a value that is JSON is meant as such, others are text."""
+    """Returns KEY=VALUE lines as parameters. A value that is valid JSON is decoded; any other is text."""
     pairs = (line.partition("=") for line in text.split("\n") if line.strip())
     return {key: _value(value) for key, _, value in pairs}
 
@@ -64,7 +64,7 @@ def _value(text: str) -> Any:
 
 
 def written(default: dict[str, Any]) -> str:
-    """Parameters as KEY=VALUE lines; a text that would be read as JSON is written as JSON."""
+    """Returns parameters as KEY=VALUE lines. A text that would be read as JSON is written as JSON."""
     return "\n".join(f"{key}={_text(value)}" for key, value in default.items())
 
 
@@ -74,4 +74,4 @@ def _text(value: Any) -> str:
 
 
 class NoAnswer(Fault):
-    """Nothing was said, and another model may do better: the reason for a fallback."""
+    """No part of an answer was sent, and another model may succeed: the reason for a fallback."""

@@ -1,12 +1,12 @@
-"""The question to a model: an input, whoever it came from, in the words that every driver reads.
+"""The question to a model: the input of any client, in the one form that every driver reads.
 
     {"messages":[{"role":"user","content":[{"type":"text","text":"what is this?"},
                  {"type":"image","media_type":"image/png","data":"iVBOR..."}]}],
      "system":"be terse", "schema":{...}, "tools":[{"name","description","schema"}], "temperature":0}
 
-Rules: what is wrong is EINVAL with its path. Images and files come as base64 or as a URL for the provider
-to read: nothing here touches a file. What is no field of ours is a parameter, and passed on as it is.
-This file must never know how a provider wants to be asked.
+Rules: a wrong field is EINVAL with its path. Images and files come as base64 or as a URL for the provider
+to read: no code here touches a file. An unknown field is a parameter, and is passed on unchanged.
+This file must never know the format of a provider's requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cortexfs.core.talk.requests import Input
 MAX_TOOLS = 1000
 MAX_PARAMETERS = 100
 
-# What only the request itself may say.
+# Fields of a provider's request that a caller may not set.
 RESERVED = ("model", "stream", "stream_options", "n", "response_format", "functions", "input_file")
 
 _DATA_URL = re.compile(r"data:([A-Za-z0-9.+/-]+)?(?:;[A-Za-z0-9=-]+)*;base64,")
@@ -68,8 +68,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 class PromptMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant", "tool"]
     parts: tuple[Part, ...] = ()
-    calls: tuple[PastCall, ...] = ()  # of an assistant
-    call: str = ""  # of a tool: which call this answers
+    calls: tuple[PastCall, ...] = ()  # of an assistant's message
+    call: str = ""  # of a tool's message: the id of the call that it answers
     is_error: bool = False
 
     @property
@@ -129,12 +129,12 @@ class _Fields(msgspec.Struct):
     tool_choice: str = ""
     schema: dict[str, Any] | None = None
     effort: Literal["auto", "low", "medium", "high", "xhigh"] | None = None
-    role: str | None = None  # {"role":"user","content":...}: the seed's short form of one message
+    role: str | None = None  # {"role":"user","content":...} is a short form of one message
 
 
 def asked(value: Input, history: Sequence[Message] = (), system: str = "") -> ModelInput:
-    """Returns the question, with the messages before it, and with this system prompt where it has none;
-    raises EINVAL where its shape is wrong."""
+    """Returns the question after the messages of the history. `system` is used if the question has no system
+    prompt. Raises EINVAL for a wrong shape."""
     before = tuple(filter(None, map(remembered, history)))
     if isinstance(value, str):
         return ModelInput(said=(*before, PromptMessage("user", (PromptText(value),))), system=system)
@@ -186,7 +186,7 @@ def _said(turn: _Turn, parts: tuple[Part, ...], path: str) -> PromptMessage:
 
 
 def _called(call: _Call, path: str) -> PastCall:
-    """A call as our frames have it, or as OpenAI has it."""
+    """Reads a call in the form of our frames, or in OpenAI's."""
     function = call.function or {}
     name, given = call.name or function.get("name"), call.input
     if given is None and isinstance(text := function.get("arguments"), str):
@@ -231,7 +231,7 @@ def _media_part(part: dict[str, Any], path: str) -> Part:
 
 
 def _image_url(part: dict[str, Any], path: str) -> Part:
-    """As OpenAI's chat has it."""
+    """Reads an image in the form of OpenAI's chat."""
     given = part.get("image_url")
     url = given.get("url") if isinstance(given, dict) else given
     return _linked("image", _string({"url": url}, "url", path), "", f"{path}.image_url.url")
@@ -270,7 +270,7 @@ def _string(part: dict[str, Any], field: str, path: str, default: str | None = N
 
 
 def _tool(given: dict[str, Any], path: str) -> ToolOffer:
-    """A tool as we have it, or as one of the vendors has it."""
+    """Reads a tool in our form, or in that of a vendor."""
     function = given.get("function")
     tool: _Tool = jsontext.converted(function if isinstance(function, dict) else given, _Tool, path)
     if not _TOOL_NAME.fullmatch(tool.name):
@@ -297,7 +297,7 @@ def _parameters(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def remembered(message: Message) -> PromptMessage | None:
-    """A message of the log. Empty ones, which providers refuse, say nothing."""
+    """Returns a message of the log for a request, or None for an empty one, which providers refuse."""
     text = "".join(part.text for part in message.content)
     if message.role not in ("user", "assistant") or not text.strip():
         return None

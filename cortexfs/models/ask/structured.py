@@ -1,7 +1,7 @@
-"""Structured output: an answer that is JSON of a schema, or a fault.
+"""Structured output: an answer is JSON that fits a schema, or a fault.
 
-Rules: a schema that is wrong is EINVAL before anything is sent; an answer that does not fit is EBADMSG.
-References outside the schema are never fetched, and patterns give up after a bounded number of steps.
+Rules: a wrong schema is EINVAL before the request is sent; an answer that does not fit is EBADMSG.
+References outside the schema are never fetched, and a pattern stops after a bounded number of steps.
 This file must never know which model answers.
 """
 
@@ -34,7 +34,7 @@ class Schema:
             raise Fault("EINVAL", clipped(f"schema: {why}")) from None
 
     def check(self, text: str) -> None:
-        """Return when the text is JSON that fits."""
+        """Raises EBADMSG unless the text is JSON that fits the schema."""
         try:
             value = msgspec.json.decode(text)
         except UNREADABLE as error:
@@ -49,8 +49,8 @@ class Schema:
 
 
 def is_strict(schema: Any) -> bool:
-    """Returns True if a schema is of the kind that OpenAI's strict mode takes: every object closed, every
-    property required. Others are asked for as a hint, and checked here."""
+    """Returns True if OpenAI's strict mode takes the schema: each object closed, each property required.
+    Any other schema is sent as a hint, and the answer is checked here."""
     if isinstance(schema, list):
         return all(map(is_strict, schema))
     if not isinstance(schema, dict):

@@ -1,8 +1,8 @@
-"""How much of a session's history a model is given.
+"""The part of a session's history that is sent to a model.
 
-Room is counted in bytes of the log, as tokens are only known to the provider: BYTES of them to a token is
-less than most texts have. A history is cut at a message that stays the first for many turns. So the beginning
-of a request stays what it was, and the provider finds it in its prompt cache.
+Room is counted in bytes of the log, as only the provider can count tokens. Most texts have more than BYTES
+bytes to a token. A history is cut at a message that stays the first for many turns. So the beginning of
+each request stays the same, and the provider finds it in its prompt cache.
 
 This file must never know where a history comes from.
 """
@@ -16,9 +16,9 @@ import msgspec
 from cortexfs.core.frames import Message
 
 BYTES = 3  # of a log to a token: English has four, Chinese three to a character
-UNKNOWN = 32_768  # tokens, of a model whose limit is not known
-OUTPUT = 4096  # tokens that are left for an answer where nothing says how long it may be
-MOST = 8 << 20  # bytes: what is read and sent for one turn, whatever the limit
+UNKNOWN = 32_768  # tokens: the limit of a model whose limit is unknown
+OUTPUT = 4096  # tokens that are left for an answer without a limit of its own
+MOST = 8 << 20  # bytes that are read and sent for one turn at most, even if the limit is higher
 
 
 class PromptWindow:
@@ -29,12 +29,12 @@ class PromptWindow:
         self.shrunk = 0
 
     def room(self, used: int) -> int:
-        """Bytes of history beside an input of `used` bytes."""
+        """Returns the bytes of history that fit beside an input of `used` bytes."""
         whole = (self._limit - self._output) * BYTES - used
         return max(0, min(MOST, whole >> self._halved))
 
     def shrink(self, limit: int | None) -> None:
-        """It was too much: what the provider says it takes, where that is less, else half."""
+        """Reduce the window after an overflow: to the provider's `limit` if that is less, or else to half."""
         self.shrunk += 1
         if limit and limit < self._limit:
             self._limit, self._output = limit, min(self._output, limit // 2)
@@ -42,9 +42,9 @@ class PromptWindow:
             self._halved += 1
 
     def stable(self, history: list[Message]) -> list[Message]:
-        """Returns the part of a history to send. One that lacks its beginning is cut further, in its older
-        half, at the user's message whose id has the most zeros at its end: it stays that while the half
-        moves on."""
+        """Returns the part of a history to send. A history without its beginning is cut again in its older
+        half, at the user's message whose id has the most zero bits at its end. While the half moves on, this
+        is the same message for many turns."""
         first = next((n for n, each in enumerate(history) if each.role == "user"), None)
         if first is None:
             return []
@@ -55,7 +55,7 @@ class PromptWindow:
 
 
 def is_whole(history: Sequence[Message]) -> bool:
-    """Returns True if nothing was said before: a session's first message is its second event."""
+    """Returns True if no message came before: a session's first message is its second event."""
     return (history[0].id or "").isdecimal() and int(history[0].id or "0") <= 2
 
 

@@ -1,13 +1,13 @@
-"""Asking a provider for an answer: send, read, say, and what to do when that fails.
+"""Requests a provider's answer: sends the request, passes the answer on, and decides after a failure.
 
-Main path: `Attempts.answer` builds the request and sends it; `_once` is one connection; what fails there is
-a Failed, and `_next` decides: again after a while, with less history, or not at all.
+Main path: `Attempts.answer` builds the request and sends it; `_once` is one connection. A failure there is an
+AttemptFailure, and `_next` decides to try again after a while, with less history, or not at all.
 
-Rules: nothing is sent twice once a word of the answer has been said. The server's own delay counts, up to
-`RetryTerms.patience`. Deadlines: to connect, until the answer begins, and between two pieces of it; the time
-that a slow client takes is not the provider's. A stream that breaks off is a fault, never an end. What
-raises here is a Fault, an Unanswered where another model may do better.
-This file must never know sockets, sessions or runners, and no key.
+Rules: no request is sent again after a part of its answer was passed on. The server's own delay counts, up to
+`RetryTerms.patience`. There are deadlines to connect, until the answer begins, and between two pieces of it;
+the time of a slow client does not count. A stream that breaks off is a fault, never an end. `answer` raises a
+Fault, or a NoAnswer if another model may succeed.
+This file must never know sockets, sessions, runners or keys.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.exchange.wake_pace import PACE
 from cortexfs.models.formats.format import BrokenStream, Format, FormatReader, ProviderRefusal
 
-LARGE = 256 << 10  # bytes of an input or a history from which on a thread makes the request of it
+LARGE = 256 << 10  # bytes of an input from which on a thread makes the request
 
 
 class RetryTerms(NamedTuple):
-    """How often, and how long apart."""
+    """The number of tries, and the waits between them."""
 
     tries: int = 3
-    backoff: float = 0.5  # seconds before the second try, up to; doubled for each further one
-    patience: float = 60.0  # a server that wants to be left alone for longer is given up at once
+    backoff: float = 0.5  # most seconds before the second try; doubled for each further try
+    patience: float = 60.0  # seconds; no further try if the server asks for a longer wait
     shrinks: int = 4  # times that a history is halved
 
 
 class AttemptFailure(Fault):
-    """One connection brought no answer."""
+    """The failure of one connection to bring an answer."""
 
     def __init__(self, failure: ProviderFailure) -> None:
         super().__init__(failure.code, failure.message)
@@ -59,7 +59,7 @@ class AttemptFailure(Fault):
 
 
 class Attempts:
-    """One model asked for one answer."""
+    """The attempts to get one answer from one model."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Attempts:
         self._turn = turn
         self._terms = terms
         self._window = PromptWindow(model.limit, _output(model))
-        self._said = False  # a word of the answer
+        self._said = False  # a part of the answer was passed on
         self._tried = 0
 
     async def answer(self) -> None:
@@ -104,7 +104,7 @@ class Attempts:
         return what, None if what.schema is None else Schema(what.schema)
 
     async def _next(self, failure: ProviderFailure, shrinkable: bool) -> None:
-        """Return to try again; else raise why not."""
+        """Wait and return for another try, or raise the failure."""
         if self._said:
             raise Fault(failure.code, failure.message)
         if failure.code == "EMSGSIZE" and shrinkable and self._window.shrunk < self._terms.shrinks:
@@ -134,7 +134,7 @@ class Attempts:
         await self._finish(reader, schema)
 
     async def _exchange(self, endpoint: Endpoint, body: dict[str, object], reader: FormatReader) -> None:
-        """One request, and its stream as far as it comes; Failed for all that is the provider's."""
+        """Send one request and read its stream. Raises AttemptFailure for each fault of the provider."""
         name, key = self._source.name, endpoint.key
         settings = ConnectionSettings(self._source.format, self._source.headers, self._source.connect)
         parser = sse.EventParser()
@@ -173,15 +173,15 @@ class Attempts:
                 frames += reader.read(event)
                 if reader.enough:
                     break
-        finally:  # what was said before an event that is wrong was said
+        finally:  # frames before a wrong event are passed on
             self._said = self._said or bool(frames)
-            if self._said and patience.deadline != math.inf:  # nobody waits now
+            if self._said and patience.deadline != math.inf:  # the client waits no more
                 patience.deadline = math.inf
             if frames:
                 await self._turn.say(*frames)
 
     def _allow(self, patience: trio.CancelScope) -> None:
-        """The provider is waited for now, which it was not while it had said more than was read."""
+        """Start the deadline of silence: from now on the provider is late, as all that it sent is read."""
         if self._said:
             patience.deadline = trio.current_time() + self._source.silence
 
@@ -205,7 +205,7 @@ class Attempts:
         """Returns a format's fault about a stream as a fault of its provider."""
         if fault.code != "EREMOTEIO":
             return fault
-        again = isinstance(fault, BrokenStream)  # anything else is as wrong the next time
+        again = isinstance(fault, BrokenStream)  # any other fault would come again
         return AttemptFailure(failures.broken(self._source.name, fault.message, again))
 
     def _rejection(self, said: RejectedResponse, key: str) -> ProviderFailure:
@@ -222,7 +222,7 @@ class Attempts:
 
 
 def _output(model: ModelEntry) -> int | None:
-    """Tokens that the answer may take, where the controls say so."""
+    """Returns the most tokens of an answer, if a control has them."""
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if isinstance(given := model.default.get(name), int):
             return given
@@ -230,7 +230,7 @@ def _output(model: ModelEntry) -> int | None:
 
 
 def _size(value: object) -> int:
-    """About how many bytes an input has, without writing it out."""
+    """Returns about how many bytes an input has, without encoding it."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

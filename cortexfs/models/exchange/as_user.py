@@ -1,17 +1,17 @@
-"""Requests to the providers of a user's own, made by a host that is this user.
+"""Requests to users' own providers, made by a host that acts as the user.
 
-Who chooses an address must not have root's daemon connect to it: to what listens on the loopback alone, or
-on a link, in the belief that only root gets there. So a host connects (host/net/exchange.py), and what it
-hears comes back over its wire; formats, failures and everything else are the same as for all providers.
+A user who chooses an address must not have root's daemon connect to it: a service on the loopback or on a
+link may trust that only root reaches it. So a host connects (host/net/exchange.py), and passes the answer
+back over its wire. Formats, failures and everything else are the same as for all providers.
 
     as_user = AsUser(pool)
     clients = as_user.clients(identity)         in place of those of the daemon (models/exchange/clients.py)
     answer = await as_user.get(identity, url, headers)
 
-Rules: the host is the user outside of every run: a confined agent asks as freely as it asks everybody's
-models, since the address is the provider's, and it has none of the caller's powers. The key is in the
-request, so the request is not traced.
-This file must never know what is asked.
+Rules: the host acts as the user outside of every run, without the caller's powers. A confined agent may use
+these models as freely as everybody's, since the address comes from the provider's file. The key is in
+the request, so the request is not traced.
+This file must never know the content of a request.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from cortexfs.pool.pool import Pool
 if TYPE_CHECKING:
     from cortexfs.models.exchange.http1 import HttpConnection, ServerAddress
 
-MAX_PAGE = 4 << 20  # of a listing
+MAX_PAGE = 4 << 20  # bytes of a listing
 GET_SECONDS = 20.0
 
 
 class AsUser:
-    """The hosts of all users that make these requests, for as long as the daemon runs."""
+    """The hosts that make these requests for all users, for as long as the daemon runs."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -50,7 +50,7 @@ class AsUser:
             await trio.sleep_forever()
 
     def connection(self, who: Identity, to: SplitResult, seconds: float) -> HttpConnection:
-        """One exchange with this server."""
+        """Returns a connection for one exchange with this server."""
         from cortexfs.models.exchange.host_connection import HostConnection  # a daemon may never need it
 
         user = Identity(who.uid, who.gid, who.groups)  # without powers, and outside of every run
@@ -74,7 +74,7 @@ class AsUser:
         return web.WebAnswer(connection.status, connection.headers, body)
 
     def clients(self, who: Identity) -> Clients:
-        """Raises EACCES where no host can be this caller."""
+        """Returns the user's connections. Raises EACCES for a caller in a container, where no host runs."""
         if who.is_elsewhere:
             why = "your own models are asked by a process of yours, and none is made in containers for that"
             raise Fault("EACCES", f"{why}; call them from outside")

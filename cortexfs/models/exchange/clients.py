@@ -1,14 +1,14 @@
-"""Connections to providers, and those that are kept for the next request.
+"""Connections to providers, and the idle connections that are kept for the next request.
 
     async with clients.stream(endpoint, settings, body) as response:
         while data := await response.receive(): ...
 
-What comes back is read as bytes. The client of a vendor would carry these, too: its import takes 0.4 s, its
-request 4 ms, and a stream that breaks off looks to its reader like one that ended well.
+An answer is read as bytes. A vendor's client library could do that, too. But its import takes 0.4 s and its
+request 4 ms, and its reader cannot tell a stream that broke off from one that ended well.
 
-Rules: nothing is retried or redirected here, and of the environment a proxy alone decides where a request
-goes. A response that is no stream is a RejectedResponse with its status; a connection that fails is a Lost.
-Neither holds a key.
+Rules: no request is retried or redirected here. Of the environment only the proxy variables change where a
+request goes. A response that is no stream raises a RejectedResponse with its status, and a failed connection
+raises a Lost. Neither holds a key.
 This file must never know models or frames.
 """
 
@@ -30,9 +30,9 @@ from cortexfs.version import VERSION
 if TYPE_CHECKING:
     from cortexfs.models.exchange.http1 import HttpConnection, ServerAddress
 
-KEPT = 20  # idle ones of a server, for the next request
+KEPT = 20  # idle connections of a server
 KEPT_SECONDS = 60.0
-ERROR_SECONDS = 10.0  # to read it
+ERROR_SECONDS = 10.0  # to read the body of an error
 EVENTS = "text/event-stream"
 _CHAT = "/chat/completions"
 _TARGETS = {"openai.responses": "/responses", ANTHROPIC: "/v1/messages"}
@@ -62,7 +62,7 @@ class _Idle(NamedTuple):
 
 
 class Clients:
-    """The connections of one daemon that nobody uses, by where they lead."""
+    """The idle connections of one daemon, by their address."""
 
     def __init__(self) -> None:
         self._idle: dict[ServerAddress, list[_Idle]] = {}
@@ -105,7 +105,7 @@ class Clients:
             kept.pop(0).connection.close()
 
     def forget(self) -> None:
-        """Use none of them for what comes next, as addresses and keys may have changed."""
+        """Close all idle connections, as addresses and keys may have changed."""
         idle, self._idle = self._idle, {}
         for kept in idle.values():
             for each in kept:
@@ -113,14 +113,14 @@ class Clients:
 
 
 async def get(endpoint: Endpoint, target: str) -> bytes:
-    """Returns what a server says at a place of its own, as far as it comes."""
+    """Returns the body of a server's answer at `target`, or the part of it that arrives."""
     with closing(await _connected(_address(endpoint), endpoint, math.inf)) as response:
         await response.begin("GET", target, _headers(endpoint, ConnectionSettings("", (), math.inf)))
         return await response.body(MAX_BODY, math.inf)
 
 
 def _address(endpoint: Endpoint) -> ServerAddress:
-    from cortexfs.models.exchange.http1 import ServerAddress  # what it needs, a daemon may never need
+    from cortexfs.models.exchange.http1 import ServerAddress  # imports that many daemons never need
 
     return ServerAddress.of(urlsplit(endpoint.base_url))
 
@@ -144,7 +144,7 @@ def _target(endpoint: Endpoint, format_: str) -> str:
 
 
 def _headers(endpoint: Endpoint, settings: ConnectionSettings) -> dict[str, str]:
-    """Returns the headers of a request, of which a provider's file has the last word."""
+    """Returns the headers of a request. The headers of a provider's file replace ours."""
     headers = {
         "host": urlsplit(endpoint.base_url).netloc.rpartition("@")[2],
         "user-agent": f"cortexfs/{VERSION}",

@@ -1,13 +1,13 @@
-"""Where a model's requests go: an address and a key, for as long as somebody talks to it.
+"""The endpoint of a model's requests: an address and a key, for as long as a request uses it.
 
     async with server.serving() as endpoint:
         ...
 
-A provider's server is always there. An engine is started when it is first wanted, and may end when
-nobody is within its `serving` any more.
+A provider's server always exists. An engine is started by the first request, and may end when no request
+is within its `serving` any more.
 
-Rules: the key is for the request alone; an Endpoint shows none when it is printed.
-This file must never know which provider it is, nor what is asked.
+Rules: the key is for the request alone; a printed Endpoint does not show it.
+This file must never know the provider, nor the content of a request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANTHROPIC_VERSION = "2023-06-01"
 
 
 class Lost(Exception):
-    """The connection failed; a `lasting` reason will be the same for the next one."""
+    """The connection failed. A `lasting` reason would make the next connection fail, too."""
 
     def __init__(self, why: str, connected: bool, lasting: bool = False) -> None:
         super().__init__(why)
@@ -30,19 +30,19 @@ class Lost(Exception):
 
 
 class Endpoint:
-    kept = True  # its connections are, for the next request
+    kept = True  # its connections are kept for the next request
 
     def __init__(self, base_url: str, key: str) -> None:
         self.base_url = base_url
         self.key = key
 
     def is_there(self) -> bool:
-        """Returns False where the address may be somebody else's by now. Asked when a connection is there."""
+        """Returns False if another process may have the address by now. Called after each connect."""
         return True
 
 
 def authorisation(key: str, format_: str) -> dict[str, str]:
-    """The headers that a vendor wants: the key, if there is one, and the version of its API."""
+    """Returns the headers that a vendor requires: the key, if there is one, and the version of its API."""
     if format_ == ANTHROPIC:
         return {"Anthropic-Version": ANTHROPIC_VERSION} | ({"X-Api-Key": key} if key else {})
     return {"Authorization": f"Bearer {key}"} if key else {}
@@ -50,4 +50,4 @@ def authorisation(key: str, format_: str) -> dict[str, str]:
 
 class EndpointServer(Protocol):
     def serving(self) -> AbstractAsyncContextManager[Endpoint]:
-        """The endpoint, ready to answer; a Fault that says why it is not (EHOSTDOWN, EACCES)."""
+        """Provides the endpoint, ready to answer. Raises EHOSTDOWN or EACCES if it cannot be ready."""

@@ -1,11 +1,11 @@
-"""The failures of providers: statuses and bodies turned into codes, and what may be tried next.
+"""The failures of providers: statuses and bodies become codes, and tell if another try may succeed.
 
     400, 422  EINVAL, or EMSGSIZE when the context overflows    429  EAGAIN; EDQUOT when the money has run out
     401, 403  EACCES                                            404  ENOENT
     402       EDQUOT                                            5xx, 408, 409, 425  EREMOTEIO
 
-Rules: a sentence names the provider and what to do. What a provider says in its own words comes last, on
-one line, clipped and without the key, whatever it wrote; of a refused key it says nothing.
+Rules: each sentence names the provider and the remedy. The provider's own words come last, on one line,
+clipped, and always without the key. For a refused key they are left out.
 This file must never know connections or clocks.
 """
 
@@ -22,7 +22,7 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.safe_text import misfits, one_line
 
 MAX_WORDS = 300  # characters of a provider's own words
-MAX_BODY = 64 << 10  # of a response that is an error
+MAX_BODY = 64 << 10  # bytes of an error's body
 
 HIDDEN = "[key]"
 
@@ -47,10 +47,10 @@ _NUMBER = re.compile(r"\d[\d,]{2,}")
 class ProviderFailure(NamedTuple):
     code: str
     message: str
-    again: bool = False  # the same request may do better in a moment
-    delay: float | None = None  # seconds that the server wants to be left alone
-    hop: bool = False  # another model may do better
-    most: int | None = None  # tokens, of an overflow
+    again: bool = False  # the same request may succeed in a moment
+    delay: float | None = None  # seconds to wait, if the server asks for that
+    hop: bool = False  # another model may succeed
+    most: int | None = None  # most tokens of an input, after an overflow
 
 
 class _Body(msgspec.Struct):
@@ -62,7 +62,7 @@ class _Body(msgspec.Struct):
 def of_status(
     provider: str, status: int, headers: Mapping[str, str], body: bytes, key: str, now: float
 ) -> ProviderFailure:
-    """A response that is no answer; `now` is the time since the epoch, for dates in headers."""
+    """Returns the failure in an error response. `now` is the time since the epoch, for dates in headers."""
     body = body[:MAX_BODY]
     said = words(body, key)
     if status == 401 or (status == 403 and not said):
@@ -90,8 +90,8 @@ def of_status(
 
 
 def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
-    """An error that came in the midst of a stream that had begun well. A status that it does not name is
-    not told."""
+    """Returns the failure in an error within a stream. If the error has no status, one is guessed by its
+    words, and the sentence does not show it."""
     code = _error_in(body).get("code")
     if isinstance(code, int) and 400 <= code < 600:
         return of_status(provider, code, {}, body, key, 0)
@@ -113,7 +113,7 @@ def _is_error(body: bytes) -> bool:
 
 
 def _error_in(body: bytes) -> dict[str, Any]:
-    """Returns the object that the body tells its error in, if that is one."""
+    """Returns the body's `error` if it is an object, or else an empty one."""
     try:
         error = msgspec.json.decode(body, type=_Body).error
     except UNREADABLE:
@@ -138,12 +138,12 @@ def slow(provider: str, seconds: float, begun: bool) -> ProviderFailure:
 
 
 def broken(provider: str, why: str, again: bool) -> ProviderFailure:
-    """It answered, and what it said is of no use."""
+    """Returns the failure of a provider whose answer cannot be used."""
     return ProviderFailure("EREMOTEIO", f"{provider}: {why}", again, hop=True)
 
 
 def no_stream(provider: str, content_type: str, body: bytes, key: str) -> ProviderFailure:
-    """A response that began well and has no stream: an error all the same, or something else."""
+    """Returns the failure of a response with a good status and no stream. Its body may be an error."""
     if _is_error(body):
         return in_stream(provider, body, key)
     kind = one_line(content_type)[:60] or "nothing"
@@ -178,9 +178,9 @@ def _overflow(provider: str, body: bytes, said: str) -> ProviderFailure:
 
 
 def numbers(body: bytes) -> tuple[int | None, int | None]:
-    """The size of the input and the most that is taken, as far as the error has them."""
+    """Returns the size of the input and the provider's limit, each None if the error does not have it."""
     error = _error_in(body)
-    fields = error.get("n_prompt_tokens"), error.get("n_ctx")  # as llama.cpp has them
+    fields = error.get("n_prompt_tokens"), error.get("n_ctx")  # the fields of llama.cpp
     if all(type(each) is int and each for each in fields):
         return fields
     text = one_line(body.decode("utf-8", "replace"))
@@ -195,7 +195,7 @@ def _int(text: str) -> int:
 
 
 def words(body: bytes, key: str) -> str:
-    """Returns a provider's own words: one line, clipped, without the key."""
+    """Returns a provider's own words as one line, clipped, without the key."""
     text = _message_in(body)
     text = one_line(scrubbed(text, key)).strip()
     return text if len(text) <= MAX_WORDS else text[:MAX_WORDS] + "..."
@@ -205,7 +205,7 @@ def _message_in(body: bytes) -> str:
     try:
         said = msgspec.json.decode(body, type=_Body)
     except UNREADABLE:
-        # A page, or a gateway's text: its first words are better than none.
+        # A page of HTML is dropped. A gateway's plain text is kept, as its first words are better than none.
         return "" if b"<" in body[:100] else body.decode("utf-8", "replace")
     for found in (said.error, said.message, said.detail):
         if isinstance(found, dict) and isinstance(found.get("message"), str):
@@ -223,7 +223,7 @@ def _is_misfit(each: Any) -> bool:
 
 
 def scrubbed(text: str, key: str) -> str:
-    """A text without the key, and without the longer parts of it that providers show as a hint."""
+    """Returns a text without the key, and without the long parts of the key that providers show as a hint."""
     if not key:
         return text
     text = text.replace(key, HIDDEN)
@@ -237,7 +237,7 @@ def _says(what: str, said: str) -> str:
 
 
 def _delay(headers: Mapping[str, str], now: float) -> float | None:
-    """How long the server wants to be left alone (RFC 9110, 10.2.3; OpenAI's own in milliseconds)."""
+    """Returns the server's wait in seconds (RFC 9110, 10.2.3; OpenAI has a header in milliseconds)."""
     found = {name.lower(): value for name, value in headers.items()}
     if (given := _number(found.get("retry-after-ms"))) is not None:
         return given / 1000

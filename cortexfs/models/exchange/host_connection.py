@@ -1,8 +1,8 @@
-"""An exchange over HTTP that a host makes (models/exchange/as_user.py), as a connection of our own would.
+"""An exchange over HTTP that a host makes (models/exchange/as_user.py), with the interface of a connection.
 
-Rules: what the host says is a stranger's word, and is read no faster than it is used. Whoever closes it
-cancels the host's call, by which the server knows that nobody waits any more.
-This file must never know what is asked.
+Rules: the host's output is untrusted input, and is read no faster than it is used. To close the connection
+cancels the host's call, and the server sees that no client waits any more.
+This file must never know the content of a request.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from cortexfs.version import VERSION
 if TYPE_CHECKING:
     from cortexfs.models.exchange.as_user import AsUser
 
-# It has no state, as the built-in tools, and ends as their hosts do.
+# This plugin has no state, like the built-in tools, and its hosts end as theirs do.
 PLUGIN = hostcalls.Plugin("builtin", VERSION, hostcalls.EXCHANGE, "")
 MAX_HEAD = 64 << 10
-LASTING = "EINVAL"  # host/net/exchange.py: another try does no better
-ITS = ("EHOSTDOWN", LASTING)  # faults that are the provider's
+LASTING = "EINVAL"  # host/net/exchange.py: another try would fail, too
+ITS = ("EHOSTDOWN", LASTING)  # codes of the provider's faults
 
 
 class _Head(msgspec.Struct):
@@ -56,7 +56,7 @@ class HostConnection(HttpConnection):
         self._scope.cancel()
 
     def is_over(self) -> bool:
-        return False  # it serves once
+        return False  # a host serves one exchange
 
     async def begin(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> None:
         asked = {"method": method, "url": self._origin + target, "headers": headers, "body": body.decode()}
@@ -113,6 +113,6 @@ def _piece(kind: int, payload: bytes) -> Frame | None:
     if kind != wire.DELTA:
         return None
     text = payload.decode()
-    if text and max(text) > "\xff":  # the host is the user's
+    if text and max(text) > "\xff":  # the user controls the host, so its output may be wrong
         raise Fault("EPROTO", "it says what are no bytes")
     return Delta(text=text)

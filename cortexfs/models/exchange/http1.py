@@ -4,10 +4,10 @@
         await connection.begin("POST", target, headers, body)
         while data := await connection.receive(): ...
 
-Rules: an answer is read as far as it has come, never awaited whole, unless `body` says so, which is bounded.
-Leaving closes the connection, by which the server knows that nobody waits any more. Nothing is retried or
-redirected, and what fails is a Lost.
-This file must never know what is asked.
+Rules: an answer is read piece by piece, and only `body` waits for the whole, up to a bound. To leave closes
+the connection, and the server sees that no client waits any more. No request is retried or redirected, and a
+failure is a Lost.
+This file must never know the content of a request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class ServerAddress(NamedTuple):
-    """One side of a connection, and a key of those that are kept."""
+    """The address of a server, by which idle connections are kept."""
 
     scheme: str
     host: str
@@ -46,7 +46,7 @@ class ServerAddress(NamedTuple):
 
     @classmethod
     def of(cls, parts: SplitResult) -> ServerAddress:
-        """Raises Lost where there is no such address."""
+        """Returns the address in a URL. Raises Lost if there is none."""
         try:
             port = parts.port or _PORTS[parts.scheme]
             return cls(parts.scheme, parts.hostname or "", port, proxies.proxy_of(parts))
@@ -57,12 +57,12 @@ class ServerAddress(NamedTuple):
 
 
 class HttpConnection:
-    """One exchange at a time."""
+    """A connection that carries one exchange at a time."""
 
     def __init__(
         self, stream: trio.abc.Stream, plain: trio.SocketStream, prefix: str, own: dict[str, str]
     ) -> None:
-        """`prefix` and `own` are of each request: what leads its target and its headers, for a proxy."""
+        """For a proxy, `prefix` leads the target of each request, and `own` is added to its headers."""
         self._stream = stream
         self._plain = plain
         self._socket: socket.socket = plain.socket._sock  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ class HttpConnection:
         self._own = own
         self._http = h11.Connection(h11.CLIENT)
         self._ended = self._served = False
-        self.before_wait: Callable[[], None] | None = None  # the rest of its answer may be late
+        self.before_wait: Callable[[], None] | None = None  # called before each wait for more of an answer
         self.status = 0
         self.headers: dict[str, str] = {}
 
@@ -78,7 +78,7 @@ class HttpConnection:
         self._plain.socket.close()
 
     async def begin(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> None:
-        """Send the request; returns when the answer has begun."""
+        """Send the request, and return when the answer has begun."""
         try:
             request = h11.Request(
                 method=method, target=self._prefix + target, headers=[*(headers | self._own).items()]
@@ -87,7 +87,7 @@ class HttpConnection:
             said = b"".join(self._http.send(event) or b"" for event in events)
         except h11.LocalProtocolError:
             raise Lost("the request cannot be sent as it is", connected=False, lasting=True) from None
-        with suppress(trio.BrokenResourceError):  # a server may answer before it has heard all
+        with suppress(trio.BrokenResourceError):  # a server may answer before it has read the whole request
             await self._stream.send_all(said)
         begun = await self._next(connected=False)
         if not isinstance(begun, h11.Response):
@@ -96,22 +96,22 @@ class HttpConnection:
         self.headers = {name.decode(): value.decode("latin-1") for name, value in begun.headers}
 
     async def receive(self) -> bytes:
-        """Returns the next bytes of the answer, all that have come; none at its end."""
+        """Returns all bytes of the answer that have arrived since the last call; none at its end."""
         if self._http.their_state in ENDED:
             return b""
         event = await self._next(connected=True)
         came = bytearray()
-        # A server makes a chunk of each event, and several may have come.
+        # A server makes a chunk of each event, and several may have arrived.
         while isinstance(event, h11.Data):
             came += event.data
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError:
-                break  # `_next` meets it again
+                break  # `_next` raises it at the next call
         return bytes(came)
 
     async def body(self, most: int, seconds: float) -> bytes:
-        """Returns as much of the answer as comes in so many seconds, up to so many bytes."""
+        """Returns the part of the answer that arrives within `seconds`, up to `most` bytes."""
         whole = b""
         with trio.move_on_after(seconds), suppress(Lost):
             while len(whole) < most and (data := await self.receive()):
@@ -130,13 +130,13 @@ class HttpConnection:
         except h11.RemoteProtocolError:
             if self._ended:
                 raise Lost("it broke off", connected) from None
-            # On a connection that has served, it may be the rest of what nobody read.
+            # On a connection that has served before, it may be the unread rest of an answer.
             raise Lost("it does not speak HTTP", connected, lasting=not self._served) from None
         except trio.BrokenResourceError:
             raise Lost(BROKE_OFF, connected) from None
 
     async def _more(self) -> bytes:
-        """Bytes that are here already cost no turn of the loop: whoever reads many of them takes turns."""
+        """Returns the next bytes. If they have arrived, this takes no turn of the loop: readers must rest."""
         if self._stream is not self._plain:
             self._note_wait()
             return bytes(await self._stream.receive_some(CHUNK))
@@ -154,14 +154,14 @@ class HttpConnection:
             self.before_wait()
 
     def is_over(self) -> bool:
-        """Returns True when another request may follow, which `again` makes way for."""
+        """Returns True if another request may follow, after a call of `again`."""
         if self._http.their_state is h11.SEND_BODY:
             with suppress(h11.RemoteProtocolError):
-                self._http.next_event()  # its end has come with the last bytes, and nobody asked for more
+                self._http.next_event()  # the end of the answer has arrived, and is not read yet
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     def again(self) -> bool:
-        """Returns False where the server has left, or says what nobody asked for."""
+        """Prepare for another request. Returns False if the server left, or has sent unrequested bytes."""
         looked = select.poll()
         looked.register(self._plain.socket.fileno(), select.POLLIN)
         if looked.poll(0) or self._http.trailing_data[0]:
@@ -172,7 +172,7 @@ class HttpConnection:
 
 
 async def connected(to: ServerAddress, seconds: float) -> HttpConnection:
-    """Connect within so many seconds."""
+    """Connect within `seconds`. Raises Lost."""
     with trio.move_on_after(seconds):
         plain: trio.SocketStream | None = None
         try:
@@ -198,8 +198,8 @@ async def _over(plain: trio.SocketStream, to: ServerAddress) -> HttpConnection:
             said += some
         if not through:
             raise OSError(proxies.REFUSAL)
-    # A server that leaves without a word of TLS has left: h11 knows whether it had said all. The context
-    # reads some hundred certificates.
+    # A server may leave without the end of TLS: h11 knows if the answer was complete. A thread makes the
+    # context, as that reads some hundred certificates.
     stream = trio.SSLStream(
         plain, await trio.to_thread.run_sync(_context), server_hostname=to.host, https_compatible=True
     )
@@ -221,8 +221,8 @@ async def _plain(host: str, port: int) -> trio.SocketStream:
 
 
 async def _reach(made: socket.socket, address: tuple[str, int]) -> None:
-    """As Trio does it, without a turn of the loop: on the loopback a connection is nearly always there at
-    once, which the second call says."""
+    """Connect as Trio does, but without a turn of the loop if possible. On the loopback a connection is
+    nearly always ready at once, and the second call reports that."""
     while (problem := made.connect_ex(address)) not in (0, errno.EISCONN):
         if problem == errno.EALREADY:
             await trio.lowlevel.wait_writable(made)
@@ -236,14 +236,14 @@ def _context() -> ssl.SSLContext:
 
 
 def _unreached(problem: BaseException) -> Lost:
-    """Returns how it is told. No variable of `connected` may have the failure, which has that one's frame:
-    both, and since Python 3.12 all that waits for it, would stay until garbage is collected."""
+    """Returns the Lost for a failure. No variable of `connected` may hold the failure, which holds the frame.
+    Both, and since Python 3.12 all frames that await it, would stay until garbage is collected."""
     root = _root(problem)
     return Lost(web.why_not(root), connected=False, lasting=isinstance(root, ssl.SSLError))
 
 
 def _root(problem: BaseException) -> BaseException:
-    """Returns the failure that Trio's came from."""
+    """Returns the failure that caused Trio's."""
     while True:
         if isinstance(problem, BaseExceptionGroup):
             problem = problem.exceptions[0]

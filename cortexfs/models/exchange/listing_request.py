@@ -1,7 +1,7 @@
-"""Asking a provider which models it has: one plain HTTPS request, for commands and not for the daemon.
+"""Requests the list of a provider's models: one plain HTTPS request, for commands and not for the daemon.
 
-Rules: nothing of a vendor's is needed for it. No redirection is followed, as the key goes with the
-request. What comes back is bounded; what fails is a Fault as for an answer.
+Rules: it needs no library of a vendor. No redirection is followed, as the key goes with the request. The
+answer is bounded, and a failure is the same Fault as for a model's answer.
 This file must never know where a listing is kept.
 """
 
@@ -33,7 +33,7 @@ def got(url: str, headers: dict[str, str]) -> web.WebAnswer:
 
 
 def models(name: str, provider: Provider, key: str, get: Get = got) -> list[ListedModel]:
-    """All models that a provider lists."""
+    """Returns all models that a provider lists."""
     if provider.needs_key and not key:
         raise Fault(*failures.no_key(name)[:2])
     found: list[ListedModel] = []

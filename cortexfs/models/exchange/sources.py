@@ -1,9 +1,9 @@
-"""The providers of a daemon: their models as objects, what is wrong, and where answers come from: to which
-address, as whom, and how patiently.
+"""The providers of a daemon: their models as objects, their faults, and the sources of answers. A source has
+the address, the key and the deadlines.
 
-Rules: files are read here and now, in a thread; nobody is asked over the network. A provider's models are as
-old as its file. A key is read when it is first needed and kept until the next reload. It leaves here in an
-Endpoint and nowhere else.
+Rules: files are read at once, in a thread, and no request goes over the network. The time of a provider's
+models is that of its file. A key is read at the first request and kept until the next reload. It leaves here
+in an Endpoint and nowhere else.
 This file must never know a mount.
 """
 
@@ -27,7 +27,7 @@ from cortexfs.models.providers.secrets import Secrets, key_of
 
 
 class ModelSource(NamedTuple):
-    """The code that answers for the models of a provider."""
+    """The server that answers for the models of a provider, with the settings for its requests."""
 
     name: str
     server: EndpointServer
@@ -73,7 +73,7 @@ class Remote:
         try:
             yield Endpoint(self._provider.base_url, key)
         except Fault as fault:
-            if fault.code == "EACCES":  # the next one may find a newer key
+            if fault.code == "EACCES":  # the next request may find a newer key
                 self._key = None
             raise
 

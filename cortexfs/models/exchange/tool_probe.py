@@ -1,11 +1,11 @@
-"""Asking a model to call a tool, where neither its provider's listing nor its file says whether it can.
+"""Asks a model to call a tool, if neither its provider's listing nor its file tells that it can.
 
-Main path: `able` asks the few models of a listing of which nothing is known, one small request each, and
-`completed` is that listing with what they have shown.
+Main path: `able` sends one small request to each of the few models with unknown abilities, and `completed`
+adds the results to the listing.
 
-Rules: for commands and not for the daemon. Only the format that most servers speak is asked so, and no
-listing of many models, as each costs money or has to be loaded. A request that fails tells nothing, and is no
-failure. What comes back is bounded.
+Rules: for commands and not for the daemon. Only servers with the most common format are asked, and only if
+few models are unknown, as each request costs money or loads a model. A failed request proves nothing, and is
+no failure. Answers are bounded.
 This file must never know where a listing is kept.
 """
 
@@ -24,7 +24,7 @@ from cortexfs.models.providers.provider import Provider
 from cortexfs.net import web
 
 MOST = 3  # models
-SECONDS = 60.0  # for each, as a server may have to load it
+SECONDS = 60.0  # for each model, as a server may have to load it
 MAX_BODY = 1 << 20
 _FORMAT = "openai.chat"
 _NAME = "current_time"
@@ -71,12 +71,12 @@ class _Reply(msgspec.Struct):
 def posted(url: str, headers: dict[str, str], body: bytes) -> web.WebAnswer:
     bounds = web.Bounds(MAX_BODY, SECONDS, redirects=0)
     answer = web.fetch(web.WebRequest("POST", url, headers, body), bounds, queue.SimpleQueue())
-    assert answer is not None  # nobody else has the queue
+    assert answer is not None  # only a second holder of the queue could end the fetch
     return answer
 
 
 def able(provider: Provider, key: str, found: Sequence[ListedModel], post: Post = posted) -> list[str]:
-    """The ids of models, listed or declared, that have called a tool."""
+    """Returns the ids of models, listed or declared, that have called a tool."""
     known = {each.id: each.cap for each in found}
     every = dict.fromkeys((*provider.models, *known))
     unknown = [id_ for id_ in every if known.get(id_, BASIC) == BASIC]

@@ -1,14 +1,14 @@
-"""How often streams wake the daemon, when there are many of them.
+"""Limits how often streams wake the daemon when there are many of them.
 
-One event of a stream costs the daemon's only thread about as much as a call of a tool, whether one delta
-came or ten. A few streams are passed on delta by delta, at once. Many would take all of the time there is:
-200 at 25 deltas a second took 91 % of a core, and calls waited 150 ms. So each of them rests after an event,
-longer the more there are. What comes meanwhile waits in its socket.
+One event of a stream costs the daemon's only thread about as much as a call of a tool, for one delta as for
+ten. A few streams are passed on delta by delta, at once. Many would take all of the thread's time: 200 at 25
+deltas a second took 91 % of a core, and calls waited 150 ms. So each stream rests after an event, longer if
+there are more streams. Deltas that arrive meanwhile wait in the socket.
 
-Rules: a rest is no more than a person notices, and no stream rests while there are few. Those that rest wait
-for one clock, which ticks while there are any: a sleep of its own costs Trio more than the event does. It
-wakes those that would rest longer than the streams that are left now do.
-This file must never know what streams are of.
+Rules: a rest is too short to be noticed, and no stream rests while there are few. All resting streams share
+one clock, which ticks while a stream rests: a sleep for each would cost Trio more than the event does. When
+streams end, the clock wakes those whose rest is too long for the lower number.
+This file must never know the content of a stream.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from contextlib import contextmanager
 import trio
 
 FEW = 8
-SHARE = 0.0006  # seconds of rest for each stream that there is: less than half of a core for all of them
+SHARE = 0.0006  # seconds of rest for each stream: all of them take less than half of a core
 LONGEST = 0.25  # seconds, on average
 MOST = 1.5  # times the average
-TICK = 0.01  # seconds, of the clock by which they rest
+TICK = 0.01  # seconds, of the clock
 
 
 class Pace:
@@ -31,11 +31,11 @@ class Pace:
 
     def __init__(self) -> None:
         self._streams = 0
-        self._resting: dict[int, trio.lowlevel.ParkingLot] = {}  # by the tick at which they go on
+        self._resting: dict[int, trio.lowlevel.ParkingLot] = {}  # by the tick that wakes them
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """While one is being read."""
+        """Count a stream while it is being read."""
         self._streams += 1
         try:
             yield
@@ -44,12 +44,12 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """How long each of them rests now."""
+        """The average rest of a stream now."""
         return 0.0 if self._streams <= FEW else min(LONGEST, self._streams * SHARE)
 
     async def rest(self, least: float = 0.0) -> None:
-        """Give all others a turn, and more than one where there are many; for `least` seconds anyway."""
-        # Not all for as long: those that were woken together would be woken together for ever.
+        """Let other tasks run for one turn or `least` seconds, and for longer if there are many streams."""
+        # Rests differ, as streams that were woken together would else be woken together for ever.
         longer = self.seconds * random.uniform(0.5, MOST) - least
         if least or longer <= 0:
             await trio.sleep(least)
@@ -64,14 +64,14 @@ class Pace:
         await self._resting[tick].park()
 
     async def _wake(self) -> None:
-        """Until none rests."""
+        """Wake resting streams until none rests."""
         try:
             while self._resting:
                 await trio.sleep(TICK)
                 now, latest = _tick(0.0), _tick(MOST * self.seconds)
                 for tick in [tick for tick in self._resting if tick <= now or tick > latest]:
                     self._resting.pop(tick).unpark_all()
-        finally:  # the loop ends, with all who might rest
+        finally:  # the loop of Trio ends, with all tasks that rest
             self._resting.clear()
 
 
@@ -79,4 +79,4 @@ def _tick(later: float) -> int:
     return int((trio.current_time() + later) / TICK)
 
 
-PACE = Pace()  # of this process, which has one thread for all of them
+PACE = Pace()  # of this process, which has one thread for all streams

@@ -1,7 +1,7 @@
 """The format anthropic.messages: /v1/messages.
 
-Rules: pure, as format.py says. The prefix of a request is marked for Anthropic's prompt cache, which caches
-nothing by itself. Blocks have numbers: what belongs to none that has begun is a stream out of order.
+Rules: pure, as format.py requires. The prefix of a request is marked for Anthropic's prompt cache, which
+caches only marked prefixes. Blocks have numbers: an event for a block that has not begun is a fault.
 This file must never know connections.
 """
 
@@ -28,7 +28,7 @@ from cortexfs.models.formats.format import (
     replaced,
 )
 
-MAX_TOKENS = 4096  # of an answer: Anthropic wants a number, and every model of theirs takes this one
+MAX_TOKENS = 4096  # of an answer: Anthropic requires a number, and each of its models takes this one
 RENAMED = {
     "max_completion_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -65,14 +65,14 @@ def _choice(choice: str) -> dict[str, Any]:
 
 
 def _messages(asked: ModelInput) -> list[dict[str, Any]]:
-    """Messages as Anthropic takes them: a tool's answers are the user's, and nobody speaks twice in a row."""
+    """Returns messages in Anthropic's form: tools' answers are the user's, and roles take turns."""
     turns = [("assistant" if said.role == "assistant" else "user", said) for said in asked.said]
     messages = [
         {"role": role, "content": [block for _, said in group for block in _blocks(said)]}
         for role, group in groupby(turns, key=lambda turn: turn[0])
     ]
     messages = [message for message in messages if message["content"]]
-    if len(messages) > 1:  # the next turn begins with what this one is
+    if len(messages) > 1:  # the next turn's request begins with all of this one
         messages[-1]["content"][-1] |= {"cache_control": CACHED}
     return messages
 
@@ -141,7 +141,7 @@ _events = msgspec.json.Decoder(_Event)
 
 
 class MessagesReader(FormatReader):
-    """One stream of events."""
+    """Reads one stream of events."""
 
     def __init__(self, asked: ModelInput) -> None:
         super().__init__(asked)
@@ -205,7 +205,7 @@ class MessagesReader(FormatReader):
         return []
 
     def _count(self, usage: _Usage | None) -> None:
-        """Numbers are totals so far; what was written to the cache or read from it was input, too."""
+        """Keep the totals so far. Tokens that were written to the cache or read from it are input, too."""
         if usage is None:
             return
         if usage.input_tokens is not None:

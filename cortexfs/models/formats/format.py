@@ -3,17 +3,16 @@
     body = format.request(model, asked)
     reader = format.reader(asked)
     for event in events: frames = reader.read(event)
-    frames = reader.end()              the message; a fault when the stream was cut
+    frames = reader.end()              the message; raises a fault if the stream was cut
 
-A tool's name may have dots and plus signs (abi.md 2.1); OpenAI, Anthropic and Google take letters, digits, _
-and - only, and not more than 64. So `fs.read` goes out as fs_read, and a call of fs_read comes in as one of
-fs.read.
+A tool's name may have dots and plus signs (abi.md 2.1). OpenAI, Anthropic and Google take at most 64 letters,
+digits, _ and -. So `fs.read` is sent as fs_read, and a call of fs_read becomes a call of fs.read.
 
-Rules: formats are pure and know no connection. A reader says deltas at once, tool calls whole, and keeps the
-text for its message up to MAX_ANSWER. What a provider sends is a stranger's word: what cannot be read is
-EREMOTEIO, and events that it does not know are nothing. A request's tools have each a name of their own, and
-the same tools have the same ones every time, as prompt caches want it: a name that is good as it is stays,
-others follow in the order of the request. A call of a name that was not sent is passed on as it is.
+Rules: formats are pure and know no connection. A reader returns deltas at once and tool calls whole, and
+keeps the text for its message up to MAX_ANSWER. A provider's stream is untrusted input: an unreadable event
+raises EREMOTEIO, and an unknown event is skipped. Each tool of a request gets a different name. For prompt
+caches the same tools get the same names every time: a valid name stays, and others are made in the order of
+the request. A call of a name that was not sent is passed on unchanged.
 This file must never know which providers there are.
 """
 
@@ -35,13 +34,13 @@ from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, PromptMessage
 
-MAX_ANSWER = 64 << 20  # characters of an answer; a provider that says more is broken
+MAX_ANSWER = 64 << 20  # characters of an answer; a longer one is a fault of the provider
 MAX_CALLS = 1000  # tool calls of one answer
 
-# Why providers end an answer, in their words: because of what it says, and because of its length.
+# The words with which providers end an answer: FILTERED for its content, CUT for its length.
 FILTERED = {"content_filter": "its content filter", "refusal": "the model refuses"}
 CUT = ("length", "max_output_tokens", "max_tokens", "model_context_window_exceeded")
-REPEATS = "repeats"  # in our word
+REPEATS = "repeats"  # our own word
 ENDINGS = {
     **dict.fromkeys(CUT, "the answer was cut at max_tokens"),
     REPEATS: "the model repeated itself, so its answer was ended",
@@ -51,7 +50,7 @@ T = TypeVar("T")
 
 
 class ProviderRefusal(Exception):
-    """An error that a provider told in the midst of its stream, as it told it."""
+    """An error that a provider sent within its stream, unchanged."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__("the provider told an error in its stream")
@@ -66,32 +65,32 @@ class BrokenStream(Fault):
 
 
 class FormatReader:
-    """One stream of events, as far as formats do not differ."""
+    """Reads one stream of events: the part that all formats share."""
 
     def __init__(self, asked: ModelInput) -> None:
         self._names = {theirs: ours for ours, theirs in sent(tool.name for tool in asked.tools).items()}
         self._text: list[str] = []
         self._size = 0
-        self._calls: dict[Any, _Call] = {}  # the last of each key
+        self._calls: dict[Any, _Call] = {}  # the newest call of each key
         self._all_calls: list[_Call] = []
         self._said_calls = 0
         self._input_tokens: int | None = None
         self._output_tokens: int | None = None
-        self._reason = ""  # why it has ended, in the provider's word
-        self.ended = False  # whether the answer is whole
-        self.enough = False  # whether nothing more of it is wanted
+        self._reason = ""  # the provider's word for the end of the answer
+        self.ended = False  # the answer is whole
+        self.enough = False  # the rest of the stream need not be read
 
     @property
     def text(self) -> str:
-        """The text of the answer, as far as it has come."""
+        """The text of the answer so far."""
         return "".join(self._text)
 
     def read(self, event: ServerEvent) -> list[Frame]:
-        """Returns the frames of an event; raises ProviderRefusal for an error that the provider tells."""
+        """Returns the frames of an event. Raises ProviderRefusal for an error that the provider sends."""
         raise NotImplementedError
 
     def end(self) -> list[Frame]:
-        """The stream has ended: what is left to say, in the order of abi.md 5.13."""
+        """Returns the last frames at the end of the stream, in the order of abi.md 5.13."""
         if not self.ended:
             raise BrokenStream
         if self._reason in FILTERED:
@@ -125,8 +124,8 @@ class FormatReader:
             raise Fault("EREMOTEIO", f"the answer is over {MAX_ANSWER >> 20} million characters")
 
     def _call(self, key: Any, call: str | None, name: str | None, arguments: str | None) -> None:
-        """More of a tool call. Ids and names come whole, arguments in pieces. A key may be that of several
-        calls, one after the other."""
+        """Keep a piece of a tool call. Ids and names come whole, arguments in pieces. Several calls may share
+        a key, one after the other."""
         known = self._calls.get(key)
         if known is None or known.is_another(call, name):
             if len(self._all_calls) >= MAX_CALLS:
@@ -139,7 +138,7 @@ class FormatReader:
         self._bound(len(arguments or ""))
 
     def _whole_calls(self) -> list[Frame]:
-        """The calls that are whole now and have not been said, under our names."""
+        """Returns the calls that are whole now and were not returned before, under our names."""
         whole, self._all_calls, self._calls = self._all_calls, [], {}
         frames: list[Frame] = []
         for each in whole:
@@ -156,8 +155,8 @@ class _Call:
         self.arguments: list[str] = []
 
     def is_another(self, call: str | None, name: str | None) -> bool:
-        """Returns True for the beginning of the next call. Some servers give each piece an id of its own, and
-        the first alone a name."""
+        """Returns True for the beginning of the next call. Some servers put a new id into each piece of a
+        call, but a name only into the first."""
         if not name or not self.name:
             return False
         return call != self.call if call and self.call else name != self.name
@@ -169,8 +168,8 @@ class Format(NamedTuple):
 
 
 def arguments(text: str) -> Any:
-    """A call's input. What is no JSON, or deeper than readers of frames go, is passed on as text, to be told
-    to the model as what it is."""
+    """Returns a call's input. Text that is no JSON, or too deep for readers of frames, is passed on as text,
+    so that the model learns of its mistake."""
     if not text.strip():
         return {}
     try:
@@ -180,13 +179,13 @@ def arguments(text: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """A call's input as the text that it came as."""
+    """Returns a call's input as the text in which it came."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def decoded(decoder: msgspec.json.Decoder[T], event: ServerEvent) -> T:
-    """The data of an event; EREMOTEIO when it is not what the format says. Bytes that are no UTF-8 cost
-    those bytes alone."""
+    """Returns the data of an event. Raises EREMOTEIO if it does not fit the format. Bytes that are no UTF-8
+    are replaced, and the rest is kept."""
     try:
         return decoder.decode(event.data)
     except UNREADABLE:
@@ -210,13 +209,13 @@ def garbage(why: str = "") -> Fault:
 
 
 def merged(*bodies: dict[str, Any]) -> dict[str, Any]:
-    """A request of these parts, later ones counting more; null leaves a field out, whoever set it."""
+    """Returns a request of these parts. Later parts replace fields of earlier ones; null removes a field."""
     whole = {key: value for body in bodies for key, value in body.items()}
     return {key: value for key, value in whole.items() if value is not None}
 
 
 def replaced(parameters: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Parameters by the provider's names for them."""
+    """Returns parameters under the provider's names for them."""
     return {names.get(key, key): value for key, value in parameters.items()}
 
 
@@ -226,7 +225,7 @@ _OUTSIDE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
 def sent(names: Iterable[str]) -> dict[str, str]:
-    """Returns the name to send for each name that cannot go as it is."""
+    """Returns a name to send for each name that is not valid for providers."""
     each = list(dict.fromkeys(names))
     taken = {name for name in each if _GOOD.fullmatch(name)}
     found: dict[str, str] = {}
@@ -247,7 +246,7 @@ def _free(plain: str, taken: set[str]) -> str:
 
 
 def renamed(asked: ModelInput) -> ModelInput:
-    """Returns what is asked, with the names that are sent."""
+    """Returns the question with the names of tools that are sent."""
     names = sent(tool.name for tool in asked.tools)
     return replace(
         asked,
@@ -258,6 +257,6 @@ def renamed(asked: ModelInput) -> ModelInput:
 
 
 def _said(said: PromptMessage, names: dict[str, str]) -> PromptMessage:
-    """Of a tool that is not there any more, a call needs a name that can go, and no more than that."""
+    """Returns a message with valid names in its calls. The tool of a past call may no longer be offered."""
     calls = tuple(replace(call, name=names.get(call.name) or _plain(call.name)) for call in said.calls)
     return replace(said, calls=calls) if calls else said

@@ -1,8 +1,8 @@
 """The format openai.chat: /chat/completions, as OpenAI and many others speak it, Google among them.
 
-Rules: pure, as format.py says. Servers differ: some leave out `[DONE]`, or the last finish_reason; one of
-the two says that the answer is whole. Reasoning comes as `reasoning_content` or `reasoning`. Google's own SDK
-needs asyncio, so the format google is this one, for Gemini by Google's OpenAI-compatible endpoint.
+Rules: pure, as format.py requires. Servers differ: some leave out `[DONE]`, others the last finish_reason, so
+either one ends the answer. Reasoning comes as `reasoning_content` or `reasoning`. Google's own SDK needs
+asyncio, so the format `google` is this one, for Gemini at Google's OpenAI-compatible endpoint.
 This file must never know connections.
 """
 
@@ -128,7 +128,7 @@ _chunks = msgspec.json.Decoder(_Chunk)
 
 
 class ChatReader(FormatReader):
-    """One stream of chunks."""
+    """Reads one stream of chunks."""
 
     def __init__(self, asked: ModelInput) -> None:
         super().__init__(asked)
@@ -170,7 +170,7 @@ class ChatReader(FormatReader):
 FORMAT = Format(request, ChatReader)
 
 
-MOST = "high"  # effort; there is no more
+MOST = "high"  # the highest effort that Google takes
 
 
 def google_request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The format openai.responses: /responses, OpenAI's newer one.
+"""The format openai.responses: /responses, OpenAI's newer interface.
 
-Rules: pure, as format.py says. Nothing is kept at the provider (`store` is false): a session's history is
-ours. Events carry a sequence number: what comes twice counts once, and a gap is a stream that broke off.
+Rules: pure, as format.py requires. The provider keeps no conversation (`store` is false), as we keep the
+session's history. Events have sequence numbers: a repeated event counts once, and a gap is a broken stream.
 This file must never know connections.
 """
 
@@ -119,7 +119,7 @@ _LAST = ("response.completed", "response.incomplete")
 
 
 class ResponsesReader(FormatReader):
-    """One stream of events."""
+    """Reads one stream of events."""
 
     def __init__(self, asked: ModelInput) -> None:
         super().__init__(asked)
@@ -145,7 +145,7 @@ class ResponsesReader(FormatReader):
         return []
 
     def _is_repeated(self, number: int | None) -> bool:
-        """Returns True if it was there before; a number that was left out means that something is lost."""
+        """Returns True if this number came before. Raises BrokenStream if a number is missing."""
         if number is None:
             return False
         before, self._number = self._number, number if self._number is None else max(self._number, number)
@@ -163,7 +163,7 @@ class ResponsesReader(FormatReader):
 
 
 def _error(data: bytes, said: _Event) -> bytes:
-    """The body that the same error has as a response of its own."""
+    """Returns the error of a stream in the form of an error response's body."""
     if said.response is not None and said.response.error is not None:
         return msgspec.json.encode({"error": said.response.error})
     return data

@@ -1,12 +1,12 @@
-"""The driver `local`: asks the embedded engine, in the format openai.chat, over a connection of our own.
+"""The driver `local`: asks the embedded engine in the format openai.chat, over a connection of our own.
 
-A vendor's SDK would say the same, a third of a second of importing later, and the embedded model would
-need the extra of the providers. Everything else is as with a provider: models/exchange/answering.py.
+A vendor's SDK would send the same after a third of a second of imports, and the embedded model would need the
+extra of the providers. Everything else is as with a provider: models/exchange/answering.py.
 
-Rules: what the engine cannot do is refused before anybody waits for it. A small model does not always know
-when to end: it gets MAX_TOKENS, unless its controls or the request say how many, and is ended when it repeats
-itself.
-This file must never know which process an engine is.
+Rules: a request that the engine cannot fulfil is refused at once. A small model does not always end its
+answer. So the limit is MAX_TOKENS, unless the controls or the request have another. An answer that repeats
+itself is ended.
+This file must never know the process of an engine.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from cortexfs.models.local.engine import Engines
 from cortexfs.models.local.weights import DRIVER, Local, Weights
 
 MAX_TOKENS = 512
-MOST = ("max_tokens", "max_completion_tokens", "n_predict")  # the names that the engine has for it
-UNIT = 400  # characters of what is repeated, at most: small models repeat paragraphs, too
-TIMES = 4  # it stands there
-SPAN = 240  # characters that it takes altogether, at least: a line of dashes is shorter
+MOST = ("max_tokens", "max_completion_tokens", "n_predict")  # the engine's names of that limit
+UNIT = 400  # most characters of the repeated text: small models repeat paragraphs, too
+TIMES = 4  # the repeated text stands there so often
+SPAN = 240  # least characters of all repetitions: a line of dashes is shorter
 TAIL = UNIT * TIMES
-# Seconds between two reads of an answer. To read each token at once takes a twentieth of the time of the
-# cores on which the next is computed; what comes meanwhile is read together, 40 times a second.
+# Seconds between two reads of an answer. To read each token at once would take a twentieth of the cores' time
+# from the computation of the next. So the tokens are read together, 40 times a second.
 REST = 0.025
-LOOK = 32  # characters between two looks, of 80 µs each
+LOOK = 32  # characters between two searches for repetitions, of 80 µs each
 
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
@@ -53,13 +53,13 @@ def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
 
 
 class LocalReader(openai_chat.ChatReader):
-    """One answer, until it goes in circles."""
+    """Reads one answer, until it goes in circles."""
 
     def __init__(self, asked: ModelInput) -> None:
         super().__init__(asked)
         self._tail = ""
         self._looked = 0
-        self._endless = bool(asked.parameters.get("ignore_eos"))  # to a question that wants no end
+        self._endless = bool(asked.parameters.get("ignore_eos"))  # the request wants no end
 
     def _say(self, text: str | None) -> list[Frame]:
         said = super()._say(text)
@@ -73,7 +73,7 @@ class LocalReader(openai_chat.ChatReader):
 
 
 def repeats(tail: str) -> bool:
-    """Returns True when a text ends with the same words again and again."""
+    """Returns True if a text ends with the same words again and again."""
     for size in range(1, UNIT + 1):
         span = max(SPAN, TIMES * size)
         if span <= len(tail) and tail[-span:-size] == tail[size - span :]:
@@ -85,7 +85,7 @@ FORMAT = Format(request, LocalReader)
 
 
 class Locals:
-    """The models of this machine, and what answers for them."""
+    """The models of this machine, and their drivers."""
 
     def __init__(self, engines: Engines, control: Callable[[Object, str], str]) -> None:
         self._engines = engines
@@ -96,7 +96,7 @@ class Locals:
         self._weights = {each.object.name: each.weights for each in found}
 
     def driver(self, object_: Object) -> Driver | None:
-        """Returns the driver of a model that has weights here."""
+        """Returns the driver of a model that has weights here, or None for another model."""
         if (weights := self._weights.get(object_.name)) is None:
             return None
 
@@ -104,7 +104,7 @@ class Locals:
             if object_.status != "ready":
                 raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")
             engine = self._engines.engine(weights)
-            # No deadlines: a prompt may wait for its turn, and the engine is watched by whoever started it.
+            # No deadlines: a prompt may wait for its turn, and models/local/engine.py watches the engine.
             source = ModelSource(object_.name, engine, DRIVER, first=math.inf, silence=math.inf, rest=REST)
             model = model_of(object_, self._control)
             await Attempts(model, FORMAT, source, Clients(), turn, RetryTerms()).answer()

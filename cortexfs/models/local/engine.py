@@ -1,12 +1,12 @@
-"""Engines, from the daemon's side: one child process per GGUF file, there while it is used.
+"""Engines, from the daemon's side: one child process per GGUF file, which lives while it is used.
 
-Main path: `Engine.serving` gives the address and the key of a loaded server, starting the process if need be;
-`_Process.run` is that process's whole life. `Engines.run` is the nursery of all of them.
+Main path: `Engine.serving` provides the address and the key of a loaded server, and starts the process if it
+does not run. `_Process.run` is that process's whole life. `Engines.run` is the nursery of all of them.
 
-Rules: the child is not trusted: what it says is bounded, and it is killed when it does not load, does not
-answer or is not needed. One that ends takes the answers that it was making with it, as a fault that says
-how. Nothing is started again but by the next use. The key goes down a socket, and nowhere else.
-This file must never know what is asked of a model.
+Rules: the child is not trusted: its output is bounded, and it is killed when it does not load, does not
+answer or is not needed. When a child ends, its unfinished answers fail, and the fault names the cause. Only
+the next use starts an engine again. The key goes down a socket, and nowhere else.
+This file must never know the questions to a model.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.models.local.weights import Weights
 from cortexfs.pool.starter import Child
 
-# What is said of a broken connection is said while the child dies; the better sentence comes after.
+# While a child dies, its connections fail with these codes. The fault of its end, soon after, says more.
 DYING = ("EREMOTEIO", "EHOSTDOWN", "EPROTO")
 DYING_SECONDS = 0.5
 REAP_SECONDS = 5.0  # a process that was killed may wait for a disk
-KEPT_LINES = 5  # of what it printed, for the sentence that says why it ended
+KEPT_LINES = 5  # of the engine's output, for the sentence about its end
 MAX_SAID = 4 << 10
 
 log = logging.getLogger("cortexfs")
 
 
-# Starts a process; also the socket that is its standard input, and what it prints.
+# Starts a process. Returns it with two descriptors: the socket to its standard input, and its output.
 Start: TypeAlias = Callable[[], Awaitable[tuple[Child, list[int]]]]
 
 
 class EngineTerms(NamedTuple):
-    """How long an engine may take, in seconds, and how much it may make at a time."""
+    """The limits of engines: times in seconds, and the work that they do at a time."""
 
     idle: float = 300.0
-    load: float = 300.0  # a file of many GB from a slow disk
-    silence: float = 120.0  # one batch of a prompt on a busy machine
+    load: float = 300.0  # a file of many GB may come from a slow disk
+    silence: float = 120.0  # one batch of a prompt may take long on a busy machine
     watch: float = 5.0
     streams: int = 2
-    threads: int = 0  # 0: as many as there are cores for us
+    threads: int = 0  # 0: as many as the cores that we may use
 
 
 class EngineAddress(Endpoint):
-    """Where a loaded engine is, and what it wants to hear. The port of one that has ended may be a stranger's
-    by now, whom nothing is told."""
+    """The address and the key of a loaded engine. After its end another process may have its port, and must
+    get no request."""
 
-    kept = False  # it has a thread for each connection
+    kept = False  # the engine has a thread for each connection
 
     def __init__(self, port: int, key: str, is_alive: Callable[[], bool]) -> None:
         super().__init__(f"http://127.0.0.1:{port}/v1", key)
@@ -74,7 +74,7 @@ class EngineAddress(Endpoint):
 
 
 class Engines:
-    """All engines of a daemon; a file has one, whatever names it has."""
+    """All engines of a daemon. A file has one engine, even if it has several names."""
 
     def __init__(self, terms: EngineTerms, start: Start) -> None:
         self._terms = terms
@@ -84,7 +84,7 @@ class Engines:
         self._by_file: dict[Path, Engine] = {}
 
     def __len__(self) -> int:
-        """How many are running."""
+        """The number of running engines."""
         return sum(engine.pid is not None for engine in self._by_file.values())
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -96,7 +96,7 @@ class Engines:
             self._over.set()
 
     async def end(self) -> None:
-        """Ends all of them. The starter must still be heard, as it says when they have ended."""
+        """End all engines. The starter's messages must still be read, as they report the ends."""
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
             await self._over.wait()
@@ -130,8 +130,8 @@ class Engine:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[EngineAddress]:
-        """The loaded server, for as long as it is used. When its process ends meanwhile, whoever uses it
-        is cancelled, and the fault that leaves this context says how it ended."""
+        """Provides the loaded server while it is used. If its process ends meanwhile, the body of the context
+        is cancelled, and the context raises a fault that names the cause."""
         if self._process is None or self._process.fault:
             self._process = self._engines.start(self.weights)
         process, broken = self._process, False
@@ -165,7 +165,7 @@ class _Process:
         self._ready = trio.Event()
         self._served: EngineAddress | None = None
         self.ended = trio.Event()
-        self.fault: Fault | None = None  # why it is of no use any more
+        self.fault: Fault | None = None  # the cause, once the process cannot be used
 
     @property
     def pid(self) -> int | None:
@@ -189,7 +189,7 @@ class _Process:
         return self._served
 
     async def run(self) -> None:
-        """Until it has ended, by itself or by us; then its users are told."""
+        """Run the process until it has ended, by itself or by us. Then cancel its users."""
         try:
             child, rights = await self._start()
         except OSError as problem:
@@ -231,7 +231,7 @@ class _Process:
                 self._kill("EHOSTDOWN", "ended, as nobody needed it")
 
     async def _load(self, channel: trio.SocketStream) -> EngineAddress | None:
-        """Tell it what to serve; None when it will not."""
+        """Send the request to load the weights. Returns None if the engine does not load them."""
         key = secrets.token_urlsafe(32)
         load = engine_protocol.LoadRequest(
             weights=str(self._weights.path),
@@ -245,7 +245,7 @@ class _Process:
             await channel.send_all(engine_protocol.encode(load))
             answer = engine_protocol.decode_answer(await _line(channel))
         except trio.BrokenResourceError:
-            return None  # it has died, and its status says more
+            return None  # the engine has died, and its status says more
         except UNREADABLE:
             self._kill("EPROTO", "does not say what an engine says")
             return None
@@ -255,8 +255,8 @@ class _Process:
         return EngineAddress(answer.port, key, self._is_alive)
 
     async def _look(self, served: EngineAddress) -> None:
-        """Ends an engine that does not tell its slots, as the thread does that makes the answers, between
-        two batches."""
+        """Kill an engine that does not report its slots. The thread that computes the answers reports them,
+        between two batches."""
         with trio.move_on_after(self._terms.silence) as clock:
             try:
                 await get(served, "/slots")
@@ -266,7 +266,7 @@ class _Process:
             self._kill("EPROTO", f"said nothing for {self._terms.silence:g} s and was ended")
 
     async def _overhear(self, output: trio.abc.ReceiveStream) -> None:
-        """All that it prints is read. What it prints after it has loaded may quote what users said."""
+        """Read all output of the engine. Lines after the load are not kept, as they may quote users."""
         while said := await output.receive_some(MAX_SAID):
             if self._served is None:
                 lines = [one_line(line) for line in said.decode(errors="replace").splitlines() if line]

@@ -1,11 +1,11 @@
-"""The head of a GGUF file, as far as a model's name and limits need it.
+"""The head of a GGUF file: the part that has a model's name and limits.
 
 The layout (ggml's docs/gguf.md): magic, version, number of tensors, number of pairs; then pairs of a name,
 a type and a value, little-endian throughout.
 
-Rules: the file is a stranger's. Every length is checked against what may be read before it is read, and
-the vocabulary, some MB, is passed over. That takes some ten ms, so a head ends where it begins.
-This file must never know what the facts are for.
+Rules: the file is untrusted input. Each length is checked against the limit before the bytes are read. The
+vocabulary, some MB, is skipped. To skip it takes some ten ms, so a head ends where the vocabulary begins.
+This file must never know the use of the facts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cortexfs.core.errors import Fault, os_faults
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_PAIRS = 10_000
-MAX_TEXT = 1 << 20  # of a value that is kept; chat templates have some KiB
-MAX_METADATA = 256 << 20  # the largest vocabularies are a tenth of it
-MAX_ITEMS = 4_000_000  # of lists of texts, which have to be walked
+MAX_TEXT = 1 << 20  # bytes of a value that is kept; chat templates have some KiB
+MAX_METADATA = 256 << 20  # the largest vocabularies take a tenth of it
+MAX_ITEMS = 4_000_000  # of lists of texts, which must be read one by one
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _SCALARS = {number: struct.Struct("<" + code) for number, code in enumerate("BbHhIif?")} | {
@@ -31,22 +31,22 @@ _SCALARS = {number: struct.Struct("<" + code) for number, code in enumerate("BbH
     12: struct.Struct("<d"),
 }
 _TEXT, _LIST = 8, 9
-_VOCABULARY = "tokenizer."  # how the names of its facts begin
-_CONTEXT = "{}.context_length"  # of an architecture
+_VOCABULARY = "tokenizer."  # the names of the vocabulary's facts begin so
+_CONTEXT = "{}.context_length"  # the name of the fact, by architecture
 
 
 class ModelFileFacts(NamedTuple):
-    name: str  # empty where the file has none
+    name: str  # empty if the file has none
     organization: str
     architecture: str
-    context: int | None  # tokens that it was trained with
-    chats: bool  # whether it says how a conversation is written
+    context: int | None  # tokens of a context in the model's training
+    chats: bool  # the file has a template of conversations
     license: str
 
 
 def facts(path: Path, is_whole: bool = True) -> ModelFileFacts:
-    """Read them; EINVAL where it is no GGUF file that anybody could load. Those of a head lack `chats`, which
-    llama.cpp writes behind the vocabulary."""
+    """Returns a file's facts. Raises EINVAL if no engine could load the file. The facts of a head lack
+    `chats`, which llama.cpp writes behind the vocabulary."""
     pairs: dict[str, object] = {}
     with os_faults(f"{path} cannot be read"), open(path, "rb") as file:
         for key, value in _Reader(file, path).pairs():
@@ -84,7 +84,7 @@ class _Reader:
         self._items = MAX_ITEMS
 
     def pairs(self) -> Iterator[tuple[str, object]]:
-        """All pairs whose values are no lists."""
+        """Yields all pairs whose values are no lists."""
         if self._file.read(4) != MAGIC:
             raise self._bad("does not begin as one")
         if (version := self._number(_U32)) not in VERSIONS:
@@ -120,7 +120,7 @@ class _Reader:
         self._skip_texts(count)
 
     def _skip_texts(self, count: int) -> None:
-        """As `_skip` would, in a third of its time: a vocabulary is a hundred thousand, at every start."""
+        """Skip texts in a third of `_skip`'s time: a vocabulary has 100,000, and each start skips it."""
         read, seek, left = self._file.read, self._file.seek, self._left
         for _ in range(count):
             data = read(_U64.size)

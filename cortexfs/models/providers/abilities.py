@@ -1,13 +1,13 @@
-"""The abilities of models whose providers do not tell them: a table of others, made anew by a command.
+"""The abilities of models whose providers do not list them: a table of another source, renewed by a command.
 
-    <state>/abilities.json      what `ctx provider abilities --renew` has read of a source
-    kept.table().offers(...)    a provider's models, with what the table knows of them
+    <state>/abilities.json      the table that `ctx provider abilities --renew` has read from a source
+    kept.table().offers(...)    a provider's models, completed by the table
 
-The source is litellm's list of models (model_prices_and_context_window.json), as it is or in a wheel that has
-it. Its keys are ids, or PROVIDER/ID with litellm's own names of providers.
+The source is litellm's list of models (model_prices_and_context_window.json), as a file or in a wheel. Its
+keys are ids, or PROVIDER/ID with litellm's own names of providers.
 
-Rules: a source is a stranger's word: bounded, and rows that cannot be read are left out. A provider's listing
-counts more. This file must never know where a source comes from.
+Rules: a source is untrusted input: it is bounded, and rows that cannot be read are left out. A provider's
+listing counts more. This file must never know where a source comes from.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cortexfs.state import believed, whole_files
 
 FILE = "abilities.json"
 MAX_SOURCE = 96 << 20  # a wheel of litellm has 42 MiB
-MAX_LIST = 32 << 20  # its list 4
+MAX_LIST = 32 << 20  # its list has 4 MiB
 MAX_TABLE = 16 << 20
 MAX_MODELS = 50_000
 MAX_ID = 512
 _LIST = "model_prices"  # how the list's name begins in a wheel
-# What it calls an ability, and our word for it.
+# Litellm's names of abilities, and ours.
 _ABILITIES = {
     "supports_function_calling": NATIVE,
     "supports_vision": "vision",
@@ -43,7 +43,7 @@ _ABILITIES = {
     "supports_reasoning": "reasoning",
 }
 _MODES = {"chat": BASIC, "responses": BASIC, "embedding": ("embedding",), "rerank": ("rerank",)}
-# Providers that are known by name, and are called something else there.
+# Providers with a preset here that have another name in litellm's list.
 _CALLED = {"google": "gemini", "together": "together_ai", "fireworks": "fireworks_ai", "qwen": "dashscope"}
 
 
@@ -61,11 +61,11 @@ class AbilityTable(msgspec.Struct, frozen=True):
         return self.models.get(f"{_CALLED.get(provider, provider)}/{id_}") or self.models.get(id_)
 
     def offers(self, name: str, provider: Provider, listed: Iterable[ListedModel]) -> list[ProviderModel]:
-        """Returns the models of a provider, with what their listing does not tell of them."""
+        """Returns the models of a provider; the table adds facts that the listing lacks."""
         return [self._completed(offer, provider.tools) for offer in offers(name, provider, listed)]
 
     def _completed(self, offer: ProviderModel, says_little: bool) -> ProviderModel:
-        """`says_little`: where listings of the provider tell abilities, they do not tell of tools."""
+        """`says_little`: the provider's listings may name other abilities, but never that to call tools."""
         listed = offer.known
         if (known := self.of(offer.provider, listed.id)) is None:
             return offer
@@ -87,7 +87,7 @@ class KeptAbilities:
         self._table = AbilityTable()
 
     def table(self) -> AbilityTable:
-        """Without a table that can be read, one that knows nothing: it can be had again."""
+        """Returns the table, or an empty table if the file cannot be read: a command can renew it."""
         try:
             stat = self._path.stat()
             seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -103,7 +103,7 @@ class KeptAbilities:
 
 
 def read(data: bytes, source: str, time: float) -> AbilityTable:
-    """Returns the table that a source makes; EINVAL where it is none."""
+    """Returns the table from the data of a source. Raises EINVAL if the data is no such list."""
     try:
         rows = msgspec.json.decode(_list_of(data), type=dict[str, Any])
     except UNREADABLE:
@@ -119,7 +119,7 @@ def read(data: bytes, source: str, time: float) -> AbilityTable:
 def _list_of(data: bytes) -> bytes:
     if not data.startswith(b"PK"):
         return data
-    import lzma  # only a wheel pays for them
+    import lzma  # these imports cost time, and only a wheel needs them
     import zipfile
     import zlib
 
@@ -130,7 +130,7 @@ def _list_of(data: bytes) -> bytes:
                     with wheel.open(entry) as file:
                         return file.read(MAX_LIST)
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, ValueError):
-        pass  # damaged, or packed as Python cannot unpack it
+        pass  # the wheel is damaged, or has a compression that Python lacks
     return b""
 
 

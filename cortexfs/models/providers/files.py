@@ -1,11 +1,11 @@
-"""The providers of a configuration directory, and what the state keeps of them.
+"""The providers of a configuration directory, and the listings that the state keeps of them.
 
     <config>/providers/NAME.toml       the provider (models/providers/provider.py)
-    <state>/providers/NAME.json        what it listed last
-    <state>/abilities.json             what is known of models beside that (abilities.py)
+    <state>/providers/NAME.json        its last listing
+    <state>/abilities.json             the table of other facts about models (abilities.py)
 
-Rules: a file that is wrong is a sentence in `broken`, and the others work. What is written is there as a
-whole or not at all. These calls block: in the daemon they belong in a thread.
+Rules: a wrong file becomes a sentence in `broken`, and the others work. A file is written as a whole or not
+at all. These calls block: in the daemon they belong in a thread.
 This file must never know connections.
 """
 
@@ -33,17 +33,17 @@ RESERVED = ("local", "debug")  # providers of this machine
 
 
 class ProviderFiles(NamedTuple):
-    """All of them, in the order in which they count."""
+    """All providers of a folder; the first provider with a name of a model has it."""
 
     providers: dict[str, Provider]
     broken: dict[str, str]
 
 
 class Providers:
-    """Those of one configuration and one state."""
+    """The providers of one configuration and one state."""
 
     def __init__(self, config: Path, state: Path, abilities: KeptAbilities | None = None) -> None:
-        """`abilities` are those of the state, unless others are given."""
+        """`abilities` is the table of the state, unless another is passed."""
         self.abilities = abilities or KeptAbilities(state)
         self._folder = config / FOLDER
         self._state, self._listings = state, state / FOLDER
@@ -71,7 +71,7 @@ class Providers:
         return [entry for entry in entries if entry.suffix == SUFFIX and not entry.name.startswith(".")]
 
     def read(self, name: str) -> Provider:
-        """One of them; ENOENT where there is none."""
+        """Returns the provider of that name. Raises ENOENT if there is none."""
         path = self.path(name)
         if (data := believed.whole(path, MAX_FILE, "provider")) is None:
             raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list")
@@ -104,7 +104,7 @@ class Providers:
             (listings / f"{name}.json").unlink(missing_ok=True)
 
     def since(self, name: str) -> float:
-        """When its file was changed last."""
+        """Returns the time of the last change of the provider's file."""
         try:
             return self.path(name).stat().st_mtime
         except OSError:
@@ -113,12 +113,12 @@ class Providers:
     # Listings.
 
     def listing(self, name: str, provider: Provider) -> Listing | None:
-        """Returns its last listing, if that was at the same address."""
+        """Returns the provider's last listing, if that came from the same address."""
         try:
             data = believed.read(self._listings / f"{names.check(name)}.json", MAX_LISTING)
             listing = msgspec.json.decode(data, type=Listing)
         except (OSError, Fault, *UNREADABLE):
-            return None  # it can be had again
+            return None  # `keep` can write it again
         return listing if listing.base_url == provider.base_url else None
 
     def keep(self, name: str, provider: Provider, models: list[ListedModel], time: float) -> None:

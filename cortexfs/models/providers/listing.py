@@ -1,9 +1,9 @@
-"""The models of a provider: its listing read, kept, and turned with its file into objects of the tree.
+"""The models of a provider: its listing is read, and becomes objects of the tree together with its file.
 
-Rules: a listing is a stranger's word: bounded, and what is no model is left out. A limit or an ability that
-it does not tell is unknown, never guessed. Names follow abi.md 2; the id stays what it is. Of two models of
-one name, a provider has the one that its file declares, else the one that it lists first. A model that cannot
-be asked is there, and its status says why.
+Rules: a listing is untrusted input: it is bounded, and rows that are no models are left out. A limit or an
+ability that the listing lacks is unknown, never guessed. Names follow abi.md 2; the id stays unchanged. Of
+two models with one name, the model of the file counts before listed ones, and the first listed before others.
+A model that cannot be asked is in the tree, and its status names the reason.
 This file must never know connections or secrets.
 """
 
@@ -27,11 +27,11 @@ MAX_MODELS = 10_000
 MAX_DESCRIPTION = 300
 MAX_LIMIT = (1 << 32) - 1
 
-# Where listings have the tokens that a model takes, the strictest first.
+# The places where listings have the number of tokens that a model takes, the strictest first.
 LIMITS = (
     ("max_input_tokens",),  # Anthropic
     ("inputTokenLimit",),  # Google
-    ("meta", "n_ctx"),  # llama.cpp: what is loaded now
+    ("meta", "n_ctx"),  # llama.cpp: of the model as it is loaded now
     ("max_model_len",),  # vLLM
     ("loaded_context_length",),  # LM Studio
     ("top_provider", "context_length"),  # OpenRouter
@@ -40,8 +40,8 @@ LIMITS = (
     ("max_context_length",),  # Mistral, LM Studio
     ("meta", "n_ctx_train"),
 )
-NATIVE = "tool_call_syntax"  # calls of its own
-# What listings call an ability, and our word for it.
+NATIVE = "tool_call_syntax"  # the model has a syntax of its own for calls
+# The names of abilities in listings, and ours.
 ABILITIES: dict[str, str] = {
     "vision": "vision",
     "image": "vision",
@@ -59,7 +59,7 @@ ABILITIES: dict[str, str] = {
     "effort": "reasoning",
 }
 BASIC = ("chat", "stream", "session")
-OTHERS = ("embedding", "embeddings", "rerank", "image", "audio", "moderation")  # types that hold no chat
+OTHERS = ("embedding", "embeddings", "rerank", "image", "audio", "moderation")  # types without chat
 
 
 class ListedModel(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,9 +70,9 @@ class ListedModel(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """As it is kept in the state."""
+    """A listing as the state keeps it."""
 
-    base_url: str  # whose it is: a provider that has moved is listed anew
+    base_url: str  # of the provider then: a provider that has moved is listed anew
     time: float
     models: tuple[ListedModel, ...]
 
@@ -85,7 +85,7 @@ class _Page(msgspec.Struct):
 
 
 def decode(body: bytes) -> tuple[list[ListedModel], str]:
-    """The models of one page, and the id that the next page comes after (or nothing)."""
+    """Returns the models of one page, and the id after which the next page begins (or nothing)."""
     try:
         value = msgspec.json.decode(body)
         page = msgspec.convert({"data": value} if isinstance(value, list) else value, _Page)
@@ -137,14 +137,14 @@ def _list(value: Any) -> list[Any]:
 
 
 def _true(capabilities: Mapping[str, Any]) -> Iterable[str]:
-    """Names that are true, as Mistral has them, or {"supported": true}, as Anthropic has them."""
+    """Yields the names whose value is true, as for Mistral, or {"supported": true}, as for Anthropic."""
     for name, value in capabilities.items():
         if value is True or (isinstance(value, dict) and value.get("supported") is True):
             yield name
 
 
 def tree_name(provider: str, id_: str) -> str:
-    """abi.md 2.5: an aggregator's `vendor/model` is vendor/model, other ids are the provider's own."""
+    """abi.md 2.5: an aggregator's id `vendor/model` keeps its vendor; other ids stand below the provider."""
     vendor, slash, rest = id_.partition("/")
     if slash and vendor and rest and "/" not in rest:
         return f"{names.clean(vendor)}/{names.clean(rest)}"
@@ -152,22 +152,22 @@ def tree_name(provider: str, id_: str) -> str:
 
 
 class ProviderModel(NamedTuple):
-    """A model that a provider has, by its name in the tree."""
+    """A model of a provider, with its name in the tree."""
 
     name: str
     provider: str
     declared: DeclaredModel
     listed: ListedModel | None
-    is_known: bool = False  # to the table of abilities, by which `listed` is completed
+    is_known: bool = False  # the table of abilities has it, and has completed `listed`
 
     @property
     def known(self) -> ListedModel:
-        """As it is listed, or with nothing known of it."""
+        """The listed model, or one with no facts but the id."""
         return self.listed or ListedModel(self.declared.id)
 
 
 def offers(name: str, provider: Provider, listed: Iterable[ListedModel]) -> list[ProviderModel]:
-    """Returns the models of a provider; ids that fall on a name that is taken are left out."""
+    """Returns the models of a provider. An id whose name is taken already is left out."""
     found: dict[str, ProviderModel] = {}
     for offer in _offers(name, provider, {each.id: each for each in listed}):
         found.setdefault(offer.name, offer)
@@ -209,7 +209,7 @@ def object_of(offer: ProviderModel, provider: Provider, registered: float, has_k
 
 
 def cap(offer: ProviderModel, provider: Provider) -> tuple[str, ...]:
-    """Returns its abilities, as the file says, else as its listing and the table do."""
+    """Returns the abilities of a model from the provider's file, or else from its listing and the table."""
     if offer.declared.cap is not None:
         return offer.declared.cap
     told = offer.known.cap or BASIC
@@ -218,7 +218,7 @@ def cap(offer: ProviderModel, provider: Provider) -> tuple[str, ...]:
 
 
 def resolved(offers_: Iterable[ProviderModel], name: str) -> ProviderModel:
-    """The offer of that name; ENOENT where no provider has it."""
+    """Returns the offer of that name. Raises ENOENT if no provider has it."""
     for offer in offers_:
         if offer.name == name:
             return offer

@@ -1,7 +1,7 @@
-"""The models that providers offer, as their files say, and the rows of listings about them.
+"""The models that providers offer according to their files, and the rows that commands print about them.
 
-Rules: nobody is asked over the network. This file is imported by commands that ask nothing, so it is light.
-It must never know how a provider is asked.
+Rules: no request goes over the network. Commands without requests import this file, so it is light.
+This file must never know how a provider is asked.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cortexfs.models.providers.secrets import Secrets
 
 
 def every_offer(files: Providers) -> list[ProviderModel]:
-    """Returns the models of all providers, those that come first before others."""
+    """Returns the models of all providers, in the order of the providers."""
     providers = files.load().providers
     return [offer for name, provider in providers.items() for offer in by(name, provider, files)]
 
 
 def about(name: str, provider: Provider, files: Providers, secrets: Secrets) -> dict[str, Any]:
-    """The row of `ctx provider list`."""
+    """Returns the row of a provider in `ctx provider list`."""
     status = "kept" if secrets.has(name) else "missing" if provider.needs_key else "none"
     if provider.key:
         status = "env" if provider.key.env else "command"
@@ -47,6 +47,6 @@ def model_rows(name: str, provider: Provider, files: Providers) -> list[dict[str
 
 
 def by(name: str, provider: Provider, files: Providers) -> list[ProviderModel]:
-    """Returns the models of a provider, with what the table of abilities knows of them."""
+    """Returns the models of a provider, completed by the table of abilities."""
     listing = files.listing(name, provider) if provider.listed else None
     return files.abilities.table().offers(name, provider, listing.models if listing else ())

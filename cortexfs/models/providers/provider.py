@@ -1,4 +1,4 @@
-"""A provider's file: how to reach it, and what it serves (docs/models.md has every key).
+"""A provider's file: how to reach the provider, and its models (docs/models.md has every key).
 
     base_url = "https://api.groq.com/openai/v1"
     format = "openai.chat"
@@ -9,10 +9,10 @@
     id = "llama-3.3-70b-versatile"
     default = {temperature = 0.2, max_tokens = 200}
 
-Rules: an unknown key is refused with the nearest known one. A key never stands in the file itself: it
-lies in state/secrets, or the file says where the daemon finds it. What is written is TOML that a person
-may go on with.
-This file must never know where the file lies, nor any secret.
+Rules: an unknown field is refused, and the error names the nearest known field. A provider's key never stands
+in the file: it lies in state/secrets, or the file names the place where the daemon finds it. The file is
+written as TOML that a person may edit.
+This file must never know where a provider's file lies, nor any secret.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from cortexfs.models.ask.model import EFFORTS
 FORMATS = ("openai.chat", "openai.responses", "anthropic.messages", "google")
 MAX_SECONDS = 86_400
 
-# The daemon is started with this variable, so it must be none that says which code is loaded.
+# The daemon's environment holds this variable, so it must not be one that changes which code is loaded.
 _VARIABLE = re.compile(r"(?!LD_|PYTHON|GLIBC|PATH$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
 
 class KeySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the daemon finds the key, when it does not lie in state/secrets."""
+    """The place of a key that does not lie in state/secrets."""
 
     env: str | None = None
     command: tuple[str, ...] | None = None
 
 
 class DeclaredModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model that the file declares: one of its own, or more about a listed one."""
+    """A model that the file declares: a new model, or more about a listed model."""
 
     id: Annotated[str, Meta(min_length=1, max_length=512)]
-    name: str | None = None  # default: as the id is named
+    name: str | None = None  # default: the name that the id gets
     description: str = ""
     cap: tuple[str, ...] | None = None
     limit: Annotated[int, Meta(ge=1, le=value_formats.U32)] | None = None
@@ -60,21 +60,21 @@ class DeclaredModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_url: str
     format: str
-    models: tuple[str, ...] = ()  # ids that are declared beside those that the provider lists
-    listed: bool = True  # whether the provider is asked which models it has
-    order: int = 0  # of two providers with a model of the same name, the one with the lower order has it
-    keyless: bool = False  # it takes requests without a key
-    tools: bool = False  # its models take tools, where its listing does not say what they can
+    models: tuple[str, ...] = ()  # ids of more models than the provider lists
+    listed: bool = True  # the provider is asked for its models
+    order: int = 0  # of two providers with a model of one name, the lower order has it
+    keyless: bool = False  # the provider takes requests without a key
+    tools: bool = False  # its models take tools, even if its listing does not name abilities
     key: KeySource | None = None
     headers: dict[str, str] = {}
     connect_secs: Seconds = 10
-    first_secs: Seconds = 300  # until the answer begins: models that think say nothing for long
+    first_secs: Seconds = 300  # until the answer begins: a model that reasons sends nothing for long
     silence_secs: Seconds = 120
     model: tuple[DeclaredModel, ...] = ()
 
     @property
     def needs_key(self) -> bool:
-        """A server of one's own asks for none, others always do."""
+        """True unless the provider is keyless or has an http address, as servers of the user's own have."""
         return not (self.keyless or self.base_url.startswith("http://"))
 
 
@@ -87,7 +87,7 @@ class Preset(msgspec.Struct, frozen=True):
     tools: bool = False
 
 
-# `tools`: vendors whose listings tell no abilities, and (all but) all of whose models for chat take tools.
+# `tools`: the vendor's listings name no abilities, and (nearly) all of its chat models take tools.
 PRESETS: dict[str, Preset] = {
     "openai": Preset("https://api.openai.com/v1", "openai.responses", tools=True),
     "anthropic": Preset("https://api.anthropic.com", "anthropic.messages", tools=True),
@@ -114,7 +114,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def decode(data: bytes, where: str) -> Provider:
-    """The provider that a file describes; every fault names the file and the key."""
+    """Returns the provider that a file describes. Every Fault names the file and the field."""
     table = tomltext.table(data, where)
     if isinstance(table.get("key"), str) or "api_key" in table:
         raise Fault("EINVAL", f"{where}: a key does not belong here; use: ctx provider secret set NAME")
@@ -162,7 +162,7 @@ def check_format(name: str) -> str:
 
 
 def check_base_url(url: str) -> str:
-    """An http or https address without credentials."""
+    """Returns the http or https address without its last slash. Raises EINVAL for credentials or a query."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -178,7 +178,7 @@ def check_base_url(url: str) -> str:
 
 
 def encode(provider: Provider) -> bytes:
-    """The file of a provider; keys that have their default are left out."""
+    """Returns the text of a provider's file. Fields with their default are left out."""
     plain = msgspec.structs.replace(provider, model=())
     given = {field.name: getattr(plain, field.name) for field in msgspec.structs.fields(Provider)}
     changed = {key: value for key, value in given.items() if value != getattr(_UNSAID, key)}
@@ -187,7 +187,7 @@ def encode(provider: Provider) -> bytes:
 
 
 def declaration(model: DeclaredModel) -> str:
-    """A [[model]] table, which may be appended to any provider's file."""
+    """Returns a [[model]] table, which can be appended to each provider's file."""
     given = {key: value for key, value in msgspec.to_builtins(model).items() if value}
     lines = tomltext.lines({key: value for key, value in given.items() if (key, value) != ("effort", "auto")})
     return "\n".join(["", "[[model]]", *lines]) + "\n"

@@ -1,10 +1,10 @@
-"""The keys of providers, and what MCP servers are told: files of state/secrets, 0600, written once and never
-shown again.
+"""The keys of providers, and the secrets of MCP servers: files of state/secrets, 0600, written once and
+never shown again.
 
-Rules: a key is one word of visible ASCII, and what is told to a server one line: anything else could not
-stand in a header, and would be shown by the error that says so. A file that others may read is not used.
-Nothing here prints or logs a key.
-This file must never know what a key is sent to.
+Rules: a key is one word of visible ASCII, and a server's secret is one line. Other text could not stand in a
+header, and the header's error would show it. A file that other users may read is not used.
+No function here prints or logs a key.
+This file must never know where a key is sent to.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from cortexfs.models.providers.provider import KeySource
 from cortexfs.state import believed, no_links, whole_files
 
 FOLDER = "secrets"
-MAX_KEY = 8192  # some are tokens with claims
-MAX_WORDS = 65536  # of what a server is told: a login has several
-COMMAND_SECONDS = 30.0  # a password manager may ask somebody to confirm
+MAX_KEY = 8192  # characters: some keys are tokens with claims
+MAX_WORDS = 65536  # characters of a server's secret: a login has several words
+COMMAND_SECONDS = 30.0  # a password manager may ask its user to confirm
 
 
-# Runs the command that a provider names for its key; what it prints, and its status.
+# Runs the command that a provider names for its key. Returns its output and its status.
 Run: TypeAlias = Callable[[str, tuple[str, ...]], Awaitable[tuple[bytes, int]]]
 
 
 async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
     """Returns the output and status of the command."""
-    import trio  # which most commands that only name a key have no use for
+    import trio  # imported here, as most commands that only name a key do not need it
 
     done = await trio.run_process(
         command,
@@ -47,7 +47,7 @@ async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
 
 
 class Secrets:
-    """The folder of one state directory."""
+    """The folder of secrets in one state directory."""
 
     def __init__(self, state: Path, run: Run = printed) -> None:
         """`run` runs the command that a provider names for its key."""
@@ -55,14 +55,14 @@ class Secrets:
         self.run = run
 
     def set(self, name: str, data: bytes, *, words: bool = False) -> None:
-        """Keep a key, durably; a reader sees the old one or the new one."""
+        """Write a key durably. A reader sees the old key or the new key, never a part."""
         key = checked(data, "the key", words=words)
         with no_links.folder(self._state, FOLDER, 0o700) as folder:
             believed.set_mode(folder, 0o700)
             whole_files.replace(folder / names.check(name), [key.encode(), b"\n"], 0o600, exact=True)
 
     def get(self, name: str, *, words: bool = False) -> str:
-        """The key, or nothing; EACCES where it has been open to others."""
+        """Returns the key, or "" if there is none. Raises EACCES if other users could read the file."""
         path = self._folder / names.check(name)
         mend = f"put another one there with: ctx provider secret set {name}"
         with os_faults(f"the key of {name} cannot be read"):
@@ -87,7 +87,7 @@ class Secrets:
 
 
 def checked(data: bytes, what: str, *, words: bool = False) -> str:
-    """A key as text, of one word or of several; EINVAL for what cannot be one, without showing it."""
+    """Returns a key as text, of one word or, with `words`, of several. An EINVAL never shows a bad key."""
     text = data.decode("latin-1").strip("\r\n \t")
     if not text:
         raise Fault("EINVAL", f"{what} is empty")
@@ -105,7 +105,7 @@ def from_environment(provider: str, name: str) -> str:
 
 
 async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> str:
-    """Returns the first line that the command prints; its standard error is its own affair and is dropped."""
+    """Returns the first line of the command's output. Its standard error is dropped."""
     import trio  # as above
 
     what = f"the command that has the key of {provider} ({command[0]})"
@@ -122,7 +122,7 @@ async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> st
 
 
 async def key_of(provider: str, reference: KeySource | None, secrets: Secrets) -> str:
-    """The key of a provider, or nothing when it has none."""
+    """Returns the key of a provider, or "" if it has none."""
     if reference and reference.env:
         return from_environment(provider, reference.env)
     if reference and reference.command:
