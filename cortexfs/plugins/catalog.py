@@ -1,9 +1,9 @@
-"""The objects of the mount: each plugin's host is asked to describe itself, and a Registry is made of it.
+"""The objects of the mount: each plugin's host describes its plugin, and a Registry is made of that.
 
-Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
-stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
-described is a sentence in `broken`, and everything else works: a version of it that was served before goes
-on, and says so in its origin. Plugins have tools, models and commands. All of a plugin are there, or none.
+Rules: plugin code runs in a host, never here, and under root as the user nobody. A plugin's description is
+untrusted input: it is bounded and checked before it becomes an object. A plugin that cannot be described is
+a sentence in `broken`, and everything else works. A version of it that was served before goes on, and its
+origin tells that. Plugins have tools, models and commands: all of a plugin are in the tree, or none.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ BUILTIN = hostcalls.Plugin(
     "builtin", VERSION, "python", "cortexfs.tools:plugin", files=own_mark(), trusted=True
 )
 DESCRIBE_SECONDS = 15.0
-OWN_TRIES = 3  # of the built-in tools: what keeps these from saying what they are is a busy machine
-AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few waiting
+OWN_TRIES = 3  # of the built-in tools, whose description fails only on a busy machine
+AT_ONCE = 8  # plugins that are asked at a time, so that a plugin that hangs delays few others
 MAX_TOOLS = 10_000
 MAX_DESCRIPTION = 16 << 10
 MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
-MAX_BESIDES = 100  # tools that a server has in one user's host alone
+MAX_BESIDES = 100  # most tools that only one user's host of a server has
 MAX_WHY = 1000
-MAX_TOLD = 200  # of it, in an origin
-# Codes of what a plugin does itself; what else keeps it from being asked may be over at the next reload.
+MAX_TOLD = 200  # characters of a reason, in an origin
+# Codes of a plugin's own faults. The cause of another fault may be over at the next reload.
 _ITS_OWN = ("EINVAL", "EPROTO", "ETIMEDOUT")
 _WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
 _descriptors = msgspec.json.Decoder(list[hostcalls.Descriptor])
 
 
 class Catalog:
-    """The registry as the enabled plugins make it, and what is wrong with the others."""
+    """The registry of the enabled plugins' objects, and the faults of the others."""
 
     def __init__(
         self, pool: Pool, kept: Descriptions | None = None, learned: Callable[[], object] = object
     ) -> None:
-        """`learned` is called when a plugin has been asked, whatever it said."""
+        """`learned` is called after each attempt to get a plugin's description."""
         self._pool = pool
         self._kept = kept
         self._learned = learned
         self._known: dict[hostcalls.Plugin, tuple[float, list[hostcalls.Descriptor]]] = {}
-        # By plugin, the key of its description and why: all would wait for one that fails, at each reload.
+        # By plugin, the key of its description and the fault, as else all would wait for it at each reload.
         self._failed: dict[hostcalls.Plugin, tuple[str, str]] = {}
         self._serving: dict[str, hostcalls.Plugin] = {}
-        # By plugin, what describes it and what else its hosts of some users have.
+        # By plugin, the mark of its description, and the additional tools in the hosts of some users.
         self._marks: dict[hostcalls.Plugin, str] = {}
         self._besides: dict[tuple[hostcalls.Plugin, int], tuple[Object, ...]] = {}
         self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
-        self.taken: dict[str, list[str]] = {}  # by plugin, the objects whose names were others'
-        self.commands: dict[str, Object] = {}  # of `cortex`, by name; no registry has them
+        self.taken: dict[str, list[str]] = {}  # by plugin, the objects with names that it took from others
+        self.commands: dict[str, Object] = {}  # commands of `cortex`, by name; no registry has them
 
     async def registry(
         self,
@@ -87,11 +87,12 @@ class Catalog:
         faults: Mapping[str, str] = MappingProxyType({}),
         withdrawn: Collection[str] = (),
     ) -> Registry:
-        """Built-in models and tools first, then those of providers, then the plugins, in their order.
+        """Returns the registry: built-in models, those of providers, then the plugins' objects in their
+        order.
 
-        `consents` has the plugins that may take names of others, and which. `faults` says what is wrong with
-        those that cannot be asked: they go on as they were, as does one whose new version breaks here, unless
-        they are `withdrawn`.
+        `consents` names the plugins that may take names of others, and these names. `faults` has the faults
+        of plugins that cannot be loaded. These go on in their former version, as does a plugin whose new
+        version breaks here, unless they are `withdrawn`.
         """
         objects: dict[tuple[str, str], Object] = {}
         for model in (*self._models, *models):
@@ -142,7 +143,7 @@ class Catalog:
             self._learned()
 
     def _key(self, plugin: hostcalls.Plugin) -> str:
-        """By which its description is known; empty where nobody keeps it."""
+        """Returns the key of a plugin's description in the cache, or "" if it is not kept."""
         return self._kept.key(plugin) if self._kept is not None else ""
 
     async def _said_in_time(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
@@ -153,7 +154,7 @@ class Catalog:
         return await self._said(plugin)
 
     async def _said(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
-        """Returns the plugin's description of itself, from now or before."""
+        """Returns the plugin's description, from the cache or from its host."""
         kept = self._kept
         if kept is None or not (key := self._key(plugin)):
             return await self._describe(plugin)
@@ -165,7 +166,7 @@ class Catalog:
         return descriptors
 
     def _add(self, objects: dict[Key, Object], plugin: hostcalls.Plugin, consent: Consent) -> str | None:
-        """Add a plugin's tools, all of them or none; why not."""
+        """Add all of a plugin's objects or none. Returns the reason if none were added."""
         made = {object_.key: object_ for object_ in self._objects(plugin)}
         taken = {key: objects[key].origin.split(" ")[0] for key in made if key in objects}
         refused = [key for key in sorted(taken) if consent != REPLACE and "/".join(key) not in consent]
@@ -184,14 +185,14 @@ class Catalog:
     def _objects(self, plugin: hostcalls.Plugin) -> list[Object]:
         registered, descriptors = self._known[plugin]
         origin = "builtin" if plugin == BUILTIN else f"plugin:{plugin.name}@{plugin.version}"
-        if why := self.broken.get(plugin.name):  # a former version goes on
+        if why := self.broken.get(plugin.name):  # a former version is served
             origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
         named = (told for told in descriptors if not told.fault or names.fault_of(told.name) is None)
         return [object_of(plugin, origin, registered, told) for told in named]
 
     @property
     def wrong(self) -> dict[str, str]:
-        """The tools of served plugins that nobody can call, and why, in a phrase for each plugin."""
+        """The tools of served plugins that cannot be called, with their faults: a phrase for each plugin."""
         told = {
             name: [f"{shown(one.name)[1:-1]}: {one.fault}" for one in self._known[plugin][1] if one.fault]
             for name, plugin in self._serving.items()
@@ -200,11 +201,11 @@ class Catalog:
 
     @property
     def plugins(self) -> dict[str, str]:
-        """Those that are served or broken, and what is wrong with them."""
+        """The plugins that are served or broken, each with its fault or ""."""
         return dict.fromkeys(self._serving, "") | self.broken
 
     def serving(self, name: str) -> hostcalls.Plugin | None:
-        """The plugin of that name, as it is served now."""
+        """Returns the plugin of that name in the version that is served now."""
         return self._serving.get(name)
 
     @property
@@ -214,19 +215,19 @@ class Catalog:
 
     @property
     def starting(self) -> set[hostcalls.Plugin]:
-        """The servers that have not greeted yet, whose hosts are not to be ended."""
+        """The servers that have not greeted yet, whose hosts must not be ended."""
         return {plugin for plugin, (_, why) in self._failed.items() if why.startswith(STARTING)}
 
     async def follow(self, plugin: hostcalls.Plugin, unlike: str) -> tuple[str, bool]:
-        """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
-        and whether the next registry will be another one."""
+        """Wait until a plugin's description has another mark than `unlike`. Returns the new mark, and True if
+        the description changes the registry."""
         host = await self._pool.acquire(plugin, describer())
         said = None
         try:
             if (said := await _asked(host, unlike)) is None:
                 await ended(host)
         finally:
-            # One that has answered is followed on: another one would not know what this one has learnt.
+            # A host that has answered is asked again: a new host would not know the tools that this one has.
             if host.identity.label and said is None:
                 self._pool.retire(host)
             self._pool.release(host)
@@ -241,8 +242,8 @@ class Catalog:
         return said.mark, is_new
 
     async def besides(self, host: Host, unlike: str) -> str:
-        """Wait until a server has other tools in a user's host than in this answer, and keep those that it
-        has for no one else. Returns the mark of the answer, and an empty one when the host has ended."""
+        """Wait until a server's tools in a user's host differ from the answer with the mark `unlike`, and
+        keep those that only this user has. Returns the mark of the answer, or "" when the host has ended."""
         plugin, uid = host.plugin, host.identity.uid
         said = None
         with contextlib.suppress(Fault):
@@ -258,13 +259,13 @@ class Catalog:
         return said.mark if said else ""
 
     def note(self, plugin: hostcalls.Plugin, why: str) -> None:
-        """Why one that is followed still cannot be asked."""
+        """Keep the reason why a plugin that is followed still has no description."""
         if plugin in self._failed and plugin.name in self.broken:
             self.broken[plugin.name] = why[:MAX_WHY]
             self._failed[plugin] = ("", why[:MAX_WHY])
 
     async def _describe(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
-        if plugin.kind == targets.PROCESS:  # its manifest has said it all
+        if plugin.kind == targets.PROCESS:  # its manifest has the description
             return _checked(msgspec.json.encode(targets.descriptors(plugin)))
         host = await self._pool.acquire(plugin, describer())
         descriptors = None
@@ -274,9 +275,9 @@ class Catalog:
                     await ended(host)  # before it is killed here
                 descriptors = said.descriptors if said else None
         finally:
-            # One that is labelled is nobody's to call, and nobody's to look into: it has served. One
-            # that failed would say the same again when its plugin has been mended. A server that is still
-            # being started is followed in the host that starts it.
+            # A labelled host is of no more use, as no caller may call it or look into it. A host that failed
+            # would fail again after its plugin was mended. A server that is still being started is followed
+            # in the host that starts it.
             starts = plugin.kind == FOLLOWED and clock.cancelled_caught
             if host.identity.label and not starts:
                 self._pool.retire(host)
@@ -296,7 +297,7 @@ class _Said(NamedTuple):
 
 
 async def _asked(host: Host, unlike: str = "") -> _Said | None:
-    """Returns the host's description of its plugin; None when it breaks off."""
+    """Returns the host's description of its plugin, or None if the host breaks off."""
     try:
         payload = await ask(host, hostcalls.Describe(unlike), wire.DESCRIPTORS, wire.MAX_STRINGS)
         return None if payload is None else _Said(hostcalls.mark(payload), _checked(payload))
@@ -305,17 +306,17 @@ async def _asked(host: Host, unlike: str = "") -> _Said | None:
 
 
 def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) -> hostcalls.Plugin | None:
-    """Returns the former version, if it goes on where the wanted one is broken. One with the same files
-    does not: it would keep a permission that was taken away."""
+    """Returns the former version if it may replace a broken new one. A former version with the same files may
+    not: it would keep a permission that was taken away."""
     same_files = served is not None and wanted is not None and "" != served.path == wanted.path
     return None if same_files and served != wanted else served
 
 
 def describer() -> hostcalls.Identity:
-    """As whom plugins describe themselves: nobody under root (abi.md 4.39), else the daemon's user.
+    """Returns the identity in which plugins describe themselves: nobody under root (abi.md 4.39), else ours.
 
-    Processes of that uid may be anybody's, so the host is one that they cannot get into, and no
-    call of theirs finds it.
+    Other programs may run as nobody, too. So the host is one that they cannot get into, and their calls never
+    reach it.
     """
     if os.geteuid() == 0:
         return hostcalls.DESCRIBING
@@ -333,8 +334,8 @@ def _checked(payload: bytes) -> list[hostcalls.Descriptor]:
 
 
 def judged(told: hostcalls.Descriptor) -> hostcalls.Descriptor:
-    """As it was told, or of a tool that is wrong its name and why. A wrong model or command fails its
-    plugin."""
+    """Returns the descriptor, or for a wrong tool one with its name and its fault. A wrong model or command
+    fails its plugin."""
     try:
         _check(told)
     except Fault as fault:
@@ -355,7 +356,7 @@ def _check(told: hostcalls.Descriptor) -> None:
         model_object.check(told.name, told.model)
     if told.timeout_secs is not None and told.timeout_secs < 0:
         raise Fault("EINVAL", f"the timeout of {told.name} is under 0 s")
-    for effect in told.capabilities.effects:  # lines of words, which policy relies on
+    for effect in told.capabilities.effects:  # policy relies on lines of words
         words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
         if not all(map(_WORD.fullmatch, words)):
             raise Fault("EINVAL", f"an effect of {told.name} is not in words: {words}")

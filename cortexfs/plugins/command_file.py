@@ -1,11 +1,11 @@
-"""The text of `.commands` in the root, and the command of a line: those that plugins add to `cortex`.
+"""The text of `.commands` in the root, and the choice of a command: commands that plugins add to `cortex`.
 
-It is one hidden file. `cortex NAME` finds a command in there, a JSON object a line, makes one JSON object of
-its arguments, and has the runner call it. Beside them stand the commands of plugins that are installed and
-not served, so that whoever asks for one hears why it is not there.
+It is one hidden file, with a JSON object a line. `cortex NAME` finds a command there, makes one JSON object
+of its arguments, and has the runner call it. The file also has commands of plugins that are installed and
+not served, so that their users learn the reason.
 
-Rules: commands are for people; what runs for an agent has tools. The last hooks of a plugin are called
-for its owner alone.
+Rules: commands are for people; agents have tools instead. The last hooks of a plugin are called for its
+owner alone.
 This file must never know how a command line is read.
 """
 
@@ -35,7 +35,7 @@ _Declared: TypeAlias = tuple[str, tuple[str, ...]]  # the kind of a plugin, and 
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """Of a command that is not served."""
+    """The line of a command that is not served."""
 
     name: str
     plugin: str
@@ -51,7 +51,7 @@ class Commands:
     ) -> None:
         self._base = state / directory.FOLDER
         self._serving = serving
-        self._one = one  # which blocks: an installed plugin, served or not
+        self._one = one  # returns an installed plugin, served or not; it blocks
         self._served: Mapping[str, Object] = {}
         self._missing: dict[str, _Line] = {}
         self._read: dict[Path, tuple[_Stamp, _Declared]] = {}
@@ -61,9 +61,9 @@ class Commands:
         return self._text
 
     def apply(self, served: Mapping[str, Object], plugins: Mapping[str, str]) -> None:
-        """Show these from now on; `plugins` says what is wrong with those that are enabled, if anything.
+        """Show these commands from now on. `plugins` has the fault of each enabled plugin, or "".
 
-        It reads the manifests of the others, so it blocks.
+        This reads the manifests of the other plugins, so it blocks.
         """
         have = {one.plugin.name for one in served.values() if one.plugin}
         missing = {
@@ -89,7 +89,7 @@ class Commands:
         return {folder.name: declared for folder, (_, declared) in read.items()}
 
     async def chosen(self, words: list[bytes], uid: int) -> tuple[Object, list[bytes]]:
-        """The command that is meant, and its arguments."""
+        """Returns the command that the words name, and its arguments."""
         name, *rest = [os.fsdecode(word) for word in words] or [""]
         if name == UNINSTALL and rest:
             return await self._last(rest[0], uid), [b"{}"]
@@ -103,7 +103,7 @@ class Commands:
         return found, words[1:]
 
     async def _last(self, name: str, uid: int) -> Object:
-        """A plugin's last hooks, as something to run."""
+        """Returns an object that runs a plugin's last hooks."""
         if uid not in (0, os.getuid()):
             raise Fault("EPERM", f"only the owner of this mount uninstalls {name}")
         plugin = self._serving(name)
@@ -146,7 +146,7 @@ def _stamp(path: Path) -> _Stamp | None:
 def _declared(folder: Path) -> _Declared:
     try:
         manifest = directory.read(folder)
-    except Fault:  # nobody can tell what it has; `ctx plugin list` says why
+    except Fault:  # its commands are unknown; `ctx plugin list` has the reason
         return ("", ())
     if not manifests.is_json(manifest):
         return ("", ())

@@ -1,8 +1,8 @@
-"""A command of `cortex` as its plugin describes it: checked, and as an object. No registry holds these.
+"""A command of `cortex`: its plugin's description is checked, and becomes an object outside of the registry.
 
-Rules: what a plugin says is a stranger's word. Of an object of this class, `extra` has how its host calls it,
-and what was declared.
-This file must never know how it was asked.
+Rules: a plugin's description is untrusted input. In an object of this class, `extra` has the name of the
+host's tool, and the declaration.
+This file must never know how a plugin is asked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check(name: str, declared: dict[str, Any]) -> None:
 
 
 def command(tool: Object, declared: dict[str, Any]) -> Object:
-    """The command, of what would be a tool without its declaration."""
+    """Returns the command that a tool with a declaration is."""
     said = msgspec.json.encode(msgspec.convert(declared, CommandField)).decode()
     name = tool.name.removeprefix(COMMAND)
     return replace(tool, class_=CLASS, name=name, extra={CALL: tool.name, DECLARED: said})

@@ -1,12 +1,12 @@
 """The plugins that can be enabled together, and the order in which they load.
 
-Only a manifest.json says what it needs; what it needs may be any plugin. A dependency must be installed,
-enabled and of a version in the range, and loads first. A peer must be so too but loads whenever it does, so
-that two plugins may be peers of each other. `cortex` is this host.
+Only a manifest.json names needed plugins, which may be of any kind. A dependency must be installed, enabled
+and of a version in the range, and loads first. A peer must be so, too, but may load first or last, so that
+two plugins may be peers of each other. `cortex` is this host.
 
-Rules: this reads manifests and nothing else. A plugin whose manifest cannot be read is not there. Of those
-that can load, the first that was given loads first. A plugin that cannot load is refused with the whole chain
-to the one at fault.
+Rules: this reads manifests and nothing else. A plugin without a readable manifest counts as not installed.
+Plugins load in the order of enabling where needs allow it. A refusal of a plugin names the whole chain to the
+plugin at fault.
 This file must never know what a plugin does.
 """
 
@@ -31,13 +31,13 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+){0,2}", re.ASCII)
 
 
 def order(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str]) -> EnableOrder:
-    """The enabled plugins as they load: in the order of enabling, each behind those that it depends on."""
+    """Returns the enabled plugins in the order of enabling, each after its dependencies."""
     every = _every(base, packaged, enabled)
     return load_order([every[name] for name in (*enabled, *sorted(every)) if name in every])
 
 
 def any_of(manifest: Manifest) -> bool:
-    """Returns True if a plugin needs others at all: most do not, and then nobody else's manifest is read."""
+    """Returns True if a plugin needs others. Most do not, and then no other manifest has to be read."""
     return manifests.is_json(manifest) and bool(manifest.json.dependencies or manifest.json.peer_dependencies)
 
 
@@ -48,11 +48,11 @@ def why_not(
     name: str,
     manifest: Manifest | None = None,
 ) -> str | None:
-    """Why `name` cannot be enabled beside the others, as a sentence. Two that are each other's peers
-    can, though one has to come first. `manifest` is that of a copy that is not installed."""
+    """Returns a sentence if `name` cannot be enabled beside the others, or None. Two peers of each other can
+    be enabled one after the other. `manifest` is that of a copy that is not installed."""
     try:
         own = manifest or directory.read(base / name)
-    except Fault:  # which is for the daemon to say
+    except Fault:  # the daemon reports it
         return None
     if not any_of(own):
         return None
@@ -95,7 +95,7 @@ def _told_by(manifest: Manifest) -> InstalledPlugin:
 
 
 def _version(text: str) -> str:
-    """The version of a plugin that need not have one of three numbers."""
+    """Returns a version of three numbers, from a text that may have fewer."""
     try:
         return str(semver.parse(text))
     except Fault:
@@ -104,10 +104,10 @@ def _version(text: str) -> str:
         return ".".join([*parts, "0", "0", "0"][:3])
 
 
-HOST_VERSION = "0.53.1"  # what this host answers to where a plugin names cortex
+HOST_VERSION = "0.53.1"  # the version that we count as where a plugin needs cortex
 
 
-# The way from a plugin to what is wrong, and what that is.
+# The names of plugins on the way to the fault, and the fault.
 _Fault: TypeAlias = tuple[tuple[str, ...], str]
 
 
@@ -121,11 +121,11 @@ class InstalledPlugin(msgspec.Struct, frozen=True):
 
 class EnableOrder(msgspec.Struct, frozen=True):
     names: tuple[str, ...]  # in the order in which they load
-    refused: dict[str, str]  # name: why, in one sentence
+    refused: dict[str, str]  # by name, the reason in one sentence
 
 
 def load_order(plugins: Iterable[InstalledPlugin]) -> EnableOrder:
-    """The enabled plugins as they load, in their order where nothing else decides, and those that cannot."""
+    """Returns the enabled plugins in the order in which they load, and the refused ones."""
     given = {one.name: one for one in plugins}
     every = dict(sorted(given.items()))
     faults = {name: fault for name, one in every.items() if (fault := _fault(one, every))}
@@ -135,7 +135,7 @@ def load_order(plugins: Iterable[InstalledPlugin]) -> EnableOrder:
 
 
 def _sorted(waiting: list[str], every: Mapping[str, InstalledPlugin]) -> tuple[str, ...]:
-    """Each after its dependencies, which are among them and have no cycle."""
+    """Returns the names, each after its dependencies. These are among the names, and have no cycle."""
     done = {HOST}
     order: list[str] = []
     while waiting:
@@ -147,7 +147,7 @@ def _sorted(waiting: list[str], every: Mapping[str, InstalledPlugin]) -> tuple[s
 
 
 def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin]) -> _Fault | None:
-    """Returns the fault of a plugin's own needs, or of the circle that it stands in."""
+    """Returns the fault of a plugin's own needs, or of a circle with the plugin in it."""
     if circle := _circle(one.name, every):
         return circle, "which is a cycle: one of them has to do without the other"
     for wanted, range_ in _needs(one):
@@ -157,10 +157,10 @@ def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin]) -> _Fault
 
 
 def _told(name: str, every: Mapping[str, InstalledPlugin], faults: Mapping[str, _Fault]) -> str | None:
-    """The shortest way from a plugin to one at fault, as a sentence; None: it can load."""
+    """Returns a sentence of the shortest way from a plugin to a plugin at fault, or None if it can load."""
     ways: list[tuple[str, ...]] = [(name,)]
     seen = {name}
-    for way in ways:  # which grows meanwhile: breadth first, by name
+    for way in ways:  # the list grows meanwhile: breadth first, by name
         if fault := faults.get(way[-1]):
             rest, why = fault
             return f"{_chain((*way, *rest), every)}, {why}"
@@ -176,7 +176,7 @@ def _needs(one: InstalledPlugin) -> list[tuple[str, str]]:
 
 
 def _unmet(wanted: str, range_: str, every: Mapping[str, InstalledPlugin]) -> str | None:
-    """Returns the reason why a need is not met, and the mend; None: it is met."""
+    """Returns the reason why a need is not met, with the mend, or None if it is met."""
     there = InstalledPlugin(HOST, HOST_VERSION) if wanted == HOST else every.get(wanted)
     if there is None:
         return f"which is not installed; install it with ctx plugin install {wanted}"
@@ -190,7 +190,7 @@ def _unmet(wanted: str, range_: str, every: Mapping[str, InstalledPlugin]) -> st
 
 
 def _chain(way: Sequence[str], every: Mapping[str, InstalledPlugin]) -> str:
-    """alpha needs beta ^1.0.0, which needs gamma *"""
+    """Returns a chain such as: alpha needs beta ^1.0.0, which needs gamma *"""
     told = []
     for name, wanted in pairwise(way):
         range_ = dict(_needs(every[name]))[wanted]
@@ -199,7 +199,7 @@ def _chain(way: Sequence[str], every: Mapping[str, InstalledPlugin]) -> str:
 
 
 def _circle(start: str, every: Mapping[str, InstalledPlugin]) -> tuple[str, ...] | None:
-    """The shortest way along dependencies back to a plugin, without the plugin itself at its beginning."""
+    """Returns the shortest way along dependencies back to a plugin, without the plugin at its beginning."""
     ways: list[tuple[str, ...]] = [(start,)]
     seen: set[str] = set()
     for way in ways:

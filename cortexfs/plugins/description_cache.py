@@ -1,16 +1,16 @@
-"""The descriptions of plugins, kept on the disk, so that a daemon which starts need not ask again.
+"""The descriptions of plugins, kept on the disk, so that a daemon need not ask for them at each start.
 
-Of plugins that are code, whose files somebody has looked at (`hostcalls.Plugin.files`): asking one costs a
-process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand.
-The built-in tools are such a plugin, so that a mount does not wait for the fork server. A server is asked
-each time, as its tools are elsewhere.
+Descriptions are kept for plugins of code with a digest of their files (`hostcalls.Plugin.files`). To ask one
+takes a process and the time to load it, from ten milliseconds to a hundred, and there may be a thousand. The
+built-in tools are such a plugin, so that a mount does not wait for the fork server. A server is asked each
+time, as its tools are not in its plugin's files.
 
-Rules: an answer is known by all that the host was told, which says what is in the plugin's files, and by what
-they ran in: this version of the program, the interpreter, the packages around it. Of packages only names,
-sizes and times are looked at, and nothing runs. Only what this user alone could have written counts, and
-whoever reads it checks it as if the plugin said it now. A file that is odd or missing is as if nobody had
-answered yet, and so is one that nobody may keep.
-This file must never know what an answer means.
+Rules: the key of a description is all that the host was sent, with the digest of the plugin's files, and the
+surroundings: this version of the program, the interpreter, the packages. Of packages only names, sizes and
+times are read, and no code of them runs. Only files that no other user could have written count, and their
+reader checks them like a new description. An odd or missing file means that the plugin is asked. A
+description that cannot be written is not kept.
+This file must never know the meaning of a description.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Descriptions:
         self._around = _surroundings()
 
     def renew(self) -> None:
-        """Look at what is around plugins now."""
+        """Look at the surroundings of plugins again."""
         self._around = _surroundings()
 
     def key(self, plugin: hostcalls.Plugin) -> str:
-        """By which its answer is known; empty for one whose answer is not kept."""
+        """Returns the key of a plugin's description, or "" if it is not kept."""
         if plugin.kind not in KINDS or not plugin.files:
             return ""
         return hashlib.sha256(self._around + b"\0" + msgspec.msgpack.encode(plugin)).hexdigest()
@@ -65,8 +65,8 @@ class Descriptions:
         return bytes(answer.said) if answer.asked == key else None
 
     def put(self, name: str, key: str, said: bytes) -> None:
-        """Keep it, if that can be done; a disk that is full is in nobody's way."""
-        if _surroundings() != self._around:  # they changed while it was asked: nobody knows in which it spoke
+        """Keep a description if possible. A full disk is no fault."""
+        if _surroundings() != self._around:  # they changed meanwhile: the description may be of either
             return
         data = msgspec.json.encode(_Answer(key, msgspec.Raw(said)))
         if len(data) <= MAX_FILE:
@@ -75,7 +75,7 @@ class Descriptions:
                 whole_files.replace(self._folder / name, [data], 0o600, name=f".{name}", durable=False)
 
     def sweep(self, names: Collection[str]) -> None:
-        """Forget the plugins that are not among these."""
+        """Remove the descriptions of plugins that are not among `names`."""
         for name in os.listdir(self._folder) if self._folder.is_dir() else ():
             if name not in names:
                 with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ class Descriptions:
 
 
 def _read(path: Path) -> bytes:
-    """Reads a file that nobody but this user can have written."""
+    """Reads a file that no other user can have written. Raises OSError for any other file."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         seen = os.fstat(file.fileno())
         if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
@@ -98,18 +98,18 @@ def _surroundings() -> bytes:
     return "\0".join(words).encode()
 
 
-MAX_FILES = 4096  # of one package, which are looked at whenever plugins are
+MAX_FILES = 4096  # of one package: each load of plugins looks at them
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 
 
 def every_mark() -> str:
-    """Of which packages there are: another one after each change by a package manager."""
+    """Returns a mark of the installed packages, which each change by a package manager changes."""
     found = [f"{place}/{name}" for place in sys.path for name in _listed(place) if name.endswith(_INSTALLED)]
     return _mark(found)
 
 
 def own_mark() -> str:
-    """Of the files of ours that make the built-in tools' description."""
+    """Returns a mark of our own files that make the built-in tools' description."""
     top = Path(__file__).parent.parent
     folders = (os.walk(top / name) for name in ("core", "host", "sdk", "tools"))
     found = (f"{place}/{name}" for folder in folders for place, _, names in folder for name in names)
@@ -117,7 +117,7 @@ def own_mark() -> str:
 
 
 def mark(name: str, location: str, module: str) -> str:
-    """Of the files of one package, which has this module; empty where they are not known."""
+    """Returns a mark of the files of the package with this module, or "" if they are unknown."""
     package = next(iter(metadata.distributions(name=name, path=[location])), None)
     if package is None or package.read_text("RECORD") is None:
         return ""
@@ -131,12 +131,12 @@ def mark(name: str, location: str, module: str) -> str:
 def _listed(place: str) -> list[str]:
     try:
         return sorted(os.listdir(place))
-    except OSError:  # an archive, or nothing
+    except OSError:  # the entry is an archive, or does not exist
         return []
 
 
 def _mark(paths: list[str]) -> str:
-    """Of these files as they are now; empty where one is missing."""
+    """Returns a mark of these files as they are now, or "" if one is missing."""
     seen = hashlib.sha256()
     for path in paths:
         try:

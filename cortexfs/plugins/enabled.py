@@ -1,13 +1,13 @@
-"""The plugins that are enabled, as the catalog wants them: those of Python packages and installed ones.
+"""The enabled plugins, in the form for the catalog: those of Python packages and installed ones.
 
 Main path: `Offers.load` looks at everything that is enabled, in the order of enabling. An installed plugin is
-read as a whole. It is checked as it was when it was installed: version, governance, changes since, the
-signature, whether its publisher is still trusted. It is copied to where hosts may read it, and told as a
-`hostcalls.Plugin` that points at the copy.
+read as a whole, and checked again as at its installation: version, governance, changes since, signature, and
+trust in its publisher. It is copied to a place that hosts may read, and becomes a `hostcalls.Plugin` that
+points at the copy.
 
-Rules: the bytes that were checked are the bytes that run. What is wrong with one plugin is a sentence about
-it. What did not change on the disk is not read again while the daemon runs.
-This file must never know what a plugin says of itself, which its host is asked.
+Rules: the bytes that were checked are the bytes that run. A fault of a plugin is a sentence about it, and the
+others load. Files that did not change are not read again while the daemon runs.
+This file must never know a plugin's description, which its host gives.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ _Fingerprint: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 
 class EnabledPlugins(NamedTuple):
     plugins: tuple[hostcalls.Plugin, ...]
-    faults: dict[str, str]  # enabled, and not to be had
-    consents: Mapping[str, config.Consent]  # of those that may take names of others
-    withdrawn: frozenset[str] = frozenset()  # those whose former version is not to go on either
+    faults: dict[str, str]  # of plugins that are enabled and cannot be loaded
+    consents: Mapping[str, config.Consent]  # of plugins that may take names of others
+    withdrawn: frozenset[str] = frozenset()  # plugins whose former version must not go on either
     texts: tuple[PluginText, ...] = ()  # skills and prompts
 
 
 class _Seen(NamedTuple):
-    """An installed plugin as it was found on the disk."""
+    """The result of reading an installed plugin."""
 
-    plugin: hostcalls.Plugin | None = None  # None: it has no tools
+    plugin: hostcalls.Plugin | None = None  # None if it has no tools
     fault: str | None = None
     withdrawn: bool = False
-    needs: bool = False  # other plugins
-    place: str = ""  # of its copy
+    needs: bool = False  # it needs other plugins
+    place: str = ""  # the path of its copy
     texts: tuple[PluginText, ...] = ()
 
 
 class _Withdrawn(Fault):
-    """Somebody does not want it to run, in no version."""
+    """The plugin was disabled or lost its trust, so no version of it may run."""
 
 
 class Offers:
     def __init__(
         self, where: Config, read: Callable[[], object] = object, gpgv: Callable[[Path], bytes] = openpgp.run
     ) -> None:
-        """`read` is called when an installed plugin has been read, and `gpgv` to look at a signature, in the
+        """`read` is called when an installed plugin has been read, and `gpgv` to check a signature, in the
         thread of `load`."""
         self._gpgv = gpgv
         self._config = where
@@ -87,12 +87,12 @@ class Offers:
         self._seen: dict[Path, tuple[_Fingerprint, _Seen]] = {}
 
     def settle(self) -> None:
-        """Once, before the first look: bring back what a killed installation had moved aside."""
+        """Restore files that a killed installation had moved aside. Call this once before `load`."""
         install.settle(self._base)
         openpgp.settle(self._config.state)
 
     def load(self) -> EnabledPlugins:
-        """Blocks: it reads files."""
+        """Returns all enabled plugins. Blocks, as it reads files."""
         names = config.enabled(self._config)
         installed = {path.name: path for path in directory.folders(self._base)}
         packaged = {one.plugin.name: one for one in found()}
@@ -134,19 +134,19 @@ class Offers:
         names: list[str],
         packaged: list[FoundPlugin],
     ) -> list[hostcalls.Plugin]:
-        """Those that have what they need of others, in the order in which they load."""
+        """Returns the plugins whose needs are met, in the order in which they load."""
         order = dependencies.order(self._base, packaged, names)
         found = {plugin.name: plugin for plugin in plugins}
         for name, why in order.refused.items():
             if (refused := found.pop(name, None)) is not None:
                 faults[name] = why
-                # Nor does it go on as it was; of a new version, the former does.
+                # A served version is withdrawn. If a new version is refused, the former goes on.
                 withdrawn |= {name} if self._loaded.get(name) == refused else set()
         place = {name: position for position, name in enumerate(order.names)}
         return sorted(found.values(), key=lambda plugin: place.get(plugin.name, len(place)))
 
     def one(self, name: str) -> hostcalls.Plugin:
-        """An installed plugin as it would be loaded, enabled or not. Blocks: it reads files."""
+        """Returns an installed plugin as `load` would, even if it is not enabled. Blocks."""
         folders = {path.name: path for path in directory.folders(self._base)}
         if name not in folders:
             raise Fault("ENOENT", f"no plugin {name} is installed")
@@ -156,7 +156,7 @@ class Offers:
         return seen.plugin
 
     def sweep(self, used: Iterable[hostcalls.Plugin | None]) -> None:
-        """Remove the copies that nobody uses: neither the tree, nor a host, nor the next load."""
+        """Remove the copies that neither a plugin of `used` nor the next load needs."""
         kept = {plugin.path for plugin in used if plugin}
         kept |= {seen.place for _, seen in self._seen.values() if seen.place}
         self._copies.sweep(kept)
@@ -164,7 +164,7 @@ class Offers:
     def _look(self, folder: Path, decided: _Fingerprint) -> _Seen:
         before = (*_fingerprint(folder), *decided)
         known = self._seen.get(folder)
-        # A fault may come from elsewhere: a full disk, a missing package.
+        # A fault may have another cause, such as a full disk or a missing package.
         if known is None or known[0] != before or known[1].fault:
             self._seen[folder] = (before, self._read(folder))
             self._told_read()
@@ -196,8 +196,8 @@ class Offers:
         return json_kinds.plugin(manifest.json, place, self._settings.opened(manifest.name), keeps)
 
     def _check_origin(self, tree: PackageFiles, folder: Path) -> bool:
-        """Returns True where a trusted publisher has signed it. Raises where it is not what was installed,
-        and where its publisher is trusted no longer."""
+        """Returns True if a trusted publisher signed the plugin. Raises EPERM if its files changed after the
+        installation, or if its publisher is trusted no longer."""
         record = records.read(folder)
         records.check(tree, record)
         if record.openpgp and manifests.is_json(tree.manifest):
@@ -222,7 +222,7 @@ class Offers:
 
 
 def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
-    """The plugin as a host is told of it, with nothing decided about it; its files lie at `place`."""
+    """Returns the plugin for a host, without a user's decisions about it. Its files lie at `place`."""
     manifest = tree.manifest
     if manifests.is_json(manifest):
         return json_kinds.plugin(manifest.json, place)
@@ -244,7 +244,8 @@ def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
 
 
 def _marked(found: FoundPlugin) -> hostcalls.Plugin:
-    """One of a Python package, which the administrator installed; its files may change as well."""
+    """Returns a plugin of a Python package, trusted as the administrator installed it, with its files'
+    mark."""
     mark = description_cache.mark(found.distribution, found.location, found.plugin.target.partition(":")[0])
     return replace(found.plugin, files=mark, trusted=True)
 
@@ -271,7 +272,7 @@ def _least(*limits: int | None) -> int | None:
 
 
 def _fingerprint(folder: Path) -> _Fingerprint:
-    """Returns a value that changes when a file does, without reading any."""
+    """Returns a value that changes when a file does, without reading a file."""
     return (
         *_stat(folder),
         *(

@@ -1,11 +1,11 @@
-"""Plugins with a manifest.json, as their hosts are told of them: a kind is one entry of `KINDS`.
+"""Plugins with a manifest.json, in the form for their hosts: a kind is one entry of `KINDS`.
 
-A kind's function takes what is known of the plugin and says what its loader (host/loaders.py, under the same
-name) is to be told. Everything else (installing, copies, names, order, hot changes) is the same for all.
+A kind's function takes the facts about a plugin and returns the argument of its loader (host/loaders.py,
+under the same name). Everything else (installing, copies, names, order, hot changes) is the same for all.
 
-Rules: what may differ between two loads of a plugin stands in what the loader is told, so that another
-setting or capability is another plugin to the pool of hosts. A kind that is not in the table is refused.
-This file must never know how code runs, nor who calls it.
+Rules: everything that may differ between two loads of a plugin is in the loader's argument. So a plugin with
+another setting or capability is another plugin to the pool of hosts. A kind outside the table is refused.
+This file must never know how code runs, nor its callers.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Given(NamedTuple):
     """The facts about a plugin that is to be loaded."""
 
     manifest: JsonManifest
-    place: Path  # where a copy of its files lies, which everybody may read
+    place: Path  # the folder with a copy of its files, which everybody may read
     entry: EntryPoint  # a relative one is below `place`
     capabilities: Effective  # declared - denied + granted
-    settings: Mapping[str, Any]  # as somebody has set them, else their defaults
-    private: tuple[str, ...]  # networks without public addresses that it may talk to
+    settings: Mapping[str, Any]  # as they were set, or else their defaults
+    private: tuple[str, ...]  # networks without public addresses that it may connect to
 
     @property
     def file(self) -> Path:
-        """The entry point that is a file of the plugin's, or was fetched when it was installed."""
+        """The entry point: a file of the plugin, or one that its installation fetched."""
         within = files_of(self.entry) or (fetched.MODULE,)
         there = (path for path in within if (self.place / path).is_file())
         return self.place / next(there, within[-1])
 
 
 class LoaderTarget(NamedTuple):
-    """The argument of the loader of a kind: `hostcalls.Plugin.target`, and what the daemon is told."""
+    """The argument of a kind's loader (`hostcalls.Plugin.target`), and the facts for the daemon."""
 
     target: str
     hooks: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ KINDS: Mapping[str, Callable[[Given], LoaderTarget]] = {
 
 
 def held(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> list[str]:
-    """Returns lines on what it reads, writes, reaches and runs, with all that it asks for, and its layers."""
+    """Returns lines about a plugin's reach if it gets all that it asks for, and the layers that hold it."""
     return list(_HELD[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _HELD else []
 
 
@@ -184,12 +184,12 @@ _HELD: Mapping[str, Callable[[JsonManifest, bool, bool], Iterator[str]]] = {
 def plugin(
     manifest: JsonManifest, place: Path, chosen: Chosen = NOTHING, keeps: str = ""
 ) -> hostcalls.Plugin:
-    """The plugin as its host is told of it; `keeps` is where its users' state lies."""
+    """Returns the plugin for its hosts. `keeps` is the folder of its users' state."""
     if manifest.kind not in KINDS:
         there = ", ".join(KINDS)
         raise Fault("EINVAL", f"no plugin of kind {manifest.kind} runs in this version; there is {there}")
     entry = entry_of(manifest.entry_point)
-    assert entry is not None  # a manifest that was read is sound
+    assert entry is not None  # the reader of manifests has checked it
     has, values = granted(manifest, chosen), _values(manifest, chosen)
     told = KINDS[manifest.kind](Given(manifest, place, entry, has, values, chosen.private))
     return hostcalls.Plugin(
@@ -205,8 +205,8 @@ def plugin(
 
 
 def _values(manifest: JsonManifest, chosen: Chosen) -> dict[str, Any]:
-    """Returns the values that count. A value that was set for another version, and does not fit this one,
-    does not."""
+    """Returns the values of the settings. A value that was set for another version is dropped if it does not
+    fit this one."""
     known = settings.settings_of(manifest)
     fitting = {
         key: value

@@ -1,9 +1,8 @@
-"""The logins at MCP servers, renewed before their tokens end.
+"""The logins at MCP servers, which are renewed before their tokens end.
 
-Rules: a token is renewed by the daemon alone, as an authorization server may give a refresh token once. It
-goes to the address that the login named, and comes from there. What cannot be renewed is tried again, and
-said.
-This file must never know what a token is for.
+Rules: only the daemon renews tokens, as an authorization server may issue a refresh token once. Tokens are
+sent to, and come from, the address that the login named. A failed renewal is tried again, and logged.
+This file must never know the use of a token.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Logins:
         self._again = trio.Event()
 
     def again(self) -> None:
-        """Look at the files again, as there may be others."""
+        """Look at the files again, as they may have changed."""
         self._again.set()
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
@@ -54,13 +53,13 @@ class Logins:
                     await self._again.wait()
 
     def _due(self) -> dict[str, float]:
-        """The times at which tokens are to be renewed, by server."""
+        """Returns the times at which tokens must be renewed, by server."""
         found: dict[str, float] = {}
         for name in self._servers.names():
             try:
                 login = self._servers.login(self._servers.read(name))
             except Fault:
-                continue  # which a load of the files says
+                continue  # a load of the files reports it
             if login is not None and login.due is not None:
                 found[name] = login.due
         return found
@@ -80,14 +79,14 @@ class Logins:
 
 
 def renewed(login: McpLogin) -> McpLogin:
-    """The login with another token from its authorization server."""
+    """Returns the login with another token from its authorization server."""
     headers, body = checked(login).renewal()
     request = web.WebRequest("POST", login.token_endpoint, headers, body)
     try:
         answer = web.fetch(request, web.Bounds(MAX_ANSWER, SECONDS, redirects=0), queue.SimpleQueue())
     except web.FAILURES as problem:
         raise Fault("EHOSTDOWN", f"{login.token_endpoint}: {web.why_not(problem)}") from None
-    assert answer is not None  # nobody else has the queue
+    assert answer is not None  # only a second holder of the queue could end the fetch
     try:
         said = json.loads(answer.body)
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
 """The MCP servers of a configuration, as plugins for the catalog.
 
     <config>/mcp/NAME.toml        one server (core/manifest/mcp_server.py)
-    <state>/secrets/NAME          what its file names as secrets
+    <state>/secrets/NAME          a secret that its file names
 
-Rules: a file that is wrong is a sentence in `faults`, and the others work. What a server says is judged by
-the catalog.
+Rules: a wrong file becomes a sentence in `faults`, and the others work. The catalog checks the servers'
+descriptions.
 This file must never know the protocol.
 """
 
@@ -43,7 +43,7 @@ class ServerPlugins(NamedTuple):
 
 
 class Servers:
-    """The files of one configuration, and how they are told to hosts."""
+    """The servers' files of one configuration, and their form for hosts."""
 
     def __init__(self, config: Path, state: Path) -> None:
         self._folder = config / FOLDER
@@ -72,7 +72,7 @@ class Servers:
         return self._read(self.path(name))
 
     def write(self, drafts: Mapping[str, tuple[McpServer, dict[str, str]]], *, replace: bool) -> None:
-        """Keep these servers and their secrets (mcpserver.parted), or none of them."""
+        """Write all these servers and their secrets (mcp_server.parted), or none of them."""
         there = [name for name in drafts if self.path(name).exists()]
         if there and not replace:
             raise Fault("EEXIST", f"there is an MCP server {there[0]} already; --replace takes its place")
@@ -87,13 +87,13 @@ class Servers:
             self._sweep(name)
 
     def remove(self, name: str) -> None:
-        """The file, the secrets that were made for it, and what it has downloaded."""
+        """Remove a server's file, the secrets that were made for it, and its downloads."""
         self.path(name).unlink()
         self._sweep(name)
         forget_kept(self._state, home_of(name))
 
     def _sweep(self, name: str) -> None:
-        """Remove the secrets of a server that no file names any more."""
+        """Remove those secrets of a server that no file names any more."""
         wanted = set()
         for other in self.names():
             with contextlib.suppress(Fault):
@@ -138,14 +138,14 @@ class Servers:
         )
         keeps = ""
         if server.command:
-            with contextlib.suppress(Fault):  # beside some states nothing can be made: it has no home there
+            with contextlib.suppress(Fault):  # where no folder can be made beside the state, it has no home
                 keeps = keeping(self._state, home_of(name))
         return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode(), keeps=keeps)
 
     # -- logins
 
     def login(self, server: McpServer) -> McpLogin | None:
-        """The login that is kept for a server; None where there is none."""
+        """Returns the login that is kept for a server, or None."""
         kept = self._secrets.get(server.login, words=True) if server.login else ""
         try:
             found = msgspec.json.decode(kept, type=McpLogin) if kept else None
@@ -182,7 +182,8 @@ class Servers:
 
 
 def home_of(name: str) -> str:
-    """The directory of a server's homes beside the state; no plugin can be called so."""
+    """Returns a server's name for the directory of its homes beside the state. No plugin can have that
+    name."""
     return f"mcp@{name}"
 
 
@@ -195,7 +196,7 @@ def parsed(data: bytes, where: str) -> McpServer:
 
 
 def text(server: McpServer) -> str:
-    """The server as its file says it."""
+    """Returns the text of a server's file."""
     said = msgspec.to_builtins(server)
     tables = {key: said.pop(key) for key in list(said) if isinstance(said[key], dict)}
     lines = tomltext.lines(said)

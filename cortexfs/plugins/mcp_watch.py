@@ -1,11 +1,11 @@
-"""The new tools of MCP servers, heard of while these are served.
+"""The new tools of MCP servers, which are noticed while the servers are served.
 
-Main path: `Watch.run` keeps one call open to a host of each server, which is answered when the server lists
-other tools, and then has the daemon look again. A server that runs as somebody else for a user who calls it
-may have more tools there, since a call of that user's: these are heard of by `began`.
+Main path: `Watch` keeps one call open to a host of each server. The call is answered when the server lists
+other tools, and then the daemon looks again. A server that runs for a user may get more tools there by a call
+of this user; `began` follows these.
 
-Rules: the daemon looks again once in PAUSE_SECONDS for all that users' servers do, as users may make these do
-anything. Nobody's host is kept alive by being asked.
+Rules: for all changes in users' servers the daemon looks again once in PAUSE_SECONDS, as users could cause
+any number of them. The open call to a user's host does not keep that host alive.
 
 This file must never know the protocol, or where servers are configured.
 """
@@ -23,12 +23,12 @@ from cortexfs.plugins.catalog import Catalog, describer
 from cortexfs.pool.host import Host
 
 PAUSE_SECONDS = 1.0
-LOOK_SECONDS = 0.5  # whether a host's first call is over, with whose umask its server is started
-RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by how often in a row a server could not be asked
+LOOK_SECONDS = 0.5  # between two looks for the end of a host's first call, with whose umask its server starts
+RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by the number of failures in a row
 
 
 class Watch:
-    """Hears of the tools that servers have, while they are served."""
+    """Follows the tools of servers while they are served."""
 
     def __init__(self, catalog: Catalog, changed: Callable[[], Awaitable[None]]) -> None:
         self._catalog = catalog
@@ -36,7 +36,7 @@ class Watch:
         self._scopes: dict[hostcalls.Plugin, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         self._again = trio.Event()
-        self._besides = trio.Event()  # users have other tools
+        self._besides = trio.Event()  # set when users have other tools
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -48,7 +48,7 @@ class Watch:
                 await trio.sleep(PAUSE_SECONDS)
 
     def began(self, host: Host) -> None:
-        """A host has started."""
+        """Follow a host that has started, if it is a user's host of a server."""
         who = host.identity
         is_own = not who.label and who.view is None and not who.is_elsewhere and who != describer()
         if host.plugin.kind == KIND and is_own and self._nursery is not None:
@@ -65,7 +65,7 @@ class Watch:
         self._besides.set()
 
     def reconcile(self, plugins: Iterable[hostcalls.Plugin]) -> None:
-        """Watch these, and no others."""
+        """Watch these servers, and no others."""
         assert self._nursery is not None
         wanted = {plugin for plugin in plugins if plugin.kind == KIND}
         for plugin in [*self._scopes]:
@@ -76,7 +76,7 @@ class Watch:
             self._nursery.start_soon(self._follow, plugin, self._scopes[plugin])
 
     def again(self) -> None:
-        """Ask those that could not be asked before, as what is wrong with them may have been mended."""
+        """Ask at once each server that could not be asked before, as its fault may be mended."""
         self._again.set()
         self._again = trio.Event()
 

@@ -1,7 +1,7 @@
-"""A model as its plugin describes it: checked, and as an object of the registry.
+"""A model of a plugin: its description is checked, and becomes an object of the registry.
 
-Rules: what a plugin says is a stranger's word. A model has two components in its name; `debug` is ours.
-This file must never know how it was asked.
+Rules: a plugin's description is untrusted input. A model's name has two parts; `debug` is ours.
+This file must never know how a plugin is asked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check(name: str, facts: hostcalls.ModelFacts) -> None:
 
 
 def model(tool: Object, facts: hostcalls.ModelFacts) -> Object:
-    """The model, of what would be a tool without its facts."""
+    """Returns the model that a tool with these facts is."""
     extra = {
         "id": tool.name,
         "driver": DRIVER,

@@ -1,15 +1,16 @@
-"""The skills and prompts of plugins: texts for models, by the names under which they are given.
+"""The skills and prompts of plugins: texts for models, by their names.
 
-    notes/review     the skill skills/review.md of the plugin notes, or skills/review/SKILL.md and all beside
-                     it; or its prompt prompts/review.md
+    notes/review     the skill skills/review.md of the plugin notes, or skills/review/SKILL.md with all files
+                     beside it; or the plugin's prompt prompts/review.md
 
-Main path: `judged` looks at a plugin that is tried, and `of_plugin` at a copy of one. `PluginTexts` has those
-of all plugins that are enabled, and the text of `.texts` in the root of the mount, a JSON object a line.
+Main path: `judged` checks the files of a plugin that is tried, and `of_plugin` reads the copy of an enabled
+one. `PluginTexts` has the texts of all enabled plugins, and the content of `.texts` in the root of the
+mount, a JSON object a line.
 
-Rules: nothing of a text runs, and none allows anything. A skill is read by the agent that has it, from its
-file; here only its head is looked at. A prompt is told whole, as its reader may not know whose paths these
-are. What is too long, or no text, is left out.
-This file must never know which agent has which skill.
+Rules: no part of a text is run, and no text gives a permission. An agent reads its skill from the file; here
+only the head is read. A prompt is sent whole, as its reader may not be able to open our paths. A file that is
+too long, or no text, is left out.
+This file must never know the skills of an agent.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from cortexfs.state import believed
 
 SKILL, PROMPT = "skill", "prompt"
 FOLDERS = {SKILL: "skills", PROMPT: "prompts"}
-PAGE = "SKILL.md"  # of a skill that is a folder
+PAGE = "SKILL.md"  # the main file of a skill that is a folder
 ENDS = (".md", ".txt")
 MAX_FILE = 256 << 10
-MAX_TOLD = 1 << 20  # of all prompts of one plugin
+MAX_TOLD = 1 << 20  # characters of all prompts of one plugin
 MAX_TEXTS = 1000  # of one plugin
 MAX_ABOUT = 300  # characters of a description
 _HEAD = re.compile(r"---\n(.*?)\n---(?:\n|\Z)(.*)", re.DOTALL)
-# With the lines that go on with it, which are indented.
+# A description goes on in lines that are indented.
 _ABOUT = re.compile(r"^description:[ \t]*(.*(?:\n[ \t]+.*|\n(?=[ \t]*\n))*)", re.MULTILINE)
 _BLOCK = re.compile(r"[|>][-+1-9]{0,2}[ \t]*(?:#.*)?(?:\n|\Z)")
 _ESCAPED = re.compile(r"\\(?:\n[ \t]*|(.))", re.DOTALL)
@@ -46,9 +47,9 @@ class PluginText(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str  # SKILL or PROMPT
     name: str  # plugin/name
     description: str
-    path: str = ""  # of a skill: its page
-    place: str = ""  # and its file or folder
-    text: str = ""  # of a prompt
+    path: str = ""  # the page of a skill
+    place: str = ""  # the file or folder of a skill
+    text: str = ""  # the text of a prompt
 
 
 class PluginTexts:
@@ -57,7 +58,7 @@ class PluginTexts:
         self._told = b""
 
     def apply(self, found: Iterable[PluginText]) -> None:
-        """Have these from now on."""
+        """Serve these texts from now on."""
         known = list(found)
         self._skills = {one.name: one for one in known if one.kind == SKILL}
         self._told = b"".join(msgspec.json.encode(one) + b"\n" for one in known)
@@ -70,13 +71,13 @@ class PluginTexts:
 
 
 def of_plugin(plugin: str, place: Path) -> tuple[PluginText, ...]:
-    """Those of a plugin whose files lie at `place`."""
+    """Returns the texts of a plugin whose files lie at `place`."""
     found = [*_skills(plugin, place / FOLDERS[SKILL]), *_prompts(plugin, place / FOLDERS[PROMPT])]
     return tuple(found[:MAX_TEXTS])
 
 
 def judged(files: Mapping[str, bytes], kind: str) -> tuple[list[str], list[str]]:
-    """Returns the names of a kind that files of a plugin have, and a sentence for each that is left out."""
+    """Returns the names of a plugin's texts of a kind, and a sentence for each file that is left out."""
     folder = FOLDERS[kind]
     paths = [path.split("/") for path in files if path.startswith(f"{folder}/")]
     found, wrong = [], []
@@ -84,7 +85,7 @@ def judged(files: Mapping[str, bytes], kind: str) -> tuple[list[str], list[str]]
         is_folder = [folder, leaf] not in paths
         stem, end = os.path.splitext(leaf)
         if (kind == PROMPT and is_folder) or not (is_folder or end in ENDS):
-            continue  # it lies beside them
+            continue  # another file beside the texts
         page = f"{folder}/{leaf}/{PAGE}" if is_folder else f"{folder}/{leaf}"
         name = stem if end in ENDS else leaf
         if why := names.fault_of(name) or _fault(files.get(page)):
@@ -140,7 +141,7 @@ def _text(path: Path) -> str | None:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """The description that a text's head gives, or else its first line, and the text without its head."""
+    """Returns the description in a text's head, or else its first line, and the text without its head."""
     head = _HEAD.fullmatch(text)
     rest = head[2] if head else text
     about = _ABOUT.search(head[1]) if head else None

@@ -1,11 +1,10 @@
 """An administrator's decisions about plugins with a manifest.json: capabilities, networks, settings.
 
-One file of the state directory, which only the daemon's user may read. Secrets among the settings are in
-there as plugins/trust/secret_box.py makes them. `forget` removes all that is left of a plugin whose files are
-gone.
+They are one file of the state directory, which only the daemon's user may read. Secrets among the settings
+are sealed (plugins/trust/secret_box.py). `forget` removes all that is left of a plugin without files.
 
 Rules: those of state/locked_store.py.
-This file must never know which plugins there are, nor whether a value fits.
+This file must never know the installed plugins, nor if a value fits.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ Decision: TypeAlias = Literal["grant", "deny"]
 
 
 class Chosen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Of one plugin."""
+    """The decisions about one plugin."""
 
     capabilities: dict[str, Decision] = {}
-    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
+    private: tuple[str, ...] = ()  # networks without public addresses that it may connect to
     config: dict[str, Any] = {}
-    secrets: dict[str, str] = {}  # settings that nobody is shown, sealed
+    secrets: dict[str, str] = {}  # settings that are never shown; sealed
 
     def decided(self, what: Decision) -> tuple[str, ...]:
         return tuple(name for name, how in self.capabilities.items() if how == what)
@@ -61,7 +60,7 @@ class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
         return self.read().get(name, NOTHING)
 
     def opened(self, name: str) -> Chosen:
-        """With its secrets as they are, for the plugin alone."""
+        """Returns the decisions with the secrets unsealed, for the plugin alone."""
         chosen = self.of(name)
         sealed = chosen.secrets.items()
         secrets = {key: secret_box.unseal(self.path.parent, name, key, text) for key, text in sealed}
@@ -71,7 +70,7 @@ class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
         return secret_box.seal(self.path.parent, name, key, secret)
 
     def change(self, name: str, make: Callable[[Chosen], Chosen]) -> None:
-        """Put what `make` says in the place of what is decided about one plugin."""
+        """Replace the decisions about one plugin by the result of `make`."""
 
         def changed(known: dict[str, Chosen]) -> dict[str, Chosen]:
             decided = known | {name: make(known.get(name, NOTHING))}
@@ -85,6 +84,6 @@ class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
 
 
 def forget(state: Path, name: str) -> None:
-    """Remove all of it, of all users."""
+    """Remove a plugin's decisions, and its state of all users."""
     DecisionStore(state).forget(name)
     forget_kept(state, names.check(name))

@@ -1,14 +1,14 @@
-"""The Python plugins that are installed, told without importing any of their code.
+"""The installed Python plugins, which are found without an import of their code.
 
 A distribution offers a plugin by an entry point of the group `cortexfs.plugins`:
 
     [project.entry-points."cortexfs.plugins"]
     notes = "my_notes.plugin:plugin"
 
-Rules: only metadata is read; the order is that of the names, never that of the disk. A name that
-two distributions offer belongs to neither, so that installing a package cannot replace a plugin
-that somebody enabled. What is broken is listed with the reason and never left out.
-This file must never know which plugins are enabled, nor what a host is.
+Rules: only metadata is read; plugins are sorted by name, never in the order of the disk. A name that
+two distributions offer belongs to neither, so that an installed package cannot replace an enabled
+plugin. A broken plugin is listed with the reason and never left out.
+This file must never know the enabled plugins, nor a host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from importlib import metadata
 
 GROUP = "cortexfs.plugins"
-METADATA = (".dist-info", "egg-info")  # the ends of the names of folders of it
+METADATA = (".dist-info", "egg-info")  # the ends of the names of folders with metadata
 _NAME = r"(?im)^Name:[ \t]*(\S+)"
 _TARGET = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*"
 
@@ -36,15 +36,15 @@ class FoundPlugin(NamedTuple):
     plugin: Plugin
     distribution: str
     location: str  # the directory that the distribution is installed in
-    fault: str | None = None  # why it cannot be loaded, as a sentence
+    fault: str | None = None  # the reason why it cannot be loaded, as a sentence
 
 
 def found(path: list[str] | None = None) -> list[FoundPlugin]:
-    """Every plugin on `path` (default: sys.path), by name, then by distribution."""
+    """Returns all plugins on `path` (default: sys.path), sorted by name and distribution."""
     path = sys.path if path is None else path
     if not any(map(_may_offer, path)):
         return []
-    from importlib import metadata  # which takes as long to import as to look so at a hundred packages
+    from importlib import metadata  # this import takes as long as the check above of 100 packages
 
     search = metadata.distributions(path=path)
     every = [offer for distribution in _unshadowed(search) for offer in _offers(distribution)]
@@ -59,12 +59,12 @@ def found(path: list[str] | None = None) -> list[FoundPlugin]:
 
 
 def _may_offer(place: str) -> bool:
-    """Returns True if some package in a directory of the path, or an archive on it, may offer a plugin."""
+    """Returns True if a place of the path may have a package that offers a plugin. An archive always may."""
     try:
         names = os.listdir(place or ".")
-    except FileNotFoundError:  # as the archive of Python's own modules, which is on each path
+    except FileNotFoundError:  # such as the archive of Python's own modules, which is on each path
         return False
-    except OSError:  # an archive, perhaps
+    except OSError:  # it may be an archive
         return True
     return any(_mentions(f"{place or '.'}/{name}") for name in names if name.lower().endswith(METADATA))
 
@@ -76,7 +76,7 @@ def _mentions(package: str) -> bool:
 
 
 def _unshadowed(search: Iterable[metadata.Distribution]) -> Iterable[metadata.Distribution]:
-    """One of each distribution: the first on the path, which is the one that import finds."""
+    """Yields each distribution once: the first on the path, which an import finds."""
     seen: set[str] = set()
     for distribution in search:
         name = re.sub(r"[-_.]+", "-", _name(distribution)).lower()
@@ -86,8 +86,8 @@ def _unshadowed(search: Iterable[metadata.Distribution]) -> Iterable[metadata.Di
 
 
 def _name(distribution: metadata.Distribution) -> str:
-    """Without parsing the rest, which takes four times as long: every installed package is looked at. A
-    directory without readable metadata has no name; it is no installed package."""
+    """Returns a distribution's name, or "" for a directory without readable metadata, which is no package.
+    The rest is not parsed, as that takes four times as long, for each installed package."""
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
     said = re.search(_NAME, (text or distribution.read_text("") or "").partition("\n\n")[0])
     return said[1] if said else ""

@@ -1,13 +1,13 @@
-"""The modules that a plugin has from elsewhere: one of WebAssembly, or those that JavaScript imports.
+"""The modules that are fetched for a plugin: one of WebAssembly, or those that JavaScript imports.
 
-It is fetched once, when the plugin is installed, and then lies with the files, in `.fetched`. So the code
-that runs is the code that was installed, and no server decides about it from day to day. Of a JavaScript
-plugin it is a cache of Deno's, and the lock file that says what is in there.
+They are fetched once, when the plugin is installed, and then lie with its files, in `.fetched`. So the
+installed code runs, and no server can change it later. For a JavaScript plugin they are a cache of Deno, and
+the lock file with the content of the cache.
 
-Rules: a signature cannot cover what was fetched later, so a signed plugin has to say the hashes: of a module
-of WebAssembly in its manifest (no OpenPGP signature covers that, docs/manifest-json.md, Hash), of what one of
-JavaScript imports in a deno.lock. A deno.lock that is there is kept to, signed or not. What is installed
-already is not fetched again, unless the files are others.
+Rules: a signature cannot cover modules that are fetched later, so a signed plugin must have their hashes. Its
+manifest has the hash of a WebAssembly module (no OpenPGP signature covers that, docs/manifest-json.md, Hash),
+and a deno.lock those of JavaScript imports. A deno.lock binds an unsigned plugin, too. Installed modules are
+not fetched again, unless the plugin's files differ.
 This file must never know how Deno fetches.
 """
 
@@ -31,17 +31,17 @@ from cortexfs.plugins.package.package import File, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_ENTRIES, MAX_UNPACKED
 
 _LOCK = fetched.FOLDER + fetched.LOCK
-MAX_MODULE = 16 << 20  # what a host takes
+MAX_MODULE = 16 << 20  # the most that a host takes
 _CODE = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
-# A text of JavaScript that names something elsewhere. One that only looks like it costs a run of Deno.
+# A text of JavaScript that imports from elsewhere. A wrong match costs no more than a run of Deno.
 _NAMES_SOME = re.compile(rb"""["'`](?:npm|jsr|https?):""")
 
 
 class Modules(NamedTuple):
-    """The modules of a JavaScript plugin, for whoever fetches what it imports."""
+    """The modules of a JavaScript plugin, for the fetcher of its imports."""
 
     files: dict[str, bytes]
-    root: str  # a path among them, or an address
+    root: str  # a path of `files`, or an address
     lock: bytes | None
 
 
@@ -60,9 +60,9 @@ def completed(
     modules: FetchModules | None = None,
     installed: Path | None = None,
 ) -> PackageFiles:
-    """The plugin with all that it needs; `installed` is where it would lie if it were installed already.
+    """Returns the plugin with all modules that it needs. `installed` is the folder of an installed copy.
 
-    What lies in that place of the source is nobody's: no signature and no lock file is of these bytes.
+    Files of the source in `.fetched` are dropped: no signature and no lock file covers them.
     """
     manifest = tree.manifest
     files = {name: file for name, file in tree.files.items() if not fetched.is_fetched(name)}
@@ -79,7 +79,7 @@ def completed(
 
 
 def pins(tree: PackageFiles) -> dict[str, str]:
-    """Returns the files that were fetched for a JavaScript plugin, and the hash of each."""
+    """Returns the modules that were fetched for a JavaScript plugin, and the hash of each."""
     lock = tree.files.get(_LOCK)
     return manifest_hash.pins(lock.data, _LOCK) if lock else {}
 
@@ -105,11 +105,11 @@ def _checked(tree: PackageFiles, manifest: JsonManifest, found: dict[str, File])
     return whole
 
 
-# -- what a JavaScript plugin imports
+# -- the imports of a JavaScript plugin
 
 
 def _root(manifest: JsonManifest, files: dict[str, File]) -> str | None:
-    """Where Deno begins to read; None where nothing is named that is elsewhere."""
+    """Returns the module where Deno begins to read, or None if no module imports from elsewhere."""
     entry = entry_of(manifest.entry_point)
     if entry is None or entry.form in REMOTE:
         return entry.text if entry else None
@@ -118,7 +118,7 @@ def _root(manifest: JsonManifest, files: dict[str, File]) -> str | None:
 
 
 def _installed(tree: PackageFiles, folder: Path) -> dict[str, File]:
-    """Returns the modules that were fetched for the very same files, if they are installed."""
+    """Returns the installed modules, if they were fetched for the very same files."""
     try:
         there = package.read(folder)
         records.check(there, records.read(folder))

@@ -1,16 +1,15 @@
-"""Puts a checked plugin into the plugins directory, as a whole or not at all, and keeps the copies that run.
+"""Installs a checked plugin, as a whole or not at all, and keeps the copies that run.
 
-The state directory is closed to all but the daemon's user, and hosts are their callers. So the daemon, when
-it has checked a plugin's bytes, writes the same bytes to a place of its own and lets hosts use that
-(`Copies`). Nothing can change between check and use, and a version that is replaced stays whole for calls
-that began with it.
+Only the daemon's user can open the state directory, and hosts run as their callers. So the daemon checks a
+plugin's bytes, and writes the same bytes to a place that hosts may read (`Copies`). No byte can change
+between check and use, and a replaced version stays whole for calls that began with it.
 
-Rules: a plugin is written beside its place, under a hidden name, synced, and then exchanged with what is
-there in one step. Whoever is killed leaves the old or the new one. What a killed one left is cleared by the
-next, under a lock. Where the file system cannot exchange (NFS, some FUSE), the old one is moved aside first,
-and `settle` moves it back should nothing have taken its place. Only the daemon's user may write where copies
-are, or nothing there is used; one that is there already is compared before its first use.
-This file must never know what is in a plugin, what it may do, or whether it may be installed.
+Rules: a plugin is written beside its place, under a hidden name, synced, and then exchanged with the old
+version in one step. A killed installation leaves the old version or the new one, and the next installation
+removes its remains, under a lock. Where the file system cannot exchange (NFS, some FUSE), the old version is
+moved aside first, and `settle` moves it back if its place is empty. Copies are used only if the daemon's user
+alone may write there, and an existing copy is compared before its first use.
+This file must never know a plugin's content or permissions, or if it may be installed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two paths change places, at once; OSError where the kernel or the file system cannot."""
+    """Exchange two paths in one step. Raises OSError if the kernel or the file system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):  # musl before 1.2.6
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -50,7 +49,7 @@ def exchange(one: Path, other: Path) -> None:
 def install(
     base: Path, name: str, files: Mapping[str, File], exchange: Callable[[Path, Path], None] = exchange
 ) -> Path:
-    """Install or replace the plugin `name`; its directory."""
+    """Install or replace the plugin `name`, and return its directory."""
     names.check(name)
     with _locked(base) as held:
         place, draft = held / name, held / f".{name}{_NEW}"
@@ -67,20 +66,20 @@ def install(
 
 
 def remove(base: Path, name: str) -> None:
-    """Remove the plugin `name`: gone at once, and never half."""
+    """Remove the plugin `name` in one step, never a part of it."""
     names.check(name)
     with _locked(base) as held:
         place = held / name
         if not os.path.lexists(place):
             raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}; see: ctx plugin list")
-        aside = held / f".{name}{_NEW}"  # as something unfinished, which nobody will move back
+        aside = held / f".{name}{_NEW}"  # the name of an unfinished plugin, which `_settle` removes
         place.rename(aside)
         whole_files.sync(held)
         _remove(aside)
 
 
 def settle(base: Path) -> None:
-    """Clear what killed installations left, and bring back what they had moved aside."""
+    """Remove the remains of killed installations, and restore the versions that they had moved aside."""
     if base.is_dir():
         with _locked(base):
             pass
@@ -88,7 +87,7 @@ def settle(base: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(base: Path) -> Iterator[Path]:
-    """Hold the directory alone, and yield it as no_links.folder does; every fault of the disk becomes a
+    """Lock the directory, and yield it as no_links.folder does. Each OSError becomes a Fault with a
     sentence."""
     held = base
     try:
@@ -114,7 +113,7 @@ def _settle(base: Path) -> None:
 
 
 def _swap(draft: Path, place: Path, exchange: Callable[[Path, Path], None]) -> None:
-    """Put the draft in its place; what was there is then the draft, or gone."""
+    """Put the draft in its place. The old version then has the draft's name, or is removed."""
     try:
         return exchange(draft, place)
     except OSError as problem:
@@ -133,7 +132,7 @@ def mode_of(file: File) -> int:
 
 
 def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> None:
-    """Write a directory that nobody knows of yet; modes do not depend on a umask."""
+    """Write a new directory that no other process uses yet. Modes do not depend on a umask."""
     draft.mkdir(mode=0o755)
     folders = {Path(): dict[str, File](), **{above: {} for path in files for above in Path(path).parents}}
     for path, file in files.items():
@@ -148,14 +147,14 @@ def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> No
 
 
 def _remove(path: Path) -> None:
-    """Remove what is there, if anything; a link is removed and not followed."""
+    """Remove a file or a directory, if it exists. A link is removed and not followed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-_DIGITS = 24  # of the hash in a name
+_DIGITS = 24  # digits of the hash in a copy's name
 
 
 class Copies:
@@ -164,7 +163,7 @@ class Copies:
         self._compared: set[Path] = set()
 
     def place(self, tree: PackageFiles) -> Path:
-        """A directory with exactly these files."""
+        """Returns a directory with exactly these files."""
         where = self.base / f"{tree.manifest.name}-{records.digest(tree)[:_DIGITS]}"
         try:
             self._own()
@@ -194,7 +193,7 @@ class Copies:
         draft.rename(where)
 
     def sweep(self, used: Collection[str]) -> None:
-        """Remove all but those in which one of `used` lies, which are paths."""
+        """Remove all copies except those that hold a path of `used`."""
         kept = {path.relative_to(self.base).parts[0] for path in map(Path, used) if self.base in path.parents}
         for name in os.listdir(self.base) if self.base.is_dir() else ():
             if name not in kept:
@@ -203,7 +202,7 @@ class Copies:
 
 
 def _is(where: Path, tree: PackageFiles) -> bool:
-    """Returns True if that directory holds these files and no other."""
+    """Returns True if the directory holds these files and no others."""
     top = str(where)
     there = {f"{above}/{name}"[len(top) + 1 :] for above, _, files in os.walk(top) for name in files}
     return there == {*tree.files} and all(_holds(f"{top}/{name}", file) for name, file in tree.files.items())

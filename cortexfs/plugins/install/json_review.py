@@ -1,6 +1,6 @@
-"""The review of a plugin with a manifest.json; review.py has that of the others.
+"""The review of a plugin with a manifest.json; review.py reviews the others.
 
-Rules: as there, nothing of the plugin runs. What a kind is held by is told to this, and not known here.
+Rules: as there, no code of the plugin runs. The caller knows the layers that hold a kind.
 This file must never know how a review is printed.
 """
 
@@ -31,7 +31,7 @@ _COVERS = {
 
 
 def errors(folder: Path) -> list[InstallCheck]:
-    """Everything that is wrong with a manifest that cannot be read, not only the first of it."""
+    """Returns all errors of a manifest that cannot be read, not only the first."""
     try:
         data = (folder / FILE).read_bytes()
     except OSError:
@@ -68,7 +68,7 @@ def _hash(manifest: JsonManifest, files: dict[str, bytes]) -> InstallCheck:
 
 
 def _module(manifest: JsonManifest, tree: PackageFiles) -> bytes:
-    """Returns the module of a plugin of kind wasm, once it is there."""
+    """Returns the module of a plugin of kind wasm, or b"" if it is not fetched yet."""
     entry = entry_of(manifest.entry_point) if manifest.kind == WASM else None
     places = (files_of(entry) or (fetched.MODULE,)) if entry else ()
     paths = map(posixpath.normpath, places)
@@ -76,7 +76,7 @@ def _module(manifest: JsonManifest, tree: PackageFiles) -> bytes:
 
 
 def warnings(manifest: JsonManifest, tree: PackageFiles) -> list[str]:
-    """Returns the lines on what may be wrong with its files."""
+    """Returns lines about possible faults of a plugin's files."""
     module = _module(manifest, tree)
     doubt = "" if wasm_layout.fault(module) else wasm_layout.doubt(module)
     return [doubt] if doubt else []
@@ -97,7 +97,7 @@ def _page(name: str, path: str, where: str, tree: PackageFiles) -> InstallCheck:
 
 
 def capabilities(manifest: JsonManifest) -> list[str]:
-    """Returns the wishes of the plugin, in words."""
+    """Returns the capabilities that the plugin asks for, in words."""
     return [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]
 
 
@@ -108,25 +108,25 @@ _HOOKS = {
 
 
 def hooked(manifest: JsonManifest) -> list[str]:
-    """Where it hooks into what others do."""
+    """Returns the calls and events into which the plugin hooks."""
     if manifest.kind != "esm":
         return []
     return [_HOOKS.get(word, f"event {word}") for word in hooks(manifest.capabilities, manifest.events)]
 
 
 def needs(manifest: JsonManifest) -> list[str]:
-    """Returns the other plugins that it needs."""
+    """Returns the other plugins that the plugin needs."""
     wanted = [*manifest.dependencies.items(), *manifest.peer_dependencies.items()]
     return [f"{name} {range_}" for name, range_ in wanted]
 
 
 def commands(manifest: JsonManifest) -> list[str]:
-    """Returns the commands that it would add to the program."""
+    """Returns the commands that the plugin would add to the program."""
     return [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]
 
 
 def risks(manifest: JsonManifest) -> list[str]:
-    """A line for each tool that it names and each effect of its capabilities."""
+    """Returns a line for each pair of a tool and an effect of the capabilities that must be confirmed."""
     return [
         risk_row(tool.name, effect)
         for tool in manifest.tools

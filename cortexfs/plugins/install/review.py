@@ -1,8 +1,8 @@
-"""The review of a plugin: what it asks for, what holds it, and what is wrong with it.
+"""The review of a plugin: its requests, the layers that hold it, and its faults.
 
-Rules: a review reads and runs nothing. A check that fails says what is wrong in the words of the fault that a
-daemon would give; warnings stand in nobody's way.
-This file must never know how a review is printed, nor where the plugin will lie.
+Rules: a review reads files and runs no code of the plugin. A failed check has the sentence of the fault that
+a daemon would raise. A warning stops no installation. This file must never know how a review is printed, nor
+the plugin's place when installed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cortexfs.state import startable
 class InstallCheck(msgspec.Struct, frozen=True):
     name: str
     fault: str | None = None
-    code: str = ""  # of a fault that is a whole sentence by itself
-    is_warning: bool = False  # it holds, and there is something to be said
+    code: str = ""  # the code of a fault whose sentence needs no prefix
+    is_warning: bool = False  # the check has passed with a warning
 
     @property
     def text(self) -> str:
@@ -39,7 +39,7 @@ class InstallCheck(msgspec.Struct, frozen=True):
 def checks(
     manifest: Manifest, tree: PackageFiles | None, place: Path, available: frozenset[Mechanism]
 ) -> list[InstallCheck]:
-    """Every check; `place` is where the plugin's files lie, and `tree` what was read of them."""
+    """Returns all checks. `place` is the folder of the plugin's files, and `tree` has the files in memory."""
     capabilities = manifest.capabilities
     broken = [
         InstallCheck("governance", one.message, one.code) for one in governance.faults(manifest, available)
@@ -77,7 +77,7 @@ def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallChec
 
 
 def _not_inherited(tool: DeclaredProcessTool) -> str | None:
-    """Why a program would never get what it wants of its caller's environment."""
+    """Returns the reason why a program could never get a variable of its caller, or None."""
     missing = [name for name in tool.inherit_env if not wire.is_passed_on(name.encode())]
     if not (missing := [name for name in missing if name != hostcalls.CALLER_DIRECTORY]):
         return None
@@ -105,7 +105,7 @@ def tried(name: str, check: Callable[[], object]) -> InstallCheck:
 
 
 def capabilities(manifest: Manifest) -> list[str]:
-    """Returns the wishes of the plugin, in words."""
+    """Returns the capabilities that the plugin asks for, in words."""
     has = manifest.capabilities
     lists = {"read files": has.file_read, "write files": has.file_write, "network": has.network}
     said = [f"{what}: {', '.join(map(_spelt, which))}" for what, which in lists.items() if which]
@@ -119,12 +119,12 @@ def _spelt(target: str) -> str:
 
 
 def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
-    """Returns lines on what it reads, writes, reaches and runs, and on each claim, with the layer that holds
-    it. Where the claims are refused, returns that."""
+    """Returns lines about a plugin's reach (reads, writes, network, programs) and about each claim, with the
+    layer that holds it. A refused claim has a line with the refusal."""
     claims = governance.claims(manifest.sandbox)
     try:
         held = _held(targets.sandbox(manifest, Path("its own folder")) or hostcalls.Sandbox())
-    except Fault:  # a path that cannot be held: a check says so
+    except Fault:  # a path cannot be held, and a check reports it
         held = []
     return held + [
         each.text if each.kept(available) else f"{each.key} = {each.value}: REFUSED, {each.refusal}"
@@ -146,7 +146,7 @@ def _held(sandbox: hostcalls.Sandbox) -> list[str]:
 
 
 def risks(manifest: Manifest) -> list[str]:
-    """The profile that its effects recommend: a line for each that is more than a look."""
+    """Returns the recommended risk profile: a line for each effect whose floor is above allow."""
     return [
         risk_row(tool.name, each)
         for tool in (manifest.native.tools if manifest.native else ())

@@ -1,8 +1,8 @@
-"""Where a plugin comes from: a directory, a .cpx, an address, or a release of a repository.
+"""The sources of plugins: a directory, a .cpx, an address, or a release of a repository.
 
-Rules: whatever is fetched is bounded in size and time, and held against its .sha256 where one lies beside
-it. What is not a directory is a package, which has to be signed.
-This file must never know where plugins are installed, nor whom to trust.
+Rules: each download is bounded in size and time, and compared with the .sha256 beside it, if there is one.
+Each source but a directory is a package, which must be signed.
+This file must never know the place of installed plugins, nor the trusted publishers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from cortexfs.plugins.package.tarball import MAX_PACKED
 
 CHECKSUM = ".sha256"
 RELEASES = "https://api.github.com/repos"
-OWNER, PREFIX = "by-scott", "cortex-plugin-"  # of a plugin that is named by its name alone
+OWNER, PREFIX = "by-scott", "cortex-plugin-"  # of a plugin without an owner in its name
 FETCH_SECONDS = 300.0
-_MAX_TOLD = 4 << 20  # of a checksum, or what is said of a release
+_MAX_TOLD = 4 << 20  # bytes of a checksum, or of the description of a release
 _GZIP = b"\x1f\x8b"
 _RELEASE = re.compile(r"(?:([\w.-]+)/)?([\w.-]+?)(?:@v?([\w.+-]+))?", re.ASCII)
 
@@ -34,7 +34,7 @@ _RELEASE = re.compile(r"(?:([\w.-]+)/)?([\w.-]+?)(?:@v?([\w.+-]+))?", re.ASCII)
 class PluginSource(NamedTuple):
     tree: PackageFiles
     packaged: bool
-    told: str  # where it came from, for a person
+    told: str  # the source, for a person
 
 
 class _Asset(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def _file(path: Path) -> PluginSource:
 
 
 def bounded(path: Path, most: int) -> bytes:
-    """Returns the first bytes of a file, one more than `most` if there are more. A pipe is not waited for."""
+    """Returns at most `most` + 1 bytes of a file, so that one too many shows. Does not wait for a pipe."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os_faults(f"{path} cannot be read"), open(os.open(path, flags), "rb") as file:
         return file.read(most + 1)
@@ -91,13 +91,13 @@ def _fetched(address: str) -> PluginSource:
     try:
         package.check_checksum(_text(web.download(beside, _MAX_TOLD, FETCH_SECONDS)), data, name)
     except Fault as fault:
-        if fault.code != "ENOENT":  # none is published
+        if fault.code != "ENOENT":  # no checksum is published
             raise
     return PluginSource(package.unpack(data, address), True, address)
 
 
 def _asset(owner: str, repo: str, version: str | None) -> str:
-    """The address of a release's package for this system."""
+    """Returns the address of a release's package for this system."""
     which = f"tags/v{version}" if version else "latest"
     address = f"{RELEASES}/{owner}/{repo}/releases/{which}"
     said = web.download(address, _MAX_TOLD, FETCH_SECONDS)

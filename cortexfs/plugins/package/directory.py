@@ -1,8 +1,8 @@
-"""Installed plugins as directories: which there are, what their manifests say, and what these have to fulfil.
+"""Installed plugins as directories: the list of them, their manifests, and the checks of these.
 
-Rules: a directory whose name is hidden or that of a backup is none. A manifest that is no file holds nobody
-up.
-This file must never know how a tool runs, nor who decides which plugins are enabled.
+Rules: a directory with a hidden name, or that of a backup, is no plugin. A manifest that is a pipe or a
+device does not block the reader.
+This file must never know how a tool runs, nor how plugins are enabled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = directories.PLUGINS
 
 
 def folders(base: Path) -> list[Path]:
-    """The directories of installed plugins, by name; none where this user may not look."""
+    """Returns the directories of installed plugins, by name, or none if this user may not look."""
     try:
         names = sorted(os.listdir(base))
     except (FileNotFoundError, PermissionError):
@@ -42,8 +42,8 @@ def read(folder: Path) -> Manifest:
 
 
 def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
-    """All that a plugin's manifest has to fulfil before it is installed or loaded."""
-    if manifests.is_json(manifest):  # which says nothing of these
+    """Check a plugin's manifest before it is installed or loaded. Raises a Fault."""
+    if manifests.is_json(manifest):  # it has none of these fields
         return
     try:
         governance.check_version(manifest)
@@ -55,9 +55,9 @@ def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
 
 
 def _file(path: Path) -> bytes | None:
-    """A regular file's bytes, a little more than the bound at most; None where there is no such file."""
+    """Returns a regular file's bytes up to one over the bound, or None if there is no such file."""
     try:
-        # A pipe or a device of that name would keep the reader for ever.
+        # A pipe or a device of that name would block the reader for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

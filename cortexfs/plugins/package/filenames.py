@@ -1,6 +1,6 @@
-"""The names that files of a plugin may have: what every system takes for one name, inside the plugin.
+"""The valid names of a plugin's files: every system takes them for one name, inside the plugin.
 
-This file must never know where a name comes from.
+This file must never know the source of a name.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.toml import FILE
 
-MAX_PATH = 1000  # of characters, well below PATH_MAX with a plugins directory in front
+MAX_PATH = 1000  # characters: with the path of the plugins directory still well below PATH_MAX
 MAX_PART = 255  # bytes: NAME_MAX
 
 
 def check_names(every: list[str], folders: set[str]) -> None:
-    """Refuse names that lead outside, or that some system cannot tell apart."""
+    """Raises EINVAL for a name that leads outside, or for two that a system cannot tell apart."""
     seen: dict[str, str] = {}
     for name in every:
         if broken := name_fault(name):
@@ -27,7 +27,7 @@ def check_names(every: list[str], folders: set[str]) -> None:
 
 
 def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> None:
-    """`seen` tells what stands at a folded path: its spelling, with a slash behind a directory's."""
+    """Note a path in `seen`: by folded path it has the spelling, with a slash behind that of a directory."""
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
     spelling = path + "/" if is_folder else path
     known = seen.setdefault(folded, spelling)
@@ -44,7 +44,7 @@ def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> N
 
 
 def name_fault(name: str) -> str | None:
-    """The rule that a path breaks, as a phrase that completes "the name ..."."""
+    """Returns the rule that a path breaks, as a phrase that completes "the name ...", or None."""
     parts = name.split("/")
     if name.startswith("/"):
         return "is absolute"
@@ -54,9 +54,9 @@ def name_fault(name: str) -> str | None:
         return f"begins with ./ (cpx archive missing {FILE}); make one with: ctx plugin pack"
     if "." in parts or "" in parts:
         return "is not plain"
-    # Control characters would break the lines that are signed; the others cannot be seen.
+    # Control characters would break the lines that are signed. The other categories are invisible.
     kinds = {unicodedata.category(character) for character in name}
-    if "Cs" in kinds:  # how Python shows bytes that are no text
+    if "Cs" in kinds:  # Python decodes bytes that are no text to these
         return "is not UTF-8"
     if kinds & {"Cc", "Cf", "Zl", "Zp"}:
         return "holds a control character"

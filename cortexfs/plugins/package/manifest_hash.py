@@ -1,13 +1,13 @@
-"""The comparison of a plugin's files with those that its manifest.json vouches for (docs/manifest-json.md,
-HASH), and the content of a deno.lock: every module that a plugin has from elsewhere, and its hash.
+"""The comparison of a plugin's files with the hash in its manifest.json (docs/manifest-json.md, HASH), and
+the content of a deno.lock: each module that is fetched for a plugin, and its hash.
 
 The package's digest is the SHA-256 over every file, sorted by path as UTF-8: the path, NUL, the number of
-bytes in decimal, NUL, the bytes. Of the manifest itself hash and signature are left out, for they could not
-say themselves; for the same reason package.toml is, which holds a publisher's signature.
+bytes in decimal, NUL, the bytes. The manifest's own hash and signature are left out, as they cannot cover
+themselves. For the same reason package.toml is left out, which holds a publisher's signature.
 
-Rules: what is hashed is what is loaded: the bytes are given. Of a lock file only what pins is read, and an
-entry without a hash is refused, as is an address that is not https.
-This file must never know what a plugin does, where its files lie, or how modules are fetched.
+Rules: callers pass the bytes, so the hashed bytes are the loaded ones. Of a lock file only the pins are
+read. An entry without a hash is refused, as is an address that is not https.
+This file must never know a plugin's purpose or folder, or how modules are fetched.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cortexfs.core.manifestjson.problems import Problem
 
 _LOCK = fetched.FOLDER + fetched.LOCK
 
-# What a matching hash says: all files, the entry point's alone, that the manifest has none, or that there is
-# nothing yet that it could be of.
+# The files that a matching hash covers: all, or the entry point alone; "nothing" without a hash, and "later"
+# if its files are not fetched yet.
 Covers: TypeAlias = Literal["package", "entry", "nothing", "later"]
 
 
 def check(manifest: JsonManifest, files: Mapping[str, bytes]) -> Covers:
-    """Refuse a package without its entry point, and one that is not what the manifest's hash says."""
+    """Returns the files that the hash covers. Raises a Fault for a missing entry point or a wrong hash."""
     entry = entry_of(manifest.entry_point)
     is_file = entry is not None and entry.form in LOCAL
     if entry and is_file and not any(path in files for path in files_of(entry)):
@@ -57,7 +57,7 @@ def check(manifest: JsonManifest, files: Mapping[str, bytes]) -> Covers:
 
 
 def _entry(manifest: JsonManifest, files: Mapping[str, bytes]) -> str | None:
-    """The digest of the entry point, where it is one file."""
+    """Returns the digest of the entry point, or None if it is not one file."""
     entry = entry_of(manifest.entry_point)
     within = files_of(entry) if entry else ()
     data = next((files[path] for path in within or (fetched.MODULE,) if path in files), None)
@@ -68,7 +68,7 @@ def _entry(manifest: JsonManifest, files: Mapping[str, bytes]) -> str | None:
 
 
 def package_digest(files: Mapping[str, bytes]) -> str:
-    """sha256:... of the files, by their paths."""
+    """Returns sha256:... of the files, by their paths."""
     digest = hashlib.sha256()
     for path in sorted(files, key=str.encode):
         if path != PACKAGE_FILE and not fetched.is_fetched(path):
@@ -79,17 +79,17 @@ def package_digest(files: Mapping[str, bytes]) -> str:
 
 
 def entry_digest(data: bytes) -> str:
-    """sha256:... of an entry point's file."""
+    """Returns sha256:... of an entry point's file."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def verify(claimed: str | None, package: str, entry: str | None = None) -> Covers:
-    """Returns the files that the manifest's hash covers; raises EBADMSG if it is of other files. `entry`:
-    None if it is no file."""
+    """Returns the files that the manifest's hash covers. Raises EBADMSG if it is of other files. `entry` is
+    None if the entry point is no file."""
     if claimed is None:
         return "nothing"
     said = claimed.lower().encode()
-    # both are compared whatever the first one says, and in a time that tells nothing about either
+    # Both are always compared, each in constant time, so that the time reveals neither.
     is_package = hmac.compare_digest(said, package.encode())
     is_entry = hmac.compare_digest(said, (entry or package).encode())
     if not is_package and not is_entry:
@@ -102,7 +102,7 @@ def verify(claimed: str | None, package: str, entry: str | None = None) -> Cover
 
 
 def _without_hash(data: bytes) -> bytes:
-    """The manifest as the digest has it: sorted keys, no white space, neither hash nor signature."""
+    """Returns the manifest for the digest: sorted keys, no white space, neither hash nor signature."""
     value = jsontext.decode(data, FILE) if len(data) <= MAX_BYTES else None
     if not isinstance(value, dict):
         what = Problem("invalid_json", "", "is not one JSON object of at most 1 MiB", "write one")
@@ -129,7 +129,7 @@ class _Lock(msgspec.Struct, frozen=True):
 
 
 def pins(data: bytes, where: str) -> dict[str, str]:
-    """Packages with their versions and addresses, and the hash of each; `where` names the file in a fault."""
+    """Returns packages with versions, and addresses, each with its hash. `where` names the file in faults."""
     lock = _read(data, where)
     found = dict(_pins(lock))
     for name, hash_ in found.items():
@@ -140,7 +140,7 @@ def pins(data: bytes, where: str) -> dict[str, str]:
 
 
 def locked_hash(data: bytes, address: str, where: str) -> str | None:
-    """The hash of what is at an address, wherever that leads."""
+    """Returns the hash of the content at an address, after its redirection."""
     lock = _read(data, where)
     hash_ = lock.remote.get(lock.redirects.get(address, address))
     return f"sha256:{hash_}" if hash_ else None

@@ -1,12 +1,11 @@
-"""A plugin's manifest and package.toml, from bytes; a manifest.json becomes a manifest of this host.
+"""A plugin's manifest and package.toml, from bytes. A manifest.json becomes a manifest of this host.
 
-`JsonPluginManifest` is what records, copies, signatures and listings take for any other manifest; beside it
-stands what the file says itself, for whoever needs to know its kind.
+Records, copies, signatures and listings use a `JsonPluginManifest` like any other manifest. Its field `json`
+has the file's own content, for code that needs the kind.
 
-Rules: files are bounded before they are parsed. A package.toml takes the place of [package] whole; one that
-cannot be read is a fault, never as if it were not there. What a manifest.json leaves out has the default of a
-manifest.toml.
-This file must never know where the bytes came from: who checks a package and who uses it parse the same ones.
+Rules: files are bounded before they are parsed. A package.toml replaces [package] as a whole. An unreadable
+one is a fault, never ignored. A field that a manifest.json lacks has the default of a manifest.toml.
+This file must never know the source of the bytes: checks and uses of a package parse the same bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from cortexfs.core.manifestjson import FILE as JSON_FILE
 from cortexfs.core.manifestjson import checked, fields
 from cortexfs.core.manifestjson.problems import WARNINGS, Problem
 
-SHOWN = 3  # places of a warning that there is more than once
-MAX_FILE = 1 << 20  # schemas of many tools; a person wrote it
+SHOWN = 3  # places that are shown for a repeated warning
+MAX_FILE = 1 << 20  # room for the schemas of many tools in a file that a person wrote
 
 
 def parse(manifest: bytes, package: bytes | None = None, folder: str = "") -> Manifest:
-    """The manifest with its package.toml merged; `folder` is where a person finds the files."""
+    """Returns the manifest with its package.toml merged. `folder` names the place of the files in faults."""
     where = f"manifest {folder}/{FILE}" if folder else FILE
     found = decode(_table(manifest, where), where)
     return found if package is None else msgspec.structs.replace(found, package=metadata(package, folder))
@@ -63,7 +62,7 @@ def is_json(manifest: Manifest) -> TypeGuard[JsonPluginManifest]:
 
 
 def parse_json(data: bytes, package: bytes | None = None, folder: str = "") -> JsonPluginManifest:
-    """The manifest with its package.toml merged; `folder` is where a person finds the files."""
+    """Returns the manifest with its package.toml merged. `folder` names the place of the files in faults."""
     said, warnings = checked(data, f"{folder}/{JSON_FILE}" if folder else JSON_FILE)
     return JsonPluginManifest(
         name=said.name,

@@ -1,14 +1,14 @@
 """A plugin as a set of files in memory, from a directory or a .cpx and back to a .cpx.
 
-What belongs to a plugin: manifest.toml, package.toml, three more files, all of lib/, skills/, prompts/ and
-bin/, and the directory of every program that the manifest names. Nothing else is read, packed or installed;
-hidden files and backups are left out, and so are links. To a plugin with a manifest.json belongs every
-file of its directory, and it has no links.
+A plugin consists of manifest.toml, package.toml, three more files, all of lib/, skills/, prompts/ and bin/,
+and the directory of every program that the manifest names. No other file is read, packed or installed;
+hidden files, backups and links are left out. A plugin with a manifest.json consists of every file of its
+directory, and must have no links.
 
-Rules: whoever checks, signs or installs a plugin does so with these bytes: no file is read twice, so that
-none can change in between. A package that holds a name which could lead outside, or two that some system
-takes for one, is refused as a whole before anything of it is used.
-This file must never know where plugins are installed, nor whom to trust.
+Rules: checks, signatures and installations use these bytes: no file is read twice, so that none can change
+in between. A package is refused as a whole, before any use, for a name that could lead outside, or for two
+names that some system takes for one.
+This file must never know the place of installed plugins, nor the trusted publishers.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ FILES = (FILE, PACKAGE_FILE, "sbom.spdx.json", "risk.toml", "conformance.toml")
 # Of these, upstream neither packs nor signs bin/, where its own templates put programs.
 FOLDERS = ("lib", "skills", "prompts", "bin")
 LIBRARIES = (".so", ".dylib")
-RECORD = ".installed.json"  # what lies with the files of an installed plugin
-# What is no part of a plugin with a manifest.json, where everything else is.
+RECORD = ".installed.json"  # the record beside the files of an installed plugin
+# The only entries of a directory that are no part of a plugin with a manifest.json.
 BESIDE = (RECORD, ".git")
 BUILT = ("target", "release")  # folders in which cargo leaves a library
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -59,7 +59,7 @@ class File(NamedTuple):
 
 
 class PackageFiles(msgspec.Struct, frozen=True):
-    """The files of one plugin by their paths, the manifest that they hold, and what was left out."""
+    """The files of one plugin by their paths, its manifest, and the paths that were left out."""
 
     files: Mapping[str, File]
     manifest: Manifest
@@ -75,22 +75,22 @@ class PackageFiles(msgspec.Struct, frozen=True):
 
 
 def order(path: str) -> tuple[str, ...]:
-    """Paths are sorted by their components: skills/a/x comes before skills/a-b/x."""
+    """Returns a key that sorts paths by their components: skills/a/x comes before skills/a-b/x."""
     return tuple(path.split("/"))
 
 
 def library_of(manifest: Manifest) -> str | None:
-    """The path of the library among the plugin's files, if it has one and it may lie there."""
+    """Returns the path of the plugin's library within the plugin, or None if it has none there."""
     return _inside(governance.library_of(manifest) or "")
 
 
 def checksum(data: bytes, name: str) -> str:
-    """Returns the line that sha256sum(1) prints of a file, which is published beside a package."""
+    """Returns the line that sha256sum(1) prints for a file. It is published beside a package."""
     return f"{hashlib.sha256(data).hexdigest()}  {name}\n"
 
 
 def check_checksum(text: str, data: bytes, name: str) -> None:
-    """Hold a package against its .sha256; lines about other files do not count."""
+    """Compare a package with its .sha256, of which lines about other files do not count. Raises EINVAL."""
     lines = [line.split(maxsplit=1) for line in text.splitlines()]
     told = {line[1].removeprefix("*"): line[0].lower() for line in lines if len(line) == 2}
     if name not in told:
@@ -100,7 +100,7 @@ def check_checksum(text: str, data: bytes, name: str) -> None:
 
 
 def archive_name(folder: str, manifest: Manifest) -> str:
-    """Returns the name of a package of that directory, for this system."""
+    """Returns the name of a package of the directory `folder`, for this system."""
     if not manifest.version.strip():
         raise Fault("EINVAL", f"{FILE}: version is blank; give the plugin one")
     return f"{folder}-v{manifest.version}-{platform()}{SUFFIX}"
@@ -114,14 +114,14 @@ def platform() -> str:
 
 
 def pack(tree: PackageFiles) -> bytes:
-    """The .cpx of a plugin."""
+    """Returns the .cpx of a plugin."""
     first = [name for name in FILES if name in tree.files]
     rest = sorted((name for name in tree.files if name not in FILES), key=order)
     return tarball.write((name, *tree.files[name]) for name in (*first, *rest))
 
 
 def unpack(data: bytes, where: str) -> PackageFiles:
-    """The plugin in a .cpx; `where` names the archive in the fault."""
+    """Returns the plugin in a .cpx. `where` names the archive in faults."""
     try:
         entries = tarball.read(tarball.inflate(data))
         check_names([entry.name for entry in entries], {entry.name for entry in entries if entry.is_folder})
@@ -141,7 +141,7 @@ def unpack(data: bytes, where: str) -> PackageFiles:
 
 
 def read(folder: Path) -> PackageFiles:
-    """The plugin in a directory, each file as it is now."""
+    """Returns the plugin in a directory, with the present content of each file."""
     with os_faults(f"{folder} cannot be read"):
         top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -166,7 +166,7 @@ def _read(top: int) -> PackageFiles:
             reader.walk(top, name, name, wanted)
     files = first | reader.files
     library = library_of(manifest)
-    # The one that cargo built and nobody copied, as upstream packs it too.
+    # Take a library that cargo built and that was not copied to its place, as upstream does.
     if library and library not in files and (built := _built(top, reader, library)):
         files[library] = built
     check_names([*files], set())
@@ -182,7 +182,7 @@ def _built(top: int, reader: _Reader, library: str) -> File | None:
 
 
 def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> PackageFiles:
-    """All that lies there: the hash of a manifest.json is of every file."""
+    """Returns a plugin of all files there, as the hash of a manifest.json covers every file."""
     for name in sorted(os.listdir(top)):
         if name not in first and name not in BESIDE:
             reader.walk(top, name, name)
@@ -206,7 +206,7 @@ class _Reader:
         self._entries = MAX_ENTRIES
 
     def file(self, parent: int, name: str, path: str) -> File | None:
-        """A plain file, or None where there is none; links and the like are noted as ignored."""
+        """Returns a plain file, or None if there is none. Links, devices and pipes are noted as ignored."""
         try:
             descriptor = os.open(
                 name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent
@@ -235,7 +235,7 @@ class _Reader:
         return _file(path, data, bool(found.st_mode & 0o100))
 
     def walk(self, parent: int, name: str, path: str, wanted: _Wanted | None = None) -> None:
-        """Take what is wanted at `path` and below, or all."""
+        """Read the wanted files at `path` and below, or all files without `wanted`."""
         if wanted and not wanted.leads(path):
             return self._ignore(path)
         if broken := name_fault(path):
@@ -278,7 +278,7 @@ class _Wanted:
         folder = posixpath.dirname(path)
         if folder:
             self._folders.add(folder)
-        else:  # a program beside the manifest does not make all that lies there a part of the plugin
+        else:  # a program beside the manifest must not make the whole directory part of the plugin
             self._files.add(path)
 
     def takes(self, path: str) -> bool:
@@ -287,7 +287,7 @@ class _Wanted:
         return path in self._files or any(above in self._folders for above in _above(path))
 
     def leads(self, path: str) -> bool:
-        """Returns True if it is taken, or something below it may be."""
+        """Returns True if the path is taken, or if a path below may be."""
         below = f"{path}/"
         everything = (*self._files, *self._folders)
         return not is_hidden(posixpath.basename(path)) and (
@@ -298,7 +298,7 @@ class _Wanted:
 
 
 def is_hidden(name: str) -> bool:
-    """Names that editors and systems leave behind."""
+    """Returns True for names that editors and systems leave behind."""
     return name.startswith(".") or name.endswith("~") or name.lower().endswith(BACKUP)
 
 
@@ -308,13 +308,13 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _inside(path: str) -> str | None:
-    """A path of the manifest, if it stays in the plugin and names something there."""
+    """Returns the plain form of a manifest's path, or None if it leads outside or to the plugin itself."""
     plain = posixpath.normpath(path) if path else "."
     return None if plain == "." or name_fault(plain) else plain
 
 
 def _programs(manifest: Manifest, exists: Callable[[str], bool]) -> Iterator[str]:
-    """Commands, and the scripts that interpreters get as arguments."""
+    """Yields commands, and the scripts that interpreters get as arguments."""
     for tool in manifest.native.tools if manifest.native else ():
         if path := _inside(tool.command):
             yield path
@@ -332,12 +332,12 @@ def _manifest(files: Mapping[str, File]) -> Manifest:
 
 
 def _file(path: str, data: bytes, executable: bool) -> File:
-    # Compilers make libraries executable, and loaders do not care.
+    # Compilers make libraries executable, and loaders do not need that.
     return File(data, executable and not path.endswith(LIBRARIES))
 
 
 def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> PackageFiles:
-    """Refuse a plugin whose programs are not among its files: it would be broken where it is installed."""
+    """Returns the plugin. Raises ENOENT if a program or the library is missing: it would not run."""
     if manifests.is_json(manifest):
         manifest_hash.check(manifest.json, {name: file.data for name, file in files.items()})
     missing = "is not among its files; links are not followed, and hidden files are left out: put it there"

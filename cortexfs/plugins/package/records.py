@@ -1,8 +1,8 @@
-"""The record of an installation, which lies with a plugin's files: they are known again by it.
+"""The record of an installation, which lies with a plugin's files and tells if they have changed.
 
-Rules: the record names every file with its hash and whether it is a program. It is hidden, so it is no part
-of the plugin, and it comes and goes with the files in one step. A plugin without one was not installed.
-This file must never know whom to trust.
+Rules: the record has the path, the hash and the kind (program or file) of each file. It is hidden, so it is
+no part of the plugin. It comes and goes with the files in one step. A plugin without a record was not
+installed. This file must never know the trusted publishers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NAMED = 3  # files that a fault names
 
 
 class PluginRecord(msgspec.Struct, frozen=True):
-    source: str  # where it came from, for a person
+    source: str  # the source, for a person
     files: dict[str, str]
     publisher: str = ""
-    fingerprint: str = ""  # of the key that had signed it; empty: it was not signed
-    openpgp: str = ""  # and of an OpenPGP key, likewise
+    fingerprint: str = ""  # of the key that signed the plugin; empty without a signature
+    openpgp: str = ""  # the fingerprint of an OpenPGP key, likewise
 
 
 def files_of(tree: PackageFiles) -> dict[str, str]:
@@ -39,7 +39,7 @@ def files_of(tree: PackageFiles) -> dict[str, str]:
 
 
 def digest(tree: PackageFiles) -> str:
-    """One word for all that is in a plugin."""
+    """Returns one hash of all files of a plugin."""
     return hashlib.sha256(msgspec.json.encode(sorted(files_of(tree).items()))).hexdigest()
 
 
@@ -61,7 +61,7 @@ def read(folder: Path) -> PluginRecord:
 
 
 def check(tree: PackageFiles, record: PluginRecord) -> None:
-    """Refuse what is no longer what was installed."""
+    """Raises EPERM if a file was added, changed or removed after the installation."""
     found = files_of(tree)
     changed = sorted(one for one in found.keys() | record.files if found.get(one) != record.files.get(one))
     if changed:

@@ -1,10 +1,10 @@
-"""A gzip tar of strangers, read strictly: plain files and directories, or a fault.
+"""A strict reader of untrusted gzip tars: they hold plain files and directories, or raise a fault.
 
-Rules: nothing is inflated or allocated beyond a stated bound. A package that two readers could read
-differently is refused: a second gzip member, data behind the end, sparse files, lengths told twice. So is one
-with anything but files and directories. Python's tarfile is not used to read: before 3.11.14 a negative
+Rules: no data is inflated or allocated beyond a stated bound. A package that two readers could read
+differently is refused: a second gzip member, data behind the end, sparse files, two lengths of a file. So is
+an entry that is neither file nor directory. Python's tarfile is not used to read: before 3.11.14 a negative
 offset kept it in a loop for ever (CVE-2025-8194), and users have those versions.
-This file must never know which names a package may hold.
+This file must never know the valid names in a package.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped, shown
 
-# A native library with its debug information has tens of MiB; all is held in memory while it is checked.
+# A native library with its debug information has tens of MiB. A package is checked in memory as a whole.
 MAX_PACKED = 64 << 20
 MAX_UNPACKED = 128 << 20
 MAX_ENTRIES = 10_000
-MAX_EXTENDED = 16 << 10  # a long name, with what else pax writers say of it
+MAX_EXTENDED = 16 << 10  # bytes of a long name, with the other facts of pax writers
 
 BLOCK = 512
 _EMPTY = bytes(BLOCK)
@@ -49,7 +49,7 @@ class TarEntry(NamedTuple):
 
 
 def inflate(data: bytes) -> bytes:
-    """The one gzip member that `data` is."""
+    """Returns the unpacked bytes of `data`, which must be one gzip member."""
     if len(data) > MAX_PACKED:
         raise Fault("EMSGSIZE", f"it is over {MAX_PACKED >> 20} MiB, the most that a package may have")
     stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -67,7 +67,7 @@ def inflate(data: bytes) -> bytes:
 
 
 def read(tar: bytes) -> list[TarEntry]:
-    """Every entry, in order; names are text, and otherwise as they stand."""
+    """Returns all entries, in order. Names are decoded to text, and not changed otherwise."""
     entries: list[TarEntry] = []
     for entry in _entries(tar):
         entries.append(entry)
@@ -77,8 +77,8 @@ def read(tar: bytes) -> list[TarEntry]:
 
 
 def write(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
-    """Names, bytes and whether they are programs, as a gzip tar that is the same for the same files."""
-    import gzip  # only who packs pays for them
+    """Returns a gzip tar of names, bytes and the mark of programs. The same files make the same tar."""
+    import gzip  # these imports cost time, and only packing needs them
     import tarfile
 
     made = io.BytesIO()
@@ -132,13 +132,13 @@ def _data(tar: bytes, start: int, size: int) -> tuple[bytes, int]:
 
 def _name(header: bytes) -> str:
     name = header[:100].split(b"\0")[0]
-    # GNU tar has times where POSIX has the first part of a long name.
+    # GNU tar has times in the place of POSIX's first part of a long name.
     prefix = header[345:500].split(b"\0")[0] if header[257:263] == b"ustar\0" else b""
     return _text(prefix + b"/" + name if prefix else name)
 
 
 def _extended(kind: bytes, data: bytes) -> str | None:
-    """The name that a header about the next entry gives, if it gives one."""
+    """Returns the name for the next entry in an extended header, or None if it has none."""
     if len(data) > MAX_EXTENDED:
         raise Fault("EMSGSIZE", f"a name takes more than {MAX_EXTENDED >> 10} KiB")
     if kind == _LONG_NAME:
@@ -152,7 +152,7 @@ def _extended(kind: bytes, data: bytes) -> str | None:
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """pax(1): each record is its length, a space, key=value and a newline."""
+    """Yields the records of pax(1): each is its length, a space, key=value and a newline."""
     position = 0
     while position < len(data):
         found = _RECORD.match(data, position)

@@ -1,12 +1,12 @@
-"""A plugin as hosts are told of it, with the files that are there now, and what its [sandbox] means to them.
+"""The form of a plugin for hosts, with stamps of its present files, and the meaning of its [sandbox].
 
-What takes a file's place is another plugin to the pool of hosts.
+A plugin with a replaced file is another plugin to the pool of hosts.
 
 Rules: a program and its working directory lie in the plugin's directory, after every symbolic link has been
 followed, unless the tool asks for the host's paths. A relative path begins at the plugin; no PATH is
-searched. A path that is claimed is absolute, or the claim means nothing and is refused. What a claim takes is
-in core/manifest/governance.py; whether this host has it was asked before.
-This file must never know how a program is started, or how a kernel holds any of it.
+searched. A path in a claim must be absolute, as another would have no meaning, or the claim is refused.
+core/manifest/governance.py has the needs of claims, and the caller has checked that this host meets them.
+This file must never know how a program is started, or how a kernel holds a sandbox.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def library(path: str) -> Library:
 
 
 def esm(path: str, folder: str = "", **fields: Any) -> EsmModule:
-    """`folder` is where `path` is, unless it is said."""
+    """Returns the module at `path`. `folder` defaults to the directory of `path`."""
     place = folder or os.path.dirname(path)
     return EsmModule(path, str(Path(place)), stamps.of_folder(place), **fields)
 
@@ -45,11 +45,11 @@ class ProgramCommand(NamedTuple):
 
 
 def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
-    """Both as absolute paths, or the fault; what a program is named by, its links included, is kept."""
+    """Returns command and working directory as absolute paths with their links, or raises a Fault."""
     home = _canonical(plugin, "plugin directory", tool)
     command, working_dir = plugin / tool.command, plugin / (tool.working_dir or ".")
     both = (("command", command), ("working_dir", working_dir))
-    if not tool.allow_host_paths:  # whether it is there or not
+    if not tool.allow_host_paths:  # checked even if the path does not exist
         for field, path in both:
             if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(plugin)):
                 raise _outside(field, path, tool)
@@ -80,7 +80,7 @@ def _fault(code: str, tool: DeclaredProcessTool, text: str) -> Fault:
     return Fault(code, f"process tool '{tool.name}' {text}")
 
 
-# Programs and libraries: what a script needs to be one.
+# The programs and libraries that a script needs to run.
 SYSTEM = (("/usr", "rx"), ("/bin", "rx"), ("/sbin", "rx"), ("/lib", "rx"), ("/lib64", "rx"))
 HOST = (("/", "rx"),)
 
@@ -88,14 +88,14 @@ View = tuple[tuple[str, str], ...]
 
 
 def sandbox(manifest: Manifest, place: Path) -> hostcalls.Sandbox | None:
-    """For the plugin's hosts; None where nothing is claimed. Its files lie at `place`."""
+    """Returns the sandbox of the plugin's hosts, or None without a claim. Its files lie at `place`."""
     told = manifest.sandbox
     is_program = manifest.python is None and not _has_library(manifest)
     found = hostcalls.Sandbox(
         view=_view(manifest, place),
         network=told.network != "none",
         is_filtered=bool(told.seccomp),
-        # A program is limited itself, by `limits`: its host runs no code of the plugin.
+        # `limits` bounds a program itself, as its host runs no code of the plugin.
         memory_bytes=None if is_program or told.memory_mb is None else told.memory_mb << 20,
         cpu_seconds=None if is_program else told.cpu_seconds,
     )
@@ -104,7 +104,7 @@ def sandbox(manifest: Manifest, place: Path) -> hostcalls.Sandbox | None:
 
 
 def limits(manifest: Manifest) -> tuple[int | None, int | None]:
-    """Bytes and seconds that each program of the plugin may have."""
+    """Returns the limits of each program of the plugin: bytes of memory and seconds of CPU time."""
     told = manifest.sandbox
     return None if told.memory_mb is None else told.memory_mb << 20, told.cpu_seconds
 

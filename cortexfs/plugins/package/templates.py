@@ -1,7 +1,7 @@
-"""The plugins of `ctx plugin new`: one of each kind, which passes `ctx plugin test --run` unchanged.
+"""The plugins of `ctx plugin new`: one of each kind, and each passes `ctx plugin test --run` unchanged.
 
-Rules: a template is a table of paths to texts. In these, @NAME@ and @WORD@ stand for the plugin's name, and
-that name as an identifier; @HOST@ and @INCLUDE@ for the version of this host, and where its C header is.
+Rules: a template is a table of texts by path. In the texts, @NAME@ stands for the plugin's name, and @WORD@
+for that name as an identifier. @HOST@ is the version of this host, and @INCLUDE@ the folder of its C header.
 Files below bin/ are programs.
 This file must never know where a plugin is written.
 """
@@ -246,7 +246,7 @@ TEMPLATES: Mapping[str, Mapping[str, str]] = {
 
 
 def files(template: str, name: str, include: str) -> dict[str, File]:
-    """The files of a new plugin; `include` is where the C header is."""
+    """Returns the files of a new plugin. `include` is the folder of the C header."""
     word = "".join(letter if letter.isalnum() else "_" for letter in name)
     words = {"@NAME@": name, "@WORD@": word, "@HOST@": HOST_VERSION, "@INCLUDE@": include}
 

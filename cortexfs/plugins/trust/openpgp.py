@@ -1,12 +1,12 @@
-"""The OpenPGP signature of a manifest.json, looked at by gpgv with the keys that an administrator trusts.
+"""The OpenPGP signature of a manifest.json, checked by gpgv with the keys that an administrator trusts.
 
-It is detached, in base64, of the package's digest: the text sha256:<64 digits>, without an end of line. gpgv
-takes no other keys than those of the ring that it is given.
+The signature is detached, in base64, and covers the package's digest: the text sha256:<64 digits>, without an
+end of line. gpgv uses only the keys of the ring that is passed to it.
 
-Rules: gpgv is given copies of what is to be checked and no home of anybody's. Where it or the file is missing
-nothing is checked, and that is said. Good is only what gpgv calls good and valid; a key that is expired or
-revoked signs nothing. What is checked and does not hold refuses the plugin.
-This file must never know what follows from a signature.
+Rules: gpgv gets copies of the checked files, and no user's home. Without gpgv or the file of keys no
+signature is checked, and a warning tells that. Only a signature that gpgv calls good and valid counts: a key
+that is expired or revoked does not. A signature that was checked and does not hold refuses the plugin. This
+file must never know the consequences of a signature.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.package import manifest_hash
 from cortexfs.state import believed
 
-# gpgv's words (doc/DETAILS of GnuPG) and what each means for a plugin; any one of them refuses it.
+# gpgv's words (doc/DETAILS of GnuPG), each of which refuses a plugin, and their meaning.
 REFUSED = {
     "BADSIG": "it is of other files; install the plugin again",
-    "ERRSIG": "it cannot be checked",  # NO_PUBKEY, where it is that, comes after it and says more
+    "ERRSIG": "it cannot be checked",  # if the key is missing, NO_PUBKEY follows and tells more
     "NO_PUBKEY": "its key {0} is not among the trusted ones; trust it if the author says that it is theirs",
     "EXPSIG": "it has expired; ask the author for a new release",
     "EXPKEYSIG": "its key {0} has expired; ask the author for the renewed one",
@@ -46,7 +46,7 @@ def signature(text: str) -> bytes:
 
 
 def signer_in(status: bytes) -> str:
-    """The fingerprint of the one key that signed, from what gpgv wrote to its status-fd; else EBADMSG."""
+    """Returns the fingerprint of the one key that signed, from gpgv's status output. Raises EBADMSG."""
     lines = [line.removeprefix(_PREFIX).decode("ascii", "replace").split() for line in status.splitlines()
              if line.startswith(_PREFIX)]  # fmt: skip
     for refused in reversed(REFUSED):
@@ -61,14 +61,14 @@ def signer_in(status: bytes) -> str:
     return valid[0]
 
 
-KEYS = "plugin-keys.gpg"  # of the configuration directory; what gpg --export writes
+KEYS = "plugin-keys.gpg"  # in the configuration directory; the output of gpg --export
 MAX_KEYS = 32 << 20
 SECONDS = 10.0
 MAX_SAID = 1 << 20
 
 
 def unchecked(manifest: JsonManifest, keys: Path) -> str | None:
-    """Why the signature cannot be looked at; None if it can, or there is none."""
+    """Returns the reason why the signature cannot be checked. None if it can be, or if there is none."""
     if manifest.signature is None:
         return None
     if _ring(keys) is None:
@@ -79,7 +79,7 @@ def unchecked(manifest: JsonManifest, keys: Path) -> str | None:
 
 
 def run(folder: Path) -> bytes:
-    """Returns the words of gpgv about the files in a folder."""
+    """Returns the output of gpgv about the files in a folder."""
     path = "/usr/local/bin:/usr/bin:/bin"
     words = [sys.executable, *starts.gpgv(shutil.which("gpgv", path=path) or "gpgv", str(folder))]
     try:
@@ -96,8 +96,8 @@ def signer(
     run: Callable[[Path], bytes] = run,
     place: Path | None = None,
 ) -> str:
-    """The fingerprint of the key that has signed these files; empty where nothing was checked. `run` runs
-    gpgv where this process may not. `place` is where files are written for it."""
+    """Returns the fingerprint of the key that has signed these files, or "" if no signature was checked.
+    `run` runs gpgv for a process that may not. `place` is the folder for gpgv's files."""
     if manifest.signature is None or unchecked(manifest, keys) or (trusted := _ring(keys)) is None:
         return ""
     digest = manifest_hash.package_digest(files)
@@ -109,14 +109,14 @@ def signer(
 
 
 def settle(place: Path) -> None:
-    """Remove what a killed process left of a check."""
+    """Remove the files of checks that a killed process left."""
     for left in place.glob(f"{starts.PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _ring(keys: Path) -> bytes | None:
-    """The keys that are trusted; None where there is no such file. Others' keys are a fault, so that nothing
-    is installed as if nobody were trusted."""
+    """Returns the trusted keys, or None without such a file. A file that others may write is a fault, so that
+    no plugin is installed as if no keys were trusted."""
     try:
         return believed.read(keys, MAX_KEYS)
     except FileNotFoundError:

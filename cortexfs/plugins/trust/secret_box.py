@@ -1,9 +1,9 @@
-"""Secret settings as they lie on the disk: encrypted, with a key of this state directory.
+"""Secret settings on the disk: encrypted, with a key of this state directory.
 
-Whoever gets a copy of the file with the settings, and not the key beside it, reads none of them.
+A copy of the file with the settings, without the key beside it, reveals none of them.
 
-Rules: a sealed text holds for the plugin and setting that it was sealed for, and for nothing else. The key is
-made once, and only its owner may read it. Nothing here prints or logs a secret.
+Rules: a sealed text can be opened only for the plugin and the setting that it was sealed for. The key is
+made once, and only its owner may read it. No function here prints or logs a secret.
 This file must never know where sealed texts are kept.
 """
 
@@ -33,7 +33,7 @@ def seal(state: Path, plugin: str, setting: str, secret: str) -> str:
 
 
 def unseal(state: Path, plugin: str, setting: str, sealed: str) -> str:
-    """The secret; a Fault where it is not what was sealed here."""
+    """Returns the secret. Raises EBADMSG if it was sealed with another key, or for another setting."""
     with needed_for("secret settings"):
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -57,7 +57,7 @@ def _key(state: Path) -> bytes:
     with os_faults(f"{path} cannot be read"):
         with no_links.folder(state, os.path.dirname(KEY_FILE), 0o700) as folder:
             if not (made := folder / path.name).exists():
-                with contextlib.suppress(FileExistsError):  # of two that are made at once, the first counts
+                with contextlib.suppress(FileExistsError):  # if two are made at once, the first counts
                     whole_files.create(made, [os.urandom(KEY_BYTES)], 0o600)
         key = believed.secret(path, KEY_BYTES, f"{path} is", f"close it with: chmod 600 {path}")
     if len(key) != KEY_BYTES:

@@ -1,14 +1,14 @@
-"""Signatures of plugins: Ed25519 over a list of what is in them.
+"""Signatures of plugins: Ed25519 over a list of their files.
 
-Two payloads. Upstream's lists manifest.toml, the other files of that kind and all of lib/, skills/ and
-prompts/. What has more than that (bin/, programs elsewhere, files that are executable) is signed by the
-second, which lists every file and whether it is a program. A signature of the first kind counts only where
-nothing lies outside of it, so that no unsigned program travels under an old signature.
+There are two payloads. Upstream's lists manifest.toml, the other files of FILES and all of lib/, skills/ and
+prompts/. A plugin with more (bin/, programs elsewhere, executable files) is signed by the second payload,
+which lists every file, and marks programs. A signature of the first kind counts only if it covers every
+file, so that no unsigned program travels under an old signature.
 
-Rules: what is verified is the tree of bytes that will be used. Text that stands in the payload holds no
-control characters, as lines and tabs divide it. Keys are 32 raw bytes in a file of mode 0600 from its first
-moment. The library that computes is asked for only when something is signed or verified.
-This file must never know whom to trust.
+Rules: the verified bytes are the bytes that will be used. Text in the payload has no control characters, as
+lines and tabs divide it. Keys are 32 raw bytes in a file that has mode 0600 from its first moment. The
+library of cryptography is needed only to sign or to verify.
+This file must never know the trusted publishers.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ class SignatureVerdict(msgspec.Struct, frozen=True):
 
 
 def keygen(path: Path) -> SigningKey:
-    """Make a signing key; an existing one is never overwritten."""
+    """Create a signing key. An existing key is never overwritten."""
     private = _private_key()
     try:
-        # Without a draft: a stick that keys are kept on may have no links. A umask may take too much.
+        # Written without a draft, as a memory stick for keys may have no links, and with an exact mode, as a
+        # umask may take away too much.
         whole_files.write(path, [private.private_bytes_raw()], 0o600, exact=True)
         whole_files.sync(path.parent)
     except FileExistsError:
@@ -84,7 +85,7 @@ def keygen(path: Path) -> SigningKey:
 
 
 def read_key(path: Path) -> bytes:
-    """The secret half; EACCES where others could have read it."""
+    """Returns the secret half of a key. Raises EACCES if other users could have read it."""
     with os_faults(f"the key {path} cannot be read"), open(path, "rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         data = file.read(KEY_BYTES + 1)
@@ -98,7 +99,7 @@ def read_key(path: Path) -> bytes:
 
 
 def sign(tree: PackageFiles, secret: bytes, publisher: str = "") -> Package:
-    """The metadata that signs the tree; what was in it of SBOM, risk profile and certificate is kept."""
+    """Returns the metadata that signs the tree. Its SBOM, risk profile and certificate are kept."""
     private = _private_key(secret)
     publisher = publisher or tree.manifest.package.publisher_id or tree.manifest.author
     if not publisher.strip():
@@ -125,13 +126,13 @@ def signed(tree: PackageFiles, package: Package) -> PackageFiles:
 
 
 def write_package(folder: Path, package: Package) -> None:
-    """Replace the package.toml of a directory; a reader sees the old one or the new one."""
+    """Replace the package.toml of a directory. A reader sees the old one or the new one."""
     with os_faults(f"{folder / PACKAGE_FILE} cannot be written"):
         whole_files.replace(folder / PACKAGE_FILE, [encode_package(package)], 0o666)
 
 
 def verify(tree: PackageFiles) -> SignatureVerdict:
-    """Judge the tree by the package metadata that it holds."""
+    """Check the tree against the package metadata in it."""
     package = tree.manifest.package
     signed = bool(package.signature.strip())
     said: list[str] = []
@@ -176,7 +177,7 @@ def _verified(tree: PackageFiles, package: Package) -> SignatureVerdict:
 
 
 def _forms(tree: PackageFiles) -> list[str]:
-    """The payloads that may stand for this tree."""
+    """Returns the payloads with which this tree may be signed."""
     covered = all(_upstream_covers(tree, name) for name in _listed(tree))
     return [COMPLETE, UPSTREAM] if covered else [COMPLETE]
 
@@ -227,8 +228,8 @@ def _bool(value: bool) -> str:
 
 
 def _listed(tree: PackageFiles) -> list[str]:
-    """Every file but the one that holds the signature, in the order of the payload. What was fetched when the
-    plugin was installed was not there to sign: the manifest's hash is of it (plugins/install/fetch.py)."""
+    """Returns all files but that of the signature, in the order of the payload. Files that the installation
+    fetched are left out, as the manifest's hash covers them (plugins/install/fetch.py)."""
     return sorted((name for name in tree.files if name != PACKAGE_FILE and not is_fetched(name)), key=order)
 
 
@@ -240,13 +241,13 @@ def _upstream_covers(tree: PackageFiles, name: str) -> bool:
 
 
 def _upstream_suffices(tree: PackageFiles) -> bool:
-    """Returns True if upstream's payload says all: then its hosts can verify what is signed here."""
+    """Returns True if upstream's payload covers all files. Then upstream's hosts can verify our signature."""
     return all(_upstream_covers(tree, name) and not tree.files[name].executable for name in _listed(tree))
 
 
 def _binaries(tree: PackageFiles) -> list[str]:
-    """Hashes that binary_sha256 may be: of the named library, or where none is, of any: upstream takes
-    the first that its file system lists."""
+    """Returns the valid values of binary_sha256: the hash of the named library, or else of any library, as
+    upstream takes the first that its file system lists."""
     named = tree.manifest.native.library if tree.manifest.native else ""
     if named and (library := posixpath.normpath(named)) in tree.files:
         return [tree.files[library].sha256]
@@ -257,7 +258,7 @@ def _binaries(tree: PackageFiles) -> list[str]:
 
 
 def encode_package(package: Package) -> bytes:
-    """package.toml, as it is written beside the manifest."""
+    """Returns the text of package.toml, which is written beside the manifest."""
     values = msgspec.to_builtins(package)
     certificate = values.pop("conformance")
     lines = tomltext.lines(values)
@@ -270,7 +271,7 @@ def encode_package(package: Package) -> bytes:
 
 
 def _decoded(text: str, size: int, what: str) -> bytes:
-    """Base64 in its one canonical spelling, so that no other text means the same."""
+    """Decode base64 in its one canonical spelling, so that no other text has the same meaning."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -282,7 +283,7 @@ def _decoded(text: str, size: int, what: str) -> bytes:
 
 @contextmanager
 def needed_for(what: str) -> Iterator[None]:
-    """Around its imports: EHOSTDOWN, with what to do, where it is not installed."""
+    """Wraps imports of the package cryptography. Raises EHOSTDOWN with the remedy if it is not installed."""
     try:
         yield
     except ImportError:

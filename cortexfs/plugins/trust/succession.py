@@ -1,9 +1,9 @@
-"""The copy of a plugin that follows another without a question: one by the same keys, of no lower version,
-and a script as the other is, or none.
+"""The rules for a copy of a plugin that replaces another without a question: it has the same keys and no
+lower version, and both are scripts, or neither.
 
-Rules: a publisher is its key, and not what it calls itself. Whatever key the installed copy was signed with
-has to have signed the next one too, so that nobody takes a name by adding a key first. A version that cannot
-be read, as its files are damaged, is compared with nothing: to install it anew is how that is mended.
+Rules: a publisher is its key, and not its name. Each key that signed the installed copy must have signed the
+next copy, too, so that no publisher takes a name by adding a key first. An unreadable version, of damaged
+files, is not compared: a new installation mends it.
 This file must never know how a signature is checked, nor how a person is asked.
 """
 
@@ -23,7 +23,7 @@ from cortexfs.version import SCRIPT_VERSION
 class Copy(NamedTuple):
     version: str
     publisher: str = ""
-    key: str = ""  # the fingerprint; empty: it is not signed
+    key: str = ""  # the fingerprint; empty without a signature
     openpgp: str = ""
 
     @property
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
 
 def installed(folder: Path) -> Copy | None:
-    """Returns what lies there; None where nothing does."""
+    """Returns the installed copy in a folder, or None if the folder does not exist."""
     if not folder.exists():
         return None
     version, record = "", records.PluginRecord("", {})
@@ -48,13 +48,13 @@ def installed(folder: Path) -> Copy | None:
     try:
         record = records.read(folder)
     except Fault as fault:
-        if fault.code != "EPERM":  # but put there by hand, or damaged: then nobody has signed it
+        if fault.code != "EPERM":  # EPERM: put there by hand, or damaged, so it counts as unsigned
             raise
     return Copy(version, record.publisher, record.fingerprint, record.openpgp)
 
 
 def unlike(before: Copy, after: Copy) -> str:
-    """Why the one may not take the place of the other without a question; empty: it may."""
+    """Returns the reasons why `after` may not replace `before` without a question, or "" if it may."""
     lower = _lower(before.version, after.version)
     return " and ".join(filter(None, (_signed_unlike(before, after), _other_kind(before, after), lower)))
 
@@ -85,7 +85,7 @@ def _lower(before: str, after: str) -> str:
 
 
 def _whole(version: str) -> semver.Version:
-    """A version, where a manifest.toml may leave out its last numbers."""
+    """Returns a version of three numbers, as a manifest.toml may leave out the last ones."""
     rest = version.lstrip(".0123456789")
     numbers = version.removesuffix(rest)
     return semver.parse(f"{numbers}{'.0' * (2 - numbers.count('.'))}{rest}")

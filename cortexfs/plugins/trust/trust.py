@@ -1,8 +1,8 @@
 """The publishers whose plugins may be installed: their keys, kept in a file of the state directory.
 
-Rules: a publisher is an id and a key together; the same id with another key is a stranger. A store that
-cannot be read is a fault, and is not overwritten. Nobody is trusted without a person's word, given when asked
-or by --yes, and --yes skips the question and never a check.
+Rules: a publisher is an id and a key together: the same id with another key is another publisher. A store
+that cannot be read is a fault, and is not overwritten. A publisher is trusted only by a person's answer to
+the question, or by --yes, which skips the question and never a check.
 This file must never know how a signature is computed, nor how a person is asked.
 """
 
@@ -64,7 +64,7 @@ class TrustStore(locked_store.LockedStore[tuple[Publisher, ...]]):
         self.update(lambda known: known if any(_is_of(one, verdict) for one in known) else (*known, new))
 
     def remove(self, publisher: str, fingerprint: str = "") -> int:
-        """Trust a publisher no longer, with one key or with all; how many entries that were."""
+        """Trust a publisher no longer, with one key or with all. Returns the number of removed entries."""
         gone: list[Publisher] = []
 
         def kept(known: tuple[Publisher, ...]) -> tuple[Publisher, ...]:
@@ -85,11 +85,10 @@ def _is_of(one: Publisher, verdict: SignatureVerdict) -> bool:
 def decide(
     verdict: SignatureVerdict, *, trusted: bool, packaged: bool, yes: bool, interactive: bool
 ) -> Literal["install", "trust", "ask"]:
-    """Decides about an installation: as it is, after trusting its publisher, or after asking; else raises a
-    fault.
+    """Returns the next step of an installation: install at once, trust the publisher first, or ask first.
 
-    `packaged` is what comes as a file or over the network; a directory may be unsigned, for its author has it
-    there. A question is answered by a person at a terminal.
+    Raises EPERM if it is refused. `packaged` is True for a file or a download. A directory may be unsigned,
+    as it is its author's own. A question is answered by a person at a terminal.
     """
     if verdict.status == "invalid":
         raise Fault("EPERM", f"the signature is {verdict.text}; get the plugin anew from its publisher")
