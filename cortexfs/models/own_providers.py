@@ -1,6 +1,6 @@
 """Providers of users' own on a mount of root's: they are kept for each user, who changes them by requests.
 
-    <state>/own/UID/providers/NAME.toml     a provider; NAME.json is what it listed last
+    <state>/own/UID/providers/NAME.toml     a provider; NAME.json has its last listing
     <state>/own/UID/secrets/NAME            its key
 
 Main path: the command line has the runner run `.own` with an OwnRequest on its standard input, and `answer`

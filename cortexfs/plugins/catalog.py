@@ -87,12 +87,11 @@ class Catalog:
         faults: Mapping[str, str] = MappingProxyType({}),
         withdrawn: Collection[str] = (),
     ) -> Registry:
-        """Returns the registry: built-in models, those of providers, then the plugins' objects in their
-        order.
+        """Returns the registry: built-in models, those of providers, then built-in tools, then plugins.
 
-        `consents` names the plugins that may take names of others, and these names. `faults` has the faults
-        of plugins that cannot be loaded. These go on in their former version, as does a plugin whose new
-        version breaks here, unless they are `withdrawn`.
+        Models and plugins keep their order. `consents` has the plugins that may take names of others, and
+        these names. `faults` has the faults of plugins that cannot be loaded. These go on in their former
+        version, as does a plugin whose new version breaks here, unless they are `withdrawn`.
         """
         objects: dict[tuple[str, str], Object] = {}
         for model in (*self._models, *models):

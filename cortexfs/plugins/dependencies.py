@@ -104,7 +104,7 @@ def _version(text: str) -> str:
         return ".".join([*parts, "0", "0", "0"][:3])
 
 
-HOST_VERSION = "0.53.1"  # the version that we count as where a plugin needs cortex
+HOST_VERSION = "0.53.1"  # the version of this host for plugins that need cortex
 
 
 # The names of plugins on the way to the fault, and the fault.

@@ -66,7 +66,7 @@ class Descriptions:
 
     def put(self, name: str, key: str, said: bytes) -> None:
         """Keep a description if possible. A full disk is no fault."""
-        if _surroundings() != self._around:  # they changed meanwhile: the description may be of either
+        if _surroundings() != self._around:  # they changed: the description may be of the old or the new ones
             return
         data = msgspec.json.encode(_Answer(key, msgspec.Raw(said)))
         if len(data) <= MAX_FILE:

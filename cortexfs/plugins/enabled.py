@@ -244,8 +244,8 @@ def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
 
 
 def _marked(found: FoundPlugin) -> hostcalls.Plugin:
-    """Returns a plugin of a Python package, trusted as the administrator installed it, with its files'
-    mark."""
+    """Returns a plugin of a Python package, with a mark of its files, as these may change. It is trusted, as
+    the administrator installed it."""
     mark = description_cache.mark(found.distribution, found.location, found.plugin.target.partition(":")[0])
     return replace(found.plugin, files=mark, trusted=True)
 

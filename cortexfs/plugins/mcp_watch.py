@@ -23,7 +23,7 @@ from cortexfs.plugins.catalog import Catalog, describer
 from cortexfs.pool.host import Host
 
 PAUSE_SECONDS = 1.0
-LOOK_SECONDS = 0.5  # between two looks for the end of a host's first call, with whose umask its server starts
+LOOK_SECONDS = 0.5  # between looks for the end of a host's first call, whose umask its server gets
 RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by the number of failures in a row
 
 

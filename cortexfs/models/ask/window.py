@@ -15,7 +15,7 @@ import msgspec
 
 from cortexfs.core.frames import Message
 
-BYTES = 3  # of a log to a token: English has four, Chinese three to a character
+BYTES = 3  # of the log to a token: English has four, and a Chinese character three
 UNKNOWN = 32_768  # tokens: the limit of a model whose limit is unknown
 OUTPUT = 4096  # tokens that are left for an answer without a limit of its own
 MOST = 8 << 20  # bytes that are read and sent for one turn at most, even if the limit is higher

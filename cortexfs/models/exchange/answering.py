@@ -175,7 +175,7 @@ class Attempts:
                     break
         finally:  # frames before a wrong event are passed on
             self._said = self._said or bool(frames)
-            if self._said and patience.deadline != math.inf:  # the client waits no more
+            if self._said and patience.deadline != math.inf:  # `_allow` starts it at the next wait
                 patience.deadline = math.inf
             if frames:
                 await self._turn.say(*frames)

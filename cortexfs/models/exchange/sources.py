@@ -36,7 +36,7 @@ class ModelSource(NamedTuple):
     connect: float = 10.0  # seconds
     first: float = 300.0
     silence: float = 120.0
-    rest: float = 0.0  # between two reads of an answer
+    rest: float = 0.0  # seconds between two reads of an answer
 
     @classmethod
     def of(cls, name: str, provider: Provider, secrets: Secrets) -> ModelSource:

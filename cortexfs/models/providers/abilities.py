@@ -32,7 +32,7 @@ MAX_LIST = 32 << 20  # its list has 4 MiB
 MAX_TABLE = 16 << 20
 MAX_MODELS = 50_000
 MAX_ID = 512
-_LIST = "model_prices"  # how the list's name begins in a wheel
+_LIST = "model_prices"  # the list's name begins so in a wheel
 # Litellm's names of abilities, and ours.
 _ABILITIES = {
     "supports_function_calling": NATIVE,

@@ -33,7 +33,7 @@ RESERVED = ("local", "debug")  # providers of this machine
 
 
 class ProviderFiles(NamedTuple):
-    """All providers of a folder; the first provider with a name of a model has it."""
+    """All providers of a folder, in their order. If two have a model of one name, the first counts."""
 
     providers: dict[str, Provider]
     broken: dict[str, str]

@@ -72,7 +72,7 @@ class ListedModel(msgspec.Struct, frozen=True, omit_defaults=True):
 class Listing(msgspec.Struct, frozen=True):
     """A listing as the state keeps it."""
 
-    base_url: str  # of the provider then: a provider that has moved is listed anew
+    base_url: str  # the provider's then: one that has moved is listed anew
     time: float
     models: tuple[ListedModel, ...]
 
@@ -85,7 +85,7 @@ class _Page(msgspec.Struct):
 
 
 def decode(body: bytes) -> tuple[list[ListedModel], str]:
-    """Returns the models of one page, and the id after which the next page begins (or nothing)."""
+    """Returns the models of one page, and the id after which the next page begins, or "" at the end."""
     try:
         value = msgspec.json.decode(body)
         page = msgspec.convert({"data": value} if isinstance(value, list) else value, _Page)

@@ -60,7 +60,7 @@ def completed(
     modules: FetchModules | None = None,
     installed: Path | None = None,
 ) -> PackageFiles:
-    """Returns the plugin with all modules that it needs. `installed` is the folder of an installed copy.
+    """Returns the plugin with all modules that it needs. `installed` is the folder for an installed copy.
 
     Files of the source in `.fetched` are dropped: no signature and no lock file covers them.
     """

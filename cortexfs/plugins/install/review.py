@@ -1,8 +1,8 @@
 """The review of a plugin: its requests, the layers that hold it, and its faults.
 
 Rules: a review reads files and runs no code of the plugin. A failed check has the sentence of the fault that
-a daemon would raise. A warning stops no installation. This file must never know how a review is printed, nor
-the plugin's place when installed.
+a daemon would raise. A warning stops no installation.
+This file must never know how a review is printed, nor the plugin's place when installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The record of an installation, which lies with a plugin's files and tells if they have changed.
 
-Rules: the record has the path, the hash and the kind (program or file) of each file. It is hidden, so it is
-no part of the plugin. It comes and goes with the files in one step. A plugin without a record was not
-installed. This file must never know the trusted publishers.
+Rules: the record has the path, hash and kind (program or file) of each file. It is hidden, so it is no part
+of the plugin. It comes and goes with the files in one step. A plugin without a record was not installed.
+This file must never know the trusted publishers.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The signature is detached, in base64, and covers the package's digest: the text 
 end of line. gpgv uses only the keys of the ring that is passed to it.
 
 Rules: gpgv gets copies of the checked files, and no user's home. Without gpgv or the file of keys no
-signature is checked, and a warning tells that. Only a signature that gpgv calls good and valid counts: a key
-that is expired or revoked does not. A signature that was checked and does not hold refuses the plugin. This
-file must never know the consequences of a signature.
+signature is checked, and a warning tells that. Only a signature that gpgv calls good and valid counts, so an
+expired or revoked key does not. A signature that was checked and does not hold refuses the plugin.
+This file must never know the consequences of a signature.
 """
 
 from __future__ import annotations
