@@ -1,13 +1,12 @@
 """The embedded engine, in a process of its own: llama.cpp's HTTP server for one GGUF file.
 
-Main path: `main` reads a `LoadRequest` from its standard input, opens the file, gives up what it does not
-need, loads, and answers with the port. Then llama.cpp's threads serve, and ours wait for the daemon to hang
-up.
+Main path: `main` reads a `LoadRequest` from its standard input, opens the file, gives up unneeded powers,
+loads, and answers with the port. Then llama.cpp's threads serve, and ours wait for the daemon to hang up.
 
-Rules: it answers nobody who does not know the key. Under root it opens the file as root without powers, and
-becomes nobody before it reads a byte of it, as it may be anybody's. It never outlives the daemon: the
-socket's end, or the kernel, ends it. It ends by _exit, as the server's own way to stop deadlocks before its
-first request.
+Rules: it answers only requests with the key. If root starts it, it opens the file as root without powers.
+Then it becomes nobody before it reads a byte of the file, as anybody may have written it. It never outlives
+the daemon: the socket's end, or the kernel, ends it. It ends by _exit, as the server's own way to stop
+deadlocks before its first request.
 This file must never know what a frame, a session or a caller is.
 """
 
@@ -38,23 +37,23 @@ from cortexfs.linux.syscalls import (
 )
 
 NOBODY = 65534
-OPEN_FILES = 256  # a connection a request, and a few for itself
-# Tokens of a prompt that are read before other streams, and the daemon's question whether it lives, get
-# their turn.
+OPEN_FILES = 256  # one connection per request, and a few for itself
+# Tokens of a prompt that are read in a row, before other streams and the daemon's health check get their
+# turn.
 BATCH = 512
-# Of conversations that another one has taken the place of, so that their next message finds them read.
+# For displaced conversations, so that their next message need not read them again.
 KEPT_MIB = 256
-HTTP_THREADS = 4  # beside those that hold a stream each: requests that wait, and the daemon's question
-# Whom the kernel ends first when memory is short: the engine can be started again, the daemon is a mount.
+HTTP_THREADS = 4  # beside one per stream: for waiting requests, and the daemon's health check
+# Short of memory, the kernel ends this before the daemon: it can be started again, the daemon is a mount.
 OOM_SCORE = b"500"
-# Nanoseconds of a turn on a core: more than those of others (3 ms), so that who wakes goes first. A delta
-# on its way out waited up to 4 ms for the core on which the next one was computed.
+# Nanoseconds of a turn on a core: more than other processes have (3 ms), so that a woken process goes first.
+# A delta waited up to 4 ms for the core that computed the next one.
 TURN = 20_000_000
 ERRORS_ONLY = 1
 
 
 class Unusable(Exception):
-    """Why the file cannot be served, as a sentence."""
+    """The reason why the file cannot be served, as a sentence."""
 
 
 def main() -> NoReturn:
@@ -74,7 +73,7 @@ def main() -> NoReturn:
 
 
 def _end_with(daemon: socket.socket) -> NoReturn:
-    """The daemon says nothing more. It goes, and so do we."""
+    """Wait until the daemon hangs up, then end this process."""
     with suppress(OSError):
         while daemon.recv(1):
             pass
@@ -82,7 +81,7 @@ def _end_with(daemon: socket.socket) -> NoReturn:
 
 
 def _served(load: engine_protocol.LoadRequest) -> int:
-    """Load and serve; the port. What is imported is the installation's, and so is imported as it."""
+    """Load and serve; returns the port. The library is the installation's, so it is imported as its user."""
     try:
         xllamacpp = importlib.import_module("xllamacpp")
     except ImportError as problem:
@@ -92,7 +91,7 @@ def _served(load: engine_protocol.LoadRequest) -> int:
     weights = _opened(load.weights)
     try:
         _give_up()
-        # By its descriptor: the folders above it may be closed to nobody.
+        # By its descriptor: the folders above the file may be closed to nobody.
         path = f"/proc/self/fd/{weights}"
         os.close(os.open(path, os.O_RDONLY))
     except PermissionError as problem:
@@ -110,7 +109,7 @@ def _served(load: engine_protocol.LoadRequest) -> int:
 
 
 def _opened(path: str) -> int:
-    """The daemon names the file, and one of root's has no power to look into what is closed to root."""
+    """Open the file. The daemon names it, so root opens it without the power to read files closed to root."""
     try:
         if os.geteuid() == 0:
             capabilities.keep(capabilities.mask(capabilities.SETGID, capabilities.SETUID))
@@ -135,23 +134,23 @@ def _parameters(xllamacpp: ModuleType, load: engine_protocol.LoadRequest, path: 
     params.cors_origins = ""
     params.ui = False
     params.n_parallel = load.streams
-    params.n_ctx = load.context * load.streams  # each stream has all of its own: none can starve another
+    params.n_ctx = load.context * load.streams  # each stream has a whole context: none can starve another
     params.n_batch = BATCH
     params.n_threads_http = load.streams + HTTP_THREADS
     params.cache_ram_mib = KEPT_MIB
     spins = engine_threads.spin_while_free(xllamacpp.xllamacpp.__file__, load.threads)
-    # Where they spin beside others, too, one fewer for answers: one that shares its core holds up all.
+    # For answers one thread fewer, unless `spins`: a thread that shares its core delays all the others.
     params.cpuparams.n_threads = load.threads if spins else max(1, load.threads - 1)
     params.cpuparams_batch.n_threads = load.threads
-    params.warmup = False  # the first prompt warms as well, and somebody waits for it
+    params.warmup = False  # the first prompt warms it as well, and a user waits
     params.verbosity = ERRORS_ONLY
     params.offline = True
     return params
 
 
 def _give_up() -> None:
-    """Keep nothing but the file and the loopback. An order that matters: a change of user clears the
-    signal of the parent's death (prctl(2)), and closes /proc/self to us."""
+    """Keep nothing but the file and the loopback. The order matters: a change of user clears the signal of
+    the parent's death (prctl(2)), and closes /proc/self to this process."""
     with suppress(OSError):
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(fd, OOM_SCORE)
@@ -159,15 +158,15 @@ def _give_up() -> None:
     with suppress(OSError):  # a container's filter may not know the call
         take_turns_of(TURN)
     lower(resource.RLIMIT_NOFILE, OPEN_FILES, for_good=True)
-    lower(resource.RLIMIT_CORE, 0, for_good=True)  # it would hold the key and what was said
+    lower(resource.RLIMIT_CORE, 0, for_good=True)  # it would hold the key and the prompts
     lower(resource.RLIMIT_FSIZE, 0, for_good=True)
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    prctl(PR_SET_DUMPABLE, 0)  # others of this user do not look into it
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # one that died before this, the other thread will notice
+    prctl(PR_SET_DUMPABLE, 0)  # other processes of this user cannot look into it
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # if the parent died before this, the other thread notices
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""How the engine's threads share the cores: each has one of its own and waits for the others by spinning,
-while there are cores for all of them.
+"""How the engine's threads share the cores: while there are cores for all of them, each has a core of its
+own, and waits for the others by spinning.
 
-Main path: `spin_while_free` starts a thread that looks at /proc/stat, four times a second. While others use
-a good part of a core, it holds a team of OpenMP threads that sleep. libgomp then has more threads than there
-are cores, and lets those that wait sleep at once (its manual says so of GOMP_SPINCOUNT). Else it binds each
-thread that computes to a core: the kernel wakes two that wait for each other on the same core, where they
+Main path: `spin_while_free` starts a thread that looks at /proc/stat, four times a second. While other
+processes use a good part of a core, it holds a team of OpenMP threads that sleep. libgomp then counts more
+threads than cores, and lets waiting threads sleep at once (its manual, GOMP_SPINCOUNT). Else it binds each
+computing thread to a core: the kernel wakes two threads that wait for each other on the same core, where they
 take turns while the other core is idle.
 
-Rules: nothing is computed here. A runtime of OpenMP that is not libgomp is left alone.
+Rules: nothing is computed here. An OpenMP runtime other than libgomp is left alone.
 This file must never know what the engine computes, and for whom.
 """
 
@@ -23,15 +23,15 @@ from contextlib import contextmanager, suppress
 from cortexfs.host.process.wake_affinity import bind
 
 PERIOD = 0.25  # seconds; /proc/stat counts hundredths
-# Of a core that they need, used by others: what makes the engine's threads sleep, and below what they spin
-# again. Who reads an answer takes less than a tenth.
+# The parts of a needed core that others use: above the first the engine's threads sleep, below the second
+# they spin again. The reader of an answer uses less than a tenth.
 CROWDED, FREE = 0.4, 0.2
-BUSY = 0.1  # of the time since the last look: what makes a thread one of those that compute
-SEMAPHORE = 64  # bytes, more than a sem_t has anywhere
+BUSY = 0.1  # a thread that ran for this part of the time since the last look counts as computing
+SEMAPHORE = 64  # bytes; no system's sem_t is larger
 
 
 def spin_while_free(library: str, threads: int) -> bool:
-    """Begins to watch for so many threads of this library; returns False where its OpenMP is not libgomp."""
+    """Begins to watch `threads` threads of this library. Returns False if its OpenMP is not libgomp."""
     team = getattr(ctypes.CDLL(library), "GOMP_parallel", None)
     if team is not None:
         threading.Thread(target=_watch, args=[team, threads], daemon=True).start()
@@ -50,19 +50,19 @@ def _watch(team: Callable[..., object], threads: int) -> None:
 
 
 class Placement:
-    """The threads that compute, each on a core of its own where there are as many of both."""
+    """The computing threads, each on a core of its own if there are as many cores as threads."""
 
     def __init__(self, cores: set[int], threads: int) -> None:
         self._cores = cores
         self._threads = threads
-        self._looked = 0  # when; this and the next in nanoseconds
-        self._computed: dict[int, int] = {}  # by thread
+        self._looked = 0  # when, in nanoseconds
+        self._computed: dict[int, int] = {}  # nanoseconds by thread
         self._placed: tuple[int, ...] = ()
 
     def spread(self) -> None:
         """Place the threads that computed since the last call. They keep their cores until `undo`."""
         if self._threads != len(self._cores):
-            return  # a core that the kernel finds free is better than ours
+            return  # a core that the kernel finds free is better than our choice
         looked, self._looked = self._looked, time.monotonic_ns()
         before, self._computed = self._computed, _computed()
         least = (self._looked - looked) * BUSY
@@ -91,7 +91,7 @@ def _computed() -> dict[int, int]:
 
 
 def used_by_others() -> Iterator[float]:
-    """Cores that other processes used in the last period, again and again."""
+    """Yields the cores that other processes used in the last period, again and again."""
     clock, busy, ours = time.monotonic(), _busy(), time.process_time()
     while True:
         time.sleep(PERIOD)
@@ -101,7 +101,7 @@ def used_by_others() -> Iterator[float]:
 
 
 def _busy() -> float:
-    """Seconds that the cores which are ours have worked, since the machine began."""
+    """Returns the seconds that our cores have worked since the machine began."""
     with open("/proc/stat", "rb") as stat:
         rows = {words[0]: words[1:] for words in map(bytes.split, stat) if words[0].startswith(b"cpu")}
     cores = (rows.get(b"cpu%d" % core, ()) for core in os.sched_getaffinity(0))
@@ -112,7 +112,7 @@ def _busy() -> float:
 
 @contextmanager
 def asleep(team: Callable[..., object]) -> Iterator[None]:
-    """More threads than there are cores, all of them waiting for one semaphore."""
+    """Hold more threads than there are cores, all waiting for one semaphore."""
     libc = ctypes.CDLL(None)
     semaphore, count = ctypes.create_string_buffer(SEMAPHORE), len(os.sched_getaffinity(0)) + 1
     libc.sem_init(semaphore, 0, 0)
@@ -123,4 +123,4 @@ def asleep(team: Callable[..., object]) -> Iterator[None]:
     finally:
         for _ in range(count):
             libc.sem_post(semaphore)
-        waiting.join()  # its team goes with it
+        waiting.join()  # the team ends with it

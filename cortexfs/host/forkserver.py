@@ -4,18 +4,18 @@
                                              [--state DIR] [--sealed] [--daemon PID]
 
 FD is the control socket of core/hostcalls.py. The starter starts this before the daemon opens anything, with
-a clean environment (/proc/PID/environ of every host shows it) and no standard input. Its standard error is
-one that hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool. --serve names
-what a host does once it is the caller, --preload what it finds imported besides; tests put something small
-there. A host calls `before_leaving` of what is preloaded before it leaves for a caller's namespaces.
---state is the daemon's state directory, --sealed says that this program was executed through the mount of
-readonly_mounts.sealed, --daemon is the daemon's pid, and its own parent's otherwise.
+a clean environment (/proc/PID/environ of every host shows it) and no standard input. Hosts may share its
+standard error, so that is a pipe or /dev/null: a tool could truncate a file. --serve names the function that
+a host runs once it is the caller. --preload names a module that each host finds imported; tests pass a small
+one. A host calls that module's `before_leaving` before it leaves for a caller's namespaces. --state is the
+daemon's state directory. --sealed says that this program was executed through the mount of
+readonly_mounts.sealed. --daemon is the daemon's pid, by default the parent's.
 
-Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
-socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
-ends with all its descendants: one host, or all of them when the control socket ends. What only hosts of MCP
-servers need it never imports: they are forked by a copy of it that has (warm.py). As whom a host may act
-it reads from connections (vouching.py), and never takes from a message.
+Rules: it is single-threaded, and waits only in `poll`. A starting host reports on a socket of its own, so a
+host that hangs in a caller's strange namespace delays no other. A host that ends ends with all its
+descendants; when the control socket ends, all hosts do. It never imports the modules that only hosts of MCP
+servers need: a copy of it that has imported them forks those hosts (warm.py). It reads from connections as
+whom a host may act (vouching.py), and never takes that from a message.
 This file must never know what a call or a tool is.
 """
 
@@ -51,9 +51,9 @@ PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
 NAME = "cortexfs-host"  # as ps(1) shows it; at most 15 characters
 
-_PACKET = 64 << 10  # of what a starting host says
+_PACKET = 64 << 10  # the largest report of a starting host
 _MAX_RIGHTS = 3
-# A process in an uninterruptible wait dies when that ends; nobody is kept waiting for it longer.
+# A process in an uninterruptible wait dies when the wait ends; nothing waits longer for it than this.
 _SWEEP_SECONDS = 2.0
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -62,7 +62,7 @@ _faults: msgspec.msgpack.Decoder[tuple[str, str]] = msgspec.msgpack.Decoder(tupl
 
 
 class HostProcess:
-    """One host as its parent sees it."""
+    """One host, as its parent sees it."""
 
     def __init__(
         self, spawn: hostcalls.Spawn, pid: int, status: socket.socket, group: limits.Group | None
@@ -76,7 +76,7 @@ class HostProcess:
         self.exit = 0
         self.status: socket.socket | None = status  # None once the daemon has had its Spawned
         self.group = group
-        self.gate = -1  # by which a confined one asks
+        self.gate = -1  # the socket by which a confined host asks; -1: none
 
     def close_gate(self) -> None:
         if self.gate >= 0:
@@ -85,7 +85,7 @@ class HostProcess:
 
 
 class ForkServerProcess:
-    """Its attributes are the channel to the daemon, what each host is started with, and the hosts."""
+    """Its attributes are the channel to the daemon, the means to start a host, and the hosts."""
 
     def __init__(self, control: socket.socket, begin: warm.Begin, daemon: int) -> None:
         self._control = control
@@ -102,7 +102,7 @@ class ForkServerProcess:
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # What a dead host leaves becomes our child, so that it can be found and ended.
+        # Processes that a dead host leaves become our children, so that they can be found and ended.
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
 
     def run(self) -> None:
@@ -151,10 +151,10 @@ class ForkServerProcess:
         return self._flush() and alive
 
     def _patience(self, starting: Collection[HostProcess]) -> float | None:
-        """For how many milliseconds there is nothing to do unasked."""
+        """Returns the milliseconds until there is work without an event; None: there is none."""
         if self._dead:
             return limits.KILLING_SECONDS * 1000
-        # A user can stop a process that has become him; one that was killed says so by itself.
+        # A user can stop a host that has become that user. A killed host reports its end by itself.
         first = min((child.deadline for child in starting), default=None)
         if first is None:
             return None
@@ -163,7 +163,7 @@ class ForkServerProcess:
     # -- the daemon
 
     def _hear(self) -> bool:
-        """Take one message; whether the daemon is there."""
+        """Take one message. Returns False if the daemon is gone."""
         try:
             received = syscalls.receive_signed(self._control, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
         except BlockingIOError:
@@ -174,7 +174,7 @@ class ForkServerProcess:
         if not data:
             return False
         try:
-            # The daemon can pass its end to a host of somebody else's, and that one makes connections.
+            # The daemon can pass its end to another user's host, which can make connections for it.
             if sender is not None and sender.pid == self._daemon:
                 self._take(_messages.decode(data), rights, whole=not flags & socket.MSG_CTRUNC)
             else:
@@ -195,7 +195,7 @@ class ForkServerProcess:
             except Fault as fault:
                 self._say(hostcalls.HostStart(message.host, 0, (fault.code, fault.message)))
         elif isinstance(message, hostcalls.KillHost):
-            for child in self._children.values():  # not reaped yet, so that the pid is no stranger's
+            for child in self._children.values():  # not reaped yet, so that the pid is still this host's
                 if child.number == message.host:
                     os.kill(child.pid, signal.SIGKILL)
         elif isinstance(message, hostcalls.Forget):
@@ -257,7 +257,7 @@ class ForkServerProcess:
             raise
 
     def _report(self, child: HostProcess) -> None:
-        """Hears a starting host, or that it died without a word."""
+        """Receive from a starting host its report, or the end of its socket if it died."""
         status = child.status
         assert status is not None
         while child.status is not None:
@@ -268,7 +268,7 @@ class ForkServerProcess:
             except OSError:
                 said, rights = b"", []
             if said == start.ASKS:
-                child.gate = rights[0] if rights else -1  # too many are open here: then nobody gets one
+                child.gate = rights[0] if rights else -1  # too many files are open here: no socket is allowed
                 continue
             if said.startswith(start.MOVED):
                 self._moved(child, int(said[1:]))
@@ -285,8 +285,8 @@ class ForkServerProcess:
                 self._say(hostcalls.HostStart(child.number, 0, fault))
 
     def _moved(self, child: HostProcess, pid: int) -> None:
-        """The host is in a pid namespace. Its first process waits for our answer before it ends, so
-        that `pid` cannot have been reaped and given away."""
+        """The host is in a pid namespace. Its first process waits for our answer before it ends, so that
+        `pid` cannot have been reaped and reused."""
         del self._children[child.pid]
         child.pid = pid
         self._children[pid] = child
@@ -318,7 +318,7 @@ class ForkServerProcess:
                 self._dead.append(child)
 
     def _sweep(self) -> None:
-        """Kill what dead hosts left; say that they are gone once nothing is left."""
+        """Kill the descendants that dead hosts left. Report a host's exit once it has none left."""
         if not self._dead:
             return
         quiet = limits.kill_strays({*self._children, self._warm.pid, self._spare.pid})
@@ -332,12 +332,12 @@ class ForkServerProcess:
         self._dead = left
 
     def _end(self) -> None:
-        """The daemon is gone: no host outlives it."""
+        """The daemon is gone: end all hosts."""
         deadline = time.monotonic() + _SWEEP_SECONDS
         self._spare.end()
         groups = [each.group for each in (*self._children.values(), *self._dead) if each.group is not None]
         while time.monotonic() < deadline:
-            # Every group is killed before the result is looked at.
+            # Every group is killed before the first result counts.
             gone = [group.kill() for group in groups]
             quiet = limits.kill_strays(())
             with suppress(ChildProcessError):
@@ -351,7 +351,7 @@ class ForkServerProcess:
 
 
 def main() -> None:
-    # No collection runs here, and hosts share these pages for as long as none touches them.
+    # No collection runs here: hosts share these pages as long as no collection writes to them.
     gc.disable()
     parser = argparse.ArgumentParser(prog="cortexfs.host.forkserver")
     parser.add_argument("fd", type=int)
@@ -364,7 +364,7 @@ def main() -> None:
     control = socket.socket(fileno=options.fd)
     control.set_inheritable(False)
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
-        name.write(NAME)  # of a sealed program it is a descriptor's number
+        name.write(NAME)  # the kernel's name for a sealed program is a descriptor's number
     serve: start.Serve = pkgutil.resolve_name(options.serve)
     preloaded = importlib.import_module(options.preload)
     gc.freeze()

@@ -1,7 +1,7 @@
-"""A plugin's tools, whatever kind it is of, and what the daemon is told of them.
+"""A plugin's tools, whatever its kind, and their descriptors for the daemon.
 
-Rules: a plugin's faults are its own: whatever goes wrong in here says which plugin is broken and why. All
-kinds end as tools of the SDK, so that a host describes, checks and runs them alike.
+Rules: a plugin's faults are its own: each error in here says which plugin is broken and why. All kinds become
+tools of the SDK, so that a host describes, checks and runs them alike.
 This file must never know what a call is.
 """
 
@@ -37,8 +37,8 @@ from cortexfs.host.wasm import tools as wasm
 def loaded(
     plugin: hostcalls.Plugin, environment: Mapping[bytes, bytes] | None = None
 ) -> dict[str, tuple[sdk.Tool, Validator]]:
-    """The plugin's tools by name. Of two with one name the later counts. `environment` is that of the first
-    call, and of all where it decides about the host (hostcalls.of_call)."""
+    """Returns the plugin's tools by name. Of two with one name the later counts. `environment` is the first
+    call's; it is every call's if hosts are chosen by it (hostcalls.of_call)."""
     try:
         if plugin.kind == hostcalls.NATIVE and environment is not None:
             os.environb.clear()
@@ -72,7 +72,7 @@ def _programs(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     return [one_shot.ProcessTool(program) for program in declared.tools]
 
 
-# How names begin of what only the daemon calls: no tool is called so, and of these only commands are told.
+# Names that begin so are for the daemon alone: no tool has one. Only commands among them are described.
 HIDDEN = ":"
 
 _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
@@ -88,7 +88,7 @@ _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
 
 
 def begin(plugin: hostcalls.Plugin, tell: Callable[[str], object]) -> None:
-    """Wait for what takes long before the tools can be loaded; `tell` is told how far it has come."""
+    """Wait for slow preparations before the tools can be loaded. `tell` receives their progress."""
     if plugin.kind == MCP_SERVER:
         mcptools.greeted(plugin, tell)
 
@@ -98,17 +98,17 @@ def has_changed(plugin: hostcalls.Plugin) -> bool:
 
 
 def reset(plugin: hostcalls.Plugin) -> None:
-    """Have a plugin that is loaded go on with the settings that this one has."""
+    """Have the loaded plugin go on with the settings in `plugin`."""
     (mcptools if plugin.kind == MCP_SERVER else tools).reset(plugin)
 
 
 def news(tool: sdk.Tool) -> str:
-    """Returns the comment of a script that is another one than the daemon knows of; mostly nothing."""
+    """Returns a script's comment if it differs from the one that the daemon knows; else ""."""
     return tool.news if isinstance(tool, script.ScriptTool) else ""
 
 
 def await_change(plugin: hostcalls.Plugin, runtime: sdk.ToolRuntime) -> None:
-    """Wait for other tools; it may return without."""
+    """Wait until the tools change; may return earlier."""
     if plugin.kind != MCP_SERVER:
         raise Fault("EINVAL", f"the tools of the plugin {plugin.name} do not change")
     mcptools.await_change(plugin, runtime)
@@ -132,8 +132,8 @@ _leaving = threading.Lock()
 
 
 def leave() -> NoReturn:
-    """End this host in good order: the daemon wants no more of it."""
-    with _leaving:  # whoever asks second waits for the first
+    """End this host in good order: the daemon needs it no more."""
+    with _leaving:  # a second caller waits for the first
         try:
             library.drop_all()
             wasm.drop_all()

@@ -1,10 +1,10 @@
-"""Execute a program that looks at what strangers wrote, with no power but to read.
+"""Execute a program that reads untrusted input, with no power but to read.
 
     python -I -m cortexfs.host.powerless PROGRAM [WORD...]
 
-Rules: PROGRAM is a path. It writes to what it was given and to no file, opens no socket and has no
-capability. It remains its user, so that no process of another one may trace it. What this kernel cannot
-refuse stays.
+Rules: PROGRAM is a path. It may write to the descriptors passed to it but to no file, opens no socket, and
+has no capability. It keeps its user, so that no process of another user may trace it. Powers that this kernel
+cannot take away stay.
 This file must never know which program it is.
 """
 

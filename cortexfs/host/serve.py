@@ -1,16 +1,16 @@
 """The loop inside a host: take calls, turn them into inputs, run the tool, answer in messages.
 
-The process is already the caller when this starts (host/confine/identity.py), so nothing here decides who
-may do what. Main path: `_work` takes a packet, `_answer` runs one call; host/call/runtime.py is what the
-tool sees of it.
+The process is already the caller when this starts (host/confine/identity.py), so nothing here decides
+permissions. Main path: `_work` takes a packet, and `_answer` runs one call. host/call/runtime.py is the
+tool's view of the call.
 
-Threads: the main thread only watches for callers that leave and for orphans that end. Every other thread is
-a worker that waits for a call itself (leader and followers), so a call costs no hand-over. Each call has its
-own working directory and umask, by unshare(CLONE_FS): a tool may use relative paths although its
-neighbours stand elsewhere.
+Threads: the main thread only watches for callers that leave and for orphans that end. Every other thread is a
+worker that waits for a call itself (leader and followers), so a call costs no hand-over. Each call has its
+own working directory and umask, by unshare(CLONE_FS): a tool may use relative paths although other calls have
+other directories.
 
-Rules: a call is cancelled at most once, and never after `_dismiss`, so a cancellation hits its own call
-or none. A process whose descriptors a tool has closed or replaced ends itself.
+Rules: a call is cancelled at most once, and never after `_dismiss`, so a cancellation hits its own call or
+none. If a tool has closed or replaced the host's descriptors, the host ends itself.
 This file must never know of FUSE, the tree, frames or policy.
 """
 
@@ -51,18 +51,18 @@ from cortexfs.linux import syscalls
 from cortexfs.tools.support.locked import locked
 
 SPARE_WORKERS = 4
-USUAL_UMASK = 0o022  # for who describes, and has none
-BUILTIN = "builtin"  # the plugin of the built-in tools, each child of which has a thread that waits for it
+USUAL_UMASK = 0o022  # for a describing host, which has no caller's
+BUILTIN = "builtin"  # the plugin of the built-in tools; a thread waits for each of its children
 _ROBBED = (errno.EBADF, errno.ENOTSOCK)
 _WNOTHREAD = 0x20000000  # waitpid(2): no children of other threads
-_CUT = int(socket.MSG_CTRUNC)  # as a flag of socket's, Python's own code would compare it
+_CUT = int(socket.MSG_CTRUNC)  # a plain int: the operators of socket's flags are Python code
 _DRAINED = 4096
 
 
 def serve(control: socket.socket, plugin: hostcalls.Plugin) -> NoReturn:
     """Answer calls until the daemon closes the control socket, or a fault ends the process."""
-    sys.setswitchinterval(0.001)  # a busy tool must not hold its neighbours' answers up for 5 ms
-    os.dup2(2, 1)  # what a tool prints is for its author, in the daemon's log
+    sys.setswitchinterval(0.001)  # a busy tool must not delay other calls' answers by 5 ms
+    os.dup2(2, 1)  # a tool's prints are for its author, in the daemon's log
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper, as ours are
     sys.unraisablehook = raise_again
@@ -79,12 +79,12 @@ class _Host:
         self._waiting = 0
         self._calls: dict[int, Runtime] = {}
         self._leavers = select.epoll()
-        # A plugin of somebody else's waits for its own children, as it likes.
+        # Another plugin may wait for its own children, as it likes.
         self._adopted = Adopted(self._leavers) if plugin.name == BUILTIN else None
         self._tools: dict[str, tuple[sdk.Tool, Validator]] | None = None
         self._trials = dry_runs.HostDryRuns()
         self._loading = threading.Lock()
-        self._wear: wear.Wear | None = None  # since its tools are loaded
+        self._wear: wear.Wear | None = None  # since its tools were loaded
 
     # -- threads
 
@@ -98,7 +98,7 @@ class _Host:
                 self._waiting -= 1
 
     def watch(self) -> NoReturn:
-        """Cancel each call whose caller has left or half-closed, and bury who was left to this host."""
+        """Cancel each call whose caller has left or half-closed, and reap the orphans of this host."""
         while True:
             for number, _ in self._leavers.poll():
                 if self._adopted is not None and number == self._adopted.number:
@@ -106,10 +106,10 @@ class _Host:
                     continue
                 with self._lock:
                     runtime = self._calls.get(number)
-                    # Meanwhile the number may have become another call's.
+                    # Meanwhile another call may have got the number.
                     left = runtime is not None and _has_left(number)
                 if runtime is not None and left:
-                    aside(runtime.interrupt)  # a plugin's callback may block, and others want to leave too
+                    aside(runtime.interrupt)  # a plugin's callback may block, and other callers leave, too
 
     def _work(self) -> None:
         while True:
@@ -121,7 +121,7 @@ class _Host:
                 self.start_worker()
             try:
                 self._answer(rights, whole)
-            except BaseException:  # a host short of a worker is broken: it says why and ends
+            except BaseException:  # a host short of a worker is broken: it logs why and ends
                 traceback.print_exc()
                 os._exit(os.EX_SOFTWARE)
             with self._lock:
@@ -130,10 +130,10 @@ class _Host:
                 self._waiting += 1
 
     def _next(self) -> tuple[list[int], bool]:
-        """The descriptors of the next call, and whether they are all."""
+        """Returns the descriptors of the next call, and True if none was lost."""
         try:
-            # A directory of its own, also of threads that an earlier call left behind; none of a caller's:
-            # that one can be unmounted.
+            # Unshare from threads that an earlier call left behind, too. The directory is no caller's, as it
+            # could then not be unmounted.
             syscalls.unshare(syscalls.CLONE_FS)
             os.chdir("/")
             data, rights, flags = syscalls.receive(self._control, 1, 2)
@@ -154,7 +154,7 @@ class _Host:
             self._attempt(runtime, rights[1:], whole)
         except ToolCancelled:
             pass
-        except OSError as error:  # the daemon has closed the call: there is nobody to tell
+        except OSError as error:  # the daemon has closed the call: nobody awaits an answer
             if error.errno in _ROBBED:
                 raise
         finally:
@@ -184,8 +184,8 @@ class _Host:
         self._leavers.register(number, select.EPOLLRDHUP | select.EPOLLONESHOT)
 
     def _is_worn(self, runtime: Runtime) -> bool:
-        """After this call. A copy of its descriptor gets the lowest number that is free; it must not stay,
-        as the daemon would wait for the end of a call that has it open."""
+        """Returns True if this host is worn after this call. A copy of the call's descriptor gets the lowest
+        free number. It must not stay: the daemon would wait for the end of a call that has it open."""
         try:
             with shielded(runtime):
                 os.close(lowest := os.dup(runtime.stream.fileno()))
@@ -200,7 +200,7 @@ class _Host:
         runtime.unwatch = nothing
 
     def _dismiss(self, runtime: Runtime) -> None:
-        """Forget the call, and whatever cancellation was still on its way to this thread."""
+        """Forget the call, and any cancellation that was still on its way to this thread."""
         locked(self._lock, partial(self._calls.pop, runtime.stream.fileno(), None))
         runtime.end()
 
@@ -225,7 +225,7 @@ class _Host:
             runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(followed)))
             runtime.done()
             return
-        os.umask(request.umask & 0o777)  # what its plugin starts may keep it
+        os.umask(request.umask & 0o777)  # processes that its plugin starts may keep it
         if self._tools is None:
             loaders.begin(self._plugin, runtime.emit_progress)
         tool, validator = self._tool(request.invocation.tool_name, request.environment)
@@ -248,7 +248,7 @@ class _Host:
             self._trials.admit(tool, value)
         result = sdk.run(tool, value, runtime)
         if dry:
-            self._trials.ended(tool, value, result)  # who hears the end may call at once
+            self._trials.ended(tool, value, result)  # a client that sees the end may call at once
         runtime.done(result)
 
     def _described(self, unlike: str, runtime: Runtime) -> bytes:
@@ -281,7 +281,7 @@ class _Host:
 
 
 def _changed(value: dict[str, Any], validator: Validator, runtime: Runtime) -> dict[str, Any]:
-    """The input as plugins want it, which has to be one of this tool all the same."""
+    """Returns the input as plugins changed it. Raises Fault if it is no valid input of this tool any more."""
     if (answer := runtime.show(value)) is None:
         return value
     who, data = answer
@@ -300,7 +300,7 @@ def _has_left(number: int) -> bool:
 
 
 def _stand(rights: list[int], call: hostcalls.CallRequest) -> None:
-    """Take the caller's working directory, for this thread alone."""
+    """Enter the caller's working directory, for this thread alone."""
     if call.directory:
         _enter(call.directory)
     else:
@@ -320,16 +320,16 @@ def _enter(path: str) -> None:
 
 
 class Adopted:
-    """Orphans that the kernel gives to a host, as it is their subreaper: they are reaped when they end.
+    """Orphans that the kernel gives to a host, as their subreaper: they are reaped when they end.
 
-    What a command has started goes to its host when the command ends first, as it does at a cancel. Nobody
-    else waits for it, and a zombie counts among the processes that a host may have. The kernel gives orphans
-    to the main thread, and a child of a tool belongs to the thread that has started it. So the main thread,
-    which alone may use this, reaps its own children and takes no tool's status away.
+    If a command ends before its child, as it does when cancelled, the child goes to the command's host. Only
+    the host waits for it, and a zombie counts among a host's processes. The kernel gives orphans to the main
+    thread, and a tool's child belongs to the thread that started it. So the main thread, which alone may use
+    this, reaps its own children and takes no tool's status away.
     """
 
     def __init__(self, poller: select.epoll) -> None:
-        # Any thread may be the one that a signal strikes, and this one has to wake up for it.
+        # A signal may interrupt any thread, but this pipe always wakes the main thread.
         self.number, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -1,12 +1,12 @@
 """A process that is forked before the next host is wanted, and waits in that host's cgroup.
 
-To let a process into a cgroup, the kernel may wait until every processor has passed a quiet moment: 5 to
-14 ms, for which a user's first call of each plugin had waited. So the fork server makes a host ahead of time,
+To let a process into a cgroup, the kernel may wait until every processor has passed a quiet moment: 5 to 14
+ms, for which a user's first call of each plugin would wait. So the fork server makes a host ahead of time,
 when it has nothing else to do.
 
-Rules: it holds nothing of the fork server's but a channel, does nothing until it is told which host
-it is, and ends with the fork server. Which number the next host has is a guess; where that is wrong, or the
-spare is gone, the host is forked as any other.
+Rules: the spare keeps only a channel of the fork server's, does nothing until it learns which host it is, and
+ends with the fork server. The number of the next host is a guess. If the guess is wrong, or the spare is
+gone, the host is forked as any other.
 This file must never know what a call or a tool is.
 """
 
@@ -27,9 +27,9 @@ from cortexfs.host.confine.limits import Group, Groups
 from cortexfs.host.warm import Begin
 from cortexfs.linux import syscalls
 
-# In which nothing is asked of the fork server: a host that has just begun needs the cores.
+# The fork server must be idle for so long: a host that has just begun needs the cores.
 QUIET_SECONDS = 0.1
-_MAX_RIGHTS = 4  # a host's control socket, what it prints to, a pidfd, a root
+_MAX_RIGHTS = 4  # a host's control socket, its standard error, a pidfd, a root
 _STRICTEST = 1  # processes, until the host's own limit is known
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -38,20 +38,20 @@ _spawns: msgspec.msgpack.Decoder[hostcalls.Spawn] = msgspec.msgpack.Decoder(host
 
 class BegunHost(NamedTuple):
     pid: int
-    status: socket.socket  # what it reports on
+    status: socket.socket  # the host reports on it
     group: Group
 
 
 class Spare:
-    """It, as the fork server sees it."""
+    """The spare, as the fork server sees it."""
 
     def __init__(self, begin: Begin, groups: Groups | None) -> None:
         self._begin = begin
         self._groups = groups
-        self._number = 0  # of the host that it is for
+        self._number = 0  # of the host for which the spare is
         self._channel: socket.socket | None = None
         self._group: Group | None = None
-        self.pid = 0  # none waits
+        self.pid = 0  # 0: none waits
         self._next = 1
 
     @property
@@ -59,7 +59,7 @@ class Spare:
         return self._groups is not None and self._number != self._next
 
     def make(self) -> None:
-        """Fork it. Where that is not possible, the next host is forked as any other."""
+        """Fork the spare. If that fails, the next host is forked as any other."""
         assert self._groups is not None
         self.end()
         self._number = self._next
@@ -70,10 +70,10 @@ class Spare:
             self._channel.setblocking(False)
 
     def become(self, spawn: hostcalls.Spawn, rights: list[int]) -> BegunHost | None:
-        """Tell it that it is this host; None where the host is to be forked."""
+        """Make the spare this host. Returns None if the host has to be forked."""
         begun = None
         if self._number == spawn.host and self.pid and self._channel is not None and self._group is not None:
-            with suppress(OSError):  # it has died, or the limit is not to be had
+            with suppress(OSError):  # the spare has died, or its limit cannot be set
                 self._group.limit(spawn.limits.processes)
                 socket.send_fds(self._channel, [_pack(spawn)], rights)
                 begun = BegunHost(self.pid, self._channel, self._group)
@@ -82,8 +82,8 @@ class Spare:
         return begun
 
     def pass_over(self, number: int) -> None:
-        """This host begins, and not from it: the name of its cgroup may be wanted."""
-        self._next = max(self._next, number + 1)  # one that was held comes after later ones
+        """This host begins without the spare, whose cgroup may have its name: then end the spare."""
+        self._next = max(self._next, number + 1)  # a held spawn may come after later numbers
         if self._number == number:
             self.end()
 
@@ -93,7 +93,7 @@ class Spare:
             self.pid = 0
 
     def end(self) -> None:
-        """End it, and wait until its cgroup is gone."""
+        """End the spare, and wait until its cgroup is gone."""
         if self._channel is not None:
             self._channel.close()
         if self.pid:

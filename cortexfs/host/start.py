@@ -1,7 +1,7 @@
 """The way of a host from fork to its first call: it becomes its caller, confines itself, and reports.
 
-Rules: it keeps nothing of the fork server's but what it was given. Until it has reported, no code of anybody
-else's runs in it, and nobody can get into it. It never returns into the fork server's code.
+Rules: it keeps only the descriptors passed to it, and nothing of the fork server's. Until it has reported, no
+foreign code runs in it, and no other process can get into it. It never returns into the fork server's code.
 This file must never know what a call or a tool is.
 """
 
@@ -26,11 +26,11 @@ from cortexfs.host.confine import identity, limits, view
 from cortexfs.linux import syscalls
 
 Serve = Callable[[socket.socket, hostcalls.Plugin], NoReturn]
-Leaving = Callable[[], None]  # opens what is not to be found where the caller is
+Leaving = Callable[[], None]  # opens files that cannot be found from the caller's namespaces
 
-# What a host that starts says on its status socket.
-MOVED = b"p"  # and a pid in decimal: it goes on in another process; wants one byte in answer
-ASKS = b"a"  # and a descriptor: there is something that host/confine/socket_gate.py is to decide
+# The messages of a starting host on its status socket.
+MOVED = b"p"  # and a pid in decimal: the host goes on in that process, and waits for a byte in answer
+ASKS = b"a"  # and a descriptor, on which host/confine/socket_gate.py answers questions
 READY = b"k"
 FAILED = b"f"  # and msgpack (code, message)
 
@@ -46,7 +46,7 @@ def start(
     ground: view.Ground,
     leaving: Leaving | None = None,
 ) -> NoReturn:
-    """Become the caller, tell the parent, serve. Never returns into the parent's code."""
+    """Become the caller, report to the parent, serve. Never returns into the parent's code."""
     try:
         control, pidfd, root_fd = _settle(rights, status)
         try:
@@ -81,7 +81,7 @@ def start(
         for fd in (pidfd, root_fd):
             if fd is not None:
                 os.close(fd)
-        # Fails when the fork server died before PR_SET_PDEATHSIG was set; then this must end, too.
+        # Fails if the fork server died before PR_SET_PDEATHSIG was set; then this process must end, too.
         status.send(READY)
         status.close()
         if spawn.identity.label != hostcalls.DESCRIBER and spawn.plugin.kind != hostcalls.EXCHANGE:
@@ -95,8 +95,8 @@ def start(
 
 
 def helper(work: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
-    """Fork a process that helps the fork server, which holds nothing of it but a channel, and ends with it.
-    Returns the other end of the channel, and its pid; 0 where there are too many processes."""
+    """Fork a helper of the fork server, which keeps only a channel of the fork server's, and ends with it.
+    Returns the other end of the channel, and its pid; 0 if there are too many processes."""
     channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
     pid = 0
@@ -120,7 +120,7 @@ def _help(channel: socket.socket, work: Callable[[socket.socket], object]) -> No
 
 
 def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, int | None, int | None]:
-    """Keep what this host was given, and nothing of the fork server's."""
+    """Keep the descriptors passed to this host, and nothing of the fork server's."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError, ValueError):  # the C library keeps two for itself
@@ -138,7 +138,7 @@ def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, in
 
 
 def close_others(*kept: int) -> None:
-    """Close all descriptors but these and what is below the first of them."""
+    """Close all descriptors but `kept` and those below the lowest of them."""
     low, *between = sorted(kept)
     for high in (*between, resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
         os.closerange(low + 1, high)
@@ -146,8 +146,8 @@ def close_others(*kept: int) -> None:
 
 
 def _let_go_of_null() -> None:
-    """Have an empty pipe as standard input: through a descriptor of the fork server, its file could be
-    changed."""
+    """Replace standard input by an empty pipe: through a descriptor that the fork server opened, /dev/null
+    itself could be changed."""
     empty, end = os.pipe()
     os.dup2(empty, 0)
     os.dup2(2, 1)

@@ -1,16 +1,16 @@
-"""The process that starts others for the daemon, which cannot once it has given up what it does not need.
+"""The process that starts others for the daemon, which cannot do so once it has given up unneeded powers.
 
     python -I -m cortexfs.host.starter FD LOOKS --daemon PID [--root ROOT] [--state DIR] [--config DIR]
-                                                             [--engine JSON]
+                                       [--engine JSON]
 
-FD is the channel of core/starts.py, LOOKS the one that lookers hear, one after another. The daemon, which
-is PID, starts this before it opens anything. It starts a fork server at once and unasked. --root is the
-mount, --state and --config are the daemon's directories, --engine the command of engines, as a list of
-words. Commands of root's take all of it from here (cli/daemons.py).
+FD is the channel of core/starts.py. LOOKS is the channel that lookers read, one after another. The daemon,
+whose pid is PID, starts this before it opens anything. This starts a fork server at once and unasked. --root
+is the mount, --state and --config are the daemon's directories, --engine the command of engines, as a list of
+words. Commands run by root take all of these from here (cli/daemons.py).
 
-Rules: what can be started is a table, and nothing of a message is a program. It reads messages of the daemon
-and the configuration that its owner has written, and no stranger's bytes. When the daemon is gone, all that
-was started ends, and it ends itself.
+Rules: a table holds the programs that can be started, and no part of a message is a program. It reads
+messages of the daemon and the configuration that its owner has written, and no untrusted input. When the
+daemon is gone, all started processes end, and it ends itself.
 This file must never know what a host, a model or a plugin is.
 """
 
@@ -45,14 +45,14 @@ from cortexfs.linux import syscalls
 from cortexfs.state import believed
 
 LOOKER = os.path.join(sysconfig.get_path("scripts"), "cortexfs-looker")
-# Where the system gives no mount for its program, it is executed as it is, and not told SEALED.
+# Without a mount of its own the fork server's program is executed from its path, and not told SEALED.
 FORK_SERVER, SEALED = "cortexfs.host.forkserver", "--sealed"
 ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine_process"]
 LINK = ["-I", "-m", "cortexfs.team.link"]
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 # Threads that wait for each other spin for some 200 us, and not at all beside other work (engine_threads.py).
 ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
-# For a fork server, which kills what its hosts left before it ends.
+# Long enough for a fork server, which kills what its hosts left before it ends.
 END_SECONDS = 3.0
 _LOOK_SECONDS = 0.005
 MAX_FILE = 1 << 20  # of a provider
@@ -83,7 +83,7 @@ class StarterProcess:
         self._engine = engine
         self._sealed = readonly_mounts.sealed(os.path.realpath(sys.executable))
         self._device = 0  # of the mount, once there is one
-        self._children: dict[int, starts.StartChild] = {}  # as what each was asked for, by pid
+        self._children: dict[int, starts.StartChild] = {}  # the request of each, by pid
         self._parent = os.pidfd_open(os.getppid())
         Thread(target=self._free, daemon=True).start()
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -136,7 +136,7 @@ class StarterProcess:
                 self._device = message.device
             elif isinstance(message, starts.Bind):
                 rights = [self._listener(message)]
-            elif self._is_on_top():  # a mount of somebody else's over it stays
+            elif self._is_on_top():  # another's mount over it stays
                 syscalls.unmount(self._root)
                 self._device = -1  # its number may become another's
         except OSError as problem:
@@ -184,7 +184,7 @@ class StarterProcess:
         raise OSError(errno.EINVAL, "that cannot be started")
 
     def _key_command(self, provider: str) -> list[str]:
-        """As the provider's file has it now, which nobody but the daemon's owner can have written."""
+        """Returns the command in the provider's file, which only the daemon's owner can have written."""
         try:
             said = believed.read(Path(self._config, "providers", f"{names.check(provider)}.toml"), MAX_FILE)
             command = tomllib.loads(said.decode())["key"]["command"]
@@ -204,7 +204,7 @@ class StarterProcess:
             rights, heard = [output], null
             if program.kind is not None:
                 own, other = socket.socketpair(socket.AF_UNIX, program.kind)
-                # A fork server is told who sends.
+                # The fork server checks who sends.
                 other.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, program.kind == socket.SOCK_SEQPACKET)
                 rights, heard = [own.detach(), output], other.detach()
                 theirs.callback(os.close, heard)
@@ -220,20 +220,20 @@ class StarterProcess:
         return pid, rights
 
     def _kill(self, number: int) -> None:
-        for pid, asked in self._children.items():  # not reaped yet, so that the pid is no stranger's
+        for pid, asked in self._children.items():  # not reaped yet, so that the pid is still this child's
             if asked.number == number:
                 os.killpg(pid, signal.SIGKILL)
 
     # -- what is bound
 
     def _listener(self, message: starts.Bind) -> int:
-        """It blocks until the daemon has answered what it causes, by this thread: a MKNOD, say."""
+        """Bind a listener. Blocks until the daemon has answered the requests that this causes: MKNOD, say."""
         folder, _, name = message.path.rpartition("/")
         if "\0" in message.path:
             raise OSError(errno.EINVAL, "that is no path")
         directory = self._opened(folder)
         try:
-            if os.fstat(directory).st_dev != self._device:  # it is unmounted, and this lies below
+            if os.fstat(directory).st_dev != self._device:  # the mount is gone, and this folder lies below it
                 raise OSError(errno.EXDEV, "that is no folder of the mount")
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with listener:
@@ -244,7 +244,7 @@ class StarterProcess:
             os.close(directory)
 
     def _opened(self, folder: str) -> int:
-        """A folder of the mount. No link is followed, as the daemon says where each leads."""
+        """Open a folder of the mount. No link is followed: the daemon decides where links lead."""
         directory = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in filter(None, folder.split("/")):
             if name == "..":
@@ -266,10 +266,10 @@ class StarterProcess:
     # -- ends
 
     def _free(self) -> None:
-        """In a thread of its own: free whoever waits for the mount when the daemon is gone, us and the fork
-        server among them. If somebody else holds its end of the mount, they would wait for ever."""
+        """In a thread of its own: once the daemon is gone, free all that wait for the mount, such as the fork
+        server. If another process holds the daemon's end of the mount, they would wait for ever."""
         select.select([self._parent], [], [])
-        with suppress(OSError):  # of a user's daemon nobody else holds it
+        with suppress(OSError):  # no other process holds it for a user's daemon
             if self._is_on_top():
                 syscalls.abort_fuse(self._root)
 
@@ -282,7 +282,7 @@ class StarterProcess:
         return ended
 
     def _end(self) -> None:
-        """A fork server has seen its socket end; nothing else has anything to end."""
+        """End all children. A fork server sees its socket end, and has time to end its hosts."""
         self._daemon.close()
         deadline = time.monotonic() + END_SECONDS
         while self._children:
@@ -300,7 +300,7 @@ def _spawned(program: StarterProgram, streams: Sequence[int]) -> int:
         program.environ,
         file_actions=[(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(streams)],
         setsid=True,
-        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT],  # of which Python ignores two
+        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT],  # Python ignores two of them
     )
 
 

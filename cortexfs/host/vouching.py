@@ -1,9 +1,10 @@
-"""As whom a host may act: what the fork server has read from connections itself.
+"""As whom a host may act: the fork server reads that itself from the callers' connections.
 
-Rules: nothing that the daemon says makes anybody known. A host is at most whoever connected: the same user,
-namespaces and root, no other groups, no more capabilities. Of a process that has ended, the connection still
-tells user and groups, and nothing else is believed. Connections are what listeners accept. These have paths:
-both ends of a socket pair are its maker's. A listener is none: it tells of its maker, too.
+Rules: no statement of the daemon makes a caller known. A host is at most the process that connected: the same
+user, namespaces and root, no other groups, no more capabilities. If that process has ended, the connection
+still tells its user and groups, and nothing else is believed. Only sockets that a listener accepted count as
+connections. These have paths; both ends of a socket pair belong to its maker. A listening socket does not
+count, as it tells of its maker, too.
 This file must never know what a host is for.
 """
 
@@ -26,7 +27,7 @@ from cortexfs.peers.caller import caller_of, check_alive, credentials, gone, pid
 
 class _Person(NamedTuple):
     identity: Identity
-    rights: list[int]  # their pidfd and root directory, as far as a host has to follow them
+    rights: list[int]  # pidfd and root directory, as far as a host needs them to follow the person
 
     def close(self) -> None:
         for fd in self.rights:
@@ -39,7 +40,7 @@ class Vouching:
         self._met: dict[int, _Person | Fault] = {}
 
     def meet(self, number: int, connection: int) -> None:
-        """Know whoever is there, until `part`. Why that cannot be is said when it is needed."""
+        """Remember the connection's caller until `part`. A failure is raised when the caller is needed."""
         self.part(number)
         try:
             self._met[number] = self._read(connection)
@@ -55,8 +56,8 @@ class Vouching:
 
     @contextmanager
     def rights(self, asked: Identity, met: int, connection: int | None) -> Iterator[list[int]]:
-        """Yields the descriptors by which a host follows its caller. Raises EACCES where nobody vouches for
-        this identity."""
+        """Yields the descriptors by which a host follows its caller. Raises EACCES if no connection vouches
+        for this identity."""
         if connection is not None:
             person = self._read(connection)
             try:
@@ -71,16 +72,16 @@ class Vouching:
             raise Fault("EACCES", f"uid {asked.uid} is not connected any more; call again")
 
     def _read(self, connection: int) -> _Person:
-        try:  # and not fstat(2): a file's system may never answer
+        try:  # and not fstat(2): a file's file system may never answer
             syscalls.getsockopt(connection, socket.SOL_SOCKET, socket.SO_TYPE, 4)
         except OSError:
             raise _no_connection() from None
         with socket.socket(fileno=os.dup(connection)) as sock:
-            # A name in bytes is no path. A pair gets one by a connect(2) that fails (unix(7), autobind).
+            # A name in bytes is no path: a pair gets one by a failed connect(2) (unix(7), autobind).
             name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
             if sock.type != socket.SOCK_STREAM or not isinstance(name, str) or not name:
                 raise _no_connection()
-            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # it tells of whoever listens
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # it tells of its maker
                 raise _no_connection()
             who = credentials(sock)
             try:
@@ -100,7 +101,7 @@ class Vouching:
 
 
 def following(sock: socket.socket, pid: int, identity: Identity) -> list[int]:
-    """By what a host follows the caller: its pidfd and, where that is another one, its root directory."""
+    """Returns the descriptors by which a host follows the caller: its pidfd, and any other root."""
     rights = [pidfd_of(sock, pid)]
     try:
         if identity.root != place.HERE.root:
@@ -133,7 +134,7 @@ def _of(person: _Person | Fault, asked: Identity) -> list[int]:
 
 
 def _needs_nobody(asked: Identity) -> bool:
-    """Returns True for nobody, and for the user whose fork server this is: it can become no other."""
+    """Returns True for nobody, and for the fork server's own user, if not root: it can become no other."""
     if os.geteuid() == 0:
         return asked == hostcalls.DESCRIBING
     return not asked.is_elsewhere

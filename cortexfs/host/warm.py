@@ -1,14 +1,14 @@
-"""A process that has imported what hosts of MCP servers need, and forks them for the fork server.
+"""A process that has imported the modules of hosts of MCP servers, and forks such hosts for the fork server.
 
     fork server ── a spawn, its descriptors ──> warm fork ── fork ──> a middle ── fork ──> host
 
-The SDK takes 0.4 s to import, for which a user's first call had waited. It is not imported in the fork
-server: a plugin in Python may bring its own version of what the SDK needs. So there is this process, from the
-first such host on, and its hosts share the memory. The middle ends at once, and a host becomes a child of the
-fork server like any other, as that is a subreaper and the warm fork is none.
+The SDK takes 0.4 s to import, for which a user's first call would wait. The fork server does not import it,
+as a plugin in Python may bring its own versions of the SDK's dependencies. So the first such host starts this
+process, and its hosts share the memory. The middle ends at once, and the host becomes a child of the fork
+server like any other, as the fork server is a subreaper and the warm fork is not.
 
-Rules: it holds nothing of the fork server's, hears nobody else, and ends with it. While it imports, its hosts
-have to wait, and no others. When it is gone they come from the fork server, and import by themselves.
+Rules: it holds nothing of the fork server's, hears nobody else, and ends with it. While it imports, only its
+own hosts wait. When it is gone, the fork server forks these hosts, and they import by themselves.
 This file must never know what a call or a tool is.
 """
 
@@ -37,7 +37,7 @@ Begin = Callable[[hostcalls.Spawn, list[int], socket.socket, Group | None], NoRe
 
 MODULE = "cortexfs.host.mcp.connection"
 _READY = b"r"
-_MAX_RIGHTS = 5  # a host's status and control sockets, what it prints to, a pidfd, a root
+_MAX_RIGHTS = 5  # a host's status and control sockets, its standard error, a pidfd, a root
 
 
 class _Fork(msgspec.Struct, frozen=True, array_like=True):
@@ -57,18 +57,18 @@ class HeldSpawn(NamedTuple):
 
 
 class WarmFork:
-    """It, as the fork server sees it."""
+    """The warm fork, as the fork server sees it."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._channel: socket.socket | None = None
         self._held: list[HeldSpawn] = []
-        self.pid = 0  # none runs
-        self.preparing = -1  # what says when it is ready, until then
+        self.pid = 0  # 0: none runs
+        self.preparing = -1  # the descriptor that becomes readable once it is ready; then -1
 
     def holds(self, message: hostcalls.Spawn, rights: list[int], *, whole: bool) -> bool:
-        """Returns True if it takes the message until it is ready: whoever imported meanwhile would wait
-        for longer, and hold it up."""
+        """Returns True if it keeps the message until it is ready. A host that imported by itself meanwhile
+        would take longer, and would slow the warm fork down."""
         if message.plugin.kind == KIND and self._channel is None:
             self._prepare()
         if message.plugin.kind != KIND or self.preparing < 0:
@@ -77,7 +77,7 @@ class WarmFork:
         return True
 
     def released(self) -> Iterator[HeldSpawn]:
-        """Hears that it is ready, or gone. Returns what was held."""
+        """Called when the warm fork is ready, or gone. Yields the held messages."""
         assert self._channel is not None
         self.preparing = -1
         if not self._channel.recv(1):
@@ -94,12 +94,12 @@ class WarmFork:
     def host(
         self, spawn: hostcalls.Spawn, rights: list[int], status: socket.socket, group: Group | None
     ) -> int:
-        """Returns the pid of a new host, or 0 where the fork server is to fork it."""
+        """Returns the pid of a new host, or 0 if the fork server has to fork it."""
         if not self.is_for(spawn):
             return 0
         assert self._channel is not None
         place, counts = (str(group.path), group.counts) if group else (None, False)
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # the warm fork is gone
             asked = _pack(_Fork(spawn, place, counts))
             socket.send_fds(self._channel, [asked], [status.fileno(), *rights])
             return int(self._channel.recv(16) or 0)
@@ -113,7 +113,7 @@ class WarmFork:
 def _run(channel: socket.socket, begin: Begin) -> None:
     try:
         importlib.import_module(MODULE)
-    except ModuleNotFoundError:  # of which hosts tell who calls
+    except ModuleNotFoundError:  # the hosts report it to their callers
         return
     gc.freeze()
     channel.send(_READY)
@@ -132,11 +132,11 @@ def _forked(channel: socket.socket, asked: _Fork, rights: list[int], begin: Begi
         os.waitpid(middle, 0)
         return
     pid = 0
-    with suppress(OSError):  # too many processes: the fork server says so
+    with suppress(OSError):  # too many processes: the fork server reports it
         above = os.pidfd_open(os.getpid())
         pid = os.fork()
         if not pid:
-            select.select([above], [], [])  # until this is the fork server's child, with which it has to end
+            select.select([above], [], [])  # until this is a child of the fork server, to end with it
             os.close(above)
             group = Group(Path(asked.group)) if asked.group else None
             if group is not None:

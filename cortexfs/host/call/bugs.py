@@ -1,7 +1,7 @@
-"""Where in a plugin's own files an exception comes from that is no answer, for whoever wrote the plugin.
+"""The line in a plugin's own files from which an unexpected exception comes, for the plugin's author.
 
-Rules: a caller is told the file and the line (abi.md 4.62). The traceback goes to the daemon's log, as all
-that a plugin prints. An exception may be of any class, and fail at whatever it is asked.
+Rules: a caller gets the file and the line (abi.md 4.62). The traceback goes to the daemon's log, as all
+prints of a plugin. An exception may be of any class, and any of its methods may fail.
 This file must never know what becomes of the call.
 """
 
@@ -22,7 +22,7 @@ _PYTHON = "python"
 
 
 def noted(plugin: hostcalls.Plugin, error: BaseException) -> str:
-    """Log its traceback, and return what to add to its sentence: the innermost line of the plugin's own."""
+    """Log the traceback. Returns the end of the error's sentence: the innermost line of the plugin's own."""
     with contextlib.suppress(Exception):
         folder, files = _own(plugin)
         steps = list(_steps(error.__traceback__))
@@ -31,7 +31,7 @@ def noted(plugin: hostcalls.Plugin, error: BaseException) -> str:
             told = traceback.format_exception(type(error), error, own[0])
             print(f"{plugin.name}: {''.join(told)}{PAST}", end="", file=sys.stderr)
             where = os.path.relpath(own[-1].tb_frame.f_code.co_filename, folder)
-            # It names file and line itself.
+            # A SyntaxError names file and line itself.
             return "" if isinstance(error, SyntaxError) else f" ({where}, line {own[-1].tb_lineno})"
     return ""
 
@@ -43,8 +43,8 @@ def _steps(trace: TracebackType | None) -> Iterable[TracebackType]:
 
 
 def _own(plugin: hostcalls.Plugin) -> tuple[str, tuple[str, ...]]:
-    """The folder by which its files are named, and how their paths begin; none where it is of another kind
-    or ours."""
+    """Returns the folder to which the files' names are relative, and the beginnings of their paths; both
+    empty if the plugin is of another kind or ours."""
     top = plugin.target.partition(":")[0].partition(".")[0]
     if plugin.kind != _PYTHON or top == __package__.partition(".")[0]:
         return "", ()

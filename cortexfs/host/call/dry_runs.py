@@ -1,11 +1,11 @@
-"""Dry runs: which call is one, and whether a call may do without.
+"""Dry runs: how a call asks for one, and if a tool requires one first.
 
-A tool that has opted in (`dry_run_flag`) takes --dry-run, and is told so by its invocation: it then says what
-would happen and does nothing. If it declares `required_before_execute` too, it runs after a dry run with the
-same input alone. A host belongs to one caller, and so does what it remembers; a new one knows nothing.
+A tool that has opted in (`dry_run_flag`) takes --dry-run, and sees it in its invocation: it then describes
+its effect and has none. If it also declares `required_before_execute`, it runs only after a dry run with the
+same input. Dry runs belong to a host, and so to one caller; a new host has none.
 
-Rules: --dry-run stands before any `--`. A tool whose input has a property of that name keeps the word. Of any
-other tool that has not opted in, the word is EINVAL before the tool is called, whatever its effects say.
+Rules: --dry-run stands before any `--`. If a tool's input has a property of that name, the word is this. Any
+other tool that has not opted in is not called with the word: that is EINVAL, whatever its effects are.
 This file must never know how a call arrives.
 """
 
@@ -30,14 +30,14 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class HostDryRuns:
-    """The dry runs that this host has made, each good for one call."""
+    """The dry runs of this host, each good for one call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ended = DryRuns()
 
     def admit(self, tool: sdk.Tool, input: Mapping[str, Any]) -> None:
-        """Before a call that is none: EPERM where one has to come first."""
+        """Called before a call that is no dry run. Raises EPERM if a dry run has to come first."""
         is_required = any(effect.dry_run == REQUIRED for effect in tool.capabilities.effects)
         if not is_required or not dryrun.is_offered(tool.dry_run_flag, tool.input_schema):
             return
@@ -47,14 +47,14 @@ class HostDryRuns:
             raise Fault("EPERM", f"{tool.name} must be run dry first: {mend}")
 
     def ended(self, tool: sdk.Tool, input: Mapping[str, Any], result: sdk.ToolResult) -> None:
-        """After a dry run: one that failed has shown nothing."""
+        """Called after a dry run. A failed one has shown nothing, so it does not count."""
         if not result.is_error:
             locked(self._lock, partial(self._ended.add, _key(tool, input), time.monotonic()))
 
 
 def parted(tool: sdk.Tool, schema: Mapping[str, Any], args: Sequence[bytes]) -> tuple[Sequence[bytes], bool]:
-    """Returns the arguments without the word, and whether it asked for a dry run. Raises EINVAL where the
-    tool has none."""
+    """Returns the arguments without --dry-run, and True if it was among them. Raises EINVAL if the tool takes
+    none."""
     if not dryrun.is_among(args) or dryrun.is_taken(schema):
         return args, False
     if not tool.dry_run_flag:

@@ -1,4 +1,4 @@
-"""Effects that a manifest declares, in the words of the SDK."""
+"""A manifest's declared effects, as types of the SDK."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cortexfs.core.manifest.toml import ManifestEffect
 def effects_of(
     declared: Iterable[hostcalls.Effect | ManifestEffect], *, are_shown: bool = False
 ) -> tuple[sdk.ToolEffect, ...]:
-    """Returns them in the SDK's words. With `are_shown`, a dry run shows each, whatever they say of that."""
+    """Returns the effects as the SDK's types. With `are_shown` a dry run shows each, whatever it declares."""
     return tuple(
         sdk.ToolEffect(
             sdk.ToolEffectKind(each.kind),

@@ -1,13 +1,13 @@
-"""Where a plugin keeps what is to outlive its hosts: a directory for each of its users.
+"""The places where a plugin keeps files that outlive its hosts: one directory for each of its users.
 
-The daemon names one place for a plugin (`hostcalls.Plugin.keeps`), in which nobody else may write. A host
+The daemon names one place for a plugin (`hostcalls.Plugin.keeps`), to which no other user can write. A host
 makes its user's directory there while it still has root's powers, so that no user can take another's.
 
-Rules: a directory is its user's alone (0700), and lies beside the daemon's state: what the daemon names may
-be no other place of root's, and no link is followed to one. Whoever describes plugins keeps nothing, but for
-an MCP server, which may download itself first: there it is no other than any process of its user's. What an
-agent's server has downloaded is run for that agent alone: its user, or an agent that may more, would run what
-it has left there.
+Rules: a directory is its user's alone (0700), and lies beside the daemon's state: the daemon can name no
+other place of root's, and no link is followed to one. A describing host keeps nothing, except for an MCP
+server, which may download itself first and has no more rights than any process of the same user. The
+downloads of an agent's server are run for that agent alone. Otherwise its user, or an agent with more rights,
+would run the programs that it left there.
 This file must never know what is kept.
 """
 
@@ -28,21 +28,21 @@ from cortexfs.core.hostcalls import DESCRIBER, Identity, Plugin
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
 from cortexfs.state.no_links import held
 
-# Of texts by key, whatever kind a plugin is of.
+# Limits of texts by key, for every kind of plugin.
 MAX_KEY = 1 << 10
 MAX_VALUE = 64 << 10
 MAX_KEYS = 10_000
 MAX_TOTAL = 16 << 20
-SCRATCH = "scratch"  # the folder of scratch folders; no plugin is called so (core/names.py)
-SCRATCH_SECONDS = 7 * 86400  # since one was used last
+SCRATCH = "scratch"  # the folder of scratch folders; no plugin has this name (core/names.py)
+SCRATCH_SECONDS = 7 * 86400  # since its last use
 MAX_SWEPT = 1000
 _BUSY_SECONDS = 2.0  # another host of the same user writes, for some ms
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def of(plugin: Plugin, identity: Identity) -> Plugin:
-    """Returns the plugin as a host of this identity is told of it: with another place for each agent where
-    what is kept is programs."""
+    """Returns the plugin as a host of this identity gets it. Each agent has a place of its own if the plugin
+    keeps programs."""
     if plugin.kind != MCP_SERVER or not plugin.keeps or identity.view is None:
         return plugin
     return replace(plugin, keeps=f"{plugin.keeps}/{_agents(identity)}")
@@ -53,7 +53,7 @@ def _agents(identity: Identity) -> str:
 
 
 def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
-    """Make the directory, before the host becomes its caller. `beside` is where all plugins keep theirs."""
+    """Make the directory, before the host becomes its caller. `beside` holds the places of all plugins."""
     if not plugin.keeps or (identity.label == DESCRIBER and plugin.kind != MCP_SERVER):
         return
     kept, name = os.path.split(plugin.keeps)
@@ -74,15 +74,15 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
 
 
 def prepare_scratch(identity: Identity, beside: str) -> None:
-    """Make the scratch folder of an agent's session, at the same time, and remove those of its user that
-    nobody has used for long. The path of one is SCRATCH/UID/NAME below `beside`."""
+    """Make the scratch folder of an agent's session, before the host becomes its caller. Remove its user's
+    folders that were unused for long. The path of one is SCRATCH/UID/NAME below `beside`."""
     if not identity.scratch:
         return
     above, name = os.path.split(identity.scratch)
     try:
         if above != f"{beside}/{SCRATCH}/{identity.uid}" or name in ("", ".", ".."):
             raise PermissionError(errno.EPERM, "that is no place for it")
-        with contextlib.suppress(FileExistsError):  # a user's daemon has no other use for it
+        with contextlib.suppress(FileExistsError):  # a user's daemon uses this folder for nothing else
             os.mkdir(beside, 0o711)
         with held(beside, _FOLDER) as kept:
             _made(SCRATCH, 0o711, kept)
@@ -97,7 +97,7 @@ def prepare_scratch(identity: Identity, beside: str) -> None:
 
 
 def _made(name: str, mode: int, above: int, whose: Identity | None = None) -> None:
-    with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
+    with contextlib.suppress(FileExistsError):  # another host of this user makes it at the same moment
         os.mkdir(name, mode, dir_fd=above)
         os.chmod(name, mode, dir_fd=above)  # whatever the umask is
     if whose is not None:
@@ -108,33 +108,33 @@ def _made(name: str, mode: int, above: int, whose: Identity | None = None) -> No
 
 
 def _sweep(above: int, used: str) -> None:
-    """Only root, or the user, can make anything in this folder; what is in those below it, no link of which
-    is followed (shutil.rmtree), may be anything."""
-    import shutil  # hosts begin without it
+    """Remove unused folders. Only root or the user can create anything in `above`. Its folders may hold
+    anything, but no link in them is followed (shutil.rmtree)."""
+    import shutil  # imported here, as hosts start faster without it
 
     ended = time.time() - SCRATCH_SECONDS
     for name in os.listdir(above)[:MAX_SWEPT]:
         if name != used and os.stat(name, dir_fd=above, follow_symlinks=False).st_mtime < ended:
-            with contextlib.suppress(RecursionError):  # of folders in folders that somebody has made for it
+            with contextlib.suppress(RecursionError):  # folders may be nested too deep
                 shutil.rmtree(name, ignore_errors=True, dir_fd=above)
 
 
 def scratch_view(identity: Identity) -> tuple[tuple[str, str], ...]:
-    """Returns the paths that a confined host with a scratch folder may open besides."""
+    """Returns the additional paths that a confined host with a scratch folder may open."""
     return ((os.path.realpath(identity.scratch), "rwx"),) if identity.scratch else ()
 
 
 def database(path: str, table: str) -> sqlite3.Connection:
-    """Returns the file of that path, with that table; without a path, one that ends with the process."""
+    """Returns the database at `path`, with `table`. Without a path it ends with the process."""
     if path and not os.path.exists(path):
-        with contextlib.suppress(OSError):  # it is made below, then
+        with contextlib.suppress(OSError):  # then SQLite makes it below
             _make(path, table)
     found = _opened(path or ":memory:")
     try:
         if path:
             found.execute("PRAGMA journal_mode = WAL")
         found.execute(table)
-    except BaseException:  # a cancellation, too, goes on; no file stays open that nobody has
+    except BaseException:  # a cancellation, too, goes on; no file stays open without an owner
         found.close()
         raise
     return found
@@ -145,8 +145,8 @@ def _opened(path: str) -> sqlite3.Connection:
 
 
 def _make(path: str, table: str) -> None:
-    """Make the file under another name and wait for the disk once: SQLite waits eight times, 30 ms of a
-    user's first call."""
+    """Make the file under another name and sync it once: SQLite syncs eight times, 30 ms of a user's first
+    call."""
     new = f"{path}.{os.getpid()}.new"
     try:
         with contextlib.closing(_opened(new)) as made:
@@ -155,24 +155,24 @@ def _make(path: str, table: str) -> None:
             made.execute(table)
         with open(new, "rb") as whole:
             os.fsync(whole.fileno())
-        os.link(new, path)  # where another host was quicker, its file stays
+        os.link(new, path)  # if another host was faster, its file stays
     finally:
         with contextlib.suppress(OSError):
             os.unlink(new)
 
 
 def place(plugin: Plugin) -> Path | None:
-    """This user's directory, from inside a host; None where nothing is kept."""
+    """Returns this user's directory, from inside a host; None if the plugin keeps nothing."""
     own = f"{plugin.keeps}/{os.geteuid()}"
     return Path(own) if plugin.keeps and os.access(own, os.W_OK) else None
 
 
-# There as long as a plugin has told its user's hooks that it is installed, and not that it is no more.
+# The file that is there from a plugin's first hooks for its user until the hook of its removal.
 MARK = "installed"
 
 
 def begin(own: str) -> None:
-    """That its first hooks were called for this user is to be known when it is uninstalled."""
+    """Mark that this user's first hooks were called, so that those of the removal are called, too."""
     with contextlib.suppress(OSError):  # without room its last hooks are not called
         Path(own, MARK).touch(mode=0o600)
 
@@ -187,7 +187,7 @@ def has_begun(keeps: Path, uid: int) -> bool:
 
 
 def view(plugin: Plugin, identity: Identity) -> tuple[tuple[str, str], ...]:
-    """Returns the paths that a confined host of that user may open besides. An MCP server may run what it
-    has downloaded."""
+    """Returns the additional paths that a confined host of that user may open. An MCP server may run its
+    downloads."""
     rights = "rwx" if plugin.kind == MCP_SERVER else "rw"
     return ((os.path.realpath(f"{plugin.keeps}/{identity.uid}"), rights),) if plugin.keeps else ()

@@ -1,8 +1,8 @@
 """One call as its tool sees it, and the way back to the daemon.
 
-Rules: every message is sent whole, under a lock, as a tool may speak from several threads; none is sent after
+Rules: every message is sent whole, under a lock, as a tool may send from several threads. None is sent after
 the last one. `ToolCancelled` is raised in the tool's thread at most once, between `begin` and `end`, and not
-where the thread is `shielded`.
+while the thread is `shielded`.
 This file must never know how calls arrive or which thread serves them.
 """
 
@@ -32,12 +32,12 @@ from cortexfs.tools.support.locked import locked
 
 MAX_FAULT = 64 << 10
 MAX_SOURCE = 1 << 10  # of an observer's note
-MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)  # the strings of a greeting, and what surrounds them
+MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)  # the strings of a greeting, and their frame
 _RECEIVE = 64 << 10  # from 128 KiB on, malloc(3) would map and unmap it
-# The daemon ends a call at its timeout, from when it passed it on. What runs it ends it a little before, so
-# that it is its sentence that is said, unless the machine is very busy.
+# The daemon ends a call when its timeout has passed since it passed the call on. A tool ends a little before,
+# so that the tool's own sentence is the error, unless the machine is very busy.
 EARLY_SECONDS = 0.05
-STEP = 0.2  # of a wait that may be cancelled
+STEP = 0.2  # the longest step of a wait that may be cancelled
 
 T = TypeVar("T")
 
@@ -53,14 +53,14 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class ToolCancelled(BaseException):
-    """Raised in a tool's thread when nobody waits for its answer any more."""
+    """Raised in a tool's thread when its call is cancelled."""
 
 
 def raise_again(ignored: sys.UnraisableHookArgs) -> None:
-    """For sys.unraisablehook: a cancellation that struck where nothing can be raised, as in a destructor or
-    beside a fork, is raised where the thread goes on."""
+    """A sys.unraisablehook. A cancellation may strike where nothing can be raised, as in a destructor or
+    beside a fork: then it is raised where the thread goes on."""
     if ignored.exc_type is ToolCancelled:
-        # Another one would strike in here. The profiler is asked before and after each call from now on.
+        # It would strike in here again. From now on the profiler is called at each call and return.
         sys.setprofile(_strike)
     else:
         sys.__unraisablehook__(ignored)
@@ -73,9 +73,9 @@ def _strike(frame: FrameType, event: str, argument: object) -> None:
 
 
 class Runtime(sdk.ToolRuntime):
-    """Made by the thread that will run the tool.
+    """Created by the thread that will run the tool.
 
-    Its attributes are the call's stream, and how far its end has come, which three threads may bring about.
+    Its attributes are the call's stream and the state of its end, to which three threads may lead.
     """
 
     def __init__(self, stream: socket.socket) -> None:
@@ -86,12 +86,12 @@ class Runtime(sdk.ToolRuntime):
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._sending = threading.Lock()
         self._said_all = False
-        # Called before the last message: who hears it closes the call, which is no leaving any more.
+        # Called before the last message: its receiver closes the call, and that must not count as leaving.
         self.unwatch: Callable[[], None] = nothing
         self.is_worn: Callable[[], bool] = unworn
         self._state = threading.Lock()
         self._ended = self._shielded = self._late = False
-        self.answers: frozenset[str] = frozenset()  # the methods of questions that somebody takes
+        self.answers: frozenset[str] = frozenset()  # the methods of questions that can be answered
 
     # -- what the tool sees
 
@@ -131,7 +131,7 @@ class Runtime(sdk.ToolRuntime):
         self.answers = frozenset(call.answers)
 
     def read_input(self) -> bytes:
-        """All of the caller's standard input."""
+        """Returns all of the caller's standard input."""
         self.send(wire.message(wire.WANT, wire.U32.pack(parse.MAX_INPUT + 1)))
         data = bytearray()
         while True:
@@ -145,7 +145,7 @@ class Runtime(sdk.ToolRuntime):
                 raise Fault("EMSGSIZE", "the input is over 16 MiB")
 
     def show(self, input_: dict[str, Any]) -> tuple[str, bytes] | None:
-        """Let the daemon see it, and wait: who has changed it and into what, or None."""
+        """Show the input to the daemon, and wait. Returns None, or who changed it and the changed input."""
         for piece in _pieces(_json(input_)):
             self.send(wire.message(wire.INPUT, piece))
         self.send(wire.message(wire.INPUT))
@@ -155,7 +155,7 @@ class Runtime(sdk.ToolRuntime):
         return _answers.decode(payload) if payload else None
 
     def question(self, asked: hostcalls.ToolQuestion) -> hostcalls.ToolAnswer | None:
-        """Ask the person for whom the tool runs, and wait; None where nobody can be asked that."""
+        """Ask the person for whom the tool runs, and wait. Returns None if nobody can be asked this."""
         if asked.method not in self.answers:
             return None
         data = msgspec.json.encode(asked)
@@ -202,7 +202,8 @@ class Runtime(sdk.ToolRuntime):
         self._end(bytes(out))
 
     def fail(self, error: BaseException, noted: Callable[[], str]) -> None:
-        """`noted` is asked what to add where the error is no answer of the tool, but a bug in it."""
+        """End the call with a fault. If the error is a bug in the tool, `noted` returns more of the
+        sentence."""
         if isinstance(error, ToolCancelled):
             return
         code, text = _blame(error, noted)
@@ -214,10 +215,10 @@ class Runtime(sdk.ToolRuntime):
     # -- its end
 
     def interrupt(self) -> None:
-        """Nobody waits for this call any more. Called by another thread, once."""
+        """Cancel this call. Called by another thread, once."""
         try:
             self.cancel()
-        except Exception as error:  # a plugin's callback; its tool is to end all the same
+        except Exception as error:  # a plugin's callback; its tool has to end all the same
             print(f"on_cancel: {sentence(error)}", file=sys.stderr)
         with self._state:
             self._late = self._shielded
@@ -225,18 +226,18 @@ class Runtime(sdk.ToolRuntime):
                 _raise_in(self._thread, ToolCancelled)
 
     def shield(self) -> None:
-        """Until `bare`, `ToolCancelled` is not raised; what was on its way is raised in here."""
+        """Raise no `ToolCancelled` until `bare`. A cancellation on its way is raised in here."""
         locked(self._state, partial(setattr, self, "_shielded", True))
 
     def bare(self) -> None:
-        """Raises the cancellation that came meanwhile."""
+        """End the shield. Raises the cancellation that came meanwhile."""
         locked(self._state, partial(setattr, self, "_shielded", False))
         if self._late:
             self._late = False
             raise ToolCancelled
 
     def end(self) -> None:
-        """Nothing is raised after this; what was on its way is taken back, or raised in here."""
+        """Raise no cancellation from now on. One on its way is taken back, or raised in here."""
         locked(self._state, self._taken_back)
 
     def _taken_back(self) -> None:
@@ -246,7 +247,7 @@ class Runtime(sdk.ToolRuntime):
             sys.setprofile(None)
 
     def close(self) -> None:
-        """Close the stream, also when a thread that the tool left behind still sends on it."""
+        """Close the stream, even while a thread that the tool left behind sends on it."""
         if not self._sending.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 self.stream.shutdown(socket.SHUT_RDWR)
@@ -257,14 +258,14 @@ class Runtime(sdk.ToolRuntime):
 
 
 def apart(work: Callable[[], T]) -> T:
-    """Returns what `work` does in a thread of its own, where no cancellation strikes: what is done by half
-    could stay so. What that thread gives up is its own."""
+    """Returns the result of `work`, run in a thread of its own. No cancellation strikes there, so `work` is
+    never left half done. Powers that it gives up are lost to that thread alone."""
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # the thread has nobody above it; whoever waits raises this
+        except BaseException as error:  # no caller is above it; the waiting thread raises this
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -272,7 +273,7 @@ def apart(work: Callable[[], T]) -> T:
 
 
 def aside(work: Callable[[], object]) -> None:
-    """Do this in a thread and do not wait for it, unless there are no more threads."""
+    """Run `work` in a thread, without waiting for it; if there are no more threads, run it here."""
     try:
         threading.Thread(target=work, daemon=True).start()
     except RuntimeError:
@@ -281,7 +282,7 @@ def aside(work: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
-    """Where a cancellation would leave something half done, and is heard of by `on_cancel`."""
+    """Hold back a cancellation where it would leave something half done. `on_cancel` still reports it."""
     if not isinstance(runtime, Runtime):
         yield
         return
@@ -293,7 +294,7 @@ def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
 
 
 def own_umask() -> int:
-    """Of this thread, which has one of its own in a host."""
+    """Returns the umask of this thread, which has one of its own in a host."""
     os.umask(umask := os.umask(0o077))
     return umask
 
@@ -307,7 +308,7 @@ def unworn() -> bool:
 
 
 def _pieces(text: str) -> Iterator[bytes]:
-    """UTF-8 in pieces that fit a frame, never cut inside a character."""
+    """Yields the text as UTF-8 in pieces that fit a frame, never cut inside a character."""
     data = _utf8(text)
     start = 0
     while len(data) - start > wire.MAX_TEXT:
@@ -347,7 +348,7 @@ def _bounded(text: str, most: int = MAX_FAULT) -> str:
 
 
 def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
-    """Returns a model's words beside its text, as frames; a long thought in pieces."""
+    """Yields an event of a model as frames; a long thought as several."""
     match event:
         case sdk.Reasoning(text):
             for piece in _pieces(text):
@@ -362,7 +363,7 @@ def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
 
 
 def _blame(error: BaseException, noted: Callable[[], str]) -> tuple[str, str]:
-    """abi.md 4.29, 4.30: whose fault an exception is, as code and sentence."""
+    """Returns an exception as code and sentence, by whose fault it is (abi.md 4.29, 4.30)."""
     match error:
         case Fault():
             return error.code, error.message
@@ -374,7 +375,7 @@ def _blame(error: BaseException, noted: Callable[[], str]) -> tuple[str, str]:
 
 
 def sentence(error: BaseException) -> str:
-    """Returns an exception's words for a person."""
+    """Returns the sentence of an exception for a person."""
     if isinstance(error, OSError) and error.strerror:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return where + error.strerror
@@ -385,5 +386,5 @@ def sentence(error: BaseException) -> str:
 def _words(error: BaseException) -> str:
     try:
         return Exception.__str__(error) if isinstance(error, sdk.ToolError) else str(error)
-    except Exception:  # it is the plugin's, and may fail at this too
+    except Exception:  # the exception is the plugin's, and may fail at this, too
         return ""

@@ -1,8 +1,8 @@
 """A tool's input against its schema, before any code of the tool runs (abi.md 4.15).
 
-Rules: the answer to a wrong input is EINVAL with one sentence, `path: what is wrong`; to a wrong schema
-EPROTO, for that is the plugin's fault. Formats are held, not only noted. References outside the schema are
-never fetched. Patterns without lookaround and backreferences take linear time; where the others give up after
+Rules: a wrong input raises EINVAL with one sentence, `path: what is wrong`. A wrong schema raises EPROTO, as
+it is the plugin's fault. Formats are checked, not only noted. References outside the schema are never
+fetched. Patterns without lookaround and backreferences take linear time. If another pattern gives up after
 BACKTRACKS steps, the input is refused.
 This file must never know which tool it is, or where the input came from.
 """
@@ -23,8 +23,8 @@ from cortexfs.core.jsontext import ROOT, check_depth, clipped, nearest, path_tex
 BACKTRACKS = 100_000
 # jsonschema-rs stops at 255 levels with a plain ValueError.
 MAX_SCHEMA_DEPTH = 200
-# Of a failing anyOf jsonschema-rs keeps every error of every branch, 15 µs each: a large input that fails
-# in one is refused without saying where.
+# For a failing anyOf jsonschema-rs keeps every error of every branch, 15 µs each: a large input is refused
+# without the place of its error.
 LARGE = 20_000
 _TOP = "the top"
 
@@ -33,7 +33,7 @@ Step: TypeAlias = str | int
 
 
 class Validator:
-    """One schema, compiled at the first check, and its shape, found at the first call that needs it."""
+    """One schema, compiled at the first check. Its shape is computed at the first call that needs it."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema = schema
@@ -45,7 +45,7 @@ class Validator:
         return self._shape
 
     def check(self, input: object) -> None:
-        """Return, or raise EINVAL for the input, EPROTO for the schema."""
+        """Raises EINVAL for a wrong input, EPROTO for a wrong schema."""
         compiled = self._compiled or self._compile()
         check_depth(input)
         try:
@@ -57,7 +57,7 @@ class Validator:
             compiled.validate(input)
         except jsonschema_rs.ValidationError as error:
             raise Fault("EINVAL", clipped(_Complaint(self.schema).of(error))) from None
-        except ValueError as error:  # what JSON cannot hold: bytes, lone surrogates, keys that are no strings
+        except ValueError as error:  # not JSON: bytes, lone surrogates, keys that are no strings
             raise Fault("EINVAL", f"input: is not JSON: {error}") from None
 
     def _compile(self) -> jsonschema_rs.Validator:
@@ -96,7 +96,7 @@ def _is_large(value: object) -> bool:
 
 
 class _Complaint:
-    """Says one error in a sentence; needs the schema only to offer the names that it knows."""
+    """Makes a sentence of an error. It needs the schema only to suggest known names."""
 
     def __init__(self, schema: Mapping[str, Any], root: str = ROOT) -> None:
         self._schema = schema
@@ -127,7 +127,7 @@ class _Complaint:
         return path_text(path) if path else self._root
 
     def _alternatives(self, error: Error, branches: list[list[Error]]) -> str:
-        """The error of the branch that the input comes nearest to, or what the branches want together."""
+        """Returns the error of the branch that fits best, or the expectations of all branches together."""
         path = self._at(error.instance_path)
         if fitting := sum(not branch for branch in branches):
             return f"{path}: fits {fitting} alternatives of the schema, and must fit exactly one"
@@ -137,13 +137,13 @@ class _Complaint:
             return f"{path}: {_together(wrong)}"
         tags = [next((e for e in branch if _listed(e)), None) for branch in near]
         same = [tag for tag in tags if tag and tag.instance_path == (tags[0] or tag).instance_path]
-        if len(same) == len(near) > 1:  # the branches are told apart by a tag, and it names none of them
+        if len(same) == len(near) > 1:  # a tag tells the branches apart, and the input's is none of theirs
             return f"{self._at(same[0].instance_path)}: {_together(same)}"
         return self.of(min(near, key=_distance)[0])
 
 
 def _inside(schema: Any, where: list[Step]) -> Mapping[str, Any]:
-    """The part of the schema that an error's schema path leads to."""
+    """Returns the part of the schema at which an error's schema path ends."""
     for step in where:
         if isinstance(schema, list) and isinstance(step, int) and step < len(schema):
             schema = schema[step]
@@ -153,12 +153,12 @@ def _inside(schema: Any, where: list[Step]) -> Mapping[str, Any]:
 
 
 def _elsewhere(error: Error, whole: Error) -> bool:
-    """Returns True if the branch of this error is about another sort of value altogether."""
+    """Returns True if the branch of this error expects another sort of value."""
     return error.instance_path == whole.instance_path and error.kind.name in ("type", "const", "enum")
 
 
 def _distance(branch: list[Error]) -> tuple[int, int]:
-    """How far a branch is from fitting: wrong tags (a `const` that names another case) weigh most."""
+    """Returns how far a branch is from fitting: wrong tags (a `const` with another value) weigh most."""
     return sum(error.kind.name in ("const", "enum") for error in branch), len(branch)
 
 
@@ -187,11 +187,11 @@ def _expected(values: list[Any], got: object) -> str:
 
 
 def _count(noun: str, word: str, nouns: str = "") -> Callable[[Error, Any], str]:
-    """Sentences about too many or too few of something."""
+    """Returns a function that makes sentences about too many or too few of something."""
 
     def say(error: Error, kind: Any) -> str:
         counted = noun if kind.limit == 1 else nouns or f"{noun}s"
-        # jsonschema-rs complains of lengths only where there is one.
+        # jsonschema-rs reports a wrong length only of values that have one.
         has = len(error.instance) if isinstance(error.instance, str | list | dict) else 0
         return f"must have at {word} {kind.limit} {counted}, has {has}"
 

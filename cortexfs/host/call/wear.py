@@ -1,8 +1,8 @@
-"""Descriptors and threads that calls leave behind in a process: when they are too many for it to take more.
+"""Descriptors and threads that calls leave behind in a process, and if it can still take more calls.
 
-Rules: what a process holds when its tools are loaded is its own. A little comes on top, as caches and threads
-that are kept; calls that go on beside have theirs. A look costs some µs, so it is taken now and then, and
-where whoever asks has a reason.
+Rules: those that the process has when its tools are loaded do not count. A few more are allowed, for caches
+and kept threads, and some for each other running call. A look costs some µs, so it is taken at some calls
+only, and if the caller has a reason.
 This file must never know what a call is, nor what becomes of the process.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 EACH = 8  # calls between two looks
 DESCRIPTORS, THREADS = 128, 64  # more than at first
-BESIDE = 16  # and for each call that goes on
+BESIDE = 16  # more for each other running call
 
 
 class Held(NamedTuple):
@@ -23,7 +23,7 @@ class Held(NamedTuple):
 
     @staticmethod
     def by(process: int | str) -> Held | None:
-        """None where that cannot be told: it has ended, or a Linux before 6.2 does not count descriptors."""
+        """Returns None if they cannot be counted: the process has ended, or Linux is older than 6.2."""
         try:
             descriptors = os.stat(f"/proc/{process}/fd").st_size
             return Held(descriptors, os.stat(f"/proc/{process}/task").st_nlink - 2) if descriptors else None
@@ -42,7 +42,7 @@ class Wear:
         self._most = min(DESCRIPTORS, room // 2)
 
     def is_worn(self, beside: int, is_doubtful: bool = False) -> bool:
-        """After a call, while so many others go on. `is_doubtful` is a reason to look."""
+        """Called after a call, with the number of other running calls. `is_doubtful` is a reason to look."""
         self._calls += 1
         if self._calls % EACH and not is_doubtful:
             return False

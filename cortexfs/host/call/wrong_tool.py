@@ -1,4 +1,4 @@
-"""A tool that its plugin describes wrongly: the tree lists it with the reason, and nobody can call it.
+"""A tool that its plugin describes wrongly: the tree lists it with the reason, and no call of it runs.
 
 Rules: one wrong tool costs that tool, and not the plugin (abi.md 11.35).
 This file must never know how a tool is described.
@@ -32,7 +32,7 @@ class WrongTool(sdk.Tool):
 
 
 def sound(found: Iterable[Any], type_: type[T]) -> Iterator[T | WrongTool]:
-    """The tools that a plugin tells of, each as its type has it or as the one wrong tool that it is."""
+    """Yields each tool of a plugin as an object of `type_`, or a WrongTool for each wrong one."""
     for said in found:
         try:
             yield msgspec.convert(said, type_)
@@ -42,10 +42,10 @@ def sound(found: Iterable[Any], type_: type[T]) -> Iterator[T | WrongTool]:
 
 
 def schema_fault(tool: sdk.Tool) -> str:
-    """Returns why its schema is none; "" for one that is. The compiled one is not kept."""
+    """Returns why the schema is wrong; "" if it is right. The compiled schema is not kept."""
     try:
         Validator(tool.input_schema).check({})
     except Fault as fault:
-        if fault.code == "EPROTO":  # EINVAL is of the input, which was made up
+        if fault.code == "EPROTO":  # EINVAL is about the made-up input
             return fault.message
     return ""

@@ -1,14 +1,14 @@
-"""A view without what no agent is to have, whatever its view shows: the daemon's own files, above all.
+"""A view without the paths that no agent may have, whatever its view shows: above all the daemon's own files.
 
     carved(view, caps)         the view, in which no path at or below a cap's gives more than the cap
 
-Landlock only adds rights from the root down: a folder that is shown shows all that is in it. So a folder
-that holds something capped, or hides names (HIDES, core/value_formats.py), is shown by what else is in it,
-as it is now, and of itself its names only: nothing can be made, renamed or removed there.
+Landlock only adds rights from the root down: a folder that is shown shows all that is in it. So of a folder
+with a capped path in it, or with hidden names (HIDES, core/value_formats.py), only the names and the other
+entries of this moment are shown: nothing can be made, renamed or removed there.
 
-Rules: this runs as the caller. Paths are resolved first, so that a link does not lead around a cap; whoever
-opens them afterwards has to look whether they still are what they were. A cap that ends in `*` is of all
-paths that begin so.
+Rules: this runs as the caller. Paths are resolved first, so that a link does not lead around a cap. Code that
+opens them afterwards has to check that they are still the same. A cap that ends in `*` is for all paths that
+begin so.
 This file must never know why a path is capped.
 """
 
@@ -27,7 +27,7 @@ MOST = 20_000  # entries beside a cap: each costs the start of a host some µs
 
 
 def carved(view: View, caps: View) -> list[tuple[str, str]]:
-    """Both as pairs of an absolute path and letters of "rwx"; EACCES where it would take too long."""
+    """Both are pairs of an absolute path and letters of "rwx". Raises EACCES if it would take too long."""
     plain = [(_resolved(path), letters) for path, letters in caps]
     hiding = [os.path.realpath(path) for path, letters in view if letters == HIDES]
     found: list[tuple[str, str]] = []
@@ -47,8 +47,8 @@ def _resolved(path: str) -> str:
 
 
 def _hidden(folder: str) -> Iterator[tuple[str, str]]:
-    """Returns caps for the hidden names of a folder, and for what those of them lead to that are links: a
-    `.bashrc` is the shell's wherever it lies. A link to the folder itself, or above it, hides nothing."""
+    """Returns caps for the hidden names of a folder, and for the targets of hidden links: a `.bashrc` is the
+    shell's wherever it lies. A link to the folder itself, or above it, hides nothing."""
     yield f"{folder}/.*", ""
     for entry in (os.path.join(folder, name) for name in _names(folder) if name.startswith(".")):
         if os.path.islink(entry) and not is_below(folder, target := os.path.realpath(entry)):
@@ -58,7 +58,7 @@ def _hidden(folder: str) -> Iterator[tuple[str, str]]:
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # closed to the caller, so that there is nothing to show of it
+    except OSError:  # closed to the caller, so nothing of it could be shown
         return []
 
 
@@ -81,5 +81,5 @@ def _shown(path: str, letters: str, caps: View) -> Iterator[tuple[str, str]]:
         yield path, NAMES
     for name in _names(path):
         entry = os.path.join(path, name)
-        if not os.path.islink(entry):  # what it leads to is shown where it is, or not
+        if not os.path.islink(entry):  # a link's target is shown at its own path, or not
             yield from _shown(entry, letters, caps)

@@ -1,9 +1,9 @@
 """Become the caller: the steps between fork and the first line of plugin code.
 
-Rules: the order of the steps is the security of the thing, and each says why it stands where it
-does. Any step that fails raises Fault EACCES, and the process must then run nothing of the
-plugin's. What the process ends with is at most what the identity names: its user and groups, its
-capabilities, its namespaces, its root. Runs in a single-threaded process (setns(2) demands it).
+Rules: the order of the steps is what makes this secure, and a comment at each step gives its reason. Any step
+that fails raises Fault EACCES, and the process must then run nothing of the plugin's. The process ends with
+at most what the identity names: its user and groups, its capabilities, its namespaces, its root. This runs in
+a single-threaded process, as setns(2) demands.
 This file must never know what a plugin, a frame or a run is.
 """
 
@@ -29,22 +29,22 @@ def become(
     identity: Identity, pidfd: int | None, root_fd: int | None, forked: Forked, enclose: Enclose = None
 ) -> None:
     """Become `identity`, or raise Fault. `pidfd` is the caller's, `root_fd` its root directory. `enclose` is
-    called as the caller, with powers over mounts besides.
+    called as the caller, but with powers over mounts.
 
-    Entering a pid namespace takes another fork: then this returns in the child only, and the
-    process that called it tells `forked` the child's pid, as its own namespace counts, and ends.
+    Entering a pid namespace takes another fork, and this returns in the child only. The calling process
+    passes the child's pid, as its own namespace counts, to `forked`, and ends.
     """
-    # Out of the daemon's session and terminal, and no file may be left readable by mistake.
+    # Leave the daemon's session and terminal. No file may be left readable by mistake.
     os.setsid()
     os.umask(0o077)
     _leave_keyring()
-    # Both are opened and compared before anything is given up or joined: afterwards /proc may be
-    # another or none, and a descriptor that was compared cannot change its meaning.
+    # Both are opened and compared before anything is given up or joined: afterwards /proc may be another or
+    # none. A descriptor that was compared cannot change its meaning.
     namespaces = _open_namespaces(identity, pidfd)
     _check_root(identity, root_fd)
     privileged = os.geteuid() == 0
     if privileged:
-        # While the ids still mean what the daemon's user namespace says that they mean.
+        # While the ids still have their meaning of the daemon's user namespace.
         _take_user(identity)
     else:
         _require_same_user(identity)
@@ -61,10 +61,10 @@ def become(
         os.chdir("/")
     if enclose is not None:
         with _step("give up its own powers"):
-            # None that opens what is closed to the caller: paths are looked up now.
+            # No power that opens files closed to the caller: paths are looked up now.
             syscalls.set_capabilities(syscalls.permitted() & _OVER_MOUNTS)
         enclose()
-    # Who is confined has none: some of them open what view.py closes.
+    # A confined host has none: some of them open paths that view.py closes.
     _drop(identity.capabilities if identity.view is None else 0)
     _seal()
 
@@ -73,9 +73,9 @@ _OVER_MOUNTS = capabilities_.mask(capabilities_.SYS_ADMIN, capabilities_.SETPCAP
 
 
 def open_up() -> None:
-    """Let the user look into the process, which holds no more than its user does; without this its
-    own /proc/self would be root's. After all that the fork server is told: until here no process of
-    that user's can take the place of this one, or its descriptors (ptrace(2), pidfd_getfd(2))."""
+    """Let the user look into the process, which holds no more than the user does; without this its own
+    /proc/self would be root's. It comes after the report to the fork server: until then no process of that
+    user can replace this one, or take its descriptors (ptrace(2), pidfd_getfd(2))."""
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
 
 
@@ -95,7 +95,7 @@ def _step(what: str) -> Iterator[None]:
 
 
 def _leave_keyring() -> None:
-    """A session keyring is inherited, and may be searched by whoever holds it, of whatever uid."""
+    """Leave the session keyring: it is inherited, and its holders may search it, whatever their uid."""
     with _step("give up its own keyring"):
         try:
             syscalls.new_session_keyring()
@@ -106,7 +106,7 @@ def _leave_keyring() -> None:
 
 
 def _open_namespaces(identity: Identity, pidfd: int | None) -> dict[str, int]:
-    """Descriptors of the namespaces that differ from ours, each checked against the identity."""
+    """Returns descriptors of the namespaces that differ from ours, each checked against the identity."""
     if not identity.namespaces:
         return {}
     if pidfd is None:
@@ -120,7 +120,7 @@ def _open_namespaces(identity: Identity, pidfd: int | None) -> dict[str, int]:
             fds[name] = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
             if os.fstat(fds[name]).st_ino != inode:
                 raise OSError(errno.ESTALE, f"you have changed your {name} namespace")
-        # Not gone yet, so that `pid` meant the caller all along.
+        # The caller is still there, so `pid` meant the caller all along.
         signal.pidfd_send_signal(pidfd, 0)
     return fds
 
@@ -147,8 +147,8 @@ def _take_user(identity: Identity) -> None:
     with _step("take your user and group"):
         os.setgroups(identity.groups)
         os.setresgid(identity.gid, identity.gid, identity.gid)
-        # Capabilities survive the change of uid for the few steps to _drop. Nobody of that uid can
-        # get at them meanwhile: a process that changed its uid is not dumpable.
+        # Capabilities survive the change of uid for the few steps to _drop. No process of that uid can use
+        # them meanwhile: a process that changed its uid is not dumpable.
         syscalls.prctl(syscalls.PR_SET_KEEPCAPS, 1)
         os.setresuid(identity.uid, identity.uid, identity.uid)
         syscalls.prctl(syscalls.PR_SET_KEEPCAPS, 0)
@@ -170,9 +170,9 @@ def _require_same_user(identity: Identity) -> None:
 def _join(namespaces: dict[str, int], *, user_last: bool) -> None:
     """Join the namespaces, the user namespace first or last.
 
-    Root's capabilities hold in every user namespace, so it joins that one last: the others may
-    belong to an outer one. A user has none but by entering the user namespace that it owns. The
-    mount namespace is always last of the rest, as it changes what paths mean.
+    Root's capabilities hold in every user namespace, so root joins that one last: the others may belong to an
+    outer one. A user gets capabilities only by entering a user namespace that it owns. The mount namespace is
+    always last of the rest, as it changes the meaning of paths.
     """
     order = ["pid", "net", "ipc", "uts", "cgroup", "mnt"]
     order = [*order, "user"] if user_last else ["user", *order]
@@ -191,8 +191,8 @@ def _fork_inside(forked: Forked) -> None:
             forked(pid)
         finally:
             os._exit(0)
-    # The parent's end would be taken for the fork server's by PR_SET_PDEATHSIG, so it comes first.
-    # (Waiting for a closed pipe is not enough: files close before children are handed on.)
+    # PR_SET_PDEATHSIG would take the parent's end for the fork server's, so that end comes first. (Waiting
+    # for a closed pipe is not enough: files close before children get a new parent.)
     select.select([outside], [], [])
     os.close(outside)
     with _step("start a process in your pid namespace"):
@@ -200,14 +200,14 @@ def _fork_inside(forked: Forked) -> None:
 
 
 def _drop(capabilities: int) -> None:
-    """Keep at most `capabilities`, for this process and whatever it executes."""
+    """Keep at most `capabilities`, for this process and all that it executes."""
     with _step("give up its own powers"):
         capabilities_.keep(capabilities)
 
 
 def _seal() -> None:
     with _step("confine the tool"):
-        # Nothing that it executes gains anything, and peers/caller.py recognises descendants by it.
+        # No program that it executes gains powers, and peers/caller.py recognizes descendants by this.
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         # Orphans below it become its children, so that the chain of parents always leads here.
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)

@@ -1,9 +1,9 @@
-"""The remains of a daemon whose fork server was killed with it, found and ended at the next start.
+"""Processes of a daemon whose fork server was killed with it: the next start finds and ends them.
 
-A host ends with its fork server, and what it started ends by its cgroup. Where there is none, a process in a
+A host ends with its fork server, and its cgroup ends all that it started. Without a cgroup, a process in a
 session of its own outlives them. Each confined host has an empty file system over the daemon's state
-directory, which no descendant can take away: by that mark its processes are known. One daemon at a time has
-the state, so what has the mark when a fork server starts is of a daemon that is gone.
+directory, which no descendant can take away: this is the mark of its processes. One daemon at a time has the
+state, so processes with the mark belong to an ended daemon when a fork server starts.
 
 This file must never know what a host does.
 """
@@ -20,13 +20,13 @@ from pathlib import Path
 from cortexfs.host.confine import limits
 from cortexfs.linux import syscalls
 
-_NAME = "cortexfs-host"  # of the file system that is the mark, where mountinfo has the device's
-_ELSEWHERE = "/proc/fs"  # where the mark lies if the caller cannot get to the state directory
-_ROUNDS = 200  # what is born while others are killed is killed in the next
+_NAME = "cortexfs-host"  # the mark's file system has it where mountinfo has the device
+_ELSEWHERE = "/proc/fs"  # the mark's place if the caller cannot get to the state directory
+_ROUNDS = 200  # processes born during one round are killed in the next
 
 
 def name_of(state: str) -> str:
-    """Returns what the mark of this state directory is called: the same path may be another one elsewhere."""
+    """Returns the mark's name for this state directory: the same path may be another directory elsewhere."""
     seen = os.stat(state)
     return f"{_NAME}-{seen.st_dev}-{seen.st_ino}"
 
@@ -50,7 +50,7 @@ def end(name: str) -> None:
 
 
 def _marked(name: str) -> Iterator[int]:
-    """Yields those that have it, and looks once at what many processes share."""
+    """Yields the marked processes. Reads only once the mounts that many processes share."""
     known: dict[str, bool] = {os.readlink("/proc/self/ns/mnt"): False}
     for pid in limits.pids():
         with suppress(OSError):  # it has ended
@@ -60,7 +60,7 @@ def _marked(name: str) -> Iterator[int]:
 
 
 def _space(pid: int) -> str:
-    """Returns what tells its mount namespace from others: of a process that hides it, the process itself."""
+    """Returns the name of its mount namespace, or its pid if the namespace is hidden."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt")
     except PermissionError:
@@ -73,7 +73,7 @@ def _has_mark(pid: int, name: str) -> bool:
 
 
 def _kill(pid: int, name: str) -> None:
-    with suppress(OSError):  # it has ended, and of what has, there is no table
+    with suppress(OSError):  # it has ended, and an ended process has no table
         pidfd = os.pidfd_open(pid)
         try:
             if _has_mark(pid, name):  # it still is that process

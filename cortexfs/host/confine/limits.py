@@ -1,10 +1,10 @@
-"""The limits of a host, and the end of all that it leaves behind.
+"""The limits of a host, and the end of all processes that it leaves behind.
 
-Rules: resource limits are set by the host upon itself, after it has become the caller. Processes
-are counted by a cgroup of the host's own where the fork server may make one (v1 pids or v2); a
-cgroup also finds every descendant, whatever sessions and double forks it hid behind. Without one,
-RLIMIT_NPROC counts (the whole uid, and nothing for root) and descendants are found by their
-parents: the fork server is a subreaper, so all that is left of a dead host is its child.
+Rules: a host sets resource limits upon itself, after it has become the caller. A cgroup of the host's own
+counts its processes if the fork server may make one (v1 pids or v2). A cgroup also finds every descendant, in
+whatever session or after a double fork. Without one, RLIMIT_NPROC counts (the whole uid, and nothing for
+root) and descendants are found by their parents: the fork server is a subreaper, so all processes left by a
+dead host are its children.
 This file must never know what a plugin or a call is.
 """
 
@@ -23,18 +23,18 @@ from pathlib import Path
 from cortexfs.core.hostcalls import HostLimits
 
 PREFIX = "cortexfs-"
-# Between two looks at whether what was killed is dead.
+# Between two checks that killed processes are dead.
 KILLING_SECONDS = 0.005
-# A host that does not report by then hangs in its caller's place, or was stopped by its caller.
+# A host that does not report by then hangs in its caller's namespaces, or was stopped by its caller.
 STARTING_SECONDS = 10.0
 _CLEARINGS = 200
-_STOPS = 10  # rounds of stopping what was born meanwhile; a full fork bomb takes two or three
+_STOPS = 10  # rounds of stopping newborn processes; a full fork bomb takes two or three
 
 
 def restrict(limits: HostLimits, tasks: int | None) -> None:
     """Limit this process. `tasks` is `tasks_of` its user, or None when a cgroup counts."""
-    # Soft only: a shell that a tool starts may raise it again for a compiler; RLIMIT_AS would kill
-    # runtimes that reserve address space.
+    # Soft only: a shell that a tool starts may raise it again for a compiler. RLIMIT_AS would kill runtimes
+    # that reserve address space.
     lower(resource.RLIMIT_DATA, limits.memory_bytes)
     lower(resource.RLIMIT_NOFILE, limits.open_files)
     lower(resource.RLIMIT_CORE, 0, for_good=True)
@@ -43,15 +43,15 @@ def restrict(limits: HostLimits, tasks: int | None) -> None:
 
 
 def lower(which: int, most: int, *, for_good: bool = False) -> None:
-    """Limit this process, and what it starts, to `most`, or to less where it has less."""
+    """Limit this process, and its children, to `most`, or to less if its hard limit is lower."""
     hard = resource.getrlimit(which)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(which, (most, most if for_good else hard))
 
 
 def tasks_of(uid: int) -> int:
-    """How many threads `uid` has now, as RLIMIT_NPROC counts them: also those of a daemon that is not
-    dumpable, as /proc/PID itself shows whose it is where the files in it are root's."""
+    """Returns the number of threads of `uid`, as RLIMIT_NPROC counts them. A daemon that is not dumpable
+    counts, too: its /proc/PID shows its owner, although the files in it are root's."""
     count = 0
     for pid in pids():
         with suppress(OSError):
@@ -65,23 +65,23 @@ class Group:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.counts = False  # whether it limits the number of processes
+        self.counts = False  # it limits the number of processes
         self._is_entered = False
 
     def enter(self) -> None:
-        """Put this process, and so all that it will fork, into the group. It may wait for 10 ms, once."""
+        """Put this process, and so its future children, into the group. It may wait for 10 ms, once."""
         if not self._is_entered:
             (self.path / "cgroup.procs").write_text("0")
             self._is_entered = True
 
     def limit(self, processes: int) -> None:
-        """Have no more processes than these in it, where it can count them."""
+        """Limit the number of processes in the group, if it can count them."""
         with suppress(FileNotFoundError, PermissionError):  # v2 without the pids controller can still kill
             (self.path / "pids.max").write_text(str(processes))
             self.counts = True
 
     def kill(self) -> bool:
-        """Kill what is in the group; whether it is empty and gone. To be repeated until then."""
+        """Kill the processes of the group. Returns True if it is empty and gone; call it until then."""
         with suppress(OSError):
             (self.path / "pids.max").write_text("0")  # nobody forks faster than we kill
         with suppress(OSError):
@@ -102,7 +102,7 @@ class Group:
 class Groups:
     """The directory of cgroups of one fork server, which holds a lock on it while it lives.
 
-    Its name begins with the pid of the daemon, by which peers/ancestry.py knows who is in it.
+    Its name begins with the pid of the daemon, by which peers/ancestry.py recognizes its members.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -111,10 +111,10 @@ class Groups:
 
     @classmethod
     def find(cls, daemon: int) -> Groups | None:
-        """Make a directory for hosts' cgroups, or None where that is not permitted.
+        """Make a directory for hosts' cgroups. Returns None if that is not permitted.
 
-        Preferably one whose cgroups count processes. In v2 our own cannot give that controller on
-        while there are processes in it, the daemon for one; the top can.
+        Preferably its cgroups count processes. In v2 our own cgroup cannot pass that controller on while
+        processes are in it, such as the daemon; the top one can.
         """
         for must_count in (True, False):
             for base in _bases():
@@ -158,7 +158,7 @@ class Groups:
 
 
 def _bases() -> Iterator[Path]:
-    """Cgroup directories that may take ours: our own, then the top, of v1 pids, then of v2."""
+    """Yields cgroup directories that may hold ours: our own, then the top, of v1 pids, then of v2."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     own = {kind: path.lstrip("/") for _, kinds, path in lines for kind in kinds.split(",")}
     for kind, mount in hierarchies():
@@ -168,7 +168,7 @@ def _bases() -> Iterator[Path]:
 
 
 def hierarchies() -> list[tuple[str, Path]]:
-    """Kind (as in /proc/PID/cgroup; empty for v2) and place of the mounted ones that could serve."""
+    """Returns kind (as in /proc/PID/cgroup; empty for v2) and place of each usable mounted hierarchy."""
     found = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, kind, options, *_ = line.split()
@@ -180,8 +180,8 @@ def hierarchies() -> list[tuple[str, Path]]:
 
 
 def _claimed(path: Path) -> int:
-    """Make the directory and lock it. Between both, a fork server that starts beside this one may take it
-    for a stale one; then it is made again."""
+    """Make the directory and lock it. Between both, another starting fork server may remove it as stale; then
+    it is made again."""
     for _ in range(_CLEARINGS):
         with suppress(FileExistsError):
             path.mkdir()
@@ -204,7 +204,7 @@ def _locked(path: Path) -> int:
 
 
 def _clear(base: Path) -> None:
-    """End what fork servers left that were killed; a living one holds the lock on its directory."""
+    """End what killed fork servers left; a living one holds the lock on its directory."""
     for stale in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
             lock = _locked(stale)
@@ -216,15 +216,15 @@ def _clear(base: Path) -> None:
                     time.sleep(KILLING_SECONDS)
                 stale.rmdir()
             finally:
-                os.close(lock)  # not before it is gone, or its maker could lock what is then removed
+                os.close(lock)  # not before it is gone, or its maker could lock a removed one
 
 
 def kill_strays(known: Collection[int]) -> bool:
-    """Kill our children that are not `known` and all below them; whether there were none.
+    """Kill our children that are not `known` and all below them. Returns True if there were none.
 
-    To be repeated until then. They are stopped before they are killed, as a fork bomb that is only
-    killed fills the places of the dead. A process that does nothing but fork and exit can outrun
-    this for a while, which is what cgroups are for.
+    Repeat the call until then. They are stopped before they are killed: a fork bomb that is only killed fills
+    the places of the dead. A process that does nothing but fork and exit can outrun this for a while; cgroups
+    can end it.
     """
     with suppress(OSError):  # no descriptors left to look: some will come free
         strays = _strays(known)
@@ -242,7 +242,7 @@ def kill_strays(known: Collection[int]) -> bool:
 
 
 def _strays(known: Collection[int]) -> dict[int, tuple[int, bytes]]:
-    """(parent, state) by pid of our living descendants, without the known and what is below them."""
+    """Returns (parent, state) by pid of our living descendants, without the known and those below them."""
     processes = {pid: seen for pid in pids() if (seen := _parent_and_state(pid))}
     below: dict[int, list[int]] = {}
     for pid, (parent, state) in processes.items():
@@ -263,7 +263,7 @@ def _parent_and_state(pid: int) -> tuple[int, bytes] | None:
 
 
 def _signal(pid: int, parent: int, number: signal.Signals) -> None:
-    """Send a signal to `pid` if it still is that child, and not a stranger with its number."""
+    """Send a signal to `pid` if it still is that child, and not another process with its number."""
     with suppress(ProcessLookupError, PermissionError):
         pidfd = os.pidfd_open(pid)
         try:
@@ -275,5 +275,5 @@ def _signal(pid: int, parent: int, number: signal.Signals) -> None:
 
 
 def pids() -> list[int]:
-    """All processes that this one can see."""
+    """Returns all processes that this one can see."""
     return [int(name) for name in os.listdir("/proc") if re.fullmatch(r"\d+", name)]

@@ -1,13 +1,13 @@
-"""A mount namespace in which nothing can be changed but below the paths that a view lets be written.
+"""A mount namespace in which nothing can be changed but below the writable paths of a view.
 
-Landlock confines neither chmod(2), chown(2), utime(2) and setxattr(2) nor changes of a file's flags. A mount
-that is read-only refuses them all. So a confined host has mounts of its own: all of them are read-only, and
-copies of the writable paths, with the flags that these had, lie over them.
+Landlock confines neither chmod(2), chown(2), utime(2) and setxattr(2) nor changes of a file's flags. A
+read-only mount refuses them all. So a confined host has mounts of its own: all of them are read-only. Copies
+of the writable paths, with the flags that these had, lie over them.
 
 Rules: `enter` comes first and takes powers over mounts; a user without any gets them from a user namespace of
-its own, in which no other user exists. Paths are opened as the caller, and a path that is a link by now is
-not what the view was made for. No descriptor from another mount namespace may get in: what it is of is
-writable.
+its own, in which no other user exists. Paths are opened as the caller. A path that is a link by now is
+skipped, as the view was made for no link. No descriptor from another mount namespace may get in: its mount
+would be writable.
 This file must never know what an agent, a host or a plugin is.
 """
 
@@ -27,8 +27,8 @@ from cortexfs.state.no_links import held
 
 
 def enter() -> None:
-    """Take a mount namespace of this process's own, to which nothing propagates. Raises OSError where the
-    system gives none, and Fault EACCES where it gives only half of it."""
+    """Take a mount namespace of this process's own, to which nothing propagates. Raises OSError if the system
+    allows none, and Fault EACCES if the namespace cannot be set up."""
     mounts = syscalls.NAMESPACES["mnt"]
     if syscalls.permitted() >> syscalls.CAP_SYS_ADMIN & 1:
         syscalls.unshare(mounts)
@@ -41,12 +41,12 @@ def enter() -> None:
 
 
 def sealed(path: str) -> str | None:
-    """Another path of a program, by which nothing of it can be changed; None where there can be none. It
-    holds in this process, and for what that executes.
+    """Returns another path of a program, by which it cannot be changed; None if there can be none. The path
+    holds in this process, and for a program that it executes.
 
-    /proc/self/exe of a process leads to its program through the mount by which that was executed, whatever
-    mounts the process has by now. So what that link leads to must not be changed through it: not the mode of
-    the interpreter, for one.
+    /proc/self/exe of a process leads to its program through the mount by which it was executed, whatever
+    mounts the process has by now. So that mount must allow no change of the program, for instance of the
+    interpreter's mode.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
@@ -67,7 +67,7 @@ def sealed(path: str) -> str | None:
 
 def _map(uid: int, gid: int) -> None:
     """Be the same user and group in a user namespace that has no other (user_namespaces(7))."""
-    # Without "deny" the kernel lets nobody without powers outside say which groups there are.
+    # Without "deny" the kernel lets no unprivileged process set the groups.
     for name, text in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
         try:
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
@@ -78,7 +78,7 @@ def _map(uid: int, gid: int) -> None:
 
 
 def keep(view: Iterable[tuple[str, str]]) -> None:
-    """Let nothing be changed but below the paths of `view` that have a "w": of two views, what both let."""
+    """Let nothing be changed but below the paths of `view` that have a "w". Of two views both count."""
     paths = sorted({path for path, letters in view if "w" in letters}, key=lambda path: path.split("/"))
     if "/" in paths:
         return
@@ -107,7 +107,7 @@ def keep(view: Iterable[tuple[str, str]]) -> None:
 
 @contextmanager
 def _writable(path: str) -> Iterator[int | None]:
-    """Yields the path, opened; None where it is not there, is closed to the caller, or is a link by now."""
+    """Yields the path, opened; None if it is missing, closed to the caller, or a link by now."""
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

@@ -1,18 +1,17 @@
-"""The Unix sockets of a confined host: the runner may have one, when it runs an object of this daemon's
-mount.
+"""The Unix sockets of a confined host: only the runner gets one, to run an object of this daemon's mount.
 
 A service at a path (a session's D-Bus, a container engine, a terminal multiplexer, another CortexFS) executes
-commands for whoever connects. Landlock refuses that from its version 9 on at most. So the filter of a
-confined host (linux/seccomp.py) asks the fork server about each new Unix socket; those that are made in pairs
-lead nowhere and are not asked about.
+commands for every client. Landlock can refuse that only from its version 9 on. So the filter of a confined
+host (linux/seccomp.py) asks the fork server about each new Unix socket. It does not ask about socket pairs,
+which lead nowhere.
 
-Rules: what decides is which program asks, and what it has opened, as nobody can change either while it
-waits; never an address, which can change after it was looked at. The runner counts only if it is linked
-statically: a dynamic linker would execute whatever LD_PRELOAD names in its place. It connects to what is
-beside its object, which elsewhere than in a mount could be a link to anywhere. A mount is known by its
-device, which bind mounts and mount namespaces do not change and which no other file system has. Its type says
-nothing, as another daemon takes the caller for a person. Nothing here waits, and no path of a caller's is
-touched.
+Rules: the decision depends on the asking program and the files that it has opened, as nobody can change
+either while it waits. It never depends on an address, which can change after the check. The runner counts
+only if it is linked statically: a dynamic linker would execute any code that LD_PRELOAD names. It connects to
+the socket beside its object, which could be a link to anywhere outside of a mount. A mount is known by its
+device, which bind mounts and mount namespaces do not change, and which no other file system has. Its type
+proves nothing, as another daemon's mount has it, too, and takes the caller for a person. Nothing here waits,
+and no path of a caller's is touched.
 This file must never know what a call or a tool is.
 """
 
@@ -29,18 +28,18 @@ from pathlib import Path
 from cortexfs.linux import syscalls
 
 NAME = "cortexfs-object-runner"
-# Where it is, as the mount's objects may name it: the system's, and that of this package.
+# The runner's paths that the mount's objects may name: the system's, and that of this package.
 RUNNERS = (Path("/usr/bin") / NAME, Path(sysconfig.get_path("scripts")) / NAME)
 
-_MOST = 64  # descriptors are looked at; a runner that was given more is not served
+_MOST = 64  # descriptors are looked at; a runner with more is not served
 _PT_INTERP = 3
 _ELF = struct.Struct("=32xQ14xHH")  # place, size and number of the program headers
 _HEAD = 4096
 
 
 def answer(listener: int, device: int) -> None:
-    """Answer the one question that `listener` is readable for. `device` is that of the daemon's mount."""
-    # The process may end at any time; then there is nobody to answer.
+    """Answer the one question on `listener`, which is readable. `device` is that of the daemon's mount."""
+    # The process may end at any time; then nobody awaits an answer.
     with suppress(OSError):
         question, pid = syscalls.seccomp_question(listener)
         runs_ours = False
@@ -60,9 +59,10 @@ def _is_runner(pid: int) -> bool:
 
 
 def _opened(pid: int) -> Iterator[int]:
-    """The devices of what a program has opened itself without reading it, as the runner opens its object.
+    """Yields the devices of files that a program itself opened without reading, as the runner opens its
+    object.
 
-    What it was given by whoever executed it is not close-on-exec: it would have been closed.
+    Descriptors that it inherited are not close-on-exec: they would have been closed.
     """
     with os.scandir(f"/proc/{pid}/fd") as found:
         numbers = [entry.name for entry in itertools.islice(found, _MOST)]
@@ -79,7 +79,7 @@ def _opened(pid: int) -> Iterator[int]:
 def is_static(program: Path) -> bool:
     with open(program, "rb") as file:
         head = file.read(_HEAD)
-    if head[:6] != b"\x7fELF\x02\x01" or len(head) < _ELF.size:  # of 64 bits, the low ones first
+    if head[:6] != b"\x7fELF\x02\x01" or len(head) < _ELF.size:  # 64 bits, little-endian
         return False
     start, size, count = _ELF.unpack_from(head)
     if not size or start + size * count > len(head):

@@ -1,15 +1,15 @@
-"""Confine a host to what its identity's view shows and its plugin claims, before any code of a plugin's runs.
+"""Confine a host to its identity's view and its plugin's claims, before any code of a plugin's runs.
 
-The claims of a manifest (core/manifest/governance.py) are held by Landlock for files, a filter of system
-calls for the network and for the profile, and resource limits (`box`). This comes before what a view takes
-away, and both hold: rules of the kernel of either kind add up.
+The claims of a manifest (core/manifest/governance.py) are enforced by Landlock for files, by a filter of
+system calls for the network and for the profile, and by resource limits (`box`). Claims and view both hold:
+the kernel combines all such rules.
 
-Main path: `enclose` comes while the host still has powers over mounts (identity.become), and `close` when the
+Main path: `enclose` runs while the host still has powers over mounts (identity.become), and `close` when the
 caller's powers are gone.
 
-Rules: where any of it fails nothing runs. What a host needs besides the view, to go on working, is `SHOWN`
-and `CODE`. A boxed host has no powers of root's. Where any file or the network is closed to it, it has no
-sockets with a name: a service behind one could do for it what it cannot. So it runs no objects of a mount.
+Rules: if any step fails, nothing runs. `SHOWN` and `CODE` are the files that a host needs besides the view. A
+boxed host has no powers of root's. If any file or the network is closed to it, it has no named sockets: a
+service behind one could act for it. So it runs no objects of a mount.
 This file must never know what a tool is asked to do.
 """
 
@@ -40,14 +40,14 @@ View = tuple[tuple[str, str], ...]
 
 # Shown to every confined host.
 SHOWN: View = (
-    # where the dynamic linker looks; modules of Python, and every program, are of no use without
+    # the dynamic linker's paths; modules of Python, and every program, need them
     ("/usr/lib", "rx"),
     ("/usr/lib64", "rx"),
     ("/lib", "rx"),
     ("/lib64", "rx"),
     ("/etc/ld.so.cache", "r"),
     ("/etc/ld.so.preload", "r"),
-    # what programs take for granted, and that says nothing about this machine
+    # files that programs take for granted, and that reveal nothing about this machine
     ("/dev/null", "rw"),
     ("/dev/zero", "rw"),
     ("/dev/full", "rw"),
@@ -55,18 +55,18 @@ SHOWN: View = (
     ("/dev/urandom", "r"),
 )
 
-# What is imported late: Python with its packages, and this one. Known before any host is forked.
+# For late imports: Python with its packages, and this one. Known before any host is forked.
 CODE: View = tuple(
     (path, "rx")
     for path in {sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(cortexfs.__file__)), *sys.path}
-    # Not the root directory, as some embedded Python has for its prefix, and nothing relative.
+    # No relative path, and not the root directory, which is the prefix of some embedded Pythons.
     if path.startswith("/") and path.strip("/")
 )
 
-# The system calls that the interpreter, the engine of WebAssembly and its way to the network make: all others
-# are as on a kernel without them. A module cannot make any. If it gets out of its engine by a fault of that,
-# it has these and no program to execute, no file system to mount and no process to trace. What is refused is
-# ENOSYS and never an end, as libraries try a call and go on without it.
+# The system calls of the interpreter, the WebAssembly engine and its network access. All others fail with
+# ENOSYS, as on a kernel without them, and do not end the process: libraries try a call and go on without it.
+# A module itself can make none. A module that escapes from its engine by a bug has only these: it can execute
+# no program, mount no file system and trace no process.
 WASM_CALLS = names("""
 read write close lseek readv writev pread64 pwrite64 open openat stat fstat newfstatat statx access
 faccessat faccessat2 readlink readlinkat getdents64 getcwd chdir fchdir mkdir mkdirat rmdir rename
@@ -84,25 +84,25 @@ sendmmsg recvmmsg shutdown
 
 
 class Ground(NamedTuple):
-    sealed: bool  # whether no file can be changed through the program that hosts execute (readonly_mounts.py)
+    sealed: bool  # no file can be changed through the hosts' executed program (readonly_mounts.py)
     state: str = ""  # the daemon's state directory; empty: there is none
-    kept: str = ""  # where plugins keep what outlives hosts
+    kept: str = ""  # the folder of the files that plugins keep
     mark: str = ""  # of that directory's hosts (leftovers.py)
 
 
 class Confinement:
-    """The confinement of one host: none where its identity has no view and its plugin claims nothing."""
+    """The confinement of one host; none if its identity has no view and its plugin claims nothing."""
 
     def __init__(self, identity: Identity, plugin: Plugin, ground: Ground) -> None:
         self._ground = ground
         self._identity = identity
         self._plugin = plugin
-        self._claimed: View = ()  # what the plugin's claims leave open
-        self._shown: View = ()  # what the identity's view does
-        self._keeps_metadata = False  # its mounts do, so that no call has to be refused
+        self._claimed: View = ()  # the paths that the plugin's claims leave open
+        self._shown: View = ()  # the paths that the identity's view leaves open
+        self._keeps_metadata = False  # its mounts keep it, so that no call has to be refused
 
     def enclose(self) -> None:
-        """Find what is open, as the caller, and let nothing else be changed. Raises Fault EACCES."""
+        """As the caller, find the open paths, and let no others be changed. Raises Fault EACCES."""
         identity, plugin = self._identity, self._plugin
         kept = plugin_state.view(plugin, identity)
         views = []
@@ -112,14 +112,14 @@ class Confinement:
         if identity.view is not None:
             own: View = ((plugin.path, "rx"),) if plugin.path else ()
             shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
-            # Which caps close, as they are beside the daemon's own files.
+            # Added later, as the caps close these: they are beside the daemon's own files.
             self._shown = (*shown, *kept, *plugin_state.scratch_view(identity))
             views.append(self._shown)
         if not self._ground.sealed:  # the filter refuses the calls instead
             return
         try:
             readonly_mounts.enter()
-        except OSError:  # in this caller's namespaces there are no mounts to have
+        except OSError:  # no mounts are allowed in this caller's namespaces
             return
         with _told():
             for view in views:
@@ -129,9 +129,8 @@ class Confinement:
         self._keeps_metadata = True
 
     def close(self) -> int | None:
-        """Close to this process all that is not open to it, for good; before that `enclose` was called where
-        there is a view. Returns a descriptor where there is something that socket_gate.py decides. Raises
-        Fault."""
+        """Close to this process, for good, all that is not open to it. With a view, `enclose` comes first.
+        Returns a descriptor if socket_gate.py has to answer questions. Raises Fault."""
         identity, sandbox = self._identity, self._plugin.sandbox
         if sandbox is not None:
             box(sandbox, self._claimed, metadata=self._keeps_metadata)
@@ -158,14 +157,14 @@ OWN_BYTES = 64 << 20
 
 
 def without_powers(spawn: Spawn) -> Identity:
-    """Returns the host's identity: its caller, without root's powers where there is a claim, as some of
-    them open what is closed and lift what is limited."""
+    """Returns the host's identity: its caller, without root's powers if the plugin has claims, as some powers
+    open closed files and lift limits."""
     return spawn.identity if spawn.plugin.sandbox is None else replace(spawn.identity, capabilities=0)
 
 
 def box(sandbox: Sandbox, view: Iterable[tuple[str, str]], *, metadata: bool) -> None:
-    """Close to this process what the claims say. `view` is what they leave open where they close files:
-    then, without `metadata`, calls that change modes, owners, times and attributes are refused."""
+    """Close to this process what the claims close. `view` is what they leave open if they close files. In
+    that case, without `metadata`, calls that change modes, owners, times and attributes are refused."""
     try:
         if sandbox.cpu_seconds is not None:
             limits.lower(resource.RLIMIT_CPU, sandbox.cpu_seconds, for_good=True)
@@ -173,10 +172,10 @@ def box(sandbox: Sandbox, view: Iterable[tuple[str, str]], *, metadata: bool) ->
             most = _size() + OWN_BYTES + sandbox.memory_bytes
             limits.lower(resource.RLIMIT_AS, most, for_good=True)
         if sandbox.view is not None:
-            # The host may look at itself; what it starts cannot.
+            # The host may look at itself; its children cannot.
             landlock.restrict({*view, ("/proc/self", "r")}, network=True)
         elif not sandbox.network:
-            # All files, and no other process: one that has the network could be made to use it.
+            # All files, but no other process: a process with network access could be misused.
             landlock.restrict([("/", "rwx")], network=False)
         if sandbox.confines:
             open_ = sandbox.network and sandbox.view is None

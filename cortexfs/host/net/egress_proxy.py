@@ -1,11 +1,11 @@
-"""The one way out for a program that fetches: a proxy on loopback, which passes TLS on to public addresses.
+"""The only way out for a program that fetches: a proxy on loopback, which passes TLS to public addresses.
 
-Main path: a connection says CONNECT with the secret of this outlet, its target is judged and connected, and
-from then on bytes are copied both ways until one side ends.
+Main path: a connection sends CONNECT with the secret of this outlet. The outlet judges the target and
+connects to it. From then on it copies bytes both ways until one side ends.
 
-Rules: each target is judged (core/networks.py), so that of a redirect, too, and no program has to be believed
-that it would. What is not encrypted is refused. All that arrives is counted and bounded. What was refused is
-kept as sentences, as programs say little of what a proxy tells them.
+Rules: the outlet judges each target (core/networks.py), a redirect's too, so no program has to be trusted to
+do so. It refuses a request that is not encrypted. It counts and bounds all bytes that arrive. It keeps each
+refusal as a sentence, as programs report little of a proxy's answer.
 This file must never know what is fetched, nor by whom.
 """
 
@@ -41,7 +41,7 @@ Socket: TypeAlias = socket.socket
 
 class Outlet:
     def __init__(self, private: Sequence[str], most: int) -> None:
-        """`private` are networks without public addresses that are open, too; `most` is in bytes."""
+        """`private` are networks without public addresses that are open, too. `most` is a number of bytes."""
         self.refusals: list[str] = []
         self.arrived = 0
         self.connections = 0
@@ -57,7 +57,7 @@ class Outlet:
 
     @property
     def address(self) -> str:
-        """As a program's HTTPS_PROXY has it."""
+        """Returns the proxy's address as a program's HTTPS_PROXY has it."""
         return f"http://x:{self._secret}@{_LOOPBACK}:{self.port}"
 
     def __enter__(self) -> Outlet:
@@ -80,7 +80,7 @@ class Outlet:
         while True:
             try:
                 here, _ = self._listener.accept()
-            except OSError:  # it is over
+            except OSError:  # close() has shut the listener
                 return
             threading.Thread(target=self._serve, args=(here,), daemon=True).start()
 
@@ -117,7 +117,7 @@ class Outlet:
     # -- one connection
 
     def _greeted(self, here: Socket) -> Socket | None:
-        """Its target, connected; None where it does not have the secret."""
+        """Returns the connected target; None if the client did not send the secret."""
         head = _head(here)
         line, *fields = head.split("\r\n")
         asked = "proxy-authorization: basic "

@@ -1,10 +1,10 @@
-"""A request to a provider of its user's own, in a host that is this user: the user has chosen the address.
+"""A request to a provider that a user has configured, in a host that acts as this user.
 
     {"method", "url", "headers", "body", "connect"}  ->  {"status", "headers"} on a line, then the body
 
-Rules: the body goes on as it comes, each byte as the character of its number. No redirection is followed, as
-the key goes with the request. This host stays closed to other processes of its user (host/start.py), among
-which may be tools of agents: the key is in its memory.
+Rules: the body is passed on as it arrives, each byte as the character of its number. No redirection is
+followed, as the key goes with the request. This host stays closed to other processes of its user
+(host/start.py): the key is in its memory, and tools of agents may be among those processes.
 This file must never know models, nor what is asked.
 """
 
@@ -20,7 +20,7 @@ from cortexfs import sdk
 from cortexfs.net import web
 
 CHUNK = 64 << 10
-# Another try may do better, or not.
+# The error codes of failures that another try may mend, and of those that no try mends.
 PASSING, LASTING = "EHOSTDOWN", "EINVAL"
 
 

@@ -1,7 +1,6 @@
-"""One HTTP request on behalf of code that is not trusted (net/web.py), with a status whatever becomes of it.
+"""One HTTP request on behalf of code that is not trusted (net/web.py), which always gets a status.
 
-Rules: what was refused and what has failed is an answer, never an exception: the sentence in its body says
-which.
+Rules: a refused or failed request is an answer, never an exception. The sentence in its body says the reason.
 This file must never know who asks.
 """
 
@@ -16,7 +15,7 @@ from cortexfs.net import web
 SECONDS = 30.0
 MAX_BODY = 65528
 MAX_REQUEST = 1 << 20
-# What frames the request: two readers of it must not see two requests.
+# Headers that frame the request: two readers of it must not see two requests.
 _OURS = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
 _STATUS = {"EINVAL": 400, "EACCES": 403}
 
@@ -24,7 +23,7 @@ _STATUS = {"EINVAL": 400, "EACCES": 403}
 class HttpAnswer(NamedTuple):
     status: int
     body: bytes
-    reached: bool = True  # whether it is a server's
+    reached: bool = True  # a server answered, and this is not a failure of ours
 
 
 def fetch(
@@ -35,7 +34,7 @@ def fetch(
     most: int = MAX_BODY,
     redirects: int = web.MAX_REDIRECTS,
 ) -> HttpAnswer | None:
-    """The answer; None where `wake`, of this request alone, was told that nobody wants it any more."""
+    """Returns the answer; None if `wake`, which is for this request alone, reported its cancellation."""
     try:
         answer = web.fetch(request, web.Bounds(most, SECONDS, redirects, private=private), wake)
         return answer and HttpAnswer(answer.status, answer.body)
@@ -46,11 +45,11 @@ def fetch(
         return _failed(_STATUS.get(refused.code, 500), refused.message)
     except TimeoutError:
         return _failed(408, "request timeout or failed")
-    except (ValueError, InvalidURL):  # of what cannot stand in a request
+    except (ValueError, InvalidURL):  # a method, address or header that HTTP cannot express
         return _failed(400, "the request cannot be written as HTTP")
     except web.FAILURES:
         return _failed(500, "request timeout or failed")
-    except Exception:  # its guest waits for a status
+    except Exception:  # the guest waits for a status
         return _failed(500, "unexpected error in http_request")
 
 

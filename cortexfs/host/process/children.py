@@ -1,11 +1,10 @@
-"""Processes that a host starts for its plugin, and that nothing of them is left.
+"""Processes that a host starts for its plugin, and how it ends them and all their descendants.
 
-Rules: a child leads a session and so a process group of its own. The group is killed whole while its leader
-is not reaped, so that the number cannot have become another's. A process that left the group becomes the
-host's child when its parent ends, as the host is a subreaper. It is killed as soon as no child runs that it
-could belong to. A process that is no subreaper is left nothing: what it does not know is a child of others
-in it, whose status is theirs. Cleanup may be repeated: a host raises its cancellation at any instruction,
-but only once.
+Rules: a child leads a session and so a process group of its own. The group is killed whole before its leader
+is reaped, so that its number cannot have been reused. A process that left the group becomes the host's child
+when its parent ends, as the host is a subreaper. It is killed as soon as no running child could be its
+origin. In a process that is no subreaper, unknown children are left alone: other code started them and awaits
+their status. Cleanup may be repeated: a host raises its cancellation at any instruction, but only once.
 This file must never know what a tool or a request is.
 """
 
@@ -29,9 +28,9 @@ from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.paths import owned, pipe
 from cortexfs.tools.support.process_groups import REAP, polled, spawn
 
-CHUNK = 64 << 10  # what a pipe holds
+CHUNK = 64 << 10  # the capacity of a pipe
 _SHELL = "/bin/sh"
-_ROUNDS = 100  # of killing what was left; each ends one generation of who forks and exits
+_ROUNDS = 100  # of killing strays; each ends one generation of processes that fork and exit
 _PAUSE = 0.002
 
 _lock = threading.Lock()
@@ -39,11 +38,11 @@ _leaders: set[int] = set()
 
 
 class ChildProcess:
-    """One process and our ends of its pipes, none of which blocks."""
+    """One process and our ends of its pipes; none of our ends blocks."""
 
     def __init__(self) -> None:
         self._pids: list[int] = []
-        self.status = 0  # once it was reaped, as os.waitstatus_to_exitcode
+        self.status = 0  # set once it was reaped, as os.waitstatus_to_exitcode
         self.process: FileIO | None = None  # its pidfd
         self._their_input, self.stdin = pipe()
         self.stdout, self._their_output = pipe()
@@ -52,7 +51,7 @@ class ChildProcess:
             os.set_blocking(ours.fileno(), False)
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> FileIO:
-        """Start it in this thread's working directory; its pidfd."""
+        """Start the process in this thread's working directory. Returns its pidfd."""
         streams = (self._their_input, self._their_output, self._their_errors)
         locked(_lock, partial(self._spawned, argv, environment, streams))
         for theirs in streams:
@@ -69,7 +68,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Once it was started."""
+        """Valid once the process was started."""
         return self._pids[0]
 
     def ends_within(self, seconds: float) -> bool:
@@ -77,7 +76,7 @@ class ChildProcess:
         return bool(polled(self.process).poll(seconds * 1000))
 
     def kill(self) -> None:
-        """Its whole group; only until `end`."""
+        """Kill its whole group; only before `end`."""
         for pid in self._pids:
             with suppress(ProcessLookupError, PermissionError):  # what we may not signal is not ours to end
                 os.killpg(pid, signal.SIGKILL)
@@ -106,9 +105,9 @@ class ChildProcess:
 
 
 def limited(argv: Sequence[str], memory_bytes: int | None, cpu_seconds: int | None) -> Sequence[str]:
-    """The command behind a shell that takes the limits first: they must hold before its first line.
+    """Returns the command behind a shell that sets the limits before the command begins.
 
-    As upstream's they are hard and soft (RLIMIT_AS, RLIMIT_CPU).
+    As upstream's, the limits are hard and soft (RLIMIT_AS, RLIMIT_CPU).
     """
     steps = []
     for which, flag, value, unit in (
@@ -123,7 +122,7 @@ def limited(argv: Sequence[str], memory_bytes: int | None, cpu_seconds: int | No
 
 
 def _keep_to_ourselves() -> None:
-    """Let no descriptor through but the three: code of plugins may have opened some that are inheritable."""
+    """Pass on no descriptor but the three standard ones: a plugin's code may have opened inheritable ones."""
     with suppress(OSError):  # before Linux 5.11: one by one
         syscalls.close_on_exec(3)
         return
@@ -132,13 +131,13 @@ def _keep_to_ourselves() -> None:
     except OSError:  # a root directory without /proc
         numbers = range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     for number in numbers:
-        with suppress(OSError):  # the listing's own is closed by now
+        with suppress(OSError):  # the listing's own descriptor is closed by now
             if number > 2 and os.get_inheritable(number):
                 os.set_inheritable(number, False)
 
 
 def _swept() -> bool:
-    """Returns True where others may have come meanwhile."""
+    """Returns True if more strays may have come meanwhile."""
     if not _has_children() or not syscalls.is_subreaper():
         return False
     strays = _children() - _leaders
@@ -153,12 +152,12 @@ def _swept() -> bool:
 
 
 def _sweep() -> None:
-    """Reap what ended children left behind, and kill it when no child runs that it could belong to."""
+    """Reap the processes that ended children left. Kill them if no running child could be their origin."""
     for _ in range(_ROUNDS):
         if not locked(_lock, _swept):
             return
         time.sleep(_PAUSE)
-    # Whoever forks faster than this is ended by the fork server, with all of this host.
+    # The fork server ends processes that fork faster than this, with all of this host.
     print("a tool's processes could not be ended one by one; their host ends", file=sys.stderr)
     os._exit(os.EX_SOFTWARE)
 
@@ -180,7 +179,7 @@ def _children() -> set[int]:
 
 
 def variables_of_user() -> dict[str, str]:
-    """Returns the variables that login(1) would set; none for a user whom the system does not know."""
+    """Returns the variables that login(1) would set; none if the system does not know the user."""
     try:
         user = pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -5,8 +5,8 @@
                      {"id":1,"observer":{"source":...,"content":...}}
                      and, to end the call,  {"id":1,"output":...,"is_error":false}
 
-Main path: `StreamingTool.execute_with_runtime` puts a request in and takes what is sorted by ids, as
-persistent.py has it. A call piles up no more than its limit.
+Main path: `StreamingTool.execute_with_runtime` sends a request and takes the lines of its id, which
+persistent.py has sorted. A call piles up no more than its limit.
 
 Rules: a child that breaks the protocol or dies ends its calls with EPROTO; the next call starts another.
 This file must never know how a call arrives, nor what a manifest looks like.
@@ -33,9 +33,9 @@ from cortexfs.host.process import children, one_shot, persistent
 from cortexfs.linux import syscalls
 from cortexfs.tools.support.locked import locked
 
-_TRIES = 3  # to meet a child that has not just ended
+_TRIES = 3  # to find a child that has not just ended
 _SHOWN = 200  # bytes of a line, before it is clipped as text
-MAX_CHILDREN = 4  # of one command line; a caller may have variables without end
+MAX_CHILDREN = 4  # of one command line; callers may bring endless sets of variables
 _Command: TypeAlias = tuple[tuple[str, ...], str]
 _Variables: TypeAlias = frozenset[tuple[str, str]]
 
@@ -54,7 +54,7 @@ class _Medium(msgspec.Struct, frozen=True):
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """One line of the child. What it does not know of, it may add: unknown fields are ignored."""
+    """One line of the child. The child may add unknown fields, which are ignored."""
 
     id: int
     delta: str | None = None
@@ -119,16 +119,16 @@ class _Call(persistent.ChildCall[_Said]):
 
 
 class Companions:
-    """The warm children of one host: by command line, and by environment, as a child has its own for good."""
+    """The warm children of one host, by command line and by environment, which a child cannot change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._children: dict[_Command, dict[_Variables, Companion]] = {}  # the oldest first
 
     def child(self, program: ProgramTarget, caller: Mapping[str, str]) -> Companion:
-        """The child for this tool and these variables, which is started where there is none."""
+        """Returns the child for this tool and these variables. Starts it if there is none."""
         environment = one_shot.environment(program, caller)
-        # Each request says its caller's directory, so that one is no reason for another child.
+        # Each request has its caller's directory, so another directory needs no other child.
         variables = frozenset(pair for pair in environment.items() if pair[0] != hostcalls.CALLER_DIRECTORY)
         return locked(self._lock, partial(self._child, program, environment, variables))
 
@@ -139,7 +139,7 @@ class Companions:
             found = same[variables] = Companion(program, environment)
             try:
                 found.start()
-            except BaseException:  # a cancelled call, too: it goes on, and no child stays
+            except BaseException:  # such as a cancelled call: it must leave no child
                 found.close()
                 raise
         for each in [*same][:-MAX_CHILDREN]:
@@ -171,7 +171,7 @@ class Companion(persistent.Warm[_Call]):
         return self._begin(call, {"tool": call.program.name} | asked)
 
     def leave(self, call: _Call) -> None:
-        """A child in which calls have left too much behind ends when its others have."""
+        """Let a call go. A child worn by what its calls left behind ends once the others have ended."""
         self._leave(call)
         if self.is_open:
             self._wear = self._wear or Wear(self._child.pid)
@@ -181,7 +181,7 @@ class Companion(persistent.Warm[_Call]):
     def _spawn(self) -> None:
         program = self._program
         argv = children.limited(program.argv, program.memory_bytes, program.cpu_seconds)
-        syscalls.unshare(syscalls.CLONE_FS)  # the directory is that of the call's thread, too
+        syscalls.unshare(syscalls.CLONE_FS)  # this thread shared its directory with the call's thread
         os.chdir(program.working_dir)
         self._child.start(argv, self._environment)
         os.chdir("/")

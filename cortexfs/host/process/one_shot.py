@@ -1,11 +1,11 @@
 """Process JSON: a tool that is a program, one child for each call.
 
-The child gets `{"tool":...,"input":...}` and a newline on standard input, and says its answer on standard
-output. Main path: `ProcessTool.execute_with_runtime`; `decided` is what an ended child amounts to.
+The child reads `{"tool":...,"input":...}` and a newline on standard input, and writes its answer to standard
+output. Main path: `ProcessTool.execute_with_runtime`; `decided` makes a result of an ended child.
 
-Rules: both pipes are read while the request is written, so no size deadlocks; a child that does not read its
-request is a normal one. The limit on output holds while reading. The answer is what was said until the child
-itself ended: processes that it left are killed, not waited for.
+Rules: both pipes are read while the request is written, so no size deadlocks. A child that does not read its
+request is a normal one. The limit on output holds while reading. The answer is the output until the child
+itself ended: processes that it left are killed, not awaited.
 This file must never know how a call arrives, nor what a manifest looks like.
 """
 
@@ -36,7 +36,7 @@ from cortexfs.tools.support.process_groups import Waker
 
 _LOGGED = 900  # bytes of standard error, for one line of the daemon's log
 
-# To whoever writes such a program.
+# For errors that the author of such a program reads.
 _SHOWN = 200  # characters of an answer, before they are clipped
 _WANTED = 'what it has to print is one line of JSON, as {"output": "done"}'
 
@@ -66,7 +66,7 @@ class ProcessTool(sdk.Tool):
 def exchanged(
     program: ProgramTarget, request: bytes, environment: dict[str, str], runtime: sdk.ToolRuntime
 ) -> ProcessEnd:
-    """The end of one child that was told this."""
+    """Runs one child with this request. Returns how it ended."""
     exchange = _Exchange(request, program.output_bytes)
     runtime.on_cancel(exchange.wake)
     try:
@@ -81,7 +81,7 @@ def exchanged(
 
 
 def dry_run(runtime: sdk.ToolRuntime) -> dict[str, bool]:
-    """Returns the rest of a request: nothing to a program that did not opt in."""
+    """Returns the field that marks a dry run; empty if this is none, as for a program that did not opt in."""
     return {"dry_run": True} if runtime.invocation.dry_run else {}
 
 
@@ -90,18 +90,18 @@ def deadline(program: ProgramTarget) -> float | None:
 
 
 def environment(program: ProgramTarget, caller: Mapping[str, str]) -> dict[str, str]:
-    """Nothing but what the manifest inherits or sets."""
+    """Returns only the variables that the manifest inherits or sets."""
     inherited = {name: caller[name] for name in program.inherited if name in caller}
     if hostcalls.CALLER_DIRECTORY in program.inherited:
         inherited[hostcalls.CALLER_DIRECTORY] = os.getcwd()
     return inherited | program.environment
 
 
-# -- what it amounts to
+# -- the result of an ended child
 
 
 class ProcessEnd(NamedTuple):
-    """A child that has ended, or was."""
+    """A child that has ended, or was killed."""
 
     status: int  # negative for a signal
     output: bytes
@@ -110,7 +110,7 @@ class ProcessEnd(NamedTuple):
 
 
 def decided(program: ProgramTarget, ended: ProcessEnd) -> sdk.ToolResult:
-    """The answer, in the order in which upstream decides it."""
+    """Returns the result. Checks in the order of upstream."""
     who = f"process-isolated tool '{program.name}'"
     said = ended.errors.decode(errors="replace").strip()
     if fault := failed(who, program, ended, said or f"{who} ended with {status_text(ended.status)}"):
@@ -120,7 +120,7 @@ def decided(program: ProgramTarget, ended: ProcessEnd) -> sdk.ToolResult:
 
 
 def failed(who: str, program: ProgramTarget, ended: ProcessEnd, told: str) -> sdk.ToolResult | None:
-    """Returns the fault in how it ended, if there is one; `told` is said of a status that is not 0."""
+    """Returns or raises the fault in how the child ended, if any. `told` is for a status other than 0."""
     if ended.timed_out:
         raise sdk.ExecutionFailed(timed_out(program.name, program.timeout or 0), "ETIMEDOUT")
     if len(ended.output) + len(ended.errors) > program.output_bytes:
@@ -133,7 +133,7 @@ def failed(who: str, program: ProgramTarget, ended: ProcessEnd, told: str) -> sd
 def _answer(who: str, text: str) -> sdk.ToolResult:
     try:
         value = msgspec.json.decode(text)
-    except (ValueError, RecursionError) as error:  # msgspec's own and those of long numbers are ValueErrors
+    except (ValueError, RecursionError) as error:  # msgspec's and those of long numbers are ValueErrors
         told = f"{who} returned {shown(text[:_SHOWN])}, which is no JSON ({why_unread(error)}); {_WANTED}"
         raise sdk.ExecutionFailed(told, "EPROTO") from None
     if isinstance(value, str):
@@ -152,7 +152,7 @@ def status_text(status: int) -> str:
 
 
 def failed_to_spawn(program: ProgramTarget, error: OSError) -> sdk.ExecutionFailed:
-    why = startable.of_file(program.argv[0])  # else of a file that is there, that there is none
+    why = startable.of_file(program.argv[0])  # the kernel reports a missing interpreter as a missing program
     told = f"{NOT_STARTED} '{program.name}': {why or sentence(error)}"
     return sdk.ExecutionFailed(told, code_of(error.errno))
 
@@ -161,7 +161,7 @@ def failed_to_spawn(program: ProgramTarget, error: OSError) -> sdk.ExecutionFail
 
 
 class _Exchange:
-    """One child, the request on its way in, and what it says."""
+    """One child, its request and its output."""
 
     def __init__(self, request: bytes, limit: int) -> None:
         self._waker = Waker()
@@ -199,7 +199,7 @@ class _Exchange:
         file.close()
 
     def follow(self, deadline: float | None) -> None:
-        """Until the child has ended, said too much or used its time up."""
+        """Wait until the child has ended, has written too much, or has used up its time."""
         while not self._over:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             for fd, _ in self._poller.poll(None if left is None else left * 1000):
@@ -216,7 +216,7 @@ class _Exchange:
             self._left = self._left[os.write(self._child.stdin.fileno(), self._left) :]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # it does not want to know
+        except BrokenPipeError:  # the child does not read its request
             self._left = self._left[:0]
         if not self._left:
             self._forget(self._child.stdin)
@@ -233,7 +233,7 @@ class _Exchange:
             self._forget(file)
 
     def _finish(self) -> None:
-        """The child has ended: what it wrote is in the pipes; nobody else is waited for."""
+        """The child has ended: read the rest of its output from the pipes. Await no other process."""
         self._child.kill()
         for file, kept in ((self._child.stdout, self._output), (self._child.stderr, self._errors)):
             before = -1

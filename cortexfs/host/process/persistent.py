@@ -1,12 +1,12 @@
 """A warm child: one process that answers many calls, told apart by ids, in lines over two pipes.
 
-Main path: `_begin` writes a request, in its caller's thread where the pipe takes it at once. What the child
-says is sorted by ids into its calls: by the child's own thread (`_serve`), or by a call that waits and leads
-(pipe_reader.py). So no reader waits for another.
+Main path: `_begin` writes a request, in its caller's thread if the pipe takes it at once. The child's lines
+are sorted by ids into its calls. The reader is the child's own thread (`_serve`), or a waiting call that
+leads (pipe_reader.py). So no call waits for another call to read.
 
-Rules: ids are never used again, so late words for a call that has ended are known as such, and bounded. A
-child that does not end a call that nobody wants any more within LET_GO_SECONDS gets no new ones, and is
-killed when its others have ended. What is wrong about a line ends the child and its calls, not who read it.
+Rules: ids are never reused, so late lines for an ended call are recognized and bounded. A child has
+LET_GO_SECONDS to end a cancelled call. If it does not, it gets no new calls, and is killed when its others
+have ended. A wrong line ends the child and its calls, not the thread that read it.
 This file must never know what a line says, nor what a call is for.
 """
 
@@ -34,25 +34,25 @@ from cortexfs.host.process.pipe_reader import ChildLines, Errors, Leading
 from cortexfs.tools.support.locked import locked
 from cortexfs.tools.support.paths import owned
 
-LET_GO_SECONDS = 0.5  # a cancelled run must end within one
-ROOM = 64 << 10  # of JSON around a text, and of characters that it writes as six
-_ATOMIC = select.PIPE_BUF  # what a pipe takes whole or not at all
-_END_SECONDS = 0.2  # from the end of its output to its own, for one that exits
-_LAST_READS = 16  # what a pipe of 1 MiB holds, the largest that a user may have
+LET_GO_SECONDS = 0.5  # a cancelled run must end within a second
+ROOM = 64 << 10  # for JSON around a text, and for characters that JSON writes as six
+_ATOMIC = select.PIPE_BUF  # a pipe takes so many bytes whole or not at all
+_END_SECONDS = 0.2  # from the end of its output to its own, for a child that exits
+_LAST_READS = 16  # enough for a pipe of 1 MiB, the largest that a user may have
 
 _encode = msgspec.json.Encoder().encode
 
 
-S = TypeVar("S")  # a line, as it was understood
+S = TypeVar("S")  # a decoded line
 
 
 class ChildCall(Generic[S]):
-    """One call, and what the child has said to it that was not yet passed on."""
+    """One call, and the child's lines for it that were not yet passed on."""
 
     def __init__(self, most: int, over: str, late: str, nudge: Callable[[], None] = lambda: None) -> None:
-        """`most` bytes are kept, or it ends with the words of `over`; `late` is what a timeout says."""
+        """At most `most` bytes are kept; more end the call with message `over`. `late` is a timeout's."""
         self.id = 0
-        self.ended = False  # the child has said its last word to it
+        self.ended = False  # the child has sent its last line for it
         self._most, self._over, self._late = most, over, late
         self._nudge = nudge
         self._items: queue.SimpleQueue[S | Fault | sdk.ExecutionFailed] = queue.SimpleQueue()
@@ -67,7 +67,7 @@ class ChildCall(Generic[S]):
         return self._items.empty()
 
     def put(self, item: S | Fault, size: int = 0) -> None:
-        """From who reads the child. What is over the limit is not kept."""
+        """Called by the reader of the child. Lines over the limit are dropped."""
         if self._heard > self._most:
             return
         self._heard += size
@@ -88,27 +88,27 @@ Start: TypeAlias = "queue.SimpleQueue[OSError | Fault | None]"
 
 
 class Warm(ABC, Generic[C]):
-    """The process, its thread, and the calls that it has yet to answer. A kind of them says how one starts
-    (`_spawn`), what its lines are (`_hear`), and what its calls are told when it ends (`_tell`).
+    """The process, its thread, and its unanswered calls. A subclass says how a child starts (`_spawn`), how
+    its lines are read (`_hear`), and what its calls get when it ends (`_tell`).
 
-    Its attributes are what that thread and those of the calls share, so they are behind one lock.
+    Its attributes are shared by that thread and those of the calls, so they are behind one lock.
     """
 
-    BLAME: ClassVar[str] = ""  # what stands before why it was ended
-    BACKLOG: ClassVar[int | None] = None  # bytes that may wait until it reads; None: what its calls may have
+    BLAME: ClassVar[str] = ""  # the beginning of the sentence that says why it was ended
+    BACKLOG: ClassVar[int | None] = None  # bytes that may wait to be read; None: no limit but its calls'
 
     def __init__(self, most: int, told: str) -> None:
-        """`most` bytes may be in a line, and in late words; `told` says it to whoever wrote the program."""
+        """At most `most` bytes may be in a line, and in late lines. `told` is this limit in words."""
         self._most, self._told = most, told
         self._lock = threading.Lock()
         self._running = self._closing = False
         self._calls: dict[int, C] = {}
-        self._owed: dict[int, float] = {}  # calls that nobody wants any more, and when they must have ended
+        self._owed: dict[int, float] = {}  # cancelled calls, and when they must have ended
         self._last = 0
         self._outbox = bytearray()
         self._lines = ChildLines()
         self._ignored = 0
-        self._broken = ""  # why what it says is not read any more
+        self._broken = ""  # why its lines are not read any more
         self._is_mute = False
         self._waker = owned(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._child = children.ChildProcess()
@@ -118,18 +118,18 @@ class Warm(ABC, Generic[C]):
 
     @abstractmethod
     def _spawn(self) -> None:
-        """Start it, in its thread; OSError or Fault where it does not."""
+        """Start the child, called in its thread. Raises OSError or Fault if it does not start."""
 
     @abstractmethod
     def _hear(self, line: bytes) -> None:
-        """A line of it; a Fault with what is wrong about it."""
+        """Handle one line of the child. Raises Fault with the mistake in a wrong line."""
 
     @abstractmethod
     def _tell(self, why: str, printed: str, left: list[C]) -> None:
-        """It has ended, and these calls have not; `printed` ends the sentence that says why."""
+        """The child has ended before these calls. `printed` is the end of the sentence that `why` begins."""
 
     def _give_up(self, overdue: list[int]) -> None:
-        """It did not let go of these in time."""
+        """The child did not end these cancelled calls in time."""
 
     # -- from threads of calls, which a cancellation may strike at any instruction
 
@@ -138,19 +138,19 @@ class Warm(ABC, Generic[C]):
         return self._running and not self._closing
 
     def close(self) -> None:
-        """It ends when its calls have."""
+        """End the child when its calls have ended."""
         with self._lock:
             self._closing = True
             self._wake()
 
     def _start(self) -> OSError | Fault | None:
-        """Why it does not start."""
+        """Start the child. Returns why it does not start; None if it does."""
         answer: Start = queue.SimpleQueue()
         threading.Thread(target=self._run, args=(answer,), daemon=True).start()
         return answer.get()
 
     def _begin(self, call: C, request: dict[str, Any]) -> bool:
-        """Returns True if it takes the call; it may have ended since it was looked at."""
+        """Returns True if the child takes the call. False: it has ended since the caller looked."""
         return locked(self._lock, partial(self._begun, call, request))
 
     def _begun(self, call: C, request: dict[str, Any]) -> bool:
@@ -169,7 +169,7 @@ class Warm(ABC, Generic[C]):
                 os.write(self._child.stdin.fileno(), line)
             except BlockingIOError:
                 pass
-            except OSError:  # it ends, which its thread tells
+            except OSError:  # the child ends, which its thread reports
                 return
             else:
                 return
@@ -221,7 +221,7 @@ class Warm(ABC, Generic[C]):
             self._end(why)
 
     def _serve(self) -> str:
-        """Sort what it says, until it is no more use; why that is."""
+        """Sort the child's lines until it is of no more use. Returns why it is not."""
         while not self._broken:
             readable, gone = self._wait()
             if readable:
@@ -230,7 +230,7 @@ class Warm(ABC, Generic[C]):
                 return "ended" if gone or self._child.ends_within(_END_SECONDS) else "closed its output"
             if gone:
                 self._leading.stop()
-                self._child.kill()  # who else holds its output is not listened to
+                self._child.kill()  # nobody reads what other holders of its output write
                 for _ in range(_LAST_READS):
                     if not self._read():
                         break
@@ -248,7 +248,7 @@ class Warm(ABC, Generic[C]):
         return self._broken
 
     def _wait(self) -> tuple[bool, bool]:
-        """Waits. Returns two answers: it has said something, and it is gone."""
+        """Wait. Returns two booleans: there is output to read, and the child is gone."""
         process = self._child.process
         assert process is not None
         with self._lock:
@@ -268,7 +268,7 @@ class Warm(ABC, Generic[C]):
         return self._child.stdout.fileno() in ready, process.fileno() in ready
 
     def _write(self) -> None:
-        """Writes as much as it takes now."""
+        """Write as much as the pipe takes now."""
         if self.BACKLOG is not None and len(self._outbox) > self.BACKLOG:
             raise Fault("EPROTO", "does not read what it is asked")
         try:
@@ -278,10 +278,10 @@ class Warm(ABC, Generic[C]):
                 del self._outbox[:taken]
         except BlockingIOError:
             return
-        except OSError:  # it does not read any more; its end tells the calls
+        except OSError:  # it does not read any more; its end fails the calls
             self._outbox.clear()
 
-    # -- from whoever reads
+    # -- called by the reader: the child's thread, or a call that leads
 
     def _taken(self) -> bool:
         try:
@@ -307,13 +307,13 @@ class Warm(ABC, Generic[C]):
         return bool(data)
 
     def _sort(self, id_: int, said: object, size: int, is_last: bool) -> None:
-        """With the lock held."""
+        """Pass a line to its call. Called with the lock held."""
         call = self._calls.get(id_)
         if call is not None and not call.ended:
             call.ended = is_last
             call.put(said, size)
             return
-        # For a call that is over. While it has time to let go there may be any words; later, no flood.
+        # The line is for an ended call: any number may come in LET_GO_SECONDS, and then a bounded one.
         if id_ not in self._owed:
             self._ignored += size
         if is_last:

@@ -1,11 +1,10 @@
-"""The reader of a process's output: a call that waits for it, or while none does a thread of the process's
-own.
+"""The reader of a process's output: a waiting call, or, while no call waits, the process's own thread.
 
 A call that reads for itself spares two wake-ups: of the thread, and of the call by the thread.
 
-Rules: one reads at a time. Who reads also sorts what is said to others, so it must not be interrupted in the
-midst of it: a call leads in `runtime.shielded`. Whatever else it is to hear of comes with a `nudge`.
-What it prints on standard error is not an answer: that goes to the daemon's log, and the last of it is kept.
+Rules: one reader at a time. The reader also sorts lines for other calls, so it must not be interrupted
+meanwhile: a call leads in `runtime.shielded`. Everything else wakes the leading call by a `nudge`. Standard
+error is no part of an answer: it goes to the daemon's log, and the last of it is kept.
 This file must never know what is said.
 """
 
@@ -26,8 +25,8 @@ _ONE = (1).to_bytes(8, "little")
 
 
 class Leading:
-    """`look` is what the process's own thread waits with; the file is in it. `read` takes what is there, and
-    returns whether there may be more."""
+    """`look` is the epoll of the process's own thread; the file is in it. `read` reads once, and returns True
+    if there may be more."""
 
     def __init__(self, file: FileIO, look: select.epoll, read: Callable[[], bool]) -> None:
         self._file = file
@@ -42,14 +41,14 @@ class Leading:
         self._leader.register(self._nudges, select.POLLIN)
 
     def nudge(self) -> None:
-        """Whoever leads looks whether he still waits."""
+        """Have the leading call check if it still waits."""
         with self._nudging, suppress(BlockingIOError, ValueError):  # a late one: it is closed
             self._nudges.write(_ONE)
 
     def lead(
         self, waits: Callable[[], bool], until: float, begin: Callable[[], object] = lambda: None
     ) -> None:
-        """Read until it waits no more, if nobody else reads. `begin` is what there will be an answer to."""
+        """Read until this call waits no more, unless there is a reader. `begin` sends the call's request."""
         if self._is_over or not self._reading.acquire(blocking=False):
             begin()
             return
@@ -63,11 +62,11 @@ class Leading:
                 if self._file.fileno() in ready and not self._read():
                     break
         finally:
-            self._look.modify(self._file, select.EPOLLIN)  # first, or the next leader's would be undone
+            self._look.modify(self._file, select.EPOLLIN)  # first, or it would undo the next leader's change
             self._reading.release()
 
     def turn(self) -> None:
-        """The thread's, when there is something to read."""
+        """Called by the process's thread when there is output to read."""
         if self._reading.acquire(blocking=False):
             try:
                 self._read()
@@ -75,7 +74,7 @@ class Leading:
                 self._reading.release()
 
     def stop(self) -> None:
-        """No call reads from now on. For the thread alone; may be repeated."""
+        """Let no call read from now on. Called by the process's thread; may be repeated."""
         if not self._is_over:
             self._is_over = True
             self.nudge()
@@ -85,7 +84,7 @@ class Leading:
 
 
 class Errors:
-    """The standard error of a child, by our end of its pipe, which does not block."""
+    """The standard error of a child: our end of its pipe, which does not block."""
 
     def __init__(self, file: FileIO, heard: Callable[[bytes], object] = lambda printed: None) -> None:
         self.file = file
@@ -93,7 +92,7 @@ class Errors:
         self._last = b""
 
     def pass_on(self) -> bool:
-        """To our own. Returns False when there is no more."""
+        """Pass the output on to our standard error. Returns False when there is no more."""
         printed = self.file.read(_CHUNK)
         if printed:
             os.write(2, printed)
@@ -102,24 +101,24 @@ class Errors:
         return printed != b""
 
     def end(self) -> str:
-        """Returns what to add to the sentence that it has ended."""
+        """Returns the end of the sentence that says that the child has ended."""
         self.pass_on()
         return last_words(self._last)
 
 
 class ChildLines:
-    """The output of a process, in whole lines; whoever reads asks `held` how long one has become."""
+    """The output of a process, as whole lines. The reader checks by `held` that no line becomes too long."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     @property
     def held(self) -> int:
-        """Bytes of a line that is not whole."""
+        """Returns the number of bytes of the unfinished line."""
         return len(self._rest)
 
     def ended_by(self, data: bytes) -> Iterator[bytes]:
-        """Those that `data` completes."""
+        """Yields the lines that `data` completes."""
         *ended, rest = data.split(b"\n")
         for line in ended:
             yield bytes(self._rest) + line if self._rest else line

@@ -1,10 +1,10 @@
 """Scripts that are tools: an input becomes words, standard output is text, an exit status is an error.
 
 Main path: `ScriptTool.execute_with_runtime` runs the script in the caller's directory, with the caller's
-variables. `has_changed` looks at the files before each call: a script is as it lies there (abi.md 12.11).
+variables. `has_changed` looks at the files before each call: the file as it is now counts (abi.md 12.11).
 
-Rules: the comment of the file that is there now decides about an input, whatever the daemon knows of it.
-What is no script any more fails each call, with the reason.
+Rules: the comment in the file now decides how an input is read, even if the daemon knows an older one. A file
+that is no script any more fails each call, with the reason.
 This file must never know how a call arrives, nor where a script may lie.
 """
 
@@ -36,7 +36,7 @@ def tools(programs: Iterable[ProgramTarget]) -> list[sdk.Tool]:
 
 
 def has_changed() -> bool:
-    """Returns True if the comment of a script is another one; a Fault where one is no tool any more."""
+    """Returns True if the comment of a script has changed. Raises Fault if a script is no tool any more."""
     return any(script_files.header(path) != text for path, text in _loaded.items())
 
 
@@ -46,7 +46,7 @@ class ScriptTool(sdk.Tool):
         self._said = said
         known = (program.description, program.input_schema, program.timeout, program.effects)
         is_known = known == (said.description, said.schema, said.timeout, said.effects)
-        self.news = "" if is_known else _loaded[program.argv[0]]  # for the daemon
+        self.news = "" if is_known else _loaded[program.argv[0]]  # the daemon reads it
         self.name = program.name
         self.description = said.description
         self.input_schema = said.schema
@@ -68,6 +68,6 @@ class ScriptTool(sdk.Tool):
 
 
 def _last(errors: bytes) -> str:
-    """The last lines of what was said on standard error."""
+    """Returns the last lines of standard error."""
     lines = errors[-ERROR_BYTES:].decode(errors="replace").strip().splitlines()
     return "\n".join(lines[-ERROR_LINES:])

@@ -1,8 +1,8 @@
-"""Wake a process on the core of who wakes it and waits: another core may take longer to wake than a call.
+"""Wake a process on the core of its waker, which then waits: another core may wake slower than a call.
 
-Rules: nobody stays bound. The process is bound while it is woken; threads that it starts meanwhile inherit
-that, and are freed afterwards. Programs could not be, so it must be one that starts none.
-Whatever the kernel refuses, it is woken where the kernel likes.
+Rules: no process stays bound. The process is bound while it is woken; threads that it starts meanwhile
+inherit that, and are freed afterwards. Programs that it starts could not be freed, so it must start none. If
+the kernel refuses to bind it, it is woken on the kernel's choice of core.
 This file must never know what it is woken for.
 """
 
@@ -16,7 +16,7 @@ from cortexfs.linux import syscalls
 
 
 class OneCore:
-    """For one process; not `is_used`, the kernel chooses: an idle core where there is one."""
+    """Wakes one process. Without `is_used` the kernel chooses the core: an idle one if there is one."""
 
     def __init__(self, is_used: bool = True) -> None:
         self._every = os.sched_getaffinity(0)
@@ -24,7 +24,7 @@ class OneCore:
         self._threads = 0  # of the process, when all were free
 
     def wake(self, pid: int, does: Callable[[], object]) -> None:
-        """Do this, which wakes it. One at a time."""
+        """Call `does`, which wakes the process. Not for use by two threads at once."""
         if not self._is_used:
             does()
             return
@@ -40,10 +40,10 @@ class OneCore:
                     for each in os.listdir(tasks):
                         bind(int(each), self._every)
                     self._threads = threads
-            except OSError:  # nobody could tell who is bound: not again
+            except OSError:  # the bound threads cannot be found: bind no more
                 self._is_used = False
 
 
 def bind(thread: int, cores: set[int]) -> None:
-    with suppress(OSError):  # it has ended, or the machine has fewer cores now
+    with suppress(OSError):  # the thread has ended, or the machine has fewer cores now
         os.sched_setaffinity(thread, cores)
