@@ -4,7 +4,7 @@ A tool that has opted in (`dry_run_flag`) takes --dry-run, and sees it in its in
 its effect and has none. If it also declares `required_before_execute`, it runs only after a dry run with the
 same input. Dry runs belong to a host, and so to one caller; a new host has none.
 
-Rules: --dry-run stands before any `--`. If a tool's input has a property of that name, the word is this. Any
+Rules: --dry-run stands before any `--`. A tool whose input has such a property gets the word as that. Any
 other tool that has not opted in is not called with the word: that is EINVAL, whatever its effects are.
 This file must never know how a call arrives.
 """

@@ -1,11 +1,11 @@
 """One Deno process of an ESM plugin: requests and answers in lines, told apart by ids, over two pipes.
 
-Main path: `DenoProcess.ask` writes a request and waits for what is sorted by ids, as
-host/process/persistent.py has it. js/bootstrap.js is the other side and lists the lines.
+Main path: `DenoProcess.ask` writes a request and waits for the lines of its id, which
+host/process/persistent.py sorts. js/bootstrap.js is the other side and lists the lines.
 
-Rules: a line counts only with the secret that the process was given before any of the plugin's code ran; a
-plugin that writes to the channel itself ends its process. Where it does not let go of a cancelled call,
-those of which it has not even heard, as its one thread is stuck, are told EAGAIN.
+Rules: a line counts only with the secret that the process received before any of the plugin's code ran. A
+plugin that writes to the channel itself ends its process. If the process does not end a cancelled call in
+time, its one thread is stuck. Then the calls that it has not even read get EAGAIN.
 This file must never know what tools or hooks are, nor what a plugin may do.
 """
 
@@ -33,9 +33,9 @@ from cortexfs.host.process.pipe_reader import Leading
 from cortexfs.host.process.wake_affinity import OneCore
 from cortexfs.linux import syscalls
 
-OUTPUT_BYTES = 16 << 20  # of one call, in all its lines; what is over it is not kept
+OUTPUT_BYTES = 16 << 20  # of one call, in all its lines; more is dropped
 _LINE = OUTPUT_BYTES + persistent.ROOM
-_LOOK_SECONDS = 0.1  # between two looks of who waits for a start, whether he is to leave
+_LOOK_SECONDS = 0.1  # between two checks that the waiter for a start was not cancelled
 
 Answer: TypeAlias = Callable[[str, tuple[Any, ...]], Any]
 
@@ -62,7 +62,7 @@ _decode = msgspec.json.Decoder(EsmMessage).decode
 
 
 class EsmError(Exception):
-    """The plugin's code has thrown this, with the stack that Deno has of it."""
+    """The plugin's code threw this; the stack is Deno's."""
 
     def __init__(self, said: str, stack: str) -> None:
         super().__init__(said)
@@ -91,7 +91,7 @@ class EsmCall(persistent.ChildCall[EsmMessage]):
 
 
 class DenoStart(NamedTuple):
-    """How the process comes to be. `confine` is what the thread that starts it gives up before."""
+    """How the process starts. `confine` gives up the powers of the starting thread."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -106,13 +106,13 @@ class DenoProcess(persistent.Warm[EsmCall]):
 
     def __init__(self, start: DenoStart, answer: Answer, who: str) -> None:
         self._core = OneCore(is_used=not start.has_children)
-        self._is_told = False  # a first message
+        self._is_told = False  # it got a first message
         super().__init__(_LINE, f"{OUTPUT_BYTES >> 20} MiB")
         self._how = start
         self._answer = answer
         self._who = who
         self._secret = secrets.token_hex(32).encode()
-        self._heard_of: set[int] = set()  # of the owed calls, those whose cancel was heard
+        self._heard_of: set[int] = set()  # of the owed calls, those whose cancel was read
         self._fatal = ""
 
     # -- from threads of calls
@@ -125,16 +125,16 @@ class DenoProcess(persistent.Warm[EsmCall]):
             raise Fault("EHOSTDOWN", f"{self._who}: Deno does not start: {sentence(error)}")
 
     def ask(self, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None = None) -> Any:
-        """The result; `EsmError` with what the plugin threw, `Fault` where there is no answer.
+        """Returns the result. Raises `EsmError` with what the plugin threw, or `Fault` if there is no answer.
 
-        None of it was done where that is EAGAIN.
+        With EAGAIN nothing of the request was done.
         """
         until = time.monotonic() + seconds
         call = EsmCall(self._leading.nudge)
         if runtime is not None:
             runtime.on_cancel(call.cancel)
         try:
-            if runtime is None:  # the thread may be another call's, which is not to be shielded for this one
+            if runtime is None:  # the thread may be another call's, which must not be shielded for this one
                 self._ask(call, request)
             else:
                 with shielded(runtime):
@@ -147,7 +147,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
                 self._leave(call)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Sends a message that wants no answer."""
+        """Send a message without an answer."""
         with self._lock:
             if self.is_open:
                 self._put(message)
@@ -157,7 +157,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
             raise Fault("EAGAIN", f"{self._who} ends")
 
     def _put(self, message: dict[str, Any]) -> None:
-        if self._is_told and len(self._calls) == 1:  # else it is awake: it starts, or has others
+        if self._is_told and len(self._calls) == 1:  # else it is awake: it starts, or has other calls
             self._core.wake(self._child.pid, partial(super()._put, message))
         else:
             super()._put(message)
@@ -166,7 +166,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
     # -- the process's thread
 
     def _spawn(self) -> None:
-        apart(self._spawn_confined)  # as what it gives up is gone for good, and goes on to what it starts
+        apart(self._spawn_confined)  # powers given up are gone for good, and for its children, too
         self._outbox += self._secret + b"\n"
 
     def _spawn_confined(self) -> None:
@@ -177,14 +177,14 @@ class DenoProcess(persistent.Warm[EsmCall]):
         self._child.start(self._how.argv, self._how.environment)
 
     def _give_up(self, overdue: list[int]) -> None:
-        """Lines are read in their order: what came after one that it has not heard of was not begun."""
+        """Lines are read in order: calls after one that the process has not read were not begun."""
         stuck = min((call for call in overdue if call not in self._heard_of), default=self._last)
         for call in self._calls.values():
             if call.id > stuck and not call.ended:
                 call.ended = True
                 call.put(Fault("EAGAIN", f"{self._who} has not begun with it"))
 
-    # -- from whoever reads
+    # -- called by the reader: the process's thread, or a call that leads
 
     def _hear(self, line: bytes) -> None:
         if not line.startswith(self._secret):
@@ -228,7 +228,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
 
 
 class ProcessPlace(NamedTuple):
-    """The facts about a call that decide which process may have it."""
+    """The facts about a call that decide which process serves it."""
 
     directory: str
     umask: int

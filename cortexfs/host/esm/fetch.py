@@ -1,12 +1,12 @@
-"""Fetches what the module of a JavaScript plugin imports: Deno reads, follows and runs nothing.
+"""Fetches the imports of a JavaScript plugin's module: Deno reads and follows them, and runs nothing.
 
 Main path: `fetch` writes the plugin's files to a directory of its own and has Deno fill a cache there. It
-returns the files of that cache, with the lock file that says where they are from and what their hashes are.
+returns the files of that cache, with the lock file that has their origins and hashes.
 
 Rules: Deno is confined as any plugin (Landlock), sees that directory alone, and has one way out
-(host/net/egress_proxy.py). Time, bytes and files are bounded while it works. No lifecycle script of a
-package runs: there is no node_modules for one. The catalogues of a registry (registry.json) are left out,
-so that a plugin finds what its lock file names and nothing else, and so are types.
+(host/net/egress_proxy.py). Time, bytes and files are bounded while it works. No lifecycle script of a package
+runs: there is no node_modules for one. A registry's catalogues (registry.json) are left out, so that a plugin
+finds only what its lock file names. Types are left out, too.
 This file must never know where a plugin will lie, nor whether it may be installed.
 """
 
@@ -39,16 +39,16 @@ from cortexfs.tools.support.paths import owned
 from cortexfs.tools.support.process_groups import polled
 
 SECONDS = 300.0
-# Of what comes, before what no run needs is left out: a plugin has 128 MiB and 10,000 files at most.
+# Of all that arrives, before unneeded files are left out: a plugin has 128 MiB and 10,000 files at most.
 MAX_BYTES = 256 << 20
 MAX_FILES = 30_000
 KEPT = ("npm", "remote")  # of a cache: the rest are databases, which each process would make anew
-# Types, and where code is from: half of what is in packages.
+# Types and source maps: half of a package's bytes.
 _NEVER_RUN = (".d.ts", ".d.mts", ".d.cts", ".map")
-_TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "DENO_CERT")  # whose certificates whoever installs trusts
+_TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "DENO_CERT")  # the certificates that the installing user trusts
 LOOK_SECONDS = 0.2
 _MAX_SAID = 1 << 16
-_SHOWN = 600  # characters of what Deno says
+_SHOWN = 600  # characters of Deno's output
 _UNHEARD = 256  # no process ends with that
 _SHELL = "/bin/sh"
 _START = f'ulimit -d {permissions.DATA_KIB}; ulimit -f {MAX_BYTES >> 9}; exec "$0" "$@"'
@@ -59,11 +59,11 @@ Tell: TypeAlias = Callable[[int, int], None]  # connections and bytes so far
 class FetchRequest(NamedTuple):
     files: Mapping[str, bytes]  # of the plugin
     root: str  # its entry point: a path among them, or an address
-    lock: bytes | None  # what is fetched has to be what this says
+    lock: bytes | None  # the fetched files have to match it
 
 
 def registries() -> dict[str, str]:
-    """Those that whoever installs has chosen."""
+    """Returns the registries that the installing user has chosen."""
     chosen = {name: os.environ[name] for name in REGISTRY_VARIABLES if os.environ.get(name)}
     for name, address in chosen.items():
         parts = urllib.parse.urlsplit(address)
@@ -73,7 +73,7 @@ def registries() -> dict[str, str]:
 
 
 def fetch(wanted: FetchRequest, private: Sequence[str], tell: Tell) -> dict[str, bytes]:
-    """The files by their paths: LOCK, and below CACHE. `private`: networks that may be fetched from, too."""
+    """Returns the files by their paths: LOCK, and below CACHE. `private` are networks that are open, too."""
     chosen = registries()
     with tempfile.TemporaryDirectory(prefix="ctx-fetch-") as made, Outlet(private, MAX_BYTES) as outlet:
         base = Path(os.path.realpath(made))
@@ -109,7 +109,7 @@ class _Deno:
         self._outlet = outlet
 
     def run(self, tell: Tell) -> str | None:
-        """Returns its words where it fails, and else None."""
+        """Returns Deno's output if it fails, and else None."""
         with open(self._base / "said", "w+b") as said:
             try:
                 process = apart(partial(self._started, said.fileno()))
@@ -128,9 +128,9 @@ class _Deno:
         return text or "it ended without a word" if status else None
 
     def _started(self, said: int) -> subprocess.Popen[bytes]:
-        """In a thread of its own: what it gives up is gone for good, and goes on to what it starts."""
+        """Runs in a thread of its own: powers given up are gone for good, and for its children, too."""
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
-        with suppress(Fault):  # a kernel without it: the outlet is what Deno is told to use
+        with suppress(Fault):  # a kernel without it: the proxy variables alone lead Deno to the outlet
             landlock.restrict(self._view(), network=False, port=self._outlet.port)
         own = (f"--lock={self._base / LOCK}", f"--import-map={permissions.SCRIPTS / 'imports.json'}")
         flags = ("--no-config", "--node-modules-dir=none", "--vendor=false", "--allow-import", *own)
@@ -161,7 +161,7 @@ class _Deno:
         return [*SHOWN, *resolved, (str(self._base), "rw")]
 
     def _watch(self, process: subprocess.Popen[bytes], tell: Tell) -> None:
-        """Until it ends; a Fault where it goes beyond what it may."""
+        """Wait until Deno ends. Raises Fault if it goes beyond its limits."""
         end = time.monotonic() + SECONDS
         try:
             ends = owned(os.pidfd_open, process.pid)
@@ -171,14 +171,14 @@ class _Deno:
             look = polled(ends)
             while not look.poll(LOOK_SECONDS * 1000):
                 tell(self._outlet.connections, self._outlet.arrived)
-                for _ in _found(self._base / CACHE):  # which are bounded
+                for _ in _found(self._base / CACHE):  # this raises Fault beyond the limits
                     pass
                 if time.monotonic() > end:
                     raise Fault("ETIMEDOUT", f"what it imports did not arrive within {SECONDS:g} s")
 
 
 def _reaped(process: subprocess.Popen[bytes]) -> int:
-    """Its exit status. subprocess would make 0 of one that somebody else has taken, and a success of all."""
+    """Returns its exit status. If other code took it, subprocess would report 0, a success."""
     process.returncode = _UNHEARD
     with suppress(ChildProcessError):
         process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
@@ -186,7 +186,7 @@ def _reaped(process: subprocess.Popen[bytes]) -> int:
 
 
 def _found(cache: Path) -> Iterator[tuple[str, str]]:
-    """Paths below the cache and their files; a Fault beyond what there may be."""
+    """Yields paths below the cache and their files. Raises Fault beyond the limits."""
     room, files = MAX_BYTES, MAX_FILES
     for above, _, names in os.walk(cache):
         for name in names:
@@ -201,8 +201,7 @@ def _found(cache: Path) -> Iterator[tuple[str, str]]:
 
 
 def kept(cache: Path, chosen: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Yields the files of a cache that are the plugin's from now on; `chosen` are the registries that it
-    is from."""
+    """Yields the files of a cache that the plugin keeps. `chosen` are the registries of its packages."""
     # npm/HOST, and as many folders as the registry's address has: below it lies NAME, or @SCOPE/NAME
     path = urllib.parse.urlsplit(chosen.get("NPM_CONFIG_REGISTRY", "")).path
     above = 2 + len([*filter(None, path.split("/"))])
@@ -215,13 +214,13 @@ def kept(cache: Path, chosen: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_catalogue(parts: Sequence[str]) -> bool:
-    """NAME/registry.json, or @SCOPE/NAME/registry.json; deeper, it is a package's own."""
+    """Returns True for NAME/registry.json and @SCOPE/NAME/registry.json; deeper ones are a package's."""
     is_scoped = bool(parts) and parts[0].startswith("@")
     return len(parts) == 2 + is_scoped and parts[-1] == "registry.json"
 
 
 def _sentence(said: str, base: Path, outlet: Outlet) -> str:
-    """Why it failed: what was refused on the way out, or what Deno says."""
+    """Returns why it failed: the refusals on the way out, or Deno's error."""
     if outlet.refusals:
         return "; ".join(outlet.refusals)
     _, _, error = f"\n{said}".rpartition("\nerror: ")

@@ -3,8 +3,8 @@
 Each is a tool of the host under a name that no tool can have. So a call of it has an identity, a deadline and
 a cancel like any other. Hosts describe the commands, and none of the others.
 
-Rules: what a plugin has no capability for, or did not declare, is not there. Middleware fails closed: an
-error or a late answer is one to whoever asked, and never an empty result.
+Rules: there is no such tool without the plugin's capability or declaration for it. Middleware fails closed:
+an error or a late answer is an error for the caller, and never an empty result.
 This file must never know when the daemon asks.
 """
 
@@ -42,7 +42,7 @@ COMMAND_SECONDS = 600
 
 
 class Hidden(sdk.Tool):
-    """One of these; `does` gets the input and the runtime."""
+    """One of these tools; `does` gets the input and the runtime."""
 
     description = ""
     input_schema: Mapping[str, Any] = {"type": "object"}
@@ -62,7 +62,7 @@ class Hidden(sdk.Tool):
 
 
 class CommandTool(Hidden):
-    """A command of `cortex`, which is described as it was declared."""
+    """A command of `cortex`, described as it was declared."""
 
     def __init__(self, plugin: EsmPlugin, command: CommandField) -> None:
         super().__init__(COMMAND + command.name, self._run, COMMAND_SECONDS)
@@ -125,7 +125,7 @@ def _middleware(plugin: EsmPlugin, export: str) -> Callable[[dict[str, Any], sdk
 
 
 def commands_of(declared: Iterable[CommandField], exported: object) -> tuple[CommandField, ...]:
-    """Returns the commands of the manifest, and those of the module: abi.md 9.16, 9.40."""
+    """Returns the commands of the manifest and of the module (abi.md 9.16, 9.40)."""
     try:
         more = msgspec.convert(exported, tuple[CommandField, ...])
     except msgspec.ValidationError as error:

@@ -1,13 +1,11 @@
-"""The permissions of an ESM plugin's Deno: its flags, its environment and limits, and what the kernel shows
-it.
+"""The permissions of an ESM plugin's Deno: its flags, environment and limits, and the kernel's view for it.
 
-Main path: `command` is how it is started, `confine` what the thread that starts it gives up before. Deno's
-permissions decide first and say a sentence; Landlock holds also where Deno follows a link.
+Main path: `command` starts it, after `confine` has taken powers from the starting thread. Deno's permissions
+decide first and give a sentence; Landlock also holds if Deno follows a link.
 
-Rules: what counts are the effective capabilities, and of them those within the caller's directory and the
-plugin's own folder. Deno keeps nothing on disk: its directory is none, so there is no storage that two
-plugins could share, and no cache that one could write for the next. Whoever may run commands may do what its
-caller may, and is not shut in.
+Rules: the effective capabilities count, and file access only within the caller's directory and the plugin's
+own folder. Deno has no directory on disk, so two plugins share no storage, and none can write a cache that
+the next one reads. A plugin that may run commands may do all that its caller may, and is not confined.
 This file must never know what a tool is asked to do.
 """
 
@@ -40,21 +38,21 @@ HEAP_MIB = 256  # of JavaScript; beyond it Deno ends
 DATA_KIB = 1_200_000
 MAX_FILES = 20_000  # of a plugin's folder
 _SHELL = "/bin/sh"
-# Deno's channel is not its standard input and output, as those are any module's.
+# Deno's channel is not its standard input and output, as any module may use those.
 _START = f'ulimit -d {DATA_KIB} && exec 3<&0 4>&1 </dev/null >&2 && exec "$0" "$@"'
 _SEALED = ("--no-prompt", "--no-config", "--cached-only", "--quiet")
 _ALONE = ("--no-lock", "--no-remote", "--no-npm")
-# Packages look for variables of the environment as a matter of course: there are none, which is no error.
+# Packages look for variables as a matter of course: there are none, which must be no error.
 _FETCHED = ("--frozen", "--node-modules-dir=none", "--allow-import", "--ignore-env")
 QUIET = {"DENO_NO_UPDATE_CHECK": "1", "DENO_NO_PACKAGE_JSON": "1", "NO_COLOR": "1"}
-# No directory can be made there; Deno would try that for 150 ms with each TypeScript file that it has read.
+# No directory can be made there. Deno would try that for 150 ms with each TypeScript file that it reads.
 _KEPT_NOWHERE = {"DENO_DIR": "/dev/null/none", "DENO_EMIT_CACHE_MODE": "disable"}
 # Both are this machine. Deno takes networks of IPv4 alone, and of IPv6 single addresses.
 _LOOPBACK = (IPv6Address("::1"), IPv6Address("::"))
-_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK)  # the last to ask what addresses there are
-# Deno's parser asks where its stack ends, which is in /proc/self/maps. A rule for one process's folder would
-# be for ours, before there is Deno. Of other processes Landlock shows no memory, environment or open files,
-# unless they are asked for by one of root's powers: those of files and ports are what is left of them.
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK)  # the last to list addresses
+# Deno's parser asks where its stack ends, which is in /proc/self/maps. A rule for /proc/self would mean our
+# process, as Deno does not run yet. Landlock shows no memory, environment or open files of other processes,
+# unless a power of root's reads them: so only powers over files and ports are left.
 _PARSER: View = (("/proc", "r"),)
 _POWERS = powers.mask(
     powers.CHOWN, powers.DAC_OVERRIDE, powers.DAC_READ_SEARCH, powers.FOWNER, powers.FSETID,
@@ -72,7 +70,7 @@ _MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cort
 
 @functools.cache
 def found() -> str:
-    """Deno, as the package of that name brings it, or on PATH."""
+    """Returns the path of Deno: in the package of that name, or on PATH."""
     # Not by importlib.metadata, whose import takes 12 ms of a user's first call.
     for record in chain.from_iterable(Path(site).glob("deno-*.dist-info/RECORD") for site in sys.path):
         for line in record.read_text().splitlines():
@@ -100,7 +98,7 @@ def command(declared: EsmModule, directory: str) -> list[str]:
     flags = [f"--allow-read={_listed(read)}"]
     if write := _written(declared, directory):
         flags.append(f"--allow-write={_listed(write)}")
-    # Not to be opened wherever it may open others.
+    # Never to be opened, whatever other files it may open.
     hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
     if hidden:
         flags.append(f"--deny-read={_listed(hidden)}")
@@ -130,7 +128,7 @@ def environment(
 
 
 def _written(declared: EsmModule, directory: str) -> list[str]:
-    """Where it may write. Its own folder holds what was fetched, and nobody can close a part of it again."""
+    """Returns the writable folders. Its own is not with fetched packages, as no part can be closed again."""
     if "write" not in deno_permissions(declared.capabilities):
         return []
     return [*([] if declared.fetched else [declared.folder]), *([directory] if directory else [])]
@@ -145,7 +143,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _closed(private: Sequence[str]) -> Iterator[str]:
-    """Every network that is not public, but those that the administrator gives."""
+    """Yields a flag that closes every network that is neither public nor granted by the administrator."""
     given = networks.granted(private)
     own = [f"[{each}]" for each in _LOOPBACK if not any(each in network for network in given)]
     if closed := [*map(str, networks.closed_4(given)), *own]:
@@ -156,16 +154,16 @@ def _closed(private: Sequence[str]) -> Iterator[str]:
 
 
 def confine(declared: EsmModule, directory: str) -> None:
-    """Close to this thread, and to what it starts, all that its Deno has no business with."""
+    """Close to this thread, and to its children, all that its Deno does not need."""
     given = deno_permissions(declared.capabilities)
     if "run" in given:
         return
     _show(declared.folder, directory, given, _written(declared, directory))
-    # IPv6 only with a grant of some, as nobody could tell apart by their addresses which of them are public.
+    # IPv6 only with such a grant, as addresses do not tell which of them are public.
     has_6 = any(each.version == 6 for each in networks.granted(declared.private))
     families = (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
     seccomp.close(network="net" in given, unix=True, families=families)
-    powers.keep(_POWERS)  # last, as the others may take more of them
+    powers.keep(_POWERS)  # last, as the others may need more powers
 
 
 def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[str]) -> None:
@@ -189,7 +187,7 @@ def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[st
 
 
 def check(folder: str) -> None:
-    """Refuse a folder from which a link leads out: Deno follows it."""
+    """Refuse a folder with a link that leads out of it: Deno would follow it."""
     seen = 0
     for place, directories, files in os.walk(folder):
         for name in (*directories, *files):

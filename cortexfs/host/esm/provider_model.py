@@ -1,7 +1,7 @@
 """The default model of a provider that a module of JavaScript exports, as a model of the SDK.
 
-Rules: the provider's factory gives an object with `complete(options)` or `stream(options)`; js/bootstrap.js
-reads what they answer. A model never runs a tool, and is offered none.
+Rules: the provider's factory returns an object with `complete(options)` or `stream(options)`; js/bootstrap.js
+reads their answers. A model never runs a tool, and is offered none.
 This file must never know how the module runs.
 """
 

@@ -1,4 +1,4 @@
-"""The sentences of Deno, in words that help whoever wrote the plugin or calls it.
+"""Deno's messages, in words that help the plugin's author or its caller.
 
 Rules: no sentence names a flag that is not ours, or a place where only the host has the plugin's files.
 This file must never know when Deno says it.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 _SYNTAX = re.compile(r"SyntaxError: (.+?)\n.*?\bat file://(\S+?):(\d+):(\d+)", re.DOTALL)
-# What the language itself throws: a bug, where `throw new Error` is an answer (abi.md 4.62).
+# Errors that the language itself throws are bugs, where `throw new Error` is an answer (abi.md 4.62).
 _BUG = re.compile(r"(Type|Reference|Range|Syntax|URI)Error\b")
 _FLAG = re.compile(r", run again with the --allow-(\w+) flag")
-# By the flag that Deno would have.
+# By the flag that Deno would need.
 _CAPABILITIES = {
     "read": "fs:read in the capabilities of its manifest",
     "write": "fs:write in the capabilities of its manifest",
@@ -24,14 +24,14 @@ _NONE = "something else: no capability gives that"
 
 
 def in_our_words(said: str) -> str:
-    """Returns it with the capability that is missing in the place of Deno's flag, and with what a module has
-    to write in the place of a command."""
+    """Returns the message with the missing capability in place of Deno's flag, and with the import to write
+    in place of a command."""
     said = _ADD.sub(lambda found: f"; import it as {' or '.join(filter(None, found.groups()))}", said)
     return _FLAG.sub(lambda flag: f"; it takes {_CAPABILITIES.get(flag[1], _NONE)}", said)
 
 
 def syntax_error(said: str, folder: str) -> str:
-    """Returns where a file of this folder is no JavaScript or TypeScript, and why; "" for anything else."""
+    """Returns where a file of this folder is no JavaScript or TypeScript, and why; "" for any other error."""
     found = _SYNTAX.search(said)
     if not found or not found[2].startswith(f"{folder}/"):
         return ""
@@ -40,18 +40,18 @@ def syntax_error(said: str, folder: str) -> str:
 
 
 def steps(stack: str, folder: str) -> list[str]:
-    """Returns the first line of a stack and those of its steps that are in files of this folder, if any."""
+    """Returns the first line of a stack and its steps in files of this folder; empty if there are none."""
     first, *lines = stack.split("\n") if stack else [""]
     own = [line.strip() for line in lines if f"file://{folder}/" in line]
     return [first, *own] if own else []
 
 
 def bug(stack: str, folder: str) -> str:
-    """Returns what to add to the message of an error that is a bug: where it is."""
+    """Returns the end of the message of an error that is a bug: its place."""
     return place(stack, folder) if _BUG.match(stack) else ""
 
 
 def place(stack: str, folder: str) -> str:
-    """Returns the innermost file and line of this folder, to be added to a message."""
+    """Returns the innermost file and line of this folder, as the end of a message."""
     found = re.search(rf"file://{re.escape(folder)}/(\S+?):(\d+):\d+", "\n".join(steps(stack, folder)[1:]))
     return f" ({found[1]}, line {found[2]})" if found else ""

@@ -1,8 +1,9 @@
-"""An ESM plugin's memory beyond its process: texts by key, its own settings, and what it was told before.
+"""An ESM plugin's memory beyond its process: texts by key, its own settings, and the host's last messages to
+it.
 
-Rules: each change is a transaction of its own, so that a promise which is kept means that the database has
-it. Everything is bounded, and what does not fit is told to the plugin. One
-connection serves all processes of a plugin in a host, one at a time.
+Rules: each change is a transaction of its own, so a resolved promise means that the database has the change.
+All sizes are bounded, and the plugin gets an error for a change beyond them. One connection serves all
+processes of a plugin in a host, one at a time.
 This file must never know what the keys mean, nor how a plugin asks.
 """
 
@@ -26,7 +27,7 @@ _UNKNOWN = (-1, 0, 0)  # version, keys and bytes
 
 
 class StateRefusal(Exception):
-    """The plugin asks for something that cannot be; the sentence is for its author."""
+    """The plugin's request is impossible; the sentence is for its author."""
 
 
 class EsmState:
@@ -47,12 +48,12 @@ class EsmState:
         }
 
     def close(self) -> None:
-        """Close it; whoever asks it later is refused."""
+        """Close the database; later requests are refused."""
         with self._lock:
             self._database.close()
 
     def answer(self, what: str, args: tuple[Any, ...]) -> Any:
-        """Answers a plugin; `StateRefusal` says why it gets nothing."""
+        """Answer a plugin's request. Raises `StateRefusal` with the reason if it fails."""
         try:
             return self._answers[what](*args)
         except (KeyError, TypeError):
@@ -73,14 +74,14 @@ class EsmState:
         return self._all(_STATE)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings that the plugin itself has made."""
+        """Returns the settings that the plugin itself has set."""
         return {key: msgspec.json.decode(value) for key, value in self._all(_SETTING).items()}
 
     def _set_setting(self, key: str, value: Any) -> None:
         self._set(_SETTING, _key(key), msgspec.json.encode(value).decode())
 
     def told(self, what: str) -> Any:
-        """Returns the words that it was told before; None: nothing."""
+        """Returns the value that the plugin was last told; None if none."""
         value = self._get(_TOLD, what)
         return None if value is None else msgspec.json.decode(value)
 
@@ -89,7 +90,7 @@ class EsmState:
             self._put(_TOLD, what, msgspec.json.encode(value).decode(), 0)
 
     def forget(self, what: str) -> None:
-        """As if it had never been told."""
+        """Forget that the plugin was told."""
         self._remove(_TOLD, what)
 
     # -- the table
@@ -132,7 +133,7 @@ class EsmState:
         self._database.execute(put, (self._plugin, kind, key, size, value))
 
     def _counted(self) -> tuple[int, int]:
-        """Keys and bytes, which are counted anew when another connection has written."""
+        """Returns keys and bytes, counted again only if another connection has written."""
         if self._room[0] != self._version():
             every = "SELECT count(*), coalesce(sum(size), 0) FROM kept WHERE plugin = ? AND kind != ?"
             self._room = (self._version(), *self._database.execute(every, (self._plugin, _TOLD)).fetchone())

@@ -1,12 +1,11 @@
 """ESM plugins: tools that are functions of a JavaScript or TypeScript module, in a Deno process of its own.
 
-Main path: `tools` starts the plugin and asks what its tools are; `EsmTool` gives a call to the process that
-its caller's directory has (child.py). What a process may do is permissions.py, what it keeps state.py.
+Main path: `tools` starts the plugin and asks for its tools. `EsmTool` passes a call to the process of its
+caller's directory (child.py). permissions.py says what a process may do, and state.py what it keeps.
 
-Rules: a plugin that may touch files has one process for each directory of its callers, as Deno's permissions
-are given when a process starts; any other has one. A process that ends takes nothing with it but its own
-calls and what was in its memory: the next call starts another. What a plugin answers is checked like
-anything from outside.
+Rules: a plugin that may access files has one process for each directory of its callers, as Deno's permissions
+are set when a process starts; any other plugin has one. A process that ends loses only its own calls and its
+memory: the next call starts another. A plugin's answers are checked like any untrusted input.
 This file must never know how a call arrives, nor what a manifest looks like.
 """
 
@@ -44,11 +43,11 @@ from cortexfs.host.esm.provider_model import EsmModel
 from cortexfs.host.esm.state import EsmState
 
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
-_TRIES = 3  # to meet a process that has not just ended
+_TRIES = 3  # to find a process that has not just ended
 
 
 class _Definition(msgspec.Struct, frozen=True):
-    """Of a tool; what else is there in the wild is ignored."""
+    """A tool's definition. Other fields, which plugins in the wild have, are ignored."""
 
     name: str
     description: str
@@ -66,7 +65,7 @@ _plugins: list[EsmPlugin] = []
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    """Start the plugin and ask it. A tool that wants too much is listed with that as its status."""
+    """Start the plugin and ask for its tools. The status of a tool that wants too much says so."""
     declared = targets.declared(plugin, EsmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite")
@@ -85,7 +84,7 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
 
 
 def _models(plugin: EsmPlugin) -> Iterable[sdk.Tool]:
-    """abi.md 9.22."""
+    """Yields the default model of each declared provider (abi.md 9.22)."""
     for kind, model in plugin.declared.providers.items():
         if kind in plugin.providers:
             yield EsmModel(plugin, kind, model)
@@ -146,11 +145,11 @@ class EsmPlugin:
         self.name = name
         self.declared = declared
         self._who = f'ESM plugin "{name}"'
-        self.providers: tuple[str, ...] = ()  # that the module has
+        self.providers: tuple[str, ...] = ()  # of the module
         self._commands: Any = ()  # its cliCommands
         self._exports: Mapping[str, str] = {}  # the type of each, by name
         self._lock = threading.Lock()
-        self._places: dict[ProcessPlace, DenoChild] = {}  # the one that was used last is the last
+        self._places: dict[ProcessPlace, DenoChild] = {}  # the last was used last
         self._scoped = esmrights.is_scoped(declared.capabilities)
         try:
             esmrights.check(declared.folder)
@@ -159,7 +158,7 @@ class EsmPlugin:
 
     @functools.cached_property
     def _state(self) -> EsmState:
-        """A new user's is made while Deno starts."""
+        """Opens the state; a new user's is created while Deno starts."""
         try:
             return EsmState(self.declared.state, self.name)
         except sqlite3.Error as error:
@@ -200,18 +199,18 @@ class EsmPlugin:
         self._process(self._place(directory), runtime)
 
     def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None:
-        """Once for this user: to the one process that is there whatever the directory."""
+        """Send a message once for this user: to the one process that does not depend on the directory."""
         self._process(ANYWHERE, runtime).send(message)
 
     def uninstall(self) -> list[str]:
-        """The last hooks, once for this user, and what went wrong in them; the next call would begin anew."""
+        """Call the last hooks, once for this user; returns their failures. The next call would begin anew."""
         self._process(ANYWHERE, None)
         with self._lock:
             last = self._places.pop(ANYWHERE)
         self.leave(HOOK_SECONDS)
         said = self._end(last, HOOK_SECONDS, "remove")
         self._state.forget("config")
-        self.close()  # its file is to go
+        self.close()  # its file will be removed
         if self.declared.state:
             plugin_state.leave(os.path.dirname(self.declared.state))
         return said
@@ -249,12 +248,12 @@ class EsmPlugin:
         return found.process(runtime)
 
     def _start(self, started: DenoChild, place: ProcessPlace, environ: Mapping[str, str]) -> None:
-        """In a thread of its own, so that whoever waits can leave."""
+        """Runs in a thread of its own, so that a waiting call can be cancelled."""
         try:
             started.set_result(self._begun(place, environ))
         except Fault as fault:
             started.set_exception(fault)
-        except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
+        except Exception as error:  # no code is above in this thread; the waiter for the process gets it
             started.set_exception(self.fault("EIO", f"its process does not start: {sentence(error)}"))
 
     def _begun(self, place: ProcessPlace, environ: Mapping[str, str]) -> child.DenoProcess:
@@ -271,13 +270,13 @@ class EsmPlugin:
         try:
             process.start()
             self._load(process)
-        except BaseException:  # a cancellation, too, goes on; no process stays that nobody has
+        except BaseException:  # a cancellation, too, goes on; no process stays without an owner
             process.close()
             raise
         return process
 
     def _load(self, process: child.DenoProcess) -> None:
-        """The hooks of a start, and then what has changed meanwhile."""
+        """Call the hooks of a start, and report the settings that have changed since the last one."""
         declared = self.declared
         config = {**declared.config, **self._state.settings()}
         request = {
@@ -300,17 +299,17 @@ class EsmPlugin:
             self._changed(process, before or config, config)
 
     def _changed(self, process: child.DenoProcess, old: dict[str, Any], config: dict[str, Any]) -> None:
-        """Tell the module of each setting that is another one."""
+        """Report each changed setting to the module."""
         listens = CONFIG_CHANGE in self.declared.events and LISTENER in self.declared.capabilities
         for key in [each for each in {**old, **config} if old.get(each) != config.get(each)]:
             value = config.get(key)
             for name in LIFECYCLE["config"]:
                 self._hook(process, name, key, value)
-            if listens:  # the event of a setting: known here, where the user's own settings are
+            if listens:  # the event of a setting is made here, where the user's own settings are known
                 process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
 
     def reset(self, declared: EsmModule) -> None:
-        """Go on with other settings, in the processes that there are."""
+        """Go on with other settings, in the running processes."""
         own = self._state.settings()
         old, config = self.declared.config | own, declared.config | own
         self.declared = msgspec.structs.replace(self.declared, config=declared.config)
@@ -330,7 +329,7 @@ class EsmPlugin:
                 raise Fault(fault.code, f"{fault.message} (in {name})") from None
 
     def _end(self, started: DenoChild, seconds: float, why: str = "disable") -> list[str]:
-        """Whatever the hooks do, it ends; what went wrong in them."""
+        """End the process, whatever its hooks do. Returns the failures of the hooks."""
         said: list[str] = []
         with suppress(Fault):
             process = started.process(None)
@@ -345,7 +344,7 @@ class EsmPlugin:
         return said
 
     def _told(self, process: child.DenoProcess, request: dict[str, Any], seconds: float) -> Any:
-        """The answer where only the plugin can be at fault."""
+        """Returns the answer to a request for which only the plugin can be at fault."""
         try:
             return process.ask(request, seconds)
         except child.EsmError as failed:
@@ -367,14 +366,14 @@ class EsmPlugin:
 
 
 def reset(plugin: hostcalls.Plugin) -> None:
-    """Have a plugin go on with the settings of this one, where it is loaded."""
+    """Have the loaded plugin go on with the settings in `plugin`."""
     for each in _plugins:
         if each.name == plugin.name:
             each.reset(targets.declared(plugin, EsmModule))
 
 
 def drop_all() -> None:
-    """Call onDeactivate and onUnload of what runs, before the process ends."""
+    """Call onDeactivate and onUnload of running plugins, before the process ends."""
     while _plugins:
         last = _plugins.pop()
         last.leave(HOOK_SECONDS)  # less at the end of the daemon, which kills its hosts

@@ -1,10 +1,10 @@
-"""The answers of an MCP server, as results of tools, and its words before them, for who runs the tool.
+"""The answers of an MCP server as results of tools, and its earlier messages for the reader of the run.
 
-Rules: texts are the output, in the order that they and media have. Pictures and other bytes become files of
-the caller's, in a directory that is his alone, where the newest MAX_FILES stay. A resource that is only named
-stays where it is. Words before an answer are passed on as they are in a session, as who
-reads them speaks the protocol. Elsewhere progress is progress and a line of the server's log a note; the
-rest is of no use to anybody.
+Rules: texts are the output; texts and media keep their order. Pictures and other bytes become files of the
+caller's, in a directory of the caller's alone, where the newest MAX_FILES stay. A resource that is only named
+stays where it is. In a session, messages before an answer are passed on unchanged, as their reader speaks the
+protocol. Elsewhere progress is passed on as progress, and a line of the server's log as a note; no reader
+could use the rest.
 This file must never know connections, or who asks.
 """
 
@@ -30,7 +30,7 @@ from cortexfs.core.mcp_session import SOURCE, ServerError, ServerMessage
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-# What Python's table lacks, or has by an older name.
+# Types that Python's table lacks, or has by an older name.
 ENDS = {
     "audio/wav": ".wav",
     "audio/mpeg": ".mp3",
@@ -47,7 +47,7 @@ _filing = threading.Lock()
 
 
 class ServerSays(Fault):
-    """An error that the server answers with."""
+    """The server answered with an error."""
 
     def __init__(self, code: str, message: str, said: ServerError) -> None:
         super().__init__(code, message)
@@ -55,7 +55,7 @@ class ServerSays(Fault):
 
 
 def given(said: CallToolResult, runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-    """The result of a call, of which texts and media have gone out in their order."""
+    """Returns the result of a call. Texts and media are sent in their order."""
     parts: list[str | sdk.Attachment] = []
     for part in said.content[:MAX_PARTS]:
         text = _text(part)
@@ -74,7 +74,7 @@ def texts_of(said: CallToolResult) -> str:
 
 
 def _in_order(parts: Sequence[str | sdk.Attachment], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-    """The texts are lines, whatever is between them."""
+    """Texts are separate lines, even with media between them."""
     texts = [part for part in parts if isinstance(part, str)]
     media = [part for part in parts if isinstance(part, sdk.Attachment)]
     if not texts or not media:
@@ -134,7 +134,7 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
 
 
 def _forget_oldest(folder: str) -> None:
-    """Other hosts of the caller's keep and forget files there too."""
+    """Other hosts of the caller's add and remove files there, too."""
     kept: list[tuple[int, str]] = []
     for entry in os.scandir(folder):
         with suppress(OSError):
@@ -145,7 +145,7 @@ def _forget_oldest(folder: str) -> None:
 
 
 def _folder() -> str:
-    """Returns the directory of the caller's; another if a stranger has made a thing of its name."""
+    """Returns the caller's directory; another one if that name is not the caller's own."""
     try:
         path = os.path.join(tempfile.gettempdir(), f"ctx-mcp-{os.geteuid()}")
         with suppress(FileExistsError):
@@ -161,7 +161,7 @@ def _folder() -> str:
 
 
 def of_resource(said: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-    """Returns what resources/read has said: texts, and bytes as files."""
+    """Returns the contents of a resources/read answer: texts, and bytes as files."""
     parts: list[str | sdk.Attachment] = []
     for part in said.get("contents", [])[:MAX_PARTS]:
         mime = str(part.get("mimeType") or "application/octet-stream")

@@ -1,11 +1,11 @@
 """The questions of an MCP server: to the client of a session, or to the person for whom a call is made.
 
-Main path: the SDK's client calls one of `callbacks`. The question goes out with a number (`put`), and waits
-for `answer`. Of a session that comes by a run of its own. Elsewhere the call's thread puts the question to
-the daemon (`of_call`), which answers for the person, and for nobody else.
+Main path: the SDK's client calls one of `callbacks`. The question is sent with a number (`put`), and waits
+for `answer`. In a session a run of its own brings the answer. Elsewhere the call's thread passes the question
+to the daemon (`of_call`), which answers only for the person of the call.
 
-Rules: a question that nobody hears, and one of a session that ends, is refused with a sentence. Nothing here
-judges an answer: who asked has a schema for it.
+Rules: a question without a listener is refused with a sentence, and so is one of a session that ends. Nothing
+here judges an answer: the server that asked has a schema for it.
 This file must never know how a message reaches the client.
 """
 
@@ -48,8 +48,8 @@ from cortexfs.core.safe_text import misfits
 from cortexfs.host.call.runtime import Runtime
 
 MAX_OPEN = 100  # questions at a time
-MAX_MESSAGE = 8 << 10  # characters that a person is to read
-LOOK_SECONDS = 1.0  # after which a question looks whether the call that was to ask it still goes on
+MAX_MESSAGE = 8 << 10  # characters that a person has to read
+LOOK_SECONDS = 1.0  # between two checks that the call which passes the question on still runs
 OF_CALLS = frozenset({"elicitation"})  # asked in calls that belong to no session
 _GONE = "there is nobody who could be asked now"
 R = TypeVar("R", bound=Result)
@@ -65,7 +65,7 @@ class Asking:
         is_heard: Callable[[], bool],
         can: frozenset[str] = frozenset(),
     ) -> None:
-        """`can` is what policy lets the server ask of an agent whose calls these are."""
+        """`can` are the questions that policy allows the server in an agent's calls."""
         self._can = session.can if session else OF_CALLS | {HANDSHAKE} | can
         self._put = put
         self._is_heard = is_heard
@@ -78,7 +78,7 @@ class Asking:
         return frozenset(QUESTIONS[each] for each in QUESTIONS if each in self._can)
 
     def callbacks(self) -> dict[str, Any]:
-        """The arguments of the SDK's client by which it declares what can be asked."""
+        """Returns the arguments of the SDK's client that declare which questions it answers."""
         self._loop = asyncio.get_running_loop()
         asked = {
             "elicitation": ("elicitation_callback", self._elicit),
@@ -89,11 +89,11 @@ class Asking:
 
     @property
     def mode(self) -> Literal["legacy", "auto"]:
-        """The version to try first: in the newer a server cannot ask by itself, as most that ask do."""
+        """Returns the version to try first: by the newer one a server cannot ask on its own, as most do."""
         return "legacy" if HANDSHAKE in self._can else "auto"
 
     def answer(self, number: int, answer: ServerAnswer) -> None:
-        """From the thread of a run."""
+        """Called by the thread of a run."""
 
         def settle() -> None:
             if (waiting := self._open.get(number)) is not None and not waiting.done():
@@ -104,12 +104,12 @@ class Asking:
         self._loop.call_soon_threadsafe(settle)
 
     def of_call(self, server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> None:
-        """Have the person answer for whom this call is made. In the call's thread, which may be cancelled."""
+        """Have this call's person answer. Runs in the call's thread, which may be cancelled."""
         answer = ServerAnswer(error=ServerError(INVALID_REQUEST, _GONE))
         try:
             answer = _told(server, asked, runtime)
         finally:
-            with suppress(Fault):  # the server does not ask any more
+            with suppress(Fault):  # the server does not wait for an answer any more
                 self.answer(asked.id, answer)
 
     async def _elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:

@@ -1,11 +1,12 @@
 """One connection to an MCP server, in a thread of its own that runs the SDK's client.
 
 Main path: `Link.begin` starts it, and `Link.greeted` waits until the server has greeted and listed its tools.
-Nobody who waits ends a start by leaving. `Link.call` asks a program in the tool's own thread; a call on HTTP
-is put to the connection's thread, and what comes of it is followed.
+A waiter that leaves does not end the start. `Link.call` asks a program from the tool's own thread. A call
+over HTTP is passed to the connection's thread, and its messages are followed.
 
-Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. A session's
-client may be asked what it says that it answers, and the person of a call may be asked a form (asking.py).
+Rules: each failure is a Fault that names the server, and ends only the calls that it concerns. A session's
+client may be asked the questions that it declares, and a call's person may be asked to fill a form
+(asking.py).
 This file must never know how a tool is called in the tree.
 """
 
@@ -49,14 +50,14 @@ from cortexfs.host.mcp.stdio import MAX_PROGRESS, Pipe
 from cortexfs.linux import syscalls
 
 CLOSE_SECONDS = 1.5
-HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
-LOOK_SECONDS = 0.2  # of a wait that may be cancelled
-LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
+HEAR_SECONDS = 5.0  # to show that it still answers, when a call was given up
+LOOK_SECONDS = 0.2  # the longest step of a wait that may be cancelled
+LIST_PAUSE = 0.2  # between lists, for a server that changes all the time
 T = TypeVar("T")
 
 
 class _Over:
-    """Nothing else comes of a call."""
+    """The end of a call's messages."""
 
 
 _Item: TypeAlias = CallToolResult | direct.RawResult | Fault | _Over | ServerMessage | None  # None: cancelled
@@ -68,8 +69,8 @@ _Work: TypeAlias = Callable[[Client, _Tell], Coroutine[Any, Any, CallToolResult 
 class Link:
     """Open from `open` to `close`, or to the server's end.
 
-    Its attributes are the SDK's client with its loop and thread, the way past them for short calls, and who
-    hears what the server tells.
+    Its attributes are the SDK's client with its loop and thread, the way past them for short calls, and the
+    receivers of the server's messages.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Link:
         self._direct: ClientSession | None = None
         self._closing: asyncio.Event | None = None
         self._relist: asyncio.Event | None = None
-        self._calls: list[_Items] = []  # those that are under way in the thread
+        self._calls: list[_Items] = []  # the calls that run in the thread
         self._listener: _Items | None = None
         self._trial: Future[None] | None = None
         self.is_open = True
@@ -110,8 +111,8 @@ class Link:
         self._thread.start()
 
     def greeted(self, tell: Callable[[str], object] = str) -> None:
-        """Wait until it has greeted; raises why it has not. `tell` is told what it prints meanwhile. A
-        cancellation strikes a thread that waits in short steps."""
+        """Wait until the server has greeted; raises why it has not. `tell` gets its output meanwhile. Waits
+        in short steps, so that a cancellation can strike."""
         line = ""
         while not self._opened.done():
             wait([self._opened], LOOK_SECONDS)
@@ -130,7 +131,7 @@ class Link:
             first = self._asked(self._direct.call_tool(name, input, allow_input_required=True), runtime)
             if not isinstance(first, InputRequiredResult):
                 return first
-            state = first.request_state  # more of its questions are for the SDK's client
+            state = first.request_state  # the SDK's client answers its further questions
 
         def work(client: Client, tell: _Tell) -> Coroutine[Any, Any, CallToolResult]:
             async def progress(progress: float, total: float | None, message: str | None) -> None:
@@ -144,7 +145,7 @@ class Link:
         return result
 
     def request(self, method: str, params: dict[str, Any], runtime: sdk.ToolRuntime) -> dict[str, Any]:
-        """The answer to anything else that the protocol has, as it is."""
+        """Returns the answer to any other request of the protocol, unchanged."""
         asked = direct.RawRequest(method=method, params=params)
         if self._direct is not None:
             result = self._asked(self._direct.send_request(asked, direct.RawResult), runtime)
@@ -155,7 +156,7 @@ class Link:
         return result.model_dump(by_alias=True, mode="json", exclude_unset=True)
 
     def listen(self, runtime: sdk.ToolRuntime) -> None:
-        """Pass on what the server says outside of calls, until its caller or the connection has gone."""
+        """Pass on the server's messages outside of calls, until the caller or the connection has gone."""
         items = self._listener = queue.SimpleQueue()
         runtime.on_cancel(lambda: items.put(None))
         while self.is_open and isinstance(item := items.get(), ServerMessage):
@@ -163,7 +164,7 @@ class Link:
 
     @property
     def agreed(self) -> InitializeResult | DiscoverResult:
-        """Returns what the server has said of itself."""
+        """Returns what the server declared in its greeting."""
         assert self._client is not None
         agreed = self._client.session.initialize_result or self._client.session.discover_result
         assert agreed is not None
@@ -176,10 +177,10 @@ class Link:
             return direct.driven(work, partial(self._pipe.ask, runtime, partial(self._hear, runtime)))
         except sdk.ExecutionFailed:
             raise
-        except Exception as error:  # the SDK raises what it likes; the call that waits is told
+        except Exception as error:  # the SDK may raise any class; the waiting call gets it
             raise self._failure(error) from None
         finally:
-            # Whoever gave up a call may have waited for a program that hangs.
+            # A program that hangs may be the reason why the call was given up.
             if runtime.cancelled and self._pipe is not None and self._loop is not None:
                 with suppress(RuntimeError):
                     self._trial = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
@@ -192,7 +193,7 @@ class Link:
         except RuntimeError:  # its loop has ended just now
             raise self._lost() from None
         runtime.on_cancel(lambda: items.put(None))
-        going.add_done_callback(lambda _: items.put(_Over()))  # the last word, if there was no other
+        going.add_done_callback(lambda _: items.put(_Over()))  # the last item, if there was no other
         try:
             while isinstance(item := items.get(), ServerMessage):
                 self._hear(runtime, item)
@@ -216,7 +217,7 @@ class Link:
         return bool(self._calls or self._listener or (self._pipe and self._pipe.is_busy))
 
     def _tell(self, message: ServerMessage) -> bool:
-        """Give a message to a call that goes on, or to who listens; whether there is one."""
+        """Pass a message to a running call, or to the listener. Returns False if there is neither."""
         if self._pipe is not None and self._pipe.tell(message):
             return True
         items = self._calls[-1] if self._calls else self._listener
@@ -225,7 +226,7 @@ class Link:
         return items is not None
 
     def settle(self) -> None:
-        """Wait until it is known whether the server still hears us, if that is in doubt."""
+        """If in doubt, wait until it is known whether the server still answers."""
         if self._trial is not None:
             with suppress(TimeoutError, CancelledError):
                 self._trial.result(HEAR_SECONDS + 1)
@@ -245,11 +246,11 @@ class Link:
 
     def _run(self) -> None:
         try:
-            syscalls.unshare(syscalls.CLONE_FS)  # a call began it, whose directory and umask are not its own
+            syscalls.unshare(syscalls.CLONE_FS)  # directory and umask are not those of the call that began it
             os.chdir("/")
             os.umask(self._umask)
             asyncio.run(self._main())
-        except BaseException as error:  # nobody above would tell the callers
+        except BaseException as error:  # no code above would report it to the callers
             self._refuse(error)
         finally:
             self.is_open = False
@@ -259,7 +260,7 @@ class Link:
                 items.put(None)
 
     def _refuse(self, error: BaseException, *, said: bool = False) -> None:
-        """Tell who waits that there is no connection. It is closed by then, or would seem without tools."""
+        """Report to waiters that there is no connection. It is closed first, or it would seem to be empty."""
         if not self._opened.done():
             self.is_open = False
             self._opened.set_exception(error if said else self._failure(error))
@@ -270,7 +271,7 @@ class Link:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._serve)
             tasks.start_soon(self._limit_start)
-            if self.is_open:  # else it was closed before there was a loop to tell
+            if self.is_open:  # else it was closed before it had a loop
                 await self._closing.wait()
             self.is_open = False
             tasks.cancel_scope.cancel()
@@ -290,8 +291,8 @@ class Link:
                 if self._client is not None or not failures.is_refusal(error):
                     raise
                 self._judge = Judge(self.asking.answered)
-                await self._use("auto")  # it speaks no version with a handshake
-        except Exception as error:  # the SDK raises what it likes; whoever waits for a connection is told
+                await self._use("auto")  # the server speaks no version with a handshake
+        except Exception as error:  # the SDK may raise any class; waiters for the connection get it
             self._refuse(error)
         finally:
             self._closing.set()
@@ -319,7 +320,7 @@ class Link:
                 if self._pipe is not None:
                     await self._pipe.ended.wait()
                     self.is_open = False
-                    await asyncio.sleep(0)  # the calls hear of it first
+                    await asyncio.sleep(0)  # the calls learn of it first
                 else:
                     await anyio.sleep_forever()
                 tasks.cancel_scope.cancel()
@@ -338,8 +339,8 @@ class Link:
             self._tell(ServerMessage(said["method"], said.get("params") or {}))
 
     async def _listen(self, client: Client) -> None:
-        """As of 2026-07-28, changes are told to those who listen for them."""
-        with suppress(Exception):  # a server that does not serve it never changes
+        """From version 2026-07-28 on, a server reports changes only to clients that listen for them."""
+        with suppress(Exception):  # a server without this feature never changes
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:
                     assert self._relist is not None
@@ -350,7 +351,7 @@ class Link:
         while True:
             await self._relist.wait()
             self._relist.clear()
-            with suppress(MCPError, McpViolation):  # the former list counts
+            with suppress(MCPError, McpViolation):  # the former list stays
                 self._changed(await self._list(client))
             await asyncio.sleep(LIST_PAUSE)
 
@@ -359,16 +360,16 @@ class Link:
         self._calls.append(items)
         try:
             items.put(await work(self._client, partial(_put_some, items)))
-        except Exception as error:  # the SDK raises what it likes; the call that waits is told
+        except Exception as error:  # the SDK may raise any class; the waiting call gets it
             items.put(self._failure(error))
         finally:
             self._calls.remove(items)
 
     async def _try(self) -> None:
-        """End a server that hears nothing any more, unless calls of others may be what keeps it."""
+        """End a server that does not answer any more, unless other calls may keep it busy."""
         assert self._client is not None
         assert self._closing is not None
-        with anyio.move_on_after(HEAR_SECONDS) as clock, suppress(Exception):  # any answer is one
+        with anyio.move_on_after(HEAR_SECONDS) as clock, suppress(Exception):  # any answer counts
             await self._client.list_tools()  # ping is gone from the protocol
         if clock.cancelled_caught and not (self._calls or (self._pipe and self._pipe.is_busy)):
             self._judge.why = "does not answer any more"
@@ -392,6 +393,6 @@ class Link:
 
 
 def _put_some(items: _Items, message: ServerMessage) -> None:
-    """A question always; of the rest as much as is heard."""
+    """Queue a message. Questions are always queued; other messages only while there is room."""
     if message.id or items.qsize() < MAX_PROGRESS:
         items.put(message)

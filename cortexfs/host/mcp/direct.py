@@ -1,9 +1,9 @@
 """The SDK's session without its loop: a thread runs one of its requests to the end by itself.
 
-What such a request waits for is its answer alone. So `driven` runs the coroutine, and has the question put
-that it asks: no task, no stream and no other thread is in between, which would cost more than all the rest.
+Such a request waits for nothing but its answer. So `driven` runs the coroutine, and passes its question to
+`ask`. No task, stream or other thread is in between: these would cost more than all the rest.
 
-Rules: a session here has adopted what the SDK's client has agreed upon with the server, and is never entered.
+Rules: a session here has adopted the agreement of the SDK's client with the server, and is never entered.
 This file must never know how a question gets to the server.
 """
 
@@ -38,7 +38,7 @@ from cortexfs.host.mcp.limits import McpViolation
 MAX_TOOLS = 1000
 MAX_PAGES = 100
 PROMPT_SECONDS = 2.0
-MAX_PROMPTS, MAX_ARGUMENTS, MAX_ABOUT = 100, 20, 200  # as each stands in a schema
+MAX_PROMPTS, MAX_ARGUMENTS, MAX_ABOUT = 100, 20, 200  # as each is part of a schema
 T = TypeVar("T")
 
 
@@ -47,20 +47,20 @@ class RawRequest(Request[dict[str, Any], str]):
 
 
 class RawResult(Result):
-    """An answer, with all that it has."""
+    """An answer, with all its fields."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class HostClient(Client):
-    """The SDK's, with sessions as `_quiet` makes them."""
+    """The SDK's client, with sessions that `_quiet` has changed."""
 
     async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
         return _quiet(await super()._build_session(exit_stack))
 
 
 def _quiet(session: ClientSession) -> ClientSession:
-    """Have it not say of its roots that it tells when they change: it never does."""
+    """Stop the session from declaring that it reports changes of its roots: it never does."""
     build = session._build_capabilities
 
     def quiet(version: str) -> ClientCapabilities:
@@ -75,7 +75,7 @@ SdkRequest: TypeAlias = tuple[str, dict[str, Any]]  # a method and its parameter
 
 
 class _Asking:
-    """The part of a dispatcher that a session uses which is not entered."""
+    """The part of a dispatcher that a session uses without being entered."""
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -102,7 +102,7 @@ def driven(work: Coroutine[Any, Any, T], ask: Callable[[str, dict[str, Any]], di
 
 
 async def pages(client: Client) -> list[ListToolsResult]:
-    """The list of a server's tools. Raises McpViolation where it has no end."""
+    """Returns the list of a server's tools. Raises McpViolation if it is too long."""
     found: list[ListToolsResult] = []
     cursor, tools = None, 0
     for _ in range(MAX_PAGES):
@@ -118,11 +118,11 @@ async def pages(client: Client) -> list[ListToolsResult]:
 
 
 async def prompts(client: Client) -> tuple[ListedPrompt, ...]:
-    """The first page of a server's prompts, which are listed beside its tools; none where it does not say."""
+    """Returns the first page of a server's prompts, which are listed beside its tools; none if that fails."""
     if client.server_capabilities.prompts is None:
         return ()
     found: list[ListedPrompt] = []
-    with suppress(Exception), anyio.move_on_after(PROMPT_SECONDS):  # it is a server all the same
+    with suppress(Exception), anyio.move_on_after(PROMPT_SECONDS):  # it is a server without them, too
         for one in (await client.list_prompts()).prompts[:MAX_PROMPTS]:
             arguments = (one.arguments or [])[:MAX_ARGUMENTS]
             required = tuple(each.name for each in arguments if each.required)
@@ -138,13 +138,13 @@ def session(
     pages: Sequence[ListToolsResult],
     callbacks: Mapping[str, Any],
 ) -> ClientSession:
-    """One that takes over what was agreed upon, knows these tools, and says what it can be asked."""
+    """Returns a session that adopts the agreement, knows these tools, and declares the same questions."""
     known = _quiet(ClientSession(dispatcher=cast(Dispatcher[Any], _Asking()), client_info=info, **callbacks))
     known.adopt(agreed)
     if any(tool.output_schema is not None for page in pages for tool in page.tools):
         import_module(
             "jsonschema.validators"
-        )  # now, as no cancellation strikes here: the SDK does so in a call
+        )  # now, where no cancellation strikes: else the SDK would do so in a call
     for number, page in enumerate(pages):
         params = PaginatedRequestParams(cursor=str(number)) if number else None
         said = page.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -24,7 +24,7 @@ _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
 
 class LinkFailure(NamedTuple):
     fault: Fault
-    is_over: bool = False  # whether the connection is of no more use
+    is_over: bool = False  # the connection is of no more use
 
 
 def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool) -> LinkFailure:
@@ -39,13 +39,13 @@ def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool
     if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
         code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
         told = ServerError(error.code, error.message, error.data)
-        # Of a session over HTTP that has ended nothing else is told; the next call begins another.
+        # Only such an error shows that a session over HTTP has ended; the next call begins another.
         ended = not is_program and error.code not in _ANSWERS
         return LinkFailure(ServerSays(code, f"the MCP server {server} says: {error}", told), ended)
     if isinstance(error, httpx2.HTTPError | OSError):
         why = f"cannot be reached: {error or type(error).__name__}"
         return LinkFailure(said(server, "EHOSTDOWN", why), True)
-    if isinstance(error, ValidationError):  # also of one that ended when it had answered
+    if isinstance(error, ValidationError):  # also of a server that ended right after its answer
         return LinkFailure(said(server, "EPROTO", f"does not speak the protocol: {misfits(error.errors())}"))
     if isinstance(error, RuntimeError) and (why := of_output(error)):
         return LinkFailure(said(server, "EPROTO", why))
@@ -56,7 +56,7 @@ def failure(error: BaseException, server: str, judge: Judge, *, is_program: bool
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Returns True where a server has answered with an error of its own."""
+    """Returns True if a server has answered with an error of its own."""
     if isinstance(error, BaseExceptionGroup):
         return is_refusal(error.exceptions[0])
     return isinstance(error, MCPError) and error.code != CONNECTION_CLOSED

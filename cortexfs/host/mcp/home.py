@@ -1,12 +1,13 @@
-"""The home of a program that is an MCP server, for the user as whom it runs: beside the state, for what it
-downloads and keeps (host/call/plugin_state.py).
+"""The home of a program that is an MCP server, for the user as whom it runs. It lies beside the state, and
+holds the program's downloads and files (host/call/plugin_state.py).
 
     .start    locked while a server starts; says whether one was cut, and whether one has ever greeted
     .errors   the standard error of the server that started last
 
-Rules: HOME stays the user's own where he can write there, as servers look there for what he has set up; where
-not, it is this home. Caches are in this home, so that no two servers fill the same one. One server starts at
-a time. What a start leaves behind that was cut is removed before the next, unless one has greeted there.
+Rules: HOME stays the user's own if the user can write there, as servers look there for the user's settings.
+Otherwise it is this home. Caches are in this home, so that no two servers fill the same one. One server
+starts at a time. Files of an interrupted start are removed before the next, unless a server has greeted in
+this home.
 This file must never know what a server is.
 """
 
@@ -32,16 +33,16 @@ from cortexfs.core.manifest.mcp_server import ERRORS
 LOCK = ".start"
 MAX_ERRORS = 256 << 10  # of one server; more is in the daemon's log alone
 TEMPORARY = "/tmp"
-# Who installs itself takes what is in its cache, and tries for no minutes.
+# A server that installs itself takes what its cache has, and does not try for minutes.
 WITHOUT_NETWORK = {"npm_config_offline": "true", "UV_OFFLINE": "1"}
-LOCK_SECONDS = 1000.0  # that another server of this home may take to start
-_CUT, _GREETED = b"cut", b"greeted"  # what LOCK says while a first start goes on, and from its greeting on
+LOCK_SECONDS = 1000.0  # the longest start of another server of this home
+_CUT, _GREETED = b"cut", b"greeted"  # the content of LOCK during a first start, and from its greeting on
 _PAUSE = 0.1
 _WRITTEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ServerHome:
-    """Of one start. Without a path there is none, and nothing is kept."""
+    """The home during one start. Without a path there is none, and nothing is kept."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -50,7 +51,7 @@ class ServerHome:
         self._room = MAX_ERRORS
 
     def variables(self, user: Mapping[str, str]) -> dict[str, str]:
-        """The environment of its server, for a user with this one."""
+        """Returns the environment of its server, for a user with `user`."""
         if not self.path:
             return dict(user)
         own = {"XDG_CACHE_HOME": f"{self.path}/.cache", "npm_config_cache": f"{self.path}/.npm"}
@@ -63,7 +64,7 @@ class ServerHome:
         return {**user, **own}
 
     async def claim(self) -> None:
-        """Wait until no other server starts in this home, and make it fit for this one."""
+        """Wait until no other server starts in this home, and prepare it for this one."""
         if not self.path:
             return
         try:
@@ -79,7 +80,7 @@ class ServerHome:
             raise Fault("EHOSTDOWN", f"its home {self.path} cannot be used: {error.strerror}") from None
 
     def heard(self, printed: bytes) -> None:
-        """Of its standard error."""
+        """Keep output of the server's standard error."""
         if self._errors is not None and self._room > 0:
             with contextlib.suppress(OSError):  # a full disk is no fault of its server
                 self._room -= self._errors.write(printed[: self._room]) or 0
@@ -88,11 +89,11 @@ class ServerHome:
         self._settle(_GREETED)
 
     def failed(self) -> None:
-        """It ended by itself: what it has downloaded is whole."""
+        """The server ended by itself, so its downloads are complete."""
         self._settle(b"")
 
     def leave(self) -> None:
-        """May be repeated."""
+        """Close the files. May be repeated."""
         for file in (self._lock, self._errors):
             if file is not None:
                 file.close()
@@ -126,7 +127,7 @@ class ServerHome:
 
 
 def has_network() -> bool:
-    """Returns False where a view has closed it."""
+    """Returns False if a view has closed it."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
     except OSError:
@@ -135,7 +136,7 @@ def has_network() -> bool:
 
 
 def temporary_of(home: str) -> str:
-    """The folder for temporary files, also of the host itself; empty where that is the usual one."""
+    """Returns the folder for temporary files, and sets it for this host, too; "" if it is the usual one."""
     if not home or is_usable(TEMPORARY):
         return ""
     with contextlib.suppress(OSError):
@@ -145,8 +146,8 @@ def temporary_of(home: str) -> str:
 
 
 def is_usable(folder: str) -> bool:
-    """Returns True where this process can make files: what closes it may be a view, which access(2) does not
-    know of."""
+    """Returns True if this process can make files there. access(2) would not do, as it does not know a view
+    that closes the folder."""
     if not folder.startswith("/"):
         return False
     try:
@@ -158,7 +159,7 @@ def is_usable(folder: str) -> bool:
 
 
 def _opened(path: str, more: int = 0) -> FileIO:
-    """A file of a home, where its server may have put a pipe, which would have its reader wait."""
+    """Open a file of a home, but no pipe: the server may have put one there, which would block its reader."""
     file = FileIO(os.open(path, _WRITTEN | more, 0o600), "r+")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -167,7 +168,7 @@ def _opened(path: str, more: int = 0) -> FileIO:
 
 
 async def _alone(path: str) -> FileIO:
-    """The file of that path, when nobody else has it locked any more."""
+    """Returns the file at `path`, once no other process has it locked."""
     file = _opened(path)
     try:
         end = time.monotonic() + LOCK_SECONDS

@@ -1,6 +1,6 @@
-"""HTTP to an MCP server, whose answers have a bound.
+"""HTTP to an MCP server, with a bound on each answer.
 
-The SDK bounds the events of a stream, and reads everything else as a whole.
+The SDK bounds the events of a stream, but reads all other answers as a whole.
 This file must never know what is said.
 """
 
@@ -22,12 +22,12 @@ CONNECT_SECONDS = 30.0  # answers have the time of their call
 
 REFUSALS = (401, 403)
 MAX_CHALLENGE = 2000
-MAX_ANSWER = 32 << 20  # as a line of a program's
+MAX_ANSWER = 32 << 20  # as for a line of a program's
 
 
 @asynccontextmanager
 async def transport(told: McpTarget, judge: Judge, bearer: Callable[[], str]) -> AsyncIterator[Any]:
-    """The SDK's transport, with somebody who judges what comes. `bearer` is the token of now, if any."""
+    """Yields the SDK's transport, with `judge` between. `bearer` returns the current token, or ""."""
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
     client = httpx2.AsyncClient(
         headers=told.headers, timeout=timeout, transport=BoundedTransport(judge, bearer), trust_env=False
@@ -62,7 +62,7 @@ async def transport(told: McpTarget, judge: Judge, bearer: Callable[[], str]) ->
 
 
 class TooLong(httpx2.ReadError):
-    """The server goes on and on."""
+    """The answer has no end."""
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):

@@ -1,9 +1,9 @@
 """The connection that a host keeps to an MCP server, and those of sessions.
 
-Rules: one connection serves all calls of a host with one umask, as files of a program's are made with that,
-and of one policy about what the server may ask; sessions have one each (core/mcp_session.py). One that ended
-is opened again at the next call, and not sooner than BACKOFF says when it keeps ending. One that could not be
-opened may be mended by now, and is tried.
+Rules: one connection serves all calls of a host with one umask, which a program's files get, and with one set
+of questions that policy allows. A session has a connection of its own (core/mcp_session.py). The next call
+opens an ended connection again, but not before BACKOFF has passed if it keeps ending. A connection that could
+not be opened is tried at once, as its fault may be mended by now.
 This file must never know tools.
 """
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from cortexfs.host.mcp.connection import Link
 
 _As = tuple[int, frozenset[str]]
-BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds to wait, by how often it was of no use
-LOOK_SECONDS = 1.0  # after which a wait looks whether it is still wanted
+BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds to wait, by useless connections in a row
+LOOK_SECONDS = 1.0  # after which a waiter checks that its caller is still there
 MAX_BESIDE = 32  # of one host
 
 
 class Keeper:
-    """The connection that a host keeps. A session of a client's, and another umask, have one of their own.
+    """The connection that a host keeps. A client's session, or another umask, has one of its own.
 
-    Its attributes are the connection and its failures, those beside it, and what the server said last.
+    Its attributes are the connection and its failures, those beside it, and the server's last list of tools.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Keeper:
     ) -> None:
         self.told = told
         self.session = session
-        self._as = umask, can  # of the process, and what this server may ask
+        self._as = umask, can  # the umask of the process, and the questions that policy allows
         self._beside: dict[McpSession | _As, Keeper] = {}
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -60,10 +60,10 @@ class Keeper:
         self._changes = threading.Condition()
         self.listed: list[Tool] = []
         self.named: dict[str, str] = {}  # the objects that its tools are
-        self.version = self.served = 0  # of the list, and of that of which tools were made
+        self.version = self.served = 0  # of the list, and of the list of which tools were made
 
     def link(self, tell: Callable[[str], object] = str) -> Link:
-        """The connection, which has greeted. `tell` is told what a server prints that starts."""
+        """Returns the connection, once it has greeted. `tell` gets the output of a starting server."""
         link = self._begun()
         link.greeted(tell)
         return link
@@ -73,13 +73,13 @@ class Keeper:
         return self._link.capabilities if self._link else {}
 
     def _begun(self) -> Link:
-        """The connection there is, which may not have greeted yet, or a new one."""
+        """Returns the open connection, which may not have greeted yet, or a new one."""
         with self._lock:
             if self._link is not None:
                 self._link.settle()
             if self._link is None or not self._link.is_open:
                 if self._link is not None:
-                    self._link.close()  # whatever of it is left
+                    self._link.close()  # what is left of it
                     if not self._link.has_greeted:
                         self._failures, self._next = max(self._failures - 1, 0), 0.0
                 self._await_turn()
@@ -96,8 +96,8 @@ class Keeper:
         self._failures += 1
 
     def of(self, runtime: sdk.ToolRuntime) -> Keeper:
-        """Returns that of the session in which a call is made, else that of its umask and of what its
-        server may ask; EAGAIN where all that there may be are at work."""
+        """Returns the keeper of the call's session, or else of its umask and allowed questions. Raises EAGAIN
+        if there are too many and all are in use."""
         umask = own_umask() if self.told.command else self._as[0]
         as_ = (umask, askable(runtime))
         if (session := session_of(runtime.environ.get(VARIABLE, ""))) is None and as_ == self._as:
@@ -111,17 +111,17 @@ class Keeper:
                     why = f"{MAX_BESIDE} sessions with the MCP server {self.told.name} go on already"
                     raise Fault("EAGAIN", f"{why}; end one of them, or try again")
                 self._beside.pop(idle).close()
-            self._beside[key] = known  # the last
+            self._beside[key] = known  # the last: it was used last
         return known
 
     @property
     def is_used(self) -> bool:
-        """Returns True while a call goes on, or a client is there that began its session."""
+        """Returns True while a call runs, a session's client listens, or the connection starts."""
         link = self._link
         return link is not None and link.is_open and (link.is_heard() or not link.has_greeted)
 
     def renew(self, told: McpTarget) -> None:
-        """Have the connections go on with the token that this one has."""
+        """Have the connections go on with the token in `told`."""
         with self._lock:
             for each in (self, *self._beside.values()):
                 each.told = told
@@ -136,7 +136,7 @@ class Keeper:
             keeper.close()
 
     def worked(self) -> None:
-        """A call has been answered: that was a connection."""
+        """A call has been answered, so the connection was of use."""
         self._failures, self._next = 0, 0.0
 
     def changed(self, listed: list[Tool]) -> None:
@@ -147,7 +147,7 @@ class Keeper:
             self._changes.notify_all()
 
     def await_change(self, runtime: sdk.ToolRuntime) -> None:
-        """Return when there is another list than now, or the connection or the caller has gone. One that had
+        """Return when the list has changed, or the connection or the caller has gone. A connection that had
         gone before is opened again: the server may have been replaced."""
         seen, link = self.version, self.link()
         with self._changes:
@@ -157,20 +157,21 @@ class Keeper:
     def close(self) -> None:
         for each in [*self._beside.values()]:
             each.close()
-        link = self._link  # without the lock, which who opens it may hold for long
+        link = self._link  # without the lock, which an opening call may hold for long
         if link is not None:
             link.close()
             link.join()
 
 
 def askable(runtime: sdk.ToolRuntime) -> frozenset[str]:
-    """Returns what policy lets the server ask in this call, by the keys of QUESTIONS; forms it always may."""
+    """Returns the questions that policy allows in this call, by keys of QUESTIONS; forms are always
+    allowed."""
     taken = runtime.answers if isinstance(runtime, Runtime) else ()
     return frozenset(key for key, method in QUESTIONS.items() if method in taken and method != ELICITATION)
 
 
 def _imported() -> type[Link]:
-    """Of a host that host/warm.py forked it is there. Elsewhere it costs 0.4 s."""
+    """Imports `Link`. Hosts forked by host/warm.py have it; others need 0.4 s for it."""
     from cortexfs.host.mcp.connection import Link
 
     return Link

@@ -1,7 +1,7 @@
-"""The limits of an MCP server, by whatever way it is reached.
+"""The limits of an MCP server, however it is reached.
 
-Rules: a server is a stranger: an answer to a request that there never was, and more messages that answer
-nothing than anybody reads, are its end.
+Rules: a server is not trusted. An answer to no request ends it, and so do more messages outside of answers
+than any client reads.
 This file must never know transports, tools or calls.
 """
 
@@ -26,9 +26,9 @@ from mcp_types import (
 from cortexfs.core.manifest.mcp_server import login_at
 from cortexfs.core.mcp_session import ELICITATION, ROOTS, SAMPLING
 
-BURST, PER_SECOND = 2000, 500  # messages that answer nothing
+BURST, PER_SECOND = 2000, 500  # messages outside of answers
 MAX_LATE = 1000  # cancelled requests that may still be answered
-# What servers ask of clients that offer it, and what they are told where nobody answers.
+# The questions that servers ask clients which offer them, and the refusals when nobody answers.
 QUESTIONS = {
     ELICITATION: "nobody can be asked while this tool of CortexFS runs; take it as the tool's input",
     SAMPLING: "CortexFS lends this server no model: no policy line lets it sample; return the text",
@@ -42,20 +42,20 @@ _SCOPE = re.compile(r'error="?insufficient_scope.*scope="([\x21\x23-\x5b\x5d-\x7
 
 
 class McpViolation(Exception):
-    """The server did something that no server does."""
+    """The server broke a rule that every server keeps."""
 
 
 class Judge:
-    """Of one connection. `why` is how that ended, once it has. `answered` are the questions that somebody
-    answers."""
+    """Judges one connection. `why` is how it ended, once it has. `answered` are the questions that are
+    answered."""
 
     def __init__(self, answered: Collection[str] = ()) -> None:
         self._answered = answered
         self.why = ""
         self.has_greeted = False
-        self.has_exited = False  # a program, of itself
-        self.refused = 0  # an HTTP status that means the credentials
-        self.challenge = ""  # and what it asks for
+        self.has_exited = False  # a program, by itself
+        self.refused = 0  # an HTTP status about the credentials
+        self.challenge = ""  # and the header that says which ones the server wants
         self._asked: set[int | str] = set()
         self._late: deque[int | str | None] = deque(maxlen=MAX_LATE)
         self._allowance, self._at = float(BURST), time.monotonic()
@@ -73,7 +73,7 @@ class Judge:
         self._late.append(number)
 
     def refusal_of_credentials(self, server: str) -> str:
-        """The end of a sentence about an HTTP status, with what mends it."""
+        """Returns the end of a sentence about an HTTP status, with the command that mends it."""
         login = login_at(server)
         if self.refused == FORBIDDEN and (wanted := _SCOPE.search(self.challenge)):
             scope = shlex.quote(wanted[1] or wanted[2])
@@ -82,7 +82,7 @@ class Judge:
         return f"answers HTTP {self.refused}; {mend}"
 
     def refusal(self, message: JSONRPCMessage) -> JSONRPCError | None:
-        """The answer to a question that nobody here answers."""
+        """Returns the refusal of a question that nobody here answers; None for any other message."""
         if not isinstance(message, JSONRPCRequest) or message.method in self._answered:
             return None
         if message.method not in QUESTIONS:
@@ -91,7 +91,7 @@ class Judge:
         return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
 
     def is_wanted(self, message: JSONRPCMessage) -> bool:
-        """Returns True if somebody is to hear this message of the server's."""
+        """Returns True if this message of the server's is passed on."""
         if not isinstance(message, JSONRPCResponse | JSONRPCError):
             self._pay()
             return True
@@ -103,7 +103,7 @@ class Judge:
         raise McpViolation(f"answered the request {message.id!r}, which there never was")
 
     def _pay(self) -> None:
-        """Counts messages that answer nothing: they may not come so often, nor for ever."""
+        """Count a message outside of answers: their rate is limited."""
         now = time.monotonic()
         self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
         self._at = now

@@ -4,9 +4,9 @@
 
 It is not the Model Context Protocol (tools.py is): there is no greeting, and no list of tools.
 
-Rules: an answer counts when its status is 2xx, its id is the request's, and it has a result or an error.
-Requests go where the manifest says and nowhere else: no redirect is followed, and what is no public address
-is refused unless the manifest names this machine, or somebody has granted it.
+Rules: an answer counts if its status is 2xx, its id is the request's, and it has a result or an error.
+Requests go only to the manifest's address, and no redirect is followed. A private address is refused unless
+the manifest names this machine, or an administrator has granted it.
 This file must never know how a call arrives, nor what a manifest looks like.
 """
 
@@ -33,7 +33,7 @@ from cortexfs.net import web
 TOOL_SECONDS = 30
 MAX_ANSWER = 16 << 20
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
-_ID = 1  # the seed's: each request has a connection of its own
+_ID = 1  # as upstream's: each request has a connection of its own
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 

@@ -1,7 +1,7 @@
 """The process of a program that is an MCP server.
 
-Rules: it leads a session and so a process group, which is killed whole. It is the user's program, in his
-home, with no more of the environment than its file says.
+Rules: it leads a session and so a process group, which is killed whole. It is the user's program, in the
+user's home, with no more of the environment than its file says.
 This file must never know what is said.
 """
 
@@ -36,14 +36,14 @@ class ServerProcess(NamedTuple):
 
 
 async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], object]) -> ServerProcess:
-    """`heard` is given what it prints on standard error."""
+    """Start the server. `heard` gets its output on standard error."""
     (hears, stdin), (stdout, says), (errors, prints) = pipe(), pipe(), pipe()
     for ours in (stdin, stdout, errors):
         os.set_blocking(ours.fileno(), False)
     user = variables_of_user()
     home = next((one for one in (user.get("HOME"), own.path) if one and is_open(one)), "/")
     try:
-        # Cancelled while it starts, nobody would wait for its end.
+        # If cancelled meanwhile, it would have no owner to end it.
         with anyio.CancelScope(shield=True):
             process = await asyncio.create_subprocess_exec(
                 *told.command,
@@ -68,7 +68,7 @@ async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], obj
 
 
 def _why(error: OSError, told: McpTarget) -> str:
-    """The program is there, perhaps, and this process may not run it: a view closes no stat(2)."""
+    """Returns why it does not start. A program may be closed by a view, which does not close stat(2)."""
     first = told.command[0]
     folders = [""] if "/" in first else told.environment.get("PATH", "").split(":")
     there = next((path for one in folders if os.path.isfile(path := os.path.join(one, first))), "")
@@ -76,7 +76,7 @@ def _why(error: OSError, told: McpTarget) -> str:
         return f"{first} is in no folder of PATH that is open to this user"
     if not there:
         return f"{error.filename or first}: {error.strerror}"
-    if error.errno == errno.ENOENT:  # its interpreter is missing, or it is closed to who looks for it
+    if error.errno == errno.ENOENT:  # its interpreter is missing, or is closed to this process
         is_closed = not _opens(there, os.O_RDONLY)
         return f"{there}: Permission denied" if is_closed else f"{there}: its interpreter is missing"
     return f"{there}: {error.strerror}"
@@ -91,12 +91,12 @@ def _opens(path: str, flags: int) -> bool:
 
 
 def is_open(folder: str) -> bool:
-    """Returns True where a process of ours can be."""
+    """Returns True if a process of ours can enter it."""
     return _opens(folder, os.O_RDONLY | os.O_DIRECTORY) and os.access(folder, os.X_OK)
 
 
 async def ended(process: Process) -> None:
-    """Not `wait`, which also waits for whoever holds its pipes."""
+    """Wait for the end. `wait` would also wait for other holders of its pipes."""
     while process.returncode is None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -117,6 +117,6 @@ def kill(process: Process) -> None:
 
 
 def close(process: Process) -> None:
-    """Closes asyncio's part of it."""
+    """Close asyncio's part of the process."""
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
     transport.close()

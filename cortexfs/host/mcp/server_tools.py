@@ -1,7 +1,7 @@
-"""An MCP server itself as tools: `SERVER.mcp` for what the protocol has, `SERVER.read_resource` for models.
+"""An MCP server itself as tools: `SERVER.mcp` for the protocol's requests, `SERVER.read_resource` for models.
 
-Rules: neither calls a tool of the server's, as each of these is an object with a policy of its own. What a
-session's client asks is answered in its session, as it is.
+Rules: neither calls a tool of the server's, as each of these is an object with a policy of its own. The
+requests of a session's client are answered in its session, unchanged.
 This file must never know how a server is reached.
 """
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from cortexfs.host.mcp.keeper import Keeper
 
 T = TypeVar("T")
-SECONDS = 604_800  # a week: whoever listens does so for as long as a client stays
+SECONDS = 604_800  # a week: a listener stays as long as its client
 MAX_LISTED = 1000  # resources
 MAX_PAGES = 100
 _TOOLS = "call its tools by their own objects, as in: ls /ctx/tool"
 _ALONE = "this is for ctx mcp serve, whose calls belong to a session"
-# What they set holds for a connection, and the calls of a host share theirs.
+# Their settings belong to a connection, and the calls of a host share one.
 _OF_SESSIONS = (LISTEN, ANSWER, "resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 _PARAMS = {"type": "object", "description": "The parameters of the method."}
 
 
 def called(keeper: Keeper, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-    """A tool's call in a session: its output is the whole answer, and its failure the texts of that."""
+    """Call a tool in a session. The output is the whole answer; the error is the texts of a failed one."""
     said = answered(keeper, runtime, lambda link: link.call(name, input, runtime))
     runtime.emit(_spelt(said.model_dump(by_alias=True, mode="json", exclude_none=True)))
     return sdk.ToolResult(answers.texts_of(said) if said.is_error else "", (), said.is_error)
 
 
 def answered(keeper: Keeper, runtime: sdk.ToolRuntime, ask: Callable[[Link], T]) -> T:
-    """Returns the words of the server. An error of its own is a session's output, too."""
+    """Returns the server's answer. In a session, an error of the server's is output, too."""
     try:
         said = ask(keeper.link(runtime.emit_progress))
     except answers.ServerSays as error:
@@ -117,7 +117,7 @@ class ServerTool(sdk.Tool):
         return sdk.ToolResult(_spelt(said) if keeper.session else msgspec.json.encode(said).decode())
 
     def _mark(self, said: dict[str, Any]) -> None:
-        """Have a list of tools say which objects these are; what is no object is left out."""
+        """Name the object of each tool in a list of tools. Tools that are no objects are left out."""
         known = self._keeper.named
         said["tools"] = [one for one in said.get("tools", []) if one.get("name") in known]
         for one in said["tools"]:
@@ -173,7 +173,7 @@ _LISTS = {"resources": "resources/list", "resourceTemplates": "resources/templat
 
 
 def _listed(ask: Any, kind: str) -> list[Any]:
-    """All pages of a list, as far as anybody reads."""
+    """Returns all pages of a list, up to MAX_LISTED."""
     found: list[Any] = []
     cursor: dict[str, Any] = {}
     for _ in range(MAX_PAGES):

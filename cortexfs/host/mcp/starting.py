@@ -1,7 +1,7 @@
-"""The start of an MCP server, which may download itself first: it has as long as it gets anywhere.
+"""The start of an MCP server, which may download itself first: its time is not over while it makes progress.
 
-Rules: what a program does shows in the processor time of its session, and in what it prints. One that does
-nothing for STALL_SECONDS, in which a network may keep it waiting, is given up, and so is one that has not
+Rules: progress shows in the processor time of a program's session, and in its output. A program without
+progress for STALL_SECONDS, in which a network may keep it waiting, is given up. So is one that has not
 greeted after MOST_SECONDS. A server that runs elsewhere has REMOTE_SECONDS.
 This file must never know what a server says.
 """
@@ -22,13 +22,13 @@ STALL_SECONDS = 90.0  # npm waits for up to 60 before it tries again
 REMOTE_SECONDS = 12.0
 MOST_SECONDS = 900.0
 LOOK_SECONDS = 0.25
-LEAST = 0.005  # seconds of processor time: a timer that ticks is no progress
+LEAST = 0.005  # seconds of processor time: a ticking timer is no progress
 MAX_LINE = 200
 
 
 class ServerStart:
-    """Of one server. `leader` is its process, once there is one; `waits` says that another starts before it,
-    and `is_over` that it has greeted."""
+    """The start of one server. `leader` is its process, once there is one. `waits` means that another server
+    starts first, and `is_over` that this one has greeted."""
 
     def __init__(self) -> None:
         self.leader = 0
@@ -40,18 +40,18 @@ class ServerStart:
         self._last_missed = b""
 
     def heard(self, printed: bytes) -> None:
-        """Of its standard error."""
+        """Note output on its standard error."""
         self._printed += len(printed)
         self._last = (self._last + printed)[-KEPT_LAST:]
 
     def missed(self, line: bytes) -> None:
-        """Of its standard output a line that is no message."""
+        """Note a line on its standard output that is no message."""
         self._printed += len(line)
         self._missed += 1
         self._last_missed = line[:MAX_LINE]
 
     def misses(self) -> str:
-        """Returns the end of a sentence about such lines before it has greeted, if there were any."""
+        """Returns the end of a sentence about such lines before its greeting; "" if there were none."""
         if self.is_over or not self._missed:
             return ""
         last = one_line(self._last_missed.decode(errors="replace"))
@@ -59,12 +59,12 @@ class ServerStart:
 
     @property
     def line(self) -> str:
-        """The line that it printed last, for who waits for it."""
+        """The last line that it printed, for those that wait for it."""
         lines = self._last.decode(errors="replace").split("\n")
         return next((one_line(line)[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
 
     async def stalled(self) -> str:
-        """Returns when it gets nowhere any more, with the end of a sentence; with nothing when it is over."""
+        """Returns the end of a sentence once the start makes no more progress; "" once it is over."""
         began = since = time.monotonic()
         seen, printed = self._worked(), self._printed
         while not self.is_over:
@@ -90,13 +90,13 @@ class ServerStart:
 
 
 def as_whom() -> str:
-    """Returns the part of a sentence about a start that says for whom, where that may be why it failed."""
+    """Returns the part of a sentence that names the user of a start, if that may be why it failed."""
     is_nobody = os.geteuid() == NOBODY
     return " as nobody, who lists the tools of servers on a mount of root's" if is_nobody else ""
 
 
 def _session(leader: int) -> Iterator[int]:
-    """The processes of a session; its leader alone where a view closes /proc."""
+    """Yields the processes of a session; its leader alone if a view closes /proc."""
     yield leader
     with suppress(OSError):
         for name in os.listdir("/proc"):
@@ -106,7 +106,7 @@ def _session(leader: int) -> Iterator[int]:
 
 
 def _processor_time(pid: int) -> float:
-    """As clock_getcpuclockid(3) has it, which needs no /proc."""
+    """Returns the time as clock_getcpuclockid(3) has it, which needs no /proc."""
     with suppress(OSError):
         return time.clock_gettime(~pid << 3 | 2)
     return 0.0

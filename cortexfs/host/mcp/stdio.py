@@ -1,11 +1,11 @@
 """A program that is an MCP server: its lines as messages for the SDK, and as answers to calls.
 
 Main path: the SDK's client greets and listens by streams, as with every transport. A call goes by `ask`: its
-own thread writes the request, and reads the answer where no other call reads (host/process/pipe_reader.py).
-While none does, the loop reads.
+own thread writes the request, and reads the answer unless another call reads (host/process/pipe_reader.py).
+While no call reads, the loop does.
 
-Rules: lines, and how much is no message, are bounded; what they say is judged (limits.py). Nothing of a
-server is left when it is closed (process.py).
+Rules: the length of lines and the number of lines that are no messages are bounded; limits.py judges the
+messages. Nothing of a server is left when it is closed (process.py).
 This file must never know tools.
 """
 
@@ -57,11 +57,11 @@ CHUNK = 64 << 10
 MAX_LINE = 32 << 20  # an answer with some pictures in it
 MAX_NOISE = 200  # lines in a row that are no messages: a stray print is no reason to end it
 MAX_QUOTED = 200  # characters of such a line
-MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
-LEAVE_SECONDS = 0.3  # to end by itself when its input has ended
+MAX_PROGRESS = 1000  # messages that wait for a caller who reads slowly
+LEAVE_SECONDS = 0.3  # to end by itself after the end of its input
 _FIRST = 1 << 24  # numbers of calls; those of the SDK's client begin at 1, and it asks little
 _LONG = 1e6  # seconds: a call has its own limit
-_ID = re.compile(rb'"id"\s*:\s*(\d{8,18})')  # such a number
+_ID = re.compile(rb'"id"\s*:\s*(\d{8,18})')  # a call's number in a line that is no message
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
@@ -69,7 +69,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 class Pipe:
     """A transport of the SDK's, and a way past its streams.
 
-    Its attributes are the process with its start and home, its calls, and who reads and writes.
+    Its attributes are the process with its start and home, its calls, and its reader and writer.
     """
 
     def __init__(self, told: McpTarget, judge: Judge, start: ServerStart) -> None:
@@ -101,7 +101,7 @@ class Pipe:
         method: str,
         params: dict[str, Any],
     ) -> dict[str, Any]:
-        """The result; MCPError where it is an error or there is none."""
+        """Returns the result. Raises MCPError if it is an error, or if there is none."""
         call = WaitingCall(self._leading.nudge)
         runtime.on_cancel(call.cancel)
         begin: Callable[[], object] = partial(self._begin, call, method, params)
@@ -137,7 +137,7 @@ class Pipe:
         self._request(method, params | {"_meta": meta}, id=call.id)
 
     def _leave(self, call: WaitingCall) -> None:
-        """Nobody waits for its answer any more. May be repeated."""
+        """The call does not wait for its answer any more. May be repeated."""
         with self._lock:
             if call.id not in self._calls:
                 return
@@ -151,13 +151,13 @@ class Pipe:
     def _say(self, message: bytes) -> None:
         line = message + b"\n"
         with self._lock:
-            if not self._outbox and len(line) <= select.PIPE_BUF:  # which is taken whole or not at all
+            if not self._outbox and len(line) <= select.PIPE_BUF:  # the pipe takes it whole or not at all
                 try:
                     os.write(self._stdin.fileno(), line)
                     return
                 except BlockingIOError:
                     pass
-                except (BrokenPipeError, ValueError):  # it ends, which its output tells
+                except (BrokenPipeError, ValueError):  # it ends, as its output will show
                     return
             self._outbox += line
         self._soon(self._write)
@@ -166,7 +166,7 @@ class Pipe:
         with suppress(RuntimeError):  # its loop has ended just now
             self._loop.call_soon_threadsafe(work, *args)
 
-    # -- from whoever reads
+    # -- called by the reader: a call, or the loop
 
     def _taken(self) -> bool:
         try:
@@ -210,7 +210,7 @@ class Pipe:
             self._soon(self._pass, message)
 
     def _miss(self, line: bytes) -> None:
-        """Of what is no message. A call that it is for would wait for ever."""
+        """Handle a line that is no message. A call whose id it has fails, or it would wait for ever."""
         self._start.missed(line)
         said = one_line(line.decode(errors="replace")[:MAX_QUOTED])
         why = f"the MCP server {self._told.name} answers what is no message of the protocol: {said}"
@@ -235,7 +235,7 @@ class Pipe:
         return False
 
     def _answer(self, number: int, outcome: dict[str, Any] | ErrorData | sdk.ExecutionFailed) -> bool:
-        """Returns True if a call has asked for it."""
+        """Returns True if a call was waiting for it."""
         with self._lock:
             call = self._calls.pop(number, None)
         if call is None:
@@ -256,8 +256,8 @@ class Pipe:
         return call is not None
 
     def tell(self, message: ServerMessage) -> bool:
-        """Pass a message to the call that has begun last, as a program does not say to which one it belongs;
-        whether there is one. A line of the server's log is before the answer."""
+        """Pass a message to the call that began last, as a program does not say to which call it belongs.
+        Returns False if there is none. A line of the server's log comes before the answer."""
         with self._lock:
             call = next(reversed(self._calls.values()), None)
         if call is None:
@@ -271,7 +271,7 @@ class Pipe:
     async def __aenter__(self) -> Streams:
         self._loop = asyncio.get_running_loop()
         await self._begun()
-        # Without a bound, as who reads does not wait; the judge bounds what comes unasked.
+        # Without a bound, as the pipe's reader must not wait; the judge bounds unasked messages.
         self._out, read = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
         write, self._in = anyio.create_memory_object_stream[SessionMessage](0)
         self._ours = (read, write)
@@ -285,7 +285,7 @@ class Pipe:
         return read, write
 
     async def _begun(self) -> None:
-        """The process, as soon as no other of its home starts."""
+        """Start the process, as soon as no other server of its home starts."""
         self._start.waits = True
         try:
             await self.home.claim()
@@ -326,7 +326,7 @@ class Pipe:
             self.home.leave()
 
     def _end_calls(self) -> None:
-        """Calls there are, and new ones, that it answers no more."""
+        """End the calls, and refuse new ones: the server does not answer any more."""
         with self._lock:
             self._is_open = False
             left = [*self._calls.values()]
@@ -344,7 +344,7 @@ class Pipe:
         self._leading.stop()
 
     async def _follow(self) -> None:
-        """Until it ends, or is ended for what it does. One that ends as its input has ended is not judged."""
+        """Until it ends, or is killed for breaking a rule. A server that ends with its input breaks none."""
         await self._gone.wait()
         was_open = self._is_open
         self._listen_no_more()
@@ -378,7 +378,7 @@ class Pipe:
             self._send(each.message)
 
     def _write(self) -> None:
-        """Writes as much as it takes now of what waits."""
+        """Write as much of the queue as the pipe takes now."""
         with self._lock:
             if self._stdin.closed:
                 return
@@ -387,6 +387,6 @@ class Pipe:
                     del self._outbox[: os.write(self._stdin.fileno(), self._outbox[:CHUNK])]
             except BlockingIOError:
                 return self._loop.add_writer(self._stdin, self._write)
-            except BrokenPipeError:  # it ends, which its output tells
+            except BrokenPipeError:  # it ends, as its output will show
                 self._outbox.clear()
         self._loop.remove_writer(self._stdin)

@@ -1,11 +1,11 @@
 """The tools of an MCP server as tools of the SDK.
 
-Main path: `tools` opens the connection that this host keeps (keeper.py), and makes a tool of each that the
-server lists, beside those that are the server itself (server_tools.py). A call goes to the connection there
-is, or to a new one.
+Main path: `tools` opens the connection that this host keeps (keeper.py). It makes a tool of each listed tool,
+beside the tools that are the server itself (server_tools.py). A call goes to the open connection, or to a new
+one.
 
-Rules: a server's words are bounded, and its names made names of the tree; a tool that cannot be one is left
-out, and said in the log.
+Rules: a server's texts are bounded, and its names become names of the tree. A tool that cannot be one here is
+left out, and the log says why.
 This file must never know the protocol.
 """
 
@@ -59,8 +59,8 @@ class RemoteTool(sdk.Tool):
 
 
 def effect_of(server: str, said: ToolAnnotations | None) -> sdk.ToolEffect:
-    """Returns the effect that a tool's hints come to. Who gives none may do anything, as the protocol has
-    it."""
+    """Returns the effect that a tool's hints amount to. By the protocol a tool without hints may do
+    anything."""
     reads = said is not None and said.read_only_hint is True
     is_open = said is None or said.open_world_hint is not False
     if reads:
@@ -81,7 +81,7 @@ def _keeper(plugin: hostcalls.Plugin) -> Keeper:
 
 
 def greeted(plugin: hostcalls.Plugin, tell: Callable[[str], object]) -> Keeper:
-    """The keeper of a server that has greeted; `tell` is told what that prints before."""
+    """Returns the keeper of a server that has greeted. `tell` gets the server's earlier output."""
     keeper = _keeper(plugin)
     try:
         keeper.link(tell)
@@ -107,7 +107,7 @@ def await_change(plugin: hostcalls.Plugin, runtime: sdk.ToolRuntime) -> None:
 
 
 def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
-    """Returns the server itself, and those of its tools that can be tools here."""
+    """Yields the server itself, and each of its tools that can be a tool here."""
     itself = list(server_tools.of_server(keeper))
     yield from itself
     taken = {tool.name for tool in itself}
@@ -131,7 +131,7 @@ def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
 
 
 def _free(wanted: str, taken: set[str]) -> str:
-    """A name of the tree for it, which no other tool of the server has."""
+    """Returns a name of the tree that no other tool of the server has."""
     name = names.clean(wanted)
     number = 2
     while name in taken:

@@ -1,4 +1,4 @@
-"""The calls of a program that is an MCP server, as they wait, and the lines that are for them.
+"""The waiting calls of a program that is an MCP server, and the lines that are for them.
 
 This file must never know how lines come and go.
 """
@@ -18,7 +18,7 @@ from cortexfs.core.mcp_session import ServerMessage
 
 
 class AnswerLine(msgspec.Struct):
-    """Most of what is said. Everything else, and what is wrong, is for the SDK to understand."""
+    """The usual line. The SDK reads all others, and reports what is wrong with them."""
 
     id: int
     result: dict[str, Any]
@@ -50,7 +50,7 @@ class WaitingCall:
         return self.items.empty()
 
     def tell(self, item: _Item) -> None:
-        """From a thread that does not read for it."""
+        """Called by a thread that does not read for this call."""
         self.items.put(item)
         self._nudge()
 

@@ -1,13 +1,12 @@
 """The native ABI, version 1: a shared library whose tools run in this process.
 
-Main path: `tools` opens the library, checks its table and asks what its tools are; `NativeTool` calls one.
-A library that crashes or hangs takes this host along and nothing else, which is why it is called nowhere but
-in a host.
+Main path: `tools` opens the library, checks its table and asks for its tools; `NativeTool` calls one. A
+library that crashes or hangs takes only its host along: so it is called only in hosts.
 
-Rules: what a library returns is a stranger's word: bounded, copied, then parsed. Every buffer that it
-returns goes back exactly once through its own `buffer_free`, also one that is empty or refused. There is one
-state for each library and host, which all threads share; it is dropped once, when no call uses it any more,
-and the library stays mapped. Inbound buffers are lent for the call.
+Rules: a library's results are untrusted input: bounded, copied, then parsed. Every buffer that it returns
+goes back exactly once through its own `buffer_free`, even an empty or refused one. There is one state for
+each library and host, which all threads share. It is dropped once, when no call uses it any more, and the
+library stays mapped. Inbound buffers are lent for the call.
 This file must never know how a call arrives, nor what a manifest looks like.
 """
 
@@ -42,7 +41,7 @@ MAX_TOOLS = 10_000
 MAX_DESCRIPTION = 1 << 20  # of the plugin or of one tool, with its schema
 MAX_RESULT = 64 << 20
 DROP_SECONDS = 0.3  # for plugin_drop; a host is ended soon after it was asked to leave
-# Of zeroes around the structs, so that a library that believes them to be larger is told so.
+# Zeroes around the structs: a library that assumes larger structs writes into them, and is refused.
 _MARGIN = 4096
 # The texts in which the SDK wraps a ToolError: the ABI has no other sign of one.
 _ERRORS: tuple[tuple[str, type[sdk.ToolError]], ...] = (
@@ -135,8 +134,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    """Open the library and ask it."""
-    # Or a call that is cancelled meanwhile would leave a state that nobody knows.
+    """Open the library and ask for its tools."""
+    # In a thread of its own: a call cancelled meanwhile would leave a state without an owner.
     return apart(partial(_loaded, plugin))
 
 
@@ -150,7 +149,7 @@ def _loaded(plugin: hostcalls.Plugin) -> list[sdk.Tool]:
 
 
 def _name_in(said: bytes) -> str:
-    """Returns the name in a descriptor of which something else is wrong; "" where that is, too."""
+    """Returns the name in a descriptor that has another fault; "" if it has none."""
     with suppress(ValueError, RecursionError):
         return msgspec.json.decode(said, type=_Named).name
     return ""
@@ -172,13 +171,13 @@ class NativeTool(sdk.Tool):
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         seen = runtime.invocation._asdict()
-        if not seen["dry_run"]:  # the originals' ABI does not know the word
+        if not seen["dry_run"]:  # upstream's ABI does not have the field
             del seen["dry_run"]
         invocation = _encode(seen)
         said = self._opened.execute(self._name, _encode(input), invocation)
         try:
             result = _results.decode(said)
-        except (ValueError, RecursionError) as error:  # of text that is not UTF-8, too
+        except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
             told = f"native tool '{self.name}' returned invalid result JSON: {why_unread(error)}"
             raise sdk.ExecutionFailed(told, "EPROTO") from None
         if result.is_error:
@@ -214,7 +213,7 @@ class OpenLibrary:
                 raise Fault("EAGAIN", told)
             return ctypes.CDLL(library.path)
         except OSError as error:
-            why = sentence(error).removeprefix("OSError: ")  # as the loader says it
+            why = sentence(error).removeprefix("OSError: ")  # the loader's own sentence
             raise self._fault(f"has a library that does not load: {why}") from None
 
     def _initialized(self, library: ctypes.CDLL) -> Table:
@@ -243,8 +242,8 @@ class OpenLibrary:
         return table
 
     def check_info(self, plugin: hostcalls.Plugin) -> None:
-        """Checks its words about itself. A name or version that is not the manifest's is worth a line of
-        the log."""
+        """Check the library's description of itself. If its name or version differs from the manifest's, log
+        a line."""
         said = self._said(self._info, (self._state,), MAX_DESCRIPTION, "plugin_info")
         try:
             info = _infos.decode(said)
@@ -299,7 +298,7 @@ class OpenLibrary:
     def _said(
         self, function: Callable[..., Buffer], arguments: tuple[Any, ...], most: int, name: str
     ) -> bytes:
-        """Call it and copy what it returns, which goes back whatever happens."""
+        """Call it and copy its result, whose buffer is always given back."""
         held: list[Buffer] = []
         try:
             # One C call, so that a cancellation cannot come between a buffer and its owner.
@@ -319,7 +318,7 @@ class OpenLibrary:
             deque(map(self._free, iter(held.pop, None)), maxlen=0)
 
     def drop(self) -> None:
-        """Once, unless a call still uses the state: then it goes with the process."""
+        """Drop the state once. If a call still uses it, it ends with the process."""
         with self._lock:
             if self._users or self._dropped:
                 return
@@ -349,7 +348,7 @@ _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ..x")
 
 
 def _executable() -> list[range]:
-    """Where this process has code; empty where /proc does not tell."""
+    """Returns the addresses of this process's code; empty if /proc does not tell."""
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:

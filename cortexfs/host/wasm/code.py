@@ -1,8 +1,8 @@
 """From the bytes of a WebAssembly file to a module that keeps the contract, compiled or from the cache.
 
-Rules: the bytes are judged before they are compiled, and what a module imports and exports before anything
-of it runs. What the cache holds is machine code, so it is read only from a directory of this user's that
-nobody else can write to; anything odd about it is as if it were not there.
+Rules: the bytes are checked before they are compiled, and a module's imports and exports before any of it
+runs. The cache holds machine code, so it is read only from a directory of this user's to which no other user
+can write. If anything about it is odd, it is ignored.
 This file must never know what a plugin's functions do.
 """
 
@@ -23,13 +23,13 @@ from cortexfs.state import whole_files
 MAGIC = b"\0asm\1\0\0\0"
 MAX_BYTES = 16 << 20  # a compiler takes some seconds for each MiB of small functions
 MAX_STACK = 512 << 10
-# Every proposal that the contract has no use for is code of the compiler that nobody can reach.
+# Off: proposals that the contract does not need, whose code in the compiler no module may reach.
 _OFF = (
     "wasm_memory64", "wasm_threads", "shared_memory", "wasm_multi_memory", "wasm_gc", "wasm_stack_switching",
     "wasm_function_references", "wasm_exceptions", "wasm_custom_page_sizes", "wasm_component_model",
     "wasm_relaxed_simd", "wasm_wide_arithmetic", "parallel_compilation",
 )  # fmt: skip
-# Parameters and results; the functions of a plugin.
+# Parameters and results of a plugin's functions.
 EXPORTS = {
     "plugin_get_abi_version": ("", "i"),
     "plugin_get_capabilities": ("ii", "i"),
@@ -38,7 +38,7 @@ EXPORTS = {
     "plugin_destroy": ("", ""),
 }
 OPTIONAL = ("plugin_init", "plugin_destroy")
-# And those of its host.
+# And those of its host's.
 IMPORTS = {
     "host_alloc": ("i", "i"),
     "host_free": ("i", ""),
@@ -65,7 +65,7 @@ def engine() -> wasmtime.Engine:
 
 
 def read(path: str, sha256: str) -> bytes:
-    """The module's bytes, if they are still those that were looked at."""
+    """Returns the module's bytes. Raises Fault if they are not the checked ones."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -139,7 +139,7 @@ def _shown(takes: str, returns: str) -> str:
 
 
 def _place(cache: str, data: bytes) -> Path | None:
-    """Where the machine code of these bytes would be: in a directory that is this user's alone."""
+    """Returns the path for the machine code of these bytes, in a directory of this user's alone."""
     mine = Path(cache) / str(os.geteuid())
     try:
         mine.mkdir(mode=0o700, exist_ok=True)
@@ -159,5 +159,5 @@ def _cached(engine: wasmtime.Engine, place: Path) -> wasmtime.Module | None:
             if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o022:
                 return None
             return wasmtime.Module.deserialize(engine, file.read())
-    except (OSError, wasmtime.WasmtimeError):  # of another version of wasmtime, for one
+    except (OSError, wasmtime.WasmtimeError):  # such as code of another version of wasmtime
         return None

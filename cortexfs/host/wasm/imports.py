@@ -1,8 +1,8 @@
 """The questions that a WebAssembly plugin may ask its host: the functions of env.
 
-Rules: a length is a stranger's word. Every buffer that is written to is in/out: its length word holds the
-room there is (0: 64 KiB) and then what was written, and what is longer is cut. Python is not interrupted by
-the engine's clock, so nothing here takes long: what waits can be woken, what repeats is counted.
+Rules: a length is untrusted input. Every buffer to write to is in/out: its length word holds the available
+room (0: 64 KiB) and then the written length. Longer data are cut. The engine's clock does not interrupt
+Python, so nothing here takes long: waits can be woken, and repetitions are counted.
 This file must never know how tools are called.
 """
 
@@ -25,7 +25,7 @@ from cortexfs.host.wasm import code as wasmcode
 from cortexfs.host.wasm.instance import ABI, ContractViolation, HostFunction, Instance
 from cortexfs.net import web
 
-ROOM = 65536  # where a length word says 0
+ROOM = 65536  # if a length word says 0
 MAX_RANDOM = 65536
 MAX_LINE = 4 << 10
 MAX_LINES = 1000  # of the log, for a call
@@ -33,10 +33,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class WasmTurn:
-    """One call of the plugin's, and whether anybody still wants it."""
+    """One call of the plugin's, and its end if it was given up."""
 
     def __init__(self) -> None:
-        self.ended = ""  # the code of why it is to end
+        self.ended = ""  # the error code of its early end, if any
         self.wake: web.Wake = queue.SimpleQueue()
         self.lines = 0
 
@@ -46,22 +46,22 @@ class WasmTurn:
 
 
 class CallAbandoned(Exception):
-    """Nobody wants the call any more."""
+    """The call was cancelled or is late."""
 
 
 def spelled(text: str) -> str:
-    """As it stands in the name of a variable."""
+    """Returns the text as a part of a variable's name."""
     return re.sub(r"[^A-Z0-9_]", "_", text.upper())
 
 
 def variables(plugin: str, key: str) -> tuple[str, ...]:
-    """Where the environment may hold a setting, the first that is there."""
+    """Returns the variables that may hold a setting; the first that is set counts."""
     own = (f"CORTEX_PLUGIN_{plugin.upper()}_{key.upper()}", f"CORTEX_PLUGIN_{spelled(plugin)}_{spelled(key)}")
     return (*own, f"CORTEX_WASM_{key.upper()}", f"CORTEX_WASM_{spelled(key)}")
 
 
 class HostFunctions:
-    """The functions, for one instance at a time. `turn` is the call that is under way."""
+    """The functions, for one instance at a time. `turn` is the running call."""
 
     def __init__(self, plugin: str, declared: WasmModule, state: WasmState) -> None:
         self._plugin = plugin
@@ -108,7 +108,7 @@ class HostFunctions:
             lost = f"over {MAX_LINES} lines in one call; the others are lost"
             print(f"{self._plugin}: {lost}", file=sys.stderr)
 
-    # -- what it is configured to and remembers
+    # -- its settings and state
 
     def get_config(self, key: int, key_length: int, out: int, out_length: int) -> int:
         name = self._instance.memory.read(key, key_length, MAX_KEY + 1)
@@ -139,7 +139,7 @@ class HostFunctions:
         return self._give(self._state.get(name), out, out_length)
 
     def _give(self, data: bytes | None, out: int, out_length: int) -> int:
-        """0, or -1 and the length 0 where there is nothing."""
+        """Returns 0; or -1, with length 0, if there is nothing."""
         memory = self._instance.memory
         room = memory.word(out_length) or ROOM
         memory.write(out, given := _cut(data or b"", room))
@@ -178,19 +178,19 @@ class HostFunctions:
         try:
             named = fetch.headers_of(msgspec.json.decode(headers or b"{}"))
             request = web.WebRequest(method.decode() or "GET", url.decode(), named or {}, body)
-        except (ValueError, RecursionError):  # of text that is not UTF-8, too
+        except (ValueError, RecursionError):  # also for text that is not UTF-8
             named = None
         if named is None:
             return fetch.HttpAnswer(400, b"host: the headers are no JSON object of strings", False)
         self.turn.wake = queue.SimpleQueue()
-        self.admit()  # after that: whoever ends the turn wakes the one, or is seen by the other
+        self.admit()  # after that: the end of the turn wakes the request, or is seen here
         if (answer := fetch.fetch(request, self._declared.private, self.turn.wake)) is None:
             raise CallAbandoned
         return answer
 
 
 def _cut(data: bytes, room: int) -> bytes:
-    """No more than there is room for, and no half of a character."""
+    """Returns no more than there is room for, and no half of a character."""
     if len(data) <= room:
         return data
     while room and data[room] & 0xC0 == 0x80:
@@ -202,10 +202,10 @@ _TABLE = "CREATE TABLE IF NOT EXISTS state (plugin TEXT, key BLOB, value BLOB, P
 
 
 class WasmState:
-    """The plugin's memory between its calls, and beyond its process where `path` is a file: texts by key.
+    """The plugin's memory between its calls, and beyond its process if `path` is a file: texts by key.
 
-    What a call sets is written when that call ends, in one transaction, also when the call has failed; a
-    process that is killed loses its last call, never half of one. One thread at a time uses it.
+    A call's changes are written when the call ends, in one transaction, even if the call has failed. A killed
+    process loses its last call, never half of one. One thread at a time uses it.
     """
 
     def __init__(self, path: str, plugin: str) -> None:
@@ -245,7 +245,7 @@ class WasmState:
         self._set[key] = value
 
     def keep(self) -> None:
-        """The call is over."""
+        """Write the changes of a call that is over."""
         self._room = None
         if self._set:
             rows = [(self._plugin, key, value) for key, value in self._set.items()]

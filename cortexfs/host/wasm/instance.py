@@ -1,11 +1,11 @@
-"""One instance of a WebAssembly plugin: its memory, the heap in it that is the host's, calls into it.
+"""One instance of a WebAssembly plugin: its memory, the host's heap in it, and calls into it.
 
-Main path: `Instance.execute`. Numbers that come from the plugin are unsigned 32-bit ones, and nothing is
-read or written before all of it is known to lie in the memory.
+Main path: `Instance.execute`. The plugin's numbers are unsigned 32-bit ones. Nothing is read or written
+before all of it is known to lie in the memory.
 
-Rules: the host's own buffers are blocks of the heap like any other, from its low end, and given back after
-the call. Whatever ends a call early (a trap, a deadline, a host function that was misused) leaves an
-instance in the middle of something: whoever owns it replaces it.
+Rules: the host's own buffers are blocks of the heap like any other, from its low end, and freed after the
+call. If a call ends early (a trap, a deadline, a misused host function), its instance is in an undefined
+state: its owner replaces it.
 This file must never know which tools there are, nor what a host function does.
 """
 
@@ -26,7 +26,7 @@ from cortexfs.host.wasm import code
 
 ABI = 1
 PAGES = (256, 512)  # of the memory that the host offers
-# What C and Rust put between: a module needs some hundreds; each element takes 8 bytes.
+# A limit above the needs of C and Rust: a module needs some hundreds; each element takes 8 bytes.
 MAX_TABLE, MAX_TABLES = 100_000, 8
 OUTPUT = 65536
 CAPABILITIES = 65528
@@ -38,7 +38,7 @@ HostFunction = Callable[..., int | None]
 
 
 class ContractViolation(Exception):
-    """The plugin has broken the contract; for it, this is a trap."""
+    """The plugin has broken the contract; for the plugin, this is a trap."""
 
 
 class WasmMemory:
@@ -60,7 +60,7 @@ class WasmMemory:
         self._address(at, length)
 
     def read(self, at: int, length: int, most: int = _MASK) -> bytes:
-        """All of it must be there, though no more than `most` is wanted."""
+        """Returns at most `most` bytes, but all `length` bytes must be in the memory."""
         return ctypes.string_at(self._address(at, length), min(length & _MASK, most))
 
     def write(self, at: int, data: bytes) -> None:
@@ -74,7 +74,7 @@ class WasmMemory:
         self.write(at, _U32.pack(value))
 
     def reach(self, size: int) -> None:
-        """Grow to `size`, where the plugin's own memory is smaller than the layout."""
+        """Grow to `size` if the plugin's own memory is smaller than the layout."""
         missing = (size - self.size + PAGE - 1) // PAGE
         if missing > 0:
             try:
@@ -85,14 +85,14 @@ class WasmMemory:
 
 
 class Heap:
-    """host_alloc and host_free. What is where is kept here, out of the plugin's reach."""
+    """host_alloc and host_free. The list of blocks is kept here, out of the plugin's reach."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
 
     def alloc(self, size: int, top: int) -> int:
-        """The lowest gap that fits, 8-aligned; 0 if there is none."""
+        """Returns the lowest gap that fits, 8-aligned; 0 if there is none."""
         if size <= 0:
             return 0
         at, limit = HEAP.start, min(HEAP.stop, top)
@@ -108,13 +108,13 @@ class Heap:
         return at
 
     def free(self, at: int) -> None:
-        """Frees a block; any other address is left alone."""
+        """Free a block; other addresses are ignored."""
         if self._ends.pop(at, None):
             del self._starts[bisect.bisect_left(self._starts, at)]
 
 
 class Instance:
-    """`functions` are the host's, by name; `admit` is asked before each, and raises if the call is over."""
+    """`functions` are the host's, by name. `admit` is called before each, and raises if the call is over."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Instance:
         self._admit = admit
         try:
             self._begin(module, functions(self))
-        except BaseException:  # a cancelled call, too: it goes on, and the store is given back
+        except BaseException:  # a cancelled call, too: it goes on, and the store is freed
             self.close()
             raise
 
@@ -163,7 +163,7 @@ class Instance:
         takes, returns = ([_KINDS[letter]() for letter in side] for side in code.IMPORTS[name])
 
         def called(caller: wasmtime.Caller, *numbers: int) -> int | None:
-            if self._memory is None:  # a start function, before anybody could see what is exported
+            if self._memory is None:  # a start function runs before the exports can be read
                 memory = caller.get("memory")
                 assert isinstance(memory, wasmtime.Memory)
                 self._memory = WasmMemory(self.store, memory)
@@ -192,12 +192,12 @@ class Instance:
         return self._called[name](*numbers)
 
     def _wind(self) -> None:
-        """The next tick ends what runs. In this order: a tick that came before has left its reason."""
+        """Let the next tick end the running call. In this order: an earlier tick has left its reason."""
         self.store.set_epoch_deadline(1)
         self._admit()
 
     def execute(self, name: bytes, arguments: bytes) -> tuple[int, bytes]:
-        """One block: the length word, the name, the arguments and room for the output."""
+        """Call a tool with one block: the length word, the name, the arguments and room for the output."""
         start = 8
         second = start + (len(name) + 8 & ~7)
         third = second + (len(arguments) + 8 & ~7)
@@ -246,12 +246,12 @@ _I32 = ctypes.c_ubyte(0)  # of wasmtime_valkind_t
 
 
 def bare_call(store: wasmtime.Store, called: wasmtime.Func, takes: int, returns: int) -> Callable[..., int]:
-    """Returns the call of a function of 32-bit numbers as wasmtime's C interface has it; 0 is what it gives
-    where the function returns nothing. Not to be called by two at once.
+    """Returns a call of a function of 32-bit numbers by wasmtime's C interface. Its result is 0 if the
+    function returns nothing. Not to be called by two threads at once.
 
-    wasmtime-py's own call makes and compares types for each number that it passes: of the six of a tool's
-    call it takes ten times as long as of none. Here the places of the numbers are made once. What the library
-    does with traps and with errors of host functions, this does too, by names that are not public.
+    wasmtime-py's own call makes and compares types for each number that it passes: a tool's call has six, and
+    takes ten times as long as with none. Here the places of the numbers are made once. Traps and errors of
+    host functions are handled as in the library, by names that are not public.
     """
     given, got = (wasmtime_val_t * takes)(), (wasmtime_val_t * (returns or 1))()
     for value in given:

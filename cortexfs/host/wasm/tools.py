@@ -1,13 +1,14 @@
 """WebAssembly plugins: tools that are functions of a module, by ABI version 1 of manifest.json.
 
-Main path: `tools` starts a `_Worker`, which compiles the module and asks what its tools are; `WasmTool` gives
-it one call. Where nobody else wants the instance, the call uses it in its own thread, shielded, as a
-cancellation between two steps of the library's Python would break it; the worker's thread is the clock then.
-Else that thread does the call, and who waits is the clock. It ends a call by a tick of the engine's epoch.
+Main path: `tools` starts a `_Worker`, which compiles the module and asks for its tools. `WasmTool` passes a
+call to it. If no other call wants the instance, the call uses it in its own thread, and the worker's thread
+is the clock. It is shielded then, as a cancellation between two steps of the library's Python would break the
+library. Otherwise the worker's thread does the call, and the waiting caller is the clock. The clock ends a
+call by a tick of the engine's epoch.
 
-Rules: one thread at a time has what is the library's (`_holding`). One instance holds the plugin's state, and
-calls take turns. After a trap, a deadline or a broken promise the next call gets a new one. What was checked
-is what runs: the module is named by its hash.
+Rules: one thread at a time uses the library's objects (`_holding`). One instance holds the plugin's state,
+and calls take turns. After a trap, a deadline or a broken contract the next call gets a new one. The module
+is named by its hash, so only the checked one runs.
 This file must never know how a call arrives, nor what a manifest looks like.
 """
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothi
     from cortexfs.host.wasm.instance import Instance
 
 DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
-_LOOK_SECONDS = 0.2  # after which the clock sees that a call runs in its own thread; shorter than any timeout
+_LOOK_SECONDS = 0.2  # the clock sees a call in its own thread after so long; shorter than any timeout
 
 
 class _Tool(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ _workers: list[_Worker] = []
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    """Start the plugin and ask it."""
+    """Start the plugin and ask for its tools."""
     declared = targets.declared(plugin, WasmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite", cache=str(own))
@@ -132,7 +133,7 @@ class _Look(NamedTuple):
 
 
 class _Worker(threading.Thread):
-    """The thread that has the instance, and the clock of its calls.
+    """The thread that owns the instance, and the clock of its calls.
 
     Its attributes are shared by three threads (the worker, the clock, a call in its own), so they are beside
     the two locks that guard them.
@@ -152,12 +153,12 @@ class _Worker(threading.Thread):
         self._name = plugin
         self._code, self._hosts, self._instances = wasmcode, imports, wasminstance
         self._jobs: queue.SimpleQueue[_Job | _Look | None] = queue.SimpleQueue()
-        self._holding = threading.Lock()  # the instance, and all that the library has
+        self._holding = threading.Lock()  # guards the instance, and all other objects of the library
         self._holding.acquire()
-        self._turning = threading.Lock()  # what follows
+        self._turning = threading.Lock()  # guards the following
         self._current: _Job | None = None
         self._until: float | None = None  # of a call in its own thread
-        self._was_used = False  # by such calls, since the clock has looked
+        self._was_used = False  # by such calls, since the clock's last look
         self._sleeps = False  # the clock
         self._serves = False  # the worker's thread has a job
         self._instance: Instance | None = None
@@ -165,7 +166,7 @@ class _Worker(threading.Thread):
     # -- from other threads
 
     def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime | None) -> Any:
-        """Returns the answer of `work` for the instance, when it is this call's turn."""
+        """Returns the result of `work` on the instance, when it is this call's turn."""
         job = _Job(work, self._hosts.WasmTurn())
         if runtime is not None:
             runtime.on_cancel(partial(self.end, job, "ECANCELED"))
@@ -173,7 +174,7 @@ class _Worker(threading.Thread):
                 if self._holds(job, time.monotonic() + seconds):
                     try:
                         return self._turned(job)
-                    except BaseException as failed:  # the caller is told what came of it, whatever it was
+                    except BaseException as failed:  # the caller gets the failure, of whatever class
                         raise self._failure(job, failed) from None
                     finally:
                         self._holding.release()
@@ -181,7 +182,7 @@ class _Worker(threading.Thread):
         try:
             value, error = job.done.get(timeout=max(0.0, seconds))
         except queue.Empty:
-            # A cancellation must not hit whoever holds the lock.
+            # A cancellation must not hit the thread that holds the lock.
             aside(partial(self.end, job, "ETIMEDOUT"))
             value, error = job.done.get()
         if error is not None:
@@ -189,7 +190,7 @@ class _Worker(threading.Thread):
         return value
 
     def _holds(self, job: _Job, until: float) -> bool:
-        """Returns True if it is this job's turn at once, in this thread; then the clock runs."""
+        """Returns True if this job may run at once, in this thread; then the clock runs."""
         with self._turning:
             others = self._serves or not self._jobs.empty()
             if others or not self._holding.acquire(blocking=False):
@@ -201,7 +202,7 @@ class _Worker(threading.Thread):
         return True
 
     def end(self, job: _Job, code: str) -> None:
-        """Nobody wants it any more, or its time is over."""
+        """End a job that was cancelled or is late."""
         job.turn.end(code)
         with self._turning:
             if self._current is job:
@@ -224,7 +225,7 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         opened: BaseException | None = None
         try:
-            syscalls.unshare(syscalls.CLONE_FS)  # a call began it, whose directory and umask are not its own
+            syscalls.unshare(syscalls.CLONE_FS)  # directory and umask are not those of the call that began it
             os.chdir("/")
             os.umask(0o077)
             declared = self._declared
@@ -233,7 +234,7 @@ class _Worker(threading.Thread):
             self._module = self._code.compiled(self._engine, data, declared.cache)
             self._state = self._hosts.WasmState(declared.state, self._name)
             self._host = self._hosts.HostFunctions(self._name, declared, self._state)
-        except BaseException as error:  # nobody above would tell the callers; each job is answered with it
+        except BaseException as error:  # no code above would report it; each job is answered with it
             opened = error
         else:
             self._holding.release()
@@ -254,7 +255,7 @@ class _Worker(threading.Thread):
             self._state.close()
 
     def _next(self) -> _Job | None:
-        """The next job. Meanwhile this is the clock, which sleeps when there was nothing to look at."""
+        """Returns the next job. Meanwhile this is the clock, which sleeps when there was no call to time."""
         self._serves = False
         while True:
             with self._turning:
@@ -297,7 +298,7 @@ class _Worker(threading.Thread):
             self._instance = self._instance or self._fresh()
             return job.work(self._instance)
         except Fault as fault:
-            if fault.code == "ENOMEM" and self._instance is not None:  # it has kept the heap for itself
+            if fault.code == "ENOMEM" and self._instance is not None:  # the plugin has used up the heap
                 self._drop()
                 self._instance = self._fresh()
                 return job.work(self._instance)
@@ -316,7 +317,7 @@ class _Worker(threading.Thread):
             self._instance = None
 
     def _failure(self, job: _Job, error: BaseException) -> BaseException:
-        """Returns the failure in words, with whose fault it is."""
+        """Returns the failure as a sentence, with the code of whose fault it is."""
         if job.turn.ended:
             told = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
             return sdk.ExecutionFailed(f"{self._who} {told}", job.turn.ended)
@@ -343,12 +344,12 @@ class _Worker(threading.Thread):
 
 
 def _trap(error: BaseException) -> str:
-    """The sentence of a trap, without the addresses below it."""
+    """Returns the sentence of a trap, without the addresses below it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].partition("wasm trap: ")[2] or lines[-1] if lines else type(error).__name__
 
 
 def drop_all() -> None:
-    """Call plugin_destroy once of each instance that there is, before the process ends."""
+    """Call plugin_destroy once for each instance, before the process ends."""
     while _workers:
         _workers.pop().destroy()
