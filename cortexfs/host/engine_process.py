@@ -81,7 +81,7 @@ def _end_with(daemon: socket.socket) -> NoReturn:
 
 
 def _served(load: engine_protocol.LoadRequest) -> int:
-    """Load and serve; returns the port. The library is the installation's, so it is imported as its user."""
+    """Load and serve; returns the port. The library is the installation's, so it is imported first."""
     try:
         xllamacpp = importlib.import_module("xllamacpp")
     except ImportError as problem:

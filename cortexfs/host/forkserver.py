@@ -71,8 +71,8 @@ class HostProcess:
         self.identity, self.plugin = spawn.identity, spawn.plugin
         self.device = spawn.device
         self.pid = pid
-        self.announced = False  # to the daemon
-        self.deadline = time.monotonic() + limits.STARTING_SECONDS  # of its start, and later of its end
+        self.announced = False  # reported to the daemon
+        self.deadline = time.monotonic() + limits.STARTING_SECONDS  # for its start, and later for its end
         self.exit = 0
         self.status: socket.socket | None = status  # None once the daemon has had its Spawned
         self.group = group
@@ -97,7 +97,7 @@ class ForkServerProcess:
         self._spare = spare.Spare(begin, self._groups)
         self._children: dict[int, HostProcess] = {}  # by pid, starting and running
         self._vouching = vouching.Vouching(self._children)
-        self._dead: list[HostProcess] = []  # ended, until nothing is left of them
+        self._dead: list[HostProcess] = []  # ended hosts, whose descendants may still run
         self._outbox: deque[bytes] = deque()
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)

@@ -55,7 +55,7 @@ ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10
 # Long enough for a fork server, which kills what its hosts left before it ends.
 END_SECONDS = 3.0
 _LOOK_SECONDS = 0.005
-MAX_FILE = 1 << 20  # of a provider
+MAX_FILE = 1 << 20  # bytes of a provider's file
 MAX_CHILDREN = 256  # at once
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -150,7 +150,7 @@ class StarterProcess:
             for fd in rights:
                 os.close(fd)
 
-    # -- what is started
+    # -- starting
 
     def _program(self, message: starts.StartChild) -> StarterProgram:
         if message.what == starts.FORK_SERVER:
@@ -204,7 +204,7 @@ class StarterProcess:
             rights, heard = [output], null
             if program.kind is not None:
                 own, other = socket.socketpair(socket.AF_UNIX, program.kind)
-                # The fork server checks who sends.
+                # The fork server checks the sender of each message.
                 other.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, program.kind == socket.SOCK_SEQPACKET)
                 rights, heard = [own.detach(), output], other.detach()
                 theirs.callback(os.close, heard)
@@ -224,7 +224,7 @@ class StarterProcess:
             if asked.number == number:
                 os.killpg(pid, signal.SIGKILL)
 
-    # -- what is bound
+    # -- binding
 
     def _listener(self, message: starts.Bind) -> int:
         """Bind a listener. Blocks until the daemon has answered the requests that this causes: MKNOD, say."""

@@ -1,4 +1,4 @@
-"""As whom a host may act: the fork server reads that itself from the callers' connections.
+"""Vouching for callers: the fork server itself reads from connections as whom a host may act.
 
 Rules: no statement of the daemon makes a caller known. A host is at most the process that connected: the same
 user, namespaces and root, no other groups, no more capabilities. If that process has ended, the connection
@@ -81,7 +81,7 @@ class Vouching:
             name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
             if sock.type != socket.SOCK_STREAM or not isinstance(name, str) or not name:
                 raise _no_connection()
-            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # it tells of its maker
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # a listener tells of its maker
                 raise _no_connection()
             who = credentials(sock)
             try:

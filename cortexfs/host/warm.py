@@ -4,11 +4,11 @@
 
 The SDK takes 0.4 s to import, for which a user's first call would wait. The fork server does not import it,
 as a plugin in Python may bring its own versions of the SDK's dependencies. So the first such host starts this
-process, and its hosts share the memory. The middle ends at once, and the host becomes a child of the fork
-server like any other, as the fork server is a subreaper and the warm fork is not.
+process, and its hosts share the memory. The middle ends at once. Its host becomes a child of the fork server
+like any other, as that is a subreaper and the warm fork is not.
 
-Rules: it holds nothing of the fork server's, hears nobody else, and ends with it. While it imports, only its
-own hosts wait. When it is gone, the fork server forks these hosts, and they import by themselves.
+Rules: it holds nothing of the fork server's, takes requests only from it, and ends with it. While it imports,
+only its own hosts wait. When it is gone, the fork server forks these hosts, and they import by themselves.
 This file must never know what a call or a tool is.
 """
 

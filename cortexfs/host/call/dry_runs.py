@@ -1,11 +1,11 @@
-"""Dry runs: how a call asks for one, and if a tool requires one first.
+"""Dry runs: how a call asks for a dry run, and when a tool requires one.
 
 A tool that has opted in (`dry_run_flag`) takes --dry-run, and sees it in its invocation: it then describes
 its effect and has none. If it also declares `required_before_execute`, it runs only after a dry run with the
 same input. Dry runs belong to a host, and so to one caller; a new host has none.
 
-Rules: --dry-run stands before any `--`. A tool whose input has such a property gets the word as that. Any
-other tool that has not opted in is not called with the word: that is EINVAL, whatever its effects are.
+Rules: --dry-run stands before any `--`. If a tool's input has a property of that name, the option sets it.
+For any other tool without the flag, --dry-run is EINVAL before the call, whatever its effects are.
 This file must never know how a call arrives.
 """
 

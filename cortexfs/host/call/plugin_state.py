@@ -134,7 +134,7 @@ def database(path: str, table: str) -> sqlite3.Connection:
         if path:
             found.execute("PRAGMA journal_mode = WAL")
         found.execute(table)
-    except BaseException:  # a cancellation, too, goes on; no file stays open without an owner
+    except BaseException:  # such as a cancellation: it must leave no open file
         found.close()
         raise
     return found

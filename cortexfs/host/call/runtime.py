@@ -93,7 +93,7 @@ class Runtime(sdk.ToolRuntime):
         self._ended = self._shielded = self._late = False
         self.answers: frozenset[str] = frozenset()  # the methods of questions that can be answered
 
-    # -- what the tool sees
+    # -- called by the tool
 
     def emit(self, text: str) -> None:
         for piece in _pieces(text):
@@ -113,7 +113,7 @@ class Runtime(sdk.ToolRuntime):
         for piece in _pieces(content):
             self.send(wire.message(wire.OBSERVER, _pack((source, piece.decode()))))
 
-    # -- what the host does with it
+    # -- called by the host
 
     def request(self) -> hostcalls.Request:
         kind, payload = self._receive()
@@ -145,7 +145,7 @@ class Runtime(sdk.ToolRuntime):
                 raise Fault("EMSGSIZE", "the input is over 16 MiB")
 
     def show(self, input_: dict[str, Any]) -> tuple[str, bytes] | None:
-        """Show the input to the daemon, and wait. Returns None, or who changed it and the changed input."""
+        """Show the input to the daemon, and wait. Returns a plugin's name and its changed input, or None."""
         for piece in _pieces(_json(input_)):
             self.send(wire.message(wire.INPUT, piece))
         self.send(wire.message(wire.INPUT))

@@ -83,7 +83,7 @@ def keep(view: Iterable[tuple[str, str]]) -> None:
     if "/" in paths:
         return
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one a path; limits.restrict comes later
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one per path; limits.restrict comes later
     copies: dict[str, int] = {}
     last = ""
     try:

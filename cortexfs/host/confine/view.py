@@ -129,7 +129,7 @@ class Confinement:
         self._keeps_metadata = True
 
     def close(self) -> int | None:
-        """Close to this process, for good, all that is not open to it. With a view, `enclose` comes first.
+        """Confine this process, for good, to the open paths and calls. With a view, `enclose` comes first.
         Returns a descriptor if socket_gate.py has to answer questions. Raises Fault."""
         identity, sandbox = self._identity, self._plugin.sandbox
         if sandbox is not None:
@@ -163,7 +163,7 @@ def without_powers(spawn: Spawn) -> Identity:
 
 
 def box(sandbox: Sandbox, view: Iterable[tuple[str, str]], *, metadata: bool) -> None:
-    """Close to this process what the claims close. `view` is what they leave open if they close files. In
+    """Enforce the claims on this process. `view` holds the paths that they leave open if they close files. In
     that case, without `metadata`, calls that change modes, owners, times and attributes are refused."""
     try:
         if sandbox.cpu_seconds is not None:

@@ -1,4 +1,4 @@
-"""An ESM plugin's memory beyond its process: texts by key, its own settings, and the host's last messages to
+"""An ESM plugin's memory beyond its process: texts by key, its own settings, and what the host reported to
 it.
 
 Rules: each change is a transaction of its own, so a resolved promise means that the database has the change.

@@ -195,7 +195,7 @@ class EsmPlugin:
             raise self.fault(fault.code, fault.message) from None
 
     def ready(self, directory: str, runtime: sdk.ToolRuntime | None) -> None:
-        """Wait until there is a process for calls from there."""
+        """Wait until there is a process for calls from that directory."""
         self._process(self._place(directory), runtime)
 
     def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None:
@@ -270,7 +270,7 @@ class EsmPlugin:
         try:
             process.start()
             self._load(process)
-        except BaseException:  # a cancellation, too, goes on; no process stays without an owner
+        except BaseException:  # such as a cancellation: it must leave no process
             process.close()
             raise
         return process

@@ -31,7 +31,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import ERRORS
 
 LOCK = ".start"
-MAX_ERRORS = 256 << 10  # of one server; more is in the daemon's log alone
+MAX_ERRORS = 256 << 10  # of one server; more is only in the daemon's log
 TEMPORARY = "/tmp"
 # A server that installs itself takes what its cache has, and does not try for minutes.
 WITHOUT_NETWORK = {"npm_config_offline": "true", "UV_OFFLINE": "1"}

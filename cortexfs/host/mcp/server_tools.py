@@ -43,7 +43,7 @@ _PARAMS = {"type": "object", "description": "The parameters of the method."}
 
 
 def called(keeper: Keeper, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-    """Call a tool in a session. The output is the whole answer; the error is the texts of a failed one."""
+    """Call a tool in a session. The output is the whole answer; a failed answer's texts are the error."""
     said = answered(keeper, runtime, lambda link: link.call(name, input, runtime))
     runtime.emit(_spelt(said.model_dump(by_alias=True, mode="json", exclude_none=True)))
     return sdk.ToolResult(answers.texts_of(said) if said.is_error else "", (), said.is_error)
@@ -182,7 +182,7 @@ def _listed(ask: Any, kind: str) -> list[Any]:
         except answers.ServerSays:
             if kind == "resources" or found:
                 raise
-            return []  # a server may have no templates, and not know the method
+            return []  # a server may have no templates, and then not know the method
         found += page.get(kind, [])
         if not page.get("nextCursor") or len(found) >= MAX_LISTED:
             break

@@ -55,7 +55,7 @@ from cortexfs.host.process.pipe_reader import ChildLines, Leading
 
 CHUNK = 64 << 10
 MAX_LINE = 32 << 20  # an answer with some pictures in it
-MAX_NOISE = 200  # lines in a row that are no messages: a stray print is no reason to end it
+MAX_NOISE = 200  # lines in a row that are no messages: a stray print must not end the server
 MAX_QUOTED = 200  # characters of such a line
 MAX_PROGRESS = 1000  # messages that wait for a caller who reads slowly
 LEAVE_SECONDS = 0.3  # to end by itself after the end of its input
@@ -210,7 +210,7 @@ class Pipe:
             self._soon(self._pass, message)
 
     def _miss(self, line: bytes) -> None:
-        """Handle a line that is no message. A call whose id it has fails, or it would wait for ever."""
+        """Handle a line that is no message. If it has a call's id, that call fails, not to wait for ever."""
         self._start.missed(line)
         said = one_line(line.decode(errors="replace")[:MAX_QUOTED])
         why = f"the MCP server {self._told.name} answers what is no message of the protocol: {said}"
@@ -344,7 +344,7 @@ class Pipe:
         self._leading.stop()
 
     async def _follow(self) -> None:
-        """Until it ends, or is killed for breaking a rule. A server that ends with its input breaks none."""
+        """Wait for its end, or kill a server that broke a rule. To end with its input breaks none."""
         await self._gone.wait()
         was_open = self._is_open
         self._listen_no_more()

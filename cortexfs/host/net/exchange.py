@@ -1,4 +1,4 @@
-"""A request to a provider that a user has configured, in a host that acts as this user.
+"""A request to an address that a user has chosen as a provider, in a host that acts as this user.
 
     {"method", "url", "headers", "body", "connect"}  ->  {"status", "headers"} on a line, then the body
 

@@ -1,6 +1,6 @@
 """One HTTP request on behalf of code that is not trusted (net/web.py), which always gets a status.
 
-Rules: a refused or failed request is an answer, never an exception. The sentence in its body says the reason.
+Rules: a refused or failed request is an answer, never an exception. Its body is the sentence with the reason.
 This file must never know who asks.
 """
 

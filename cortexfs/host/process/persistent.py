@@ -2,7 +2,7 @@
 
 Main path: `_begin` writes a request, in its caller's thread if the pipe takes it at once. The child's lines
 are sorted by ids into its calls. The reader is the child's own thread (`_serve`), or a waiting call that
-leads (pipe_reader.py). So no call waits for another call to read.
+leads (pipe_reader.py). So no call waits for another.
 
 Rules: ids are never reused, so late lines for an ended call are recognized and bounded. A child has
 LET_GO_SECONDS to end a cancelled call. If it does not, it gets no new calls, and is killed when its others
@@ -313,7 +313,7 @@ class Warm(ABC, Generic[C]):
             call.ended = is_last
             call.put(said, size)
             return
-        # The line is for an ended call: any number may come in LET_GO_SECONDS, and then a bounded one.
+        # For an ended call. Any amount may come within LET_GO_SECONDS; later amounts are bounded.
         if id_ not in self._owed:
             self._ignored += size
         if is_last:

@@ -42,7 +42,7 @@ class Leading:
 
     def nudge(self) -> None:
         """Have the leading call check if it still waits."""
-        with self._nudging, suppress(BlockingIOError, ValueError):  # a late one: it is closed
+        with self._nudging, suppress(BlockingIOError, ValueError):  # a late nudge: the descriptor is closed
             self._nudges.write(_ONE)
 
     def lead(

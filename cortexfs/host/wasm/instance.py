@@ -130,7 +130,7 @@ class Instance:
         self._admit = admit
         try:
             self._begin(module, functions(self))
-        except BaseException:  # a cancelled call, too: it goes on, and the store is freed
+        except BaseException:  # such as a cancellation: it must leave no store
             self.close()
             raise
 

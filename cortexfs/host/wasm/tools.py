@@ -75,7 +75,7 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
         worker.start()
         said = worker.ask(worker.described, declared.loading, None)
         _workers.append(worker)
-    except BaseException:  # a cancelled call, too: it goes on, and the thread is not left waiting
+    except BaseException:  # such as a cancellation: it must leave no waiting thread
         worker.leave()
         raise
     if "tools" not in declared.capabilities:
@@ -317,7 +317,7 @@ class _Worker(threading.Thread):
             self._instance = None
 
     def _failure(self, job: _Job, error: BaseException) -> BaseException:
-        """Returns the failure as a sentence, with the code of whose fault it is."""
+        """Returns the failure as an exception that says whose fault it is."""
         if job.turn.ended:
             told = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
             return sdk.ExecutionFailed(f"{self._who} {told}", job.turn.ended)

@@ -1,14 +1,14 @@
-// The side of an ESM plugin's process that is ours: it takes requests from the host and gives them to the plugin.
+// Our side of an ESM plugin's process: it takes requests from the host and passes them to the plugin.
 //
 //   host  -> here   64 bytes of a secret, then lines:  {"id":1,"load":..}  {"id":2,"call":..}  {"id":3,"hook":..}
 //                   {"cancel":2}  {"event":{..}}  {"answer":1,"value":..}
 //   here  -> host   the secret and then  {"id":2,"result":..}  {"id":2,"error":"..","stack":".."}
 //                   {"id":2,"delta":".."}  {"id":2,"progress":".."}  {"ack":2}  {"ask":1,"what":"state.get","args":[..]}  {"fatal":".."}
 //
-// Rules: the plugin's code shares this realm, so nothing here calls what it could have replaced on the way of a
-// line: what is needed is taken before its code is loaded. The secret is never text, as texts can be found in a
-// snapshot of the heap. The plugin is imported by a name that is not in the source, as Deno checks its permissions
-// for these alone. Descriptors 3 and 4 are ours, and cannot be taken again.
+// Rules: the plugin's code shares this realm, and could replace functions. So the functions that handle a line are
+// saved here before its code is loaded. The secret is never text, as texts can be found in a snapshot of the heap.
+// The plugin is imported by a name that is not in the source: only for such names does Deno check its permissions.
+// Descriptors 3 and 4 are ours, and cannot be taken again.
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import process from "node:process";
@@ -31,7 +31,7 @@ const deliver = globalEventBus.emit;
 const SECRET = 64;
 const MAX_MESSAGE = 8000;
 const MAX_ASKED = 1000;
-// How Deno says that it would have to fetch something.
+// Deno's messages about an import that it would have to fetch.
 const UNFETCHED =
   /(?:not found in cache: |specifier was requested: |find npm package )["']([^"']*)["']|--no-npm is specified|lockfile is out of date/;
 
@@ -48,7 +48,7 @@ let rest = "";
 
 function say(message) {
   let json = stringify(message);
-  if (apply(indexOf, json, ["\\ud"]) >= 0) json = stringify(message, whole); // half a character is no JSON elsewhere
+  if (apply(indexOf, json, ["\\ud"]) >= 0) json = stringify(message, whole); // other JSON readers refuse half a character
   const data = apply(encode, encoder, [json]);
   const line = new Bytes(SECRET + data.byteLength + 1);
   apply(setBytes, line, [secret]);
@@ -154,7 +154,7 @@ function ask(what, ...args) {
   });
 }
 
-// -- what a plugin is given
+// -- the context of a call
 
 function context(id, more) {
   return { ...plugin, ...more, signal: id && running[id]?.signal, ...voice(id) };
@@ -201,7 +201,7 @@ function register(tool) {
 
 const host = { registerTool: register, unregisterTool: (name) => void delete tools[name] };
 
-// -- what the host wants
+// -- the host's requests
 
 async function load(message) {
   plugin = { ...message.plugin, state, config: settings, logger, host };
@@ -217,7 +217,7 @@ async function load(message) {
 
 function configure(message) {
   config = { __proto__: null, ...message.config };
-  for (const kind in made) delete made[kind]; // a provider was made with what counted before
+  for (const kind in made) delete made[kind]; // a provider was made with the former settings
 }
 
 function list() {
@@ -242,7 +242,7 @@ function hook(message) {
   return apply(chosen, undefined, given);
 }
 
-const speaking = new AsyncLocalStorage(); // the command that the console speaks for
+const speaking = new AsyncLocalStorage(); // the command to which the console's output belongs
 const shown = (said) => said.map((each) => (typeof each === "string" ? each : Deno.inspect(each))).join(" ");
 const spoken = {
   __proto__: null,
@@ -296,9 +296,9 @@ function answered(answer) {
   return { text: content(answer), usage: counted };
 }
 
-// -- its end, and the beginning
+// -- the end of the process, and its beginning
 
-// Programs that it starts are not to have the channel. Deno cannot say so of a descriptor, but the C library can.
+// Keep the channel from programs that the plugin starts. Deno cannot close a descriptor to them, but the C library can.
 function seal() {
   const [F_SETFD, FD_CLOEXEC] = [2, 1];
   const libc = Deno.dlopen("libc.so.6", { fcntl: { parameters: ["i32", "i32", "i32"], result: "i32" } });

@@ -1,6 +1,6 @@
-// What a plugin gets for `import { globalEventBus } from "cortex/plugins"`.
+// The module that a plugin gets for `import { globalEventBus } from "cortex/plugins"`.
 //
-// Rules: a handler that fails fails alone. What a plugin emits goes to its own handlers; nobody else hears it.
+// Rules: a handler that fails fails alone. A plugin's events go to its own handlers, and to no other plugin's.
 
 const handlers = new Map();
 
