@@ -44,7 +44,7 @@ def become(
     _check_root(identity, root_fd)
     privileged = os.geteuid() == 0
     if privileged:
-        # While the ids still have their meaning of the daemon's user namespace.
+        # While the ids still have their meaning in the daemon's user namespace.
         _take_user(identity)
     else:
         _require_same_user(identity)

@@ -8,8 +8,8 @@ which lead nowhere.
 Rules: the decision depends on the asking program and the files that it has opened, as nobody can change
 either while it waits. It never depends on an address, which can change after the check. The runner counts
 only if it is linked statically: a dynamic linker would execute any code that LD_PRELOAD names. It connects to
-the socket beside its object, which could be a link to anywhere outside of a mount. A mount is known by its
-device, which bind mounts and mount namespaces do not change, and which no other file system has. Its type
+the socket beside its object. Outside of a mount, that socket could be a link to anywhere. A mount is known by
+its device, which bind mounts and mount namespaces do not change, and which no other file system has. Its type
 proves nothing: another daemon's mount has the same type, and takes the caller for a person. Nothing here
 waits, and no path of a caller's is touched.
 This file must never know what a call or a tool is.

@@ -4,8 +4,8 @@ Main path: `DenoProcess.ask` writes a request and waits for the lines of its id,
 host/process/persistent.py sorts. js/bootstrap.js is the other side and lists the lines.
 
 Rules: a line counts only with the secret that the process received before any of the plugin's code ran. A
-plugin that writes to the channel itself ends its process. If the process does not end a cancelled call in
-time, its one thread is stuck. Then the calls that it has not even read get EAGAIN.
+plugin that writes to the channel itself ends its process. If it does not end a cancelled call in time, its
+one thread may be stuck: the calls that it has not read get EAGAIN.
 This file must never know what tools or hooks are, nor what a plugin may do.
 """
 

@@ -128,7 +128,7 @@ def environment(
 
 
 def _written(declared: EsmModule, directory: str) -> list[str]:
-    """Returns the writable folders. Its own is not with fetched packages, as no part can be closed again."""
+    """Returns the writable folders. Its own is none if packages lie in it, as no part can be closed again."""
     if "write" not in deno_permissions(declared.capabilities):
         return []
     return [*([] if declared.fetched else [declared.folder]), *([directory] if directory else [])]

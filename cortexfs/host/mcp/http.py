@@ -27,7 +27,7 @@ MAX_ANSWER = 32 << 20  # as for a line of a program's
 
 @asynccontextmanager
 async def transport(told: McpTarget, judge: Judge, bearer: Callable[[], str]) -> AsyncIterator[Any]:
-    """Yields the SDK's transport, with `judge` between. `bearer` returns the current token, or ""."""
+    """Yields the SDK's transport; `judge` checks the messages. `bearer` returns the current token, or ""."""
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
     client = httpx2.AsyncClient(
         headers=told.headers, timeout=timeout, transport=BoundedTransport(judge, bearer), trust_env=False

@@ -210,7 +210,8 @@ class Pipe:
             self._soon(self._pass, message)
 
     def _miss(self, line: bytes) -> None:
-        """Handle a line that is no message. If it has a call's id, that call fails, not to wait for ever."""
+        """Handle a line that is not a message. If it has the id of a call, that call fails, as it would wait
+        for ever otherwise."""
         self._start.missed(line)
         said = one_line(line.decode(errors="replace")[:MAX_QUOTED])
         why = f"the MCP server {self._told.name} answers what is no message of the protocol: {said}"
@@ -344,7 +345,8 @@ class Pipe:
         self._leading.stop()
 
     async def _follow(self) -> None:
-        """Wait for its end, or kill a server that broke a rule. To end with its input breaks none."""
+        """Wait until the server ends, and kill a server that broke a rule. A server that ends because its
+        input was closed broke none."""
         await self._gone.wait()
         was_open = self._is_open
         self._listen_no_more()

@@ -1,4 +1,4 @@
-"""Wake a process on the core of its waker, which then waits: another core may wake slower than a call.
+"""Wake a process on the core of its waker, which then waits: waking another core may outlast a call.
 
 Rules: no process stays bound. The process is bound while it is woken; threads that it starts meanwhile
 inherit that, and are freed afterwards. Programs that it starts could not be freed, so it must start none. If

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothi
     from cortexfs.host.wasm.instance import Instance
 
 DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
-_LOOK_SECONDS = 0.2  # the clock sees a call in its own thread after so long; shorter than any timeout
+_LOOK_SECONDS = 0.2  # after so long the clock sees a call in its own thread; shorter than any timeout
 
 
 class _Tool(msgspec.Struct, frozen=True):
