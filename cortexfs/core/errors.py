@@ -1,8 +1,8 @@
 """The one table from error codes to errno and exit status.
 
 Rules: a code is a stable errno name, for frames, exit status and FUSE alike (abi.md 4.23, 6.3).
-A `Fault` says whose fault it was and what to do, in one sentence; it is raised where the fault is
-found and translated once, at the edge that owes somebody an answer.
+A `Fault` says whose fault it was and what to do, in one sentence. It is raised where the fault is
+found, and translated once, by the code that answers the caller.
 This file must never know what a frame, a file or a socket is.
 """
 
@@ -18,7 +18,7 @@ AnyError = TypeVar("AnyError", bound=BaseException)
 EXIT_OK = 0
 EXIT_FAILED = 1
 
-# Everything that is not in this table exits 1 (abi.md 4.23).
+# A code that is not in this table exits 1 (abi.md 4.23).
 EXIT_STATUS = {
     "EINVAL": 2,
     "EMSGSIZE": 2,
@@ -47,16 +47,16 @@ class Fault(Exception):
 
 
 def bare(error: AnyError) -> AnyError:
-    """Returns it without the frames that it came through and what it came from: to be kept, or told later.
+    """Returns `error` without its traceback, context and cause, so that it can be kept or reported later.
 
-    These frames hold all that was at work, a prompt of some MiB too, and often lead back to whoever keeps it.
-    """
+    The frames of a traceback hold all their variables, such as a prompt of some MiB. They often lead back
+    to the object that keeps the error."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
 def timed_out(tool: str, seconds: float) -> str:
-    """Returns the one sentence of ETIMEDOUT for a call, whoever notices that its time is over."""
+    """Returns the sentence of ETIMEDOUT for a call: the same one for all code that finds its time over."""
     return f"the tool {tool} did not end within {seconds:g} s"
 
 
@@ -71,7 +71,7 @@ def errno_of(code: str) -> int:
 
 
 def code_of(number: int | None) -> str:
-    """The code for an errno number; a number without a name is EIO."""
+    """Returns the code of an errno number, and EIO for a number without a name."""
     return errno.errorcode.get(number or 0, "EIO")
 
 
@@ -81,7 +81,7 @@ def exit_status(code: str) -> int:
 
 @contextlib.contextmanager
 def os_faults(what: str) -> Iterator[None]:
-    """Raises a Fault for an OSError: `what`, as in "the file cannot be read", and what the system says."""
+    """Raises a Fault for an OSError: `what`, as in "the file cannot be read", and the system's message."""
     try:
         yield
     except OSError as problem:

@@ -1,9 +1,9 @@
-"""The tools that have to do with some words, best first, from what the daemon tells of them (`.allowed`).
+"""Search for tools by words, best first, in the daemon's list of tools (`.allowed`).
 
-Rules: a word counts more in a name than in a description, and whole more than as a part; a tool with more of
-the words comes first. A mount may have ten thousand tools: text is searched as a whole, and only the lines
-that promise most are taken apart.
-This file must never know how the text comes, or who asks.
+Rules: a word counts more in a name than in a description, and more as a whole word than as a part of one. A
+tool with more of the words comes first. A mount may have ten thousand tools. So the text is searched as a
+whole, and only the lines with the most hits are split into fields.
+This file must never know where the text comes from, or who asks.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-BEST = 10  # of a mount with very many; who wants others says other words
-LOOKED_AT = 300  # lines that are taken apart
+BEST = 10  # tools in an answer; to find others, a user asks with other words
+LOOKED_AT = 300  # lines that are split into fields
 MAX_WORDS = 32
 _WORD = re.compile(r"[^\W_]+")
-# Points for a word: it is one of the name's, one begins with it, it is in the name; so in the description.
+# Points for a word that is a whole word of the name, begins one, or is elsewhere in the name; and for a word
+# that is a whole word of the description, or begins one.
 IN_NAME, BEGINS_NAME, PART_OF_NAME, IN_TEXT, BEGINS_TEXT = 12, 8, 6, 3, 2
 
 
 class AllowedRow(NamedTuple):
-    """Fields without tabs, line ends or control characters."""
+    """A line of `.allowed`. Its fields have no tabs, line ends or control characters."""
 
     object: str  # its path below the root
     status: str
@@ -43,15 +44,15 @@ def rows(text: str) -> list[AllowedRow]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a question, those of one or two letters where there are no others."""
+    """Returns the words of a question. Words of one or two letters count only if there are no longer ones."""
     said = dict.fromkeys(map(_stem, _WORD.findall(text.lower())))
     return ([word for word in said if len(word) > 2] or list(said))[:MAX_WORDS]
 
 
 def best(text: str, words: Sequence[str]) -> list[AllowedRow]:
-    """The rows of the tools that have to do with these words, best first."""
+    """Returns the rows of the tools that match these words, best first."""
     small = text.lower()
-    if len(small) != len(text):  # as some letters are two then
+    if len(small) != len(text):  # the lower case of some letters is two characters
         small = text.encode().lower().decode()
     hits = _hits(small, words)
     promising = sorted(hits, key=lambda start: (-hits[start], start))[:LOOKED_AT]
@@ -64,7 +65,7 @@ def best(text: str, words: Sequence[str]) -> list[AllowedRow]:
 
 
 def _hits(small: str, words: Sequence[str]) -> dict[int, int]:
-    """The places where lines with a word begin, and their worth: words, and then those in names."""
+    """Returns where each line with a word begins, and the line's worth: its words, then those in its name."""
     found: dict[int, int] = {}
     for word in words:
         at = small.find(word)
@@ -92,5 +93,5 @@ def _points(word: str, row: AllowedRow) -> int:
 
 
 def _stem(word: str) -> str:
-    """A word of the question without the ending of its plural, as others begin with that as well."""
+    """Returns a word without the s of its plural, as the singular begins both forms."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

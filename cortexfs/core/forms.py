@@ -1,7 +1,7 @@
 """Forms that a server asks a person to fill in: the flat schemas of MCP's elicitation, and answers to them.
 
-Rules: a schema is a stranger's word: what is no field of these kinds is EINVAL. An empty answer is the
-default, and where there is none it is left out, if it may be.
+Rules: a schema is untrusted input: a field of any other kind than these is EINVAL. An empty answer means the
+default. An empty answer without a default is left out, unless the field is required.
 This file must never know how a person is asked.
 """
 
@@ -28,7 +28,7 @@ class FormField(NamedTuple):
 
     @property
     def listing(self) -> list[str]:
-        """Returns what may be chosen, a line each."""
+        """Returns a line for each choice."""
         said = enumerate(self.choices, 1)
         named = (
             (number, title, f" ({one_line(value)})" * (title != value)) for number, (value, title) in said
@@ -42,7 +42,7 @@ class FormField(NamedTuple):
         return f"{self.label}{hint}: "
 
     def read(self, text: str) -> Any:
-        """The value that a person means; EINVAL says why it cannot be one. None is no answer."""
+        """Returns the value of a person's answer, and None for no answer. Raises EINVAL for a wrong one."""
         text = text.strip()
         if not text:
             if self.default is None and self.required:
@@ -61,7 +61,7 @@ def fields(schema: Mapping[str, Any]) -> list[FormField]:
 
 
 def defaults(form: list[FormField]) -> dict[str, Any]:
-    """The answer of a person who agrees to what is proposed; EINVAL where something has to be said."""
+    """Returns the answer of a person who takes all defaults. Raises EINVAL if a field needs an answer."""
     return filled(form, lambda field: field.read(""))
 
 
@@ -119,7 +119,7 @@ def _boolean(field: FormField, text: str) -> bool:
 
 
 def _choice(field: FormField, text: str) -> str:
-    """A value, its title, or its number in the list."""
+    """Returns the choice whose value, title or number in the list is `text`."""
     for number, (value, title) in enumerate(field.choices, 1):
         if text in (value, title, str(number)):
             return value

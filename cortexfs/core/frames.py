@@ -1,8 +1,8 @@
 """The frames of exec, sockets and session logs (abi.md 6): one JSON object a line.
 
 Rules: the field order on the wire is type, id, run, the rest, and it is the order of the fields
-here. A field that is None is not sent. Readers ignore what they do not know, so a new field needs
-a default. `encode` owes its caller exactly one newline, at the end.
+here. A field that is None is not sent. Readers ignore unknown fields, so a new field needs a
+default. `encode` returns exactly one newline, at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Status = Literal["ok", "error", "cancelled"]
 
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The fields of every frame of a run; `id` only on sockets and in logs."""
+    """The fields of every frame of a run. Frames have an `id` only on sockets and in logs."""
 
     FINAL: ClassVar[bool] = False
 
@@ -54,7 +54,7 @@ class ToolCall(Frame, frozen=True, tag="tool_call", kw_only=True):
     call: str
     name: str
     input: Any
-    parent: str | None = None  # the call whose program makes it
+    parent: str | None = None  # the call whose program makes this call
 
 
 class ToolResult(Frame, frozen=True, tag="tool_result", kw_only=True):
@@ -80,7 +80,7 @@ class Media(Frame, frozen=True, tag="media", kw_only=True):
 class Usage(Frame, frozen=True, tag="usage", kw_only=True):
     input_tokens: int
     output_tokens: int
-    model: str | None = None  # the one that took them
+    model: str | None = None  # the model that took the tokens
 
 
 class Approval(Frame, frozen=True, tag="approval", kw_only=True):
@@ -92,7 +92,7 @@ class Approval(Frame, frozen=True, tag="approval", kw_only=True):
 
 
 class Question(Frame, frozen=True, tag="question", kw_only=True):
-    """`name` is the tool that asks. There is a `schema` of a form, or a `url` that is to be opened."""
+    """A question of the tool `name`. It has the `schema` of a form, or a `url` that is to be opened."""
 
     call: str
     question: str
@@ -114,7 +114,7 @@ class Done(Frame, frozen=True, tag="done", kw_only=True):
     code: str | None = None
 
 
-# How a run ended, by the code of its fault; any other is an error.
+# The status of a run by the code of its fault; other codes are "error".
 ENDS: Mapping[str | None, Status] = {None: "ok", "ECANCELED": "cancelled"}
 
 
@@ -144,12 +144,12 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyFrame] = msgspec.json.Decoder(AnyFrame)
 
 
-encode_lines = _encoder.encode_lines  # of several frames, none of which has a msgspec.Raw
+encode_lines = _encoder.encode_lines  # for several frames, none of which has a msgspec.Raw
 
 
 def encode(frame: Frame) -> bytes:
     line = _encoder.encode(frame)
-    assert b"\n" not in line  # msgspec.Raw is emitted verbatim; whoever sets one compacts it
+    assert b"\n" not in line  # msgspec.Raw is emitted verbatim; code that sets one compacts it
     return line + b"\n"
 
 

@@ -1,13 +1,13 @@
 """The hooks of plugins, while things run and when something happens to the plugin, as values.
 
     hostcalls.Plugin.hooks      words of STAGES and of EVENTS
-    HookResult                  what middleware answers
-    HookedResult, heard         what it is shown of a call that has ended
-    LIFECYCLE, EXPORTS          the moments when a module's hooks are called, and what it may export
+    HookResult                  the answer of middleware
+    HookedResult, heard         the end of a call, as plugins see it
+    LIFECYCLE, EXPORTS          the moments when a module's hooks are called, and its possible exports
 
-Rules: what a plugin has no capability for is none of its hooks. What is shown is bounded. Tables are read by
-hosts, documentation and tests alike.
-This file must never know how a plugin is reached, nor whom a run is for.
+Rules: a plugin has no hook for which it has no capability. All that plugins are shown is bounded. Hosts,
+documentation and tests read the same tables.
+This file must never know how a plugin is reached, nor for which user a run is.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Observer
 
 PRE, POST = "middleware:pre", "middleware:post"
-# The capability that is a stage of middleware, and the hidden tool of a host that asks the plugin.
+# By the capability for a stage of middleware: the hidden tool of a host that asks the plugin.
 STAGES = {PRE: ":middleware-pre", POST: ":middleware-post"}
-STAGE_NAMES = {PRE: "pre-tool", POST: "post-tool"}  # as a plugin is told
-# Hidden tools of a host besides: for an event, for when the plugin is removed, and for a command by its name.
+STAGE_NAMES = {PRE: "pre-tool", POST: "post-tool"}  # the names in requests to plugins
+# Other hidden tools of a host: for an event, for the removal of the plugin, and for a command by its name.
 EVENT, UNINSTALL, COMMAND = ":event", ":uninstall", ":command "
 LISTENER = "events:listener"
-CONFIG_CHANGE = "config:change"  # which hosts tell of: settings are their users'
+CONFIG_CHANGE = "config:change"  # sent by hosts, as each user has settings of its own
 TOOL_EVENTS = ("tool:pre-execute", "tool:post-execute")
 
-LOAD_SECONDS = 14.0  # for a plugin to say what it has; less than the daemon waits for a description
+LOAD_SECONDS = 14.0  # for a plugin to describe itself; less than the daemon waits for a description
 HOOK_SECONDS = 5.0
-# Of the last hooks: a process that has to be started, and three that may take their time each.
+# For the hooks of a removal: to start a process, and to call three hooks, each with a limit of its own.
 UNINSTALL_SECONDS = 40
 
-# Of a call's input and output, in JSON, that middleware sees and may answer. Both travel through the daemon,
-# which holds them for as long as plugins are asked.
+# Bytes of a call's input or output, in JSON, that middleware sees and may return. Both pass through the
+# daemon, which holds them while plugins are asked.
 MAX_SHOWN = 768 << 10
-MAX_NOTED = 256 << 10  # bytes of what was changed, in a frame that says so
+MAX_NOTED = 256 << 10  # bytes of a change in the frame that reports it
 MAX_HEARD = 8000  # characters of an output in an event
 MAX_ARGS = 64 << 10  # bytes of an input in an event
 
@@ -58,7 +58,7 @@ class Abort(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HookResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The answer of middleware; other fields of it are ignored."""
+    """The answer of middleware. Unknown fields are ignored."""
 
     abort: Abort | None = None
     modify_input: dict[str, Any] | None = None
@@ -66,7 +66,7 @@ class HookResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class HookedResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How a call of a tool has ended: the seed's ToolCallResult, of an event with what was cut off."""
+    """The end of a call of a tool: the seed's ToolCallResult. In an event it also says if output was cut."""
 
     tool_name: str
     success: bool
@@ -78,7 +78,7 @@ class HookedResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class HookedOutput(NamedTuple):
-    """An output after plugins have seen it; `refused` where nobody is to see it."""
+    """An output after plugins have seen it. With `refused`, nobody may see the output."""
 
     output: str
     refused: Fault | None
@@ -86,48 +86,48 @@ class HookedOutput(NamedTuple):
 
 
 class HookedCall(Protocol):
-    """A call about which plugins are asked, and of which they are told: MiddlewareCall, and the nested call
-    of an agent's."""
+    """A call about which middleware is asked, and which is reported to listeners. It is a MiddlewareCall, or
+    a nested call of an agent."""
 
     @property
     def changed_by(self) -> str:
-        """The plugin that has changed the input; empty for none."""
+        """Returns the plugin that has changed the input, or nothing."""
 
     @property
     def is_begun(self) -> bool:
-        """Returns True if the tool may run, or has."""
+        """Returns True once the tool may run, also after its end."""
 
     @property
     def holds(self) -> bool:
-        """Returns True if its output is for plugins first."""
+        """Returns True if plugins see the output before the caller does."""
 
     @property
     def listens(self) -> bool:
-        """Returns True if its output is wanted at all."""
+        """Returns True if any plugin wants the output."""
 
     def hold(self, size: int) -> None:
-        """So many bytes more are held for it; EAGAIN where they are too many of this user's."""
+        """Count `size` more bytes held for this call. Raises EAGAIN if they are too many for its user."""
 
     def let_go(self) -> None: ...
 
     def too_large(self) -> None:
-        """Its output is more than plugins are shown: a Fault, unless it may pass without."""
+        """Raises a Fault as the output is too large for plugins, unless it may pass without them."""
 
     async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
-        """Returns the tool's input, and the notes about it; raises a Fault where the tool is not to run. None
-        is an input that is too large to be shown."""
+        """Returns the tool's input, and the notes about it. Raises a Fault if the tool must not run. An input
+        of None is too large to be shown."""
 
     def begin(self, input_: dict[str, Any]) -> None:
-        """It runs now, with this."""
+        """Note that the tool runs now, with this input."""
 
     async def after(self, output: str, fault: Fault | None, missing: int = 0) -> HookedOutput: ...
 
     def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
-        """It has ended so, without anybody's being asked."""
+        """Report the end of the call to listeners, without asking middleware."""
 
 
 def heard(result: HookedResult, length: int = 0) -> HookedResult:
-    """As an event has it; `length` is that of the whole output where this is only its beginning."""
+    """Returns `result` as an event has it. If its output is only the beginning, `length` is the whole's."""
     length = max(length, len(result.output))
     if length <= MAX_HEARD:
         return result
@@ -136,7 +136,7 @@ def heard(result: HookedResult, length: int = 0) -> HookedResult:
 
 
 def heard_args(input_: dict[str, Any]) -> dict[str, Any]:
-    """As an event has it: an object cannot be cut, so one that is too large is left out."""
+    """Returns an input as an event has it. An object cannot be cut, so a too large one is left out."""
     return input_ if len(msgspec.json.encode(input_)) <= MAX_ARGS else {}
 
 
@@ -146,7 +146,7 @@ def refusal(plugin: str, abort: Abort) -> Fault:
 
 
 def note(plugin: str, tool: str, call: str, **changed: Any) -> Observer:
-    """Returns the note about a change that a plugin has made, so that it can be seen."""
+    """Returns the note that reports a plugin's change to the reader of the run."""
     about = {"plugin": plugin, "tool": tool} | ({"call": call} if call else {})
     content = msgspec.json.encode(about | changed)
     if len(content) > MAX_NOTED:
@@ -154,7 +154,7 @@ def note(plugin: str, tool: str, call: str, **changed: Any) -> Observer:
     return Observer(source="middleware", content=content.decode())
 
 
-# What happens to a plugin: the hooks that are called, in this order. One that is not exported is passed over.
+# By event of a plugin's life: the hooks that are called, in this order. A hook not exported is skipped.
 LIFECYCLE = {
     "install": ("onInstall", "onLoad", "onActivate"),
     "enable": ("onLoad", "onActivate"),
@@ -162,7 +162,7 @@ LIFECYCLE = {
     "remove": ("onDeactivate", "onUnload", "onUninstall"),
     "config": ("onConfigChange",),  # once for each key that changed
 }
-# What a module may export; an export without its capability is not read.
+# The possible exports of a module, with the capability for each. Without it, the export is not read.
 EXPORTS = {
     "tools": "tools",
     "providers": "config:provider",
@@ -193,7 +193,7 @@ EVENTS = {
 
 
 def event(type_: str, **payload: Any) -> bytes:
-    """An event as a plugin receives it: {"type": ..., and its members}. EINVAL if it is no such event."""
+    """Returns an event as plugins receive it: {"type": ..., and its members}. Raises EINVAL for no event."""
     members = EVENTS.get(type_)
     if members is None or payload.keys() != members.keys():
         wanted = ", ".join(members or EVENTS)

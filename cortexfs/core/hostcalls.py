@@ -1,11 +1,10 @@
 """The messages of daemon, fork server and hosts to each other, as values.
 
-Two channels. A host's control socket (SOCK_SEQPACKET) carries one-byte packets b"c", each with the
-call's own stream socket and, but for enclosed hosts, the caller's working directory as SCM_RIGHTS; that
-stream then speaks
-core/wire.py and begins with one `Request`. The fork server's control socket (SOCK_SEQPACKET) takes
-`Spawn` packets and answers with `HostStart` and, later, `HostExit`; as whom hosts may act it learns from
-connections alone (`Meet`).
+There are two channels. A host's control socket (SOCK_SEQPACKET) carries one-byte packets b"c". Each has as
+SCM_RIGHTS the call's own stream socket and, except for enclosed hosts, the caller's working directory. The
+stream carries core/wire.py, and begins with one `Request`. The fork server's control socket (SOCK_SEQPACKET)
+takes `Spawn` packets, and answers with `HostStart` and, later, `HostExit`. It learns only from connections
+(`Meet`) for which users hosts may act.
 A call has a socket of its own so that one slow reader never holds another up.
 """
 
@@ -23,9 +22,9 @@ from cortexfs.core.mcp_session import ELICITATION
 CALLER_DIRECTORY = "CORTEXFS_CWD"
 # Plugin.kind of a library, of a module for Deno, and of one of WebAssembly.
 NATIVE, ESM, WASM = "native", "esm", "wasm"
-# Of no plugin: a host that makes requests to the providers of its user's own (host/net/exchange.py).
+# Plugin.kind without a plugin: its host makes requests to its user's own providers (host/net/exchange.py).
 EXCHANGE = "exchange"
-# Of an object of another machine: its host is the link to the team (team/remote_objects.py).
+# Plugin.kind of another machine's object, whose host is the link to the team (team/remote_objects.py).
 TEAM = "team"
 
 
@@ -48,8 +47,8 @@ class CallRequest(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     input: bytes | None
     umask: int
     environment: dict[bytes, bytes]
-    directory: str = ""  # where to work, when no descriptor of it comes along
-    answers: tuple[str, ...] = ()  # the methods of the ToolQuestions that somebody takes
+    directory: str = ""  # the working directory, when no descriptor of it comes along
+    answers: tuple[str, ...] = ()  # the methods of the ToolQuestions that will be answered
 
 
 class ShownCallRequest(CallRequest, frozen=True, array_like=True, tag="shown"):
@@ -57,8 +56,8 @@ class ShownCallRequest(CallRequest, frozen=True, array_like=True, tag="shown"):
 
 
 class ToolQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A question of a running tool's to the person for whom it runs: a form, or an address to be opened. What
-    else an MCP server asks is here as the protocol has it, by its method."""
+    """A question of a running tool to the person for whom it runs: a form, or an address to be opened. Other
+    questions of an MCP server have the protocol's `method` and `params`."""
 
     message: str = ""
     schema: dict[str, Any] | None = None
@@ -68,48 +67,49 @@ class ToolQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    content: dict[str, Any] | None = None  # None: it is declined
-    refused: str = ""  # why, for who asks
+    content: dict[str, Any] | None = None  # None: the question was declined
+    refused: str = ""  # the reason of a refusal, for the tool
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
-    """Answer with the plugin's tools, as DESCRIPTORS; not before they are others than those of a `mark`."""
+    """Answer with the plugin's tools, as DESCRIPTORS, once their `mark` differs from `unlike`."""
 
     unlike: str = ""
 
 
 def mark(descriptors: bytes) -> str:
-    """Returns a text that differs from that of any other answer."""
+    """Returns a digest of an answer to Describe: other answers have other digests."""
     return _digest(descriptors)
 
 
 def _digest(data: bytes) -> str:
-    import hashlib  # whose OpenSSL takes longer to load than all of this
+    import hashlib  # imported here, as its OpenSSL takes longer to load than this whole module
 
     return hashlib.sha256(data).hexdigest()
 
 
 class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
-    """Say whether this caller may have that working directory: done, or a fault."""
+    """Answer with done if this caller may have that working directory, else with a fault."""
 
     path: str
 
 
 class Follow(msgspec.Struct, frozen=True, array_like=True, tag="follow"):
-    """Answer with these paths, all links followed, as DESCRIPTORS: a JSON list."""
+    """Answer with a JSON list of these paths, all links followed, as DESCRIPTORS."""
 
     paths: list[str]
 
 
 class Reset(msgspec.Struct, frozen=True, array_like=True, tag="reset"):
-    """Go on with the settings of this target, which is the plugin's but for them: done, or a fault."""
+    """Go on with the settings of this target, which differs from the plugin's only in them. The answer is
+    done, or a fault."""
 
     target: str
 
 
 class Converse(msgspec.Struct, frozen=True, array_like=True, tag="converse"):
-    """Talk to an agent of another machine as on its socket. What follows are its lines: from here as STDIN,
-    which is empty at its end, and from there as they are."""
+    """Talk to an agent of another machine as on its socket. The socket's lines follow. Lines to the agent are
+    STDIN, which ends with an empty one; lines from the agent come without a header."""
 
 
 Request: TypeAlias = CallRequest | ShownCallRequest | Describe | Enter | Follow | Reset
@@ -133,35 +133,35 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """The facts of a model beside those of every tool."""
+    """The facts that a model has beside those of every tool."""
 
     cap: tuple[str, ...] = ()
     limit: int | None = None  # tokens
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """A tool, or a model, as its plugin describes it; the same JSON as the native ABI's descriptor."""
+    """A tool or model, as its plugin describes it. Its JSON is that of the native ABI's descriptor."""
 
     name: str
     description: str
     input_schema: dict[str, Any]
     timeout_secs: int | None = None
     capabilities: Capabilities = Capabilities()
-    model: ModelFacts | None = None  # of a model
-    command: dict[str, Any] | None = None  # of a command of `cortex`: as a manifest.json declares it
-    dry_run_flag: bool = False  # it has opted in to dry runs, whatever its effects say of them
-    fault: str = ""  # why nobody can call it
+    model: ModelFacts | None = None  # only models have it
+    command: dict[str, Any] | None = None  # only commands of `cortex` have it: as a manifest.json declares it
+    dry_run_flag: bool = False  # the tool has opted in to dry runs, whatever its effects declare about them
+    fault: str = ""  # the reason why the tool cannot be called
 
 
 class Sandbox(msgspec.Struct, frozen=True, array_like=True):
-    """The claims of a plugin's manifest about what it does not do: its hosts cannot, whoever calls. Where
-    there is one, it has none of root's powers either."""
+    """The limits that a plugin's manifest claims to keep. They are enforced on its hosts, whoever calls.
+    A host with a sandbox has none of root's powers either."""
 
-    view: tuple[tuple[str, str], ...] | None = None  # as that of an identity
+    view: tuple[tuple[str, str], ...] | None = None  # as Identity.view
     network: bool = True
-    is_filtered: bool = False  # whether the calls of linux/seccomp.py are refused
-    memory_bytes: int | None = None  # beyond what an empty host has
-    cpu_seconds: int | None = None  # of one host
+    is_filtered: bool = False  # whether the system calls of linux/seccomp.py are refused
+    memory_bytes: int | None = None  # in addition to the memory of an empty host
+    cpu_seconds: int | None = None  # for one host
 
     @property
     def confines(self) -> bool:
@@ -169,7 +169,7 @@ class Sandbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Plugin(msgspec.Struct, frozen=True, array_like=True):
-    """The code that a host is to hold. kind "python": `target` is "module:attribute"."""
+    """The code that a host runs. For the kind "python", `target` is "module:attribute"."""
 
     name: str
     version: str
@@ -177,19 +177,19 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     target: str
     path: str = ""  # a directory to put first on sys.path; empty for installed packages
     sandbox: Sandbox | None = None
-    keeps: str = ""  # a directory with one for each user (host/call/plugin_state.py); empty: none
-    files: str = ""  # a hash that is another one when they are; empty: nobody has looked at them
-    hooks: tuple[str, ...] = ()  # what it is asked and told (core/hooks.py)
-    trusted: bool = False  # whether its publisher is, so that a dry run of its tools is believed
-    rights: tuple[Effect, ...] = ()  # what its process may do, whatever its tools say that they do
+    keeps: str = ""  # a directory with a subdirectory for each user (host/call/plugin_state.py); empty: none
+    files: str = ""  # a hash that changes when the plugin's files do; empty: the files were not hashed
+    hooks: tuple[str, ...] = ()  # its stages of middleware and its events (core/hooks.py)
+    trusted: bool = False  # whether its publisher is trusted, so that a dry run of its tools is believed
+    rights: tuple[Effect, ...] = ()  # the effects that its process may have, whatever its tools declare
 
 
-# The label of who describes a plugin: a host of its own, and closed to others of its uid.
+# The label of a host that describes a plugin. It serves nothing else, and is closed to others of its uid.
 DESCRIBER = "describer"
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of a host: everything that decides what its code can reach, and so the pool's key."""
+    """The identity of a host: all that decides what its code can reach. So it is the pool's key."""
 
     uid: int
     gid: int
@@ -198,31 +198,31 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     # Inode numbers of /proc/PID/ns/{user,mnt,pid,net,ipc,uts,cgroup}; empty: the daemon's own.
     namespaces: tuple[int, ...] = ()
     root: tuple[int, int] = (0, 0)  # mount id and inode of a changed root; zeroes: unchanged
-    label: str = ""  # the agent ("agent/coder") whose powers calls from inside it have, and no more
-    depth: int = 0  # how many runs it is nested in
-    # What it may open, by path, with what of "rwx", and what that hides (value_formats.HIDES); all else is
-    # closed. None: it is not confined.
+    label: str = ""  # the agent ("agent/coder") to whose powers calls from inside the host are limited
+    depth: int = 0  # the number of runs in which it is nested
+    # The paths that it may open, each with letters of "rwx" or with HIDES (core/value_formats.py). All other
+    # paths are closed. None: it is not confined.
     view: tuple[tuple[str, str], ...] | None = None
-    caps: tuple[tuple[str, str], ...] = ()  # paths, with what of "rwx" is the most that a view gives there
+    caps: tuple[tuple[str, str], ...] = ()  # paths, each with the letters of "rwx" that no view exceeds there
     network: bool = True  # whether it may have network sockets
-    delegates: bool = False  # whether it is a tool that starts agents, about which was decided as such
-    unheard: bool = False  # whether it is inside of a plugin with hooks: nobody is told of what it calls
-    variables: str = ""  # a hash of the environment, where that decides (of_call)
-    call: str = ""  # the one call of an agent for which it is a host, whose programs make nested calls
-    # Of what a script of a client runs: patterns of the tools that it may run, none for all. None: of others.
+    delegates: bool = False  # whether it is a tool that starts agents, and was allowed as one
+    unheard: bool = False  # whether it is inside of a plugin with hooks: its calls are reported to no plugin
+    variables: str = ""  # a hash of the environment, for the hosts that need one (of_call)
+    call: str = ""  # the one call of an agent that the host serves, whose programs make nested calls
+    # For programs of a client's script: patterns of tools that they may run, () for all. None: other hosts.
     script: tuple[str, ...] | None = None
-    scratch: str = ""  # a folder that is made for it, and open to it (host/call/plugin_state.py)
+    scratch: str = ""  # a folder that is created for it, and open to it (host/call/plugin_state.py)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Returns True where it is in other namespaces than the daemon, or below another root. A host needs
-        descriptors of the caller to get there."""
+        """Returns True if the caller is in other namespaces than the daemon, or below another root. A host
+        needs descriptors of the caller to get there."""
         return bool(self.namespaces) or self.root != (0, 0)
 
 
 def of_call(identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
-    """The identity whose host serves a call of a library with this environment, which is that of its process:
-    nobody may change it under its threads (getenv(3)). A call with other variables is another host's."""
+    """Returns the identity whose host serves a library's call with this environment. The environment is that
+    of the process: it must not change under its threads (getenv(3)). So other variables need another host."""
     if not environment:
         return identity
     said = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
@@ -230,13 +230,13 @@ def of_call(identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
 
 
 def is_enclosed(plugin: Plugin, identity: Identity) -> bool:
-    """Returns whether a host has mounts of its own. It gets no descriptor of a directory: through that, files
-    could be changed by way of the caller's mounts (host/confine/readonly_mounts.py)."""
+    """Returns True if a host has mounts of its own. Such a host gets no descriptor of a directory, through
+    which it could change files on the caller's mounts (host/confine/readonly_mounts.py)."""
     return identity.view is not None or (plugin.sandbox is not None and plugin.sandbox.view is not None)
 
 
 NOBODY = 65534
-# As whom plugins are described under root: nobody.
+# The identity that describes plugins under root's daemon: the user nobody.
 DESCRIBING = Identity(NOBODY, NOBODY, (), label=DESCRIBER)
 
 
@@ -246,42 +246,42 @@ class HostLimits(msgspec.Struct, frozen=True, array_like=True):
     open_files: int
 
 
-# A Spawn's bytes: 320 KiB of them are the 65,536 groups that a caller may have.
+# Bytes of a Spawn; the 65,536 groups that a caller may have take 320 KiB.
 MAX_SPAWN = 512 << 10
 
 
 class Meet(msgspec.Struct, frozen=True, array_like=True, tag="meet"):
-    """Learn who is at the other end of a connection, the only right, and know them by that number."""
+    """Learn the user at the other end of the connection, which is the only right, and keep it by `number`."""
 
     number: int
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, tag="met"):
-    """They have been looked at."""
+    """Answer Meet: the connection has been looked at."""
 
     number: int
 
 
 class Forget(msgspec.Struct, frozen=True, array_like=True, tag="part"):
-    """Know them no more."""
+    """Forget the user of that number."""
 
     number: int
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True, tag="spawn"):
-    """Start a host. Rights: its control socket; then, where `met` is 0, the connection of whoever calls, from
-    which the fork server reads as whom a host may act. `identity` may be less than that, and never more."""
+    """Start a host. Rights: its control socket, and where `met` is 0 also the caller's connection. From that
+    the fork server reads the most that a host may be. `identity` may be less, and never more."""
 
     host: int
     plugin: Plugin
     identity: Identity
     limits: HostLimits
-    device: int = 0  # of the daemon's mount, by which host/confine/socket_gate.py knows its objects
-    met: int = 0
+    device: int = 0  # the daemon's mount, by which host/confine/socket_gate.py knows its objects
+    met: int = 0  # the number of a Meet
 
 
 class KillHost(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
-    """Kill a host, also one that is starting; its end is told as any other is."""
+    """Kill a host, also while it starts. A HostExit follows, as for any other end."""
 
     host: int
 
@@ -290,7 +290,7 @@ ToForkServer: TypeAlias = Meet | Forget | Spawn | KillHost
 
 
 class HostStart(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
-    """The host runs. A `fault` says why it does not."""
+    """The host runs, or does not run because of `fault`."""
 
     host: int
     pid: int

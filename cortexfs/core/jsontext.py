@@ -1,7 +1,7 @@
-"""JSON from outside, bounded before it is trusted, and the words in which its faults are told.
+"""JSON from outside, bounded before it is trusted, and the wording of its faults.
 
-Rules: whatever bytes come in, a value or a `Fault` comes out. A value that is deeper than MAX_DEPTH, or holds
-a number that 64 bits cannot, is refused here. So it brings down no later reader: a validator, another
+Rules: whatever bytes come in, a value or a `Fault` comes out. A value that is deeper than MAX_DEPTH, or has a
+number that 64 bits cannot hold, is refused here. So it brings down no later reader: a validator, another
 language's parser, the encoder of a frame. Of duplicate keys the last one counts.
 This file must never know what a schema, an argument or a tool is.
 """
@@ -19,22 +19,22 @@ import msgspec
 from cortexfs.core.errors import Fault
 
 ROOT = "input"
-# What msgspec raises for bytes that are not what was expected: UTF-8 and depth have exceptions of their own.
+# The exceptions of msgspec for unexpected bytes: UTF-8 and depth have exceptions of their own.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # serde_json stops at 128 levels, so a native plugin could not read more; a frame adds a few of its own.
 MAX_DEPTH = 100
-# What i64 and u64 hold: further out, languages disagree about what the number is.
+# The integers that i64 or u64 can hold. Other integers are different numbers in different languages.
 INTEGERS = range(-(1 << 63), 1 << 64)
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
 # CPython refuses to read integers this long, and msgspec then cannot say where they stood.
 _UNREADABLE = re.compile(rb"(?<![\d.])\d{400,}")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]{1,60}", re.ASCII)
-# How a walk came to a value: from where, and by which key or index.
+# The way of a walk to a value: the way to its container, and the key or index in it.
 _Way: TypeAlias = "tuple[_Way, str | int] | None"
 
 _ANY: Mapping[str, Iterable[str]] = MappingProxyType({})
-LONGEST_NAME = 100  # that is compared with others: difflib's cost is quadratic
+LONGEST_NAME = 100  # a longer name is compared with no others: difflib's cost is quadratic
 _SHOWN = 60  # characters of a value that a message quotes
 _SENTENCE = 500  # characters of a message: a frame has 1 MiB, a reader less
 
@@ -43,12 +43,12 @@ _TYPES = {bool: "boolean", int: "number", float: "number", str: "string", list: 
 
 
 def type_name(value: object) -> str:
-    """The JSON name of a value's type."""
+    """Returns the JSON name of a value's type."""
     return "null" if value is None else _TYPES.get(type(value), type(value).__name__)
 
 
 def shown(value: object) -> str:
-    """A value as JSON, short enough for a sentence."""
+    """Returns a value as JSON, short enough for a sentence."""
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -57,12 +57,12 @@ def shown(value: object) -> str:
 
 
 def why_unread(error: Exception) -> str:
-    """Returns why bytes could not be read as JSON of a kind, without a name that only Python knows."""
+    """Returns why bytes could not be read as JSON of some type, without Python's names of types."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    if type(error) is ValueError:  # CPython's own, of integers
+    if type(error) is ValueError:  # CPython raises it for long integers
         return "a number in it is too long"
     return " ".join(str(error).split())[:_SENTENCE]
 
@@ -72,8 +72,8 @@ def clipped(text: str, limit: int = _SENTENCE) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A phrase that offers the likely name, or nothing."""
-    from difflib import get_close_matches  # only a mistake pays for it
+    """Returns a phrase that offers the likely name, or nothing."""
+    from difflib import get_close_matches  # imported here, so that only mistakes pay for it
 
     if len(name) > LONGEST_NAME:
         return ""
@@ -82,7 +82,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def path_text(path: Iterable[str | int], root: str = "") -> str:
-    """items[2].name; the root itself is called input."""
+    """Returns a path as text, such as items[2].name. The root itself is called input."""
     text = root
     for step in path:
         if isinstance(step, int):
@@ -95,7 +95,7 @@ def path_text(path: Iterable[str | int], root: str = "") -> str:
 
 
 def decode(data: bytes | str, root: str = "") -> Any:
-    """One JSON value; EINVAL with what was found and where."""
+    """Returns the one JSON value of `data`. Raises EINVAL with what was found and where."""
     raw = data.encode() if isinstance(data, str) else data
     try:
         value = msgspec.json.decode(raw)
@@ -116,7 +116,7 @@ def decode(data: bytes | str, root: str = "") -> Any:
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """The JSON object that `data` is; nothing at all, or white space, is the empty object."""
+    """Returns the JSON object of `data`. No data, or white space, is the empty object."""
     if not data.strip():
         return {}
     value = decode(data)
@@ -128,7 +128,7 @@ def json_object(data: bytes) -> dict[str, Any]:
 def converted(
     value: Any, type_: Any, root: str = "", whole: str = ROOT, choices: Mapping[str, Iterable[str]] = _ANY
 ) -> Any:
-    """A decoded value as `type_`; EINVAL with its path, or with `whole` where it is wrong itself."""
+    """Returns a decoded value as `type_`. Raises EINVAL with the path of the wrong part, `whole` for none."""
     try:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError as error:
@@ -136,7 +136,7 @@ def converted(
 
 
 def _sentence(error: str, root: str, whole: str, choices: Mapping[str, Iterable[str]]) -> str:
-    """msgspec's words for what is wrong, in JSON's words and with the path first."""
+    """Returns msgspec's message with the path first, and with JSON's words for Python's."""
     text, _, path = error.partition(" - at `$")
     path = f"{root}{path.removesuffix('`')}".removeprefix(".")
     if path in choices:
@@ -147,7 +147,7 @@ def _sentence(error: str, root: str, whole: str, choices: Mapping[str, Iterable[
 
 
 def check_depth(value: object, root: str = "", limit: int = MAX_DEPTH) -> None:
-    """Refuse containers nested in more than `limit` levels, level by level and without recursion."""
+    """Refuse containers nested in more than `limit` levels. Walks level by level, without recursion."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
         if not level:
@@ -179,7 +179,7 @@ def _too_deep(root: str, limit: int = MAX_DEPTH) -> Fault:
 
 
 def _number_fault(raw: bytes, root: str) -> Fault:
-    """Read again with infinities where msgspec gave up, to say which number it was."""
+    """Returns the fault that names the number at which msgspec gave up. Decodes with infinities there."""
     try:
         value = msgspec.json.Decoder(float_hook=float).decode(_UNREADABLE.sub(b"1e999", raw))
         _check_numbers(value, root)
@@ -191,7 +191,7 @@ def _number_fault(raw: bytes, root: str) -> Fault:
 
 
 def _check_numbers(value: object, root: str) -> None:
-    """Refuse numbers that 64 bits cannot hold. Where one stands is put into words for that one alone."""
+    """Refuse numbers that 64 bits cannot hold. Only the path of a refused number is made into text."""
     pending: list[tuple[Any, _Way]] = [([value], None)]
     while pending:
         node, way = pending.pop()

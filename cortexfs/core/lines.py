@@ -1,7 +1,7 @@
 """Lines of at most 1 MiB, both ways: bytes into lines, frames into lines.
 
-Rules: never more than one line is held, and never more of it than a line may have. What is too long
-on the way in is dropped as it streams; on the way out, text goes into several frames.
+Rules: at most one line is held, and of that at most 1 MiB. A longer line on the way in is dropped
+as it streams. On the way out, a longer text goes into several frames.
 This file must never know what a request or a session is.
 """
 
@@ -16,12 +16,12 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, Frame
 
-# What an event's line begins with (abi.md 6.1: the field order is type, id, run).
+# The beginning of an event's line (abi.md 6.1: the field order is type, id, run).
 HEAD = re.compile(rb'^\{"type":"([a-z_]+)","id":"([1-9][0-9]{0,17})","run":"([^"\\\n]+)"', re.MULTILINE)
 
 
 class LineSplitter:
-    """Bytes in, whole lines out, without their newlines; None stands for a line that was too long."""
+    """Makes lines, without their newlines, of bytes. None stands for a line that was too long."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -29,7 +29,7 @@ class LineSplitter:
 
     @property
     def held(self) -> int:
-        """How many bytes of an unfinished line are kept: never a whole MAX_LINE."""
+        """Returns how many bytes of an unfinished line are kept: always less than MAX_LINE."""
         return len(self._buffer)
 
     def drop(self) -> None:
@@ -38,7 +38,7 @@ class LineSplitter:
         self._dropping = True
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The lines that `data` completes; no data is the end, which completes a last line too."""
+        """Returns the lines that `data` completes. Empty data is the end, and completes a last line too."""
         if not data:
             return [self._finish()] if self._buffer else []
         found: list[bytes | None] = []
@@ -67,7 +67,7 @@ class LineSplitter:
 
 
 def encode(frame: Frame) -> bytes:
-    """The lines of a frame that is no event: several where its text is too long for one."""
+    """Returns the lines of a frame that is no event: several if its text is too long for one."""
     lines = []
     rest: Frame | None = frame
     while rest is not None:
@@ -77,7 +77,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def events(said: Iterable[Frame], run: str, number: int) -> list[bytes]:
-    """The lines of frames that become events of a run, from this number on."""
+    """Returns the lines of frames that become events of a run, numbered from `number` on."""
     found: list[bytes] = []
     for frame in said:
         rest: Frame | None = frame
@@ -88,7 +88,7 @@ def events(said: Iterable[Frame], run: str, number: int) -> list[bytes]:
 
 
 def _first_line(frame: Frame) -> tuple[bytes, Frame | None]:
-    """A line with as much of the frame as one may hold, and a frame with the rest of its text."""
+    """Returns a line with as much of the frame as a line may hold, and a frame with the rest of its text."""
     text = _text(frame)
     if text is None or len(text) < MAX_LINE:
         line = frames.encode_lines([frame])
@@ -123,7 +123,7 @@ def _with(frame: Frame, text: str) -> Frame:
 
 
 def _fitting(text: str, room: int) -> str:
-    """The longest beginning of `text` that takes at most `room` bytes of a JSON string."""
+    """Returns the longest beginning of `text` that takes at most `room` bytes in a JSON string."""
     text = text[:room]
     body = msgspec.json.encode(text)[1:-1]
     if len(body) <= room:
@@ -131,9 +131,9 @@ def _fitting(text: str, room: int) -> str:
     end = room
     while body[end] & 0xC0 == 0x80:  # inside a character's UTF-8
         end -= 1
-    slash = body.rfind(b"\\", max(end - 5, 0), end)  # an escape is 2 bytes long, or 6
+    slash = body.rfind(b"\\", max(end - 5, 0), end)  # an escape has 2 bytes, or 6
     slashes = slash + 1 - len(body[: slash + 1].rstrip(b"\\"))
     size = 6 if body[slash + 1 : slash + 2] == b"u" else 2
-    if slashes % 2 and slash + size > end:  # an even number of them are whole escapes
+    if slashes % 2 and slash + size > end:  # an even number of backslashes are whole escapes
         end = slash
     return msgspec.json.decode(b'"' + body[:end] + b'"', type=str)

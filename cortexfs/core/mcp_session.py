@@ -1,14 +1,14 @@
-"""A session of an MCP client with a server whose tools are in the mount, as `ctx mcp serve` and hosts tell it
-to each other.
+"""A session of an MCP client with a server whose tools are in the mount: the terms between `ctx mcp serve`
+and hosts.
 
-A program that runs the server's objects names the session in VARIABLE: a word of its own, then what its
-client can do. Each session has its own connection to the server. In it an object's output is the server's
-answer as it is (`ServerAnswer`), and notes of SOURCE are the server's messages.
+A program that runs the server's objects names the session in VARIABLE: a token, then the abilities of its
+client. Each session has its own connection to the server. In a session, an object's output is the server's
+unchanged answer (`ServerAnswer`), and notes of SOURCE are the server's messages.
 
-Rules: a caller with a label has no session, as the answers to a server's questions are a person's. The object
-`SERVER.mcp` takes a method of the protocol and its parameters. Two are ours: LISTEN goes on
-until it is cancelled, and has what the server says outside of calls; ANSWER has what a client answers.
-This file must never know who runs what.
+Rules: a caller with a label has no session, as only a person may answer a server's questions. The object
+`SERVER.mcp` takes a method of the protocol and its parameters. Two methods are ours: LISTEN runs until it is
+cancelled, and passes on the server's messages outside of calls; ANSWER carries a client's answers.
+This file must never know which caller runs which object.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cortexfs.core.errors import Fault
 
 VARIABLE = "CTX_MCP_SESSION"
 SOURCE = "mcp"
-OBJECT = "mcp"  # SERVER.mcp
+OBJECT = "mcp"  # as in SERVER.mcp
 LISTEN, ANSWER, GREETING = "listen", "answer", "initialize"
 
 ELICITATION, SAMPLING, ROOTS = "elicitation/create", "sampling/createMessage", "roots/list"
 QUESTIONS = {"elicitation": ELICITATION, "sampling": SAMPLING, "roots": ROOTS}
-HANDSHAKE = "handshake"  # the client speaks a version that begins with one
+HANDSHAKE = "handshake"  # the client speaks a version of the protocol that begins with a handshake
 CALL, LIST, GET_PROMPT = "tools/call", "tools/list", "prompts/get"
 COMPLETE = "completion/complete"
-# What a client may ask of a server beside its tools, and the capability that a server of it declares.
+# The methods that a client may call beside tools, with the capability that a server declares for each.
 METHODS = {
     "ping": "",
     LIST: "tools",
@@ -45,8 +45,8 @@ METHODS = {
     COMPLETE: "completions",
     "logging/setLevel": "logging",
 }
-NAME_KEY = "cortexfs/object"  # in the _meta of a listed tool: the object that it is
-_MISFIT = "structured content"  # in what the SDK says of an output that breaks its schema
+NAME_KEY = "cortexfs/object"  # in the _meta of a listed tool: the name of its object
+_MISFIT = "structured content"  # in the SDK's message for an output that breaks its schema
 _SPELT = re.compile(r"([A-Za-z0-9_-]{16,64}):([a-z]*(?:,[a-z]+)*)", re.ASCII)
 
 
@@ -59,7 +59,7 @@ class McpSession(NamedTuple):
 
 
 def session_of(spelt: str) -> McpSession | None:
-    """The session that VARIABLE names; None where it names none."""
+    """Returns the session that the value of VARIABLE names, or None for an empty value."""
     if not spelt:
         return None
     if not (found := _SPELT.fullmatch(spelt)):
@@ -74,7 +74,7 @@ def refuse_agents(label: str, environment: Mapping[bytes, bytes]) -> None:
 
 
 def of_output(error: BaseException) -> str:
-    """A sentence's end where the SDK says that an answer breaks its tool's output schema, else nothing."""
+    """Returns the end of a sentence if the SDK reports a break of the tool's output schema, else nothing."""
     if _MISFIT not in str(error):
         return ""
     first = str(error).partition("\n")[0]
@@ -82,7 +82,7 @@ def of_output(error: BaseException) -> str:
 
 
 class ListedPrompt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prompt of a server, in the schema of its object, where `prompts` has them."""
+    """A prompt of a server. The schema of the server's object lists its prompts as `prompts`."""
 
     name: str
     description: str = ""
@@ -104,7 +104,7 @@ class ServerAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ServerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A question of the server's, or what it tells. Of a question, `id` is for its answer."""
+    """A question or a notification of the server. The answer to a question has the same `id`."""
 
     method: str
     params: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""The CortexFS mounts in the kernel's table of mounts (proc(5), mountinfo), and whose they are.
+"""The CortexFS mounts in the kernel's table of mounts (proc(5), mountinfo), and their owners.
 
-Rules: the user who mounts says what stands there, and what runs when an object of it is executed. So nobody
-is led to a mount that is neither theirs nor root's, unless they name it.
+Rules: the owner of a mount decides what is in it, and what runs when one of its objects is executed. So a
+command uses the mount of a user other than its own and root only if its user names that mount.
 This file must never know how the table is read.
 """
 
@@ -22,11 +22,11 @@ class Mount(NamedTuple):
     everyone: bool  # mounted with allow_other
 
     def is_strangers(self, uid: int) -> bool:
-        """Returns whether `uid` has to name this mount in order to use it (abi.md 1.22)."""
+        """Returns True if `uid` has to name this mount in order to use it (abi.md 1.22)."""
         return self.owner not in (0, uid)
 
     def reason(self) -> str:
-        """Returns why it was passed over, and what to do to use it."""
+        """Returns why this mount was passed over, and how to use it."""
         mend = f"to use it all the same, name it: --root {self.point}, or CTX_ROOT={self.point}"
         return f"{self.point} is the mount of uid {self.owner}, which decides what runs there; {mend}"
 
@@ -40,7 +40,7 @@ def _parsed(line: str) -> Mount | None:
     left, _, right = line.partition(" - ")
     _, _, device, inside, point, *_ = left.split(" ")
     fstype, _, options = right.split(" ", 2)
-    # A bind mount of a part (of tool/, say) is no mount of the whole tree.
+    # A bind mount of a part, such as tool/, is no mount of the whole tree.
     if fstype != FSTYPE or inside != "/":
         return None
     words = options.split(",")
@@ -50,7 +50,7 @@ def _parsed(line: str) -> Mount | None:
 
 
 def device(table: bytes, root: str) -> tuple[int, int]:
-    """Returns the major and minor numbers of the mount on top at `root`; zeroes where there is none."""
+    """Returns the major and minor numbers of the topmost mount at `root`, or zeroes if there is none."""
     point = escaped(root)
     lines = [line.split() for line in table.splitlines()]
     found = next((fields[2] for fields in reversed(lines) if fields[4] == point), b"0:0")
@@ -59,6 +59,6 @@ def device(table: bytes, root: str) -> tuple[int, int]:
 
 
 def escaped(path: str) -> bytes:
-    """Returns a path as the table has it: space, tab, newline and backslash in octal."""
+    """Returns a path as the table writes it, with space, tab, newline and backslash in octal."""
     data = path.encode(errors="surrogateescape")
     return re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % ord(found[0]), data)

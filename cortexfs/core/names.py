@@ -1,7 +1,7 @@
 """The grammar of names (abi.md 2), and nothing else.
 
-A name is checked where it enters: plugin load, symlink, mkdir, configuration, session. What is in
-the tree has passed here, so nothing further in checks again.
+A name is checked where it enters: plugin load, symlink, mkdir, configuration, session. All names in
+the tree have been checked here, so no other code checks them again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _COMPONENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", re.ASCII)
 _OUTSIDE = re.compile(r"[^a-zA-Z0-9._+-]", re.ASCII)
 RESERVED_SUFFIXES = (".sock", ".d")
 CLASSES = ("model", "agent", "tool")
-INDEX = "index"  # the directory beside the sessions; none can have its name
+INDEX = "index"  # the directory beside the sessions; no session can have its name
 
 
 def fault_of(name: str) -> str | None:
-    """The rule that `name` breaks, as a phrase that completes "the name ...", or None."""
+    """Returns the rule that `name` breaks, as a phrase that completes "the name ...", or None."""
     if not name:
         return "is empty"
     if len(name) > MAX_COMPONENT:
@@ -32,26 +32,26 @@ def fault_of(name: str) -> str | None:
 
 
 def check(name: str) -> str:
-    """Return `name`, or raise EINVAL with the rule that it breaks."""
+    """Returns `name`. Raises EINVAL with the rule that it breaks."""
     if broken := fault_of(name):
         raise Fault("EINVAL", f"the name {name!r} {broken}")
     return name
 
 
 def fault_of_session(name: str) -> str | None:
-    """The rule that the name of a session breaks, as `fault_of` says it."""
+    """Returns the rule that the name of a session breaks, as `fault_of` does."""
     return "is that of the sessions' index" if name == INDEX else fault_of(name)
 
 
 def check_session(name: str) -> str:
-    """Return `name` if a session can have it, or raise EINVAL with the rule that it breaks."""
+    """Returns `name` if a session can have it. Raises EINVAL with the rule that it breaks."""
     if broken := fault_of_session(name):
         raise Fault("EINVAL", f"the name {name!r} {broken}")
     return name
 
 
 def check_object(class_: str, name: str) -> str:
-    """Check an object's whole name: one component, or provider/model."""
+    """Returns an object's whole name, one component or provider/model. Raises EINVAL if it breaks a rule."""
     parts = name.split("/")
     if class_ == "model" and len(parts) != 2:
         raise Fault("EINVAL", f"the model name {name!r} is not of the form provider/model")
@@ -63,14 +63,14 @@ def check_object(class_: str, name: str) -> str:
 
 
 def check_new(name: str) -> str:
-    """Returns a name that somebody gives to an object here, or raises EINVAL where it may be another's."""
+    """Returns a name for a new object of this machine. Raises EINVAL if an object of another may have it."""
     if "+" in name:
         raise Fault("EINVAL", f"the name {name!r} has a +, which is kept for objects of other machines")
     return name
 
 
 def clean(text: str) -> str:
-    """A foreign id as a component: characters outside the grammar become '-' (abi.md 2.6)."""
+    """Returns a foreign id as a component: characters outside the grammar become '-' (abi.md 2.6)."""
     text = _OUTSIDE.sub("-", text)[:MAX_COMPONENT].lstrip("._+-")
     while text.endswith(RESERVED_SUFFIXES):
         text = text.rpartition(".")[0]

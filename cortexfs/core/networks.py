@@ -1,8 +1,8 @@
-"""The addresses that are public, and those that a plugin reaches only where an administrator grants it.
+"""The addresses that are public, and those that a plugin reaches only if an administrator grants it.
 
-Rules: what the registries of special addresses set apart is not public (IANA, RFC 6890), multicast included.
-An address of IPv6 that stands for one of IPv4 is that one.
-This file must never know who asks, or how a name became an address.
+Rules: addresses in the registries of special addresses (IANA, RFC 6890) are not public, nor is multicast.
+An IPv6 address that stands for an IPv4 address is treated as the IPv4 address.
+This file must never know which plugin asks, or how a name became an address.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ NOT_PUBLIC_4 = tuple(
         (
             "0.0.0.0/8",  # this machine
             "10.0.0.0/8",
-            "100.64.0.0/10",  # of a provider's own
+            "100.64.0.0/10",  # inside an Internet provider
             "127.0.0.0/8",
-            "169.254.0.0/16",  # the link's; machines in clouds ask 169.254.169.254 for their credentials
+            "169.254.0.0/16",  # of a link; machines in clouds ask 169.254.169.254 for their credentials
             "172.16.0.0/12",
             "192.0.0.0/24",
             "192.0.2.0/24",
-            "192.88.99.0/24",  # to IPv6, by who knows whom
+            "192.88.99.0/24",  # relays to IPv6, which anybody may run
             "192.168.0.0/16",
             "198.18.0.0/15",
             "198.51.100.0/24",
             "203.0.113.0/24",
-            "224.0.0.0/3",  # multicast, and what is reserved
+            "224.0.0.0/3",  # multicast, and reserved addresses
         ),
     )
 )
-# All but 2000::/3, from which public addresses are given out, and in it what is set apart.
+# All but 2000::/3, from which public addresses are assigned, and the special addresses in 2000::/3.
 NOT_PUBLIC_6 = tuple(
     map(IPv6Network, ("::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "3fff::/20"))
 )
 _NAT64 = IPv6Network("64:ff9b::/96")
-_HOSTS = 256  # that are remembered: a connection asks three times
+_HOSTS = 256  # answers that are cached: a connection asks three times
 
 
 def granted(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -56,7 +56,7 @@ def may_reach(text: str, networks: Iterable[Network]) -> bool:
 
 
 def meant(address: Address) -> Address:
-    """The address that one of IPv6 stands for, where it stands for one."""
+    """Returns the IPv4 address for which an IPv6 address stands, or the address itself."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return IPv4Address(int(address) & 0xFFFFFFFF)
@@ -66,7 +66,7 @@ def meant(address: Address) -> Address:
 
 @lru_cache(_HOSTS)
 def is_address(host: str) -> bool:
-    """Returns True if it is no name."""
+    """Returns True if `host` is an address, and no name."""
     try:
         ip_address(host)
     except ValueError:
@@ -76,17 +76,17 @@ def is_address(host: str) -> bool:
 
 @lru_cache(_HOSTS)
 def is_loopback(host: str | None) -> bool:
-    """Returns True if a host is this machine itself, which no proxy leads to."""
+    """Returns True if a host is this machine itself, to which no proxy leads."""
     try:
         address = ip_address(host or "")
     except ValueError:
         return host == "localhost"
-    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # Python 3.11 does not look
+    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # Python 3.11 ignores it
     return (inner or address).is_loopback
 
 
 def closed_4(networks: Iterable[Network]) -> list[IPv4Network]:
-    """Returns the ranges of IPv4 that are not public, without these networks."""
+    """Returns the ranges of IPv4 that are not public, except these networks."""
     closed = [*NOT_PUBLIC_4]
     for given in networks:
         if isinstance(given, IPv4Network):

@@ -1,7 +1,7 @@
-"""The objects that there are to run: an immutable snapshot of all.
+"""An immutable snapshot of all objects.
 
-Rules: names are checked here, the last gate before the tree. A registry never changes; the daemon
-makes a new one and `diff` says what became different. Iteration is in the order of names.
+Rules: names are checked here, at the last gate before the tree. A registry never changes: the
+daemon makes a new one, and `diff` returns the differences. Iteration is in the order of names.
 This file must never know where objects come from or how they are shown.
 """
 
@@ -16,30 +16,30 @@ import msgspec
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
 
-# Class and name; of what is in somebody's home, ("agent", "home/1000/mine"), ("model", "home/1000/mine/m1").
-# No name of everybody's has as many slashes: those of models have one, others none.
+# Class and name. In homes: ("agent", "home/1000/mine"), ("model", "home/1000/mine/m1"). Names of objects for
+# everybody have fewer slashes: models have one, others none.
 Key: TypeAlias = tuple[str, str]
 
 
 HOME = "home/"
-OWN = ("agent", "tool")  # the classes of what users make in their homes
+OWN = ("agent", "tool")  # the classes of objects that users make in their homes
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
     class_: str
     name: str
-    home: int | None = None  # in whose home it is; None: it is everybody's
+    home: int | None = None  # the uid of the home that it is in; None: it is for everybody
     description: str
     schema: bytes = b"{}"  # compact JSON
     capabilities: hostcalls.Capabilities = hostcalls.Capabilities()
     timeout: float | None = None  # seconds; None: the configured default
-    dry_run_flag: bool = False  # of a tool: it can be run dry
+    dry_run_flag: bool = False  # a tool with it has dry runs
     plugin: hostcalls.Plugin | None = None
     origin: str = "builtin"
     status: str = "ready"  # or "broken: why"
     registered: float = 0.0  # seconds since the epoch
     extra: Mapping[str, str] = {}  # values of controls that only some classes have
-    key: Key = ("", "")  # made of class, name and home, as each call asks for it
+    key: Key = ("", "")  # computed once from class, name and home, as each call needs it
 
     def __post_init__(self) -> None:
         of_all = self.home is None
@@ -48,37 +48,37 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Below the root of the tree."""
+        """Returns the path below the root of the tree."""
         return path_of(self.key)
 
     @property
     def plugin_kind(self) -> str:
-        """The kind of its plugin; empty where it has none."""
+        """Returns the kind of its plugin, or nothing if it has none."""
         return self.plugin.kind if self.plugin is not None else ""
 
     @property
     def is_trusted(self) -> bool:
-        """Returns True where its plugin's publisher is trusted."""
+        """Returns True if its plugin's publisher is trusted."""
         return self.plugin is not None and self.plugin.trusted
 
     def serves(self, uid: int) -> bool:
-        """Returns True if it works for this user at all; what is in a home, for no other, whatever mode
-        bits say."""
+        """Returns True if the object works for this user. An object in a home works for no other user,
+        whatever its mode bits allow."""
         return self.home in (None, uid)
 
 
 def own_key(class_: str, uid: int, name: str) -> Key:
-    """The key of what is in the home of a user."""
+    """Returns the key of an object in the home of a user."""
     return (class_, f"{HOME}{uid}/{name}")
 
 
 def is_own(key: Key) -> bool:
-    """Returns True if it is in somebody's home."""
+    """Returns True if the object is in a home."""
     return key[1].count("/") > 1
 
 
 def uid_of(key: Key) -> int | None:
-    """Returns the user in whose home it is."""
+    """Returns the uid of the home that the object is in, or None."""
     return int(key[1].split("/")[1]) if is_own(key) else None
 
 
@@ -91,7 +91,7 @@ def path_of(key: Key) -> str:
 
 
 def key_of(path: str) -> Key:
-    """The other way round; of what is no object's path, a key that nothing has."""
+    """Returns the key of a path, as the inverse of `path_of`. No object has the key of another path."""
     home, uid, class_, name = (path.split("/", 3) + [""] * 3)[:4]
     if f"{home}/" == HOME:
         return (class_, f"{HOME}{uid}/{name}")
@@ -100,7 +100,7 @@ def key_of(path: str) -> Key:
 
 
 def plain(key: Key) -> Key:
-    """Class and name, without whose it is."""
+    """Returns class and name, without the home."""
     return (key[0], key[1].split("/", 2)[2]) if is_own(key) else key
 
 
@@ -134,20 +134,21 @@ class Registry:
         return self.objects.get((class_, name))
 
     def names(self, class_: str) -> tuple[str, ...]:
-        """Of what is everybody's."""
+        """Returns the names of a class's objects that are for everybody."""
         return self._names[class_]
 
     def own(self, class_: str, uid: int) -> tuple[str, ...]:
-        """The names of the objects of a class in a home."""
+        """Returns the names of a class's objects in a home."""
         return self._own.get((class_, uid), ())
 
     def within(self, folder: str) -> tuple[str, ...]:
-        """The models of a provider, `openai` or `home/1000/mine`; the providers of a home, `home/1000`; of
-        an empty word, those of everybody."""
+        """Returns the models of a provider, `openai` or `home/1000/mine`, or the providers of a home,
+        `home/1000`. For an empty folder it returns the providers for everybody."""
         return self._within.get(folder, ())
 
     def meant(self, class_: str, name: str, uid: int | None) -> Key:
-        """Returns the object that a name means to a user: his own, if it works, or everybody's."""
+        """Returns the key of the object that a name means to a user: the user's own, unless it is broken, or
+        everybody's."""
         own = None if uid is None else self.objects.get(own_key(class_, uid, name))
         return own.key if own and not own.status.startswith("broken") else (class_, name)
 
@@ -171,7 +172,7 @@ def _by_home(objects: Iterable[Object]) -> dict[tuple[str, int], tuple[str, ...]
 
 
 def _by_folder(models: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The models in each provider's folder, and the providers in each folder of these."""
+    """Returns the models in each provider's folder, and the providers in each folder above."""
     folders: dict[str, dict[str, None]] = {}
     for name in models:
         provider, _, leaf = name.rpartition("/")

@@ -1,11 +1,11 @@
-"""Text of strangers, made fit for a terminal or for one line of a file.
+"""Untrusted text, made fit for a terminal or for one line of a file.
 
-Messages hold file names and what tools say. A terminal obeys control characters, and others show another
-text than is there: format characters turn its direction, ignorable ones take no room, marks strike out what
-stands before them. What was meant is still to be seen once they are escaped.
+Messages hold file names and output of tools. A terminal obeys control characters. Other characters make a
+text look like another: format characters turn its direction, ignorable ones take no room, marks strike out
+the character before them. Once they are escaped, a reader sees the text as it is.
 
-Rules: `escaped` is for what somebody decides by, and lets nothing pass that cannot be told from something
-else. `prose` is for what is only read, where words need their joiners and emoji their variants.
+Rules: `escaped` is for text by which a user decides. It passes no character that can be taken for another.
+`prose` is for text that is only read: there words need their joiners, and emoji their variants.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 MAX_LINE = 1000
-MAX_LAST = 600  # characters of what a process printed, in the sentence that it has ended
-KEPT_LAST = 4 << 10  # bytes of it, among which these are looked for
+MAX_LAST = 600  # characters of a process's output, in the sentence that it has ended
+KEPT_LAST = 4 << 10  # bytes of its output, from which these characters are taken
 _TRACE = "Traceback (most recent call last):"
 _OF_GROUP = r" +[|+] ?"  # the margin of an exception group
 
-# Default_Ignorable_Code_Point of Unicode 16.0, DerivedCoreProperties.txt, but for what prose needs.
+# Default_Ignorable_Code_Point of Unicode 16.0, DerivedCoreProperties.txt, except _JOINING, for prose.
 _IGNORABLE = (
     r"\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164"
     r"\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-# Zero-width joiner and non-joiner, and the variants of a sign as text and as a picture.
+# Zero-width joiner and non-joiner, and the selectors that show a sign as text or as a picture.
 _JOINING = r"\u200c\u200d\ufe0e\ufe0f"
-# Compiled when there is something to escape, which takes longer than most commands have to say.
+# Compiled only for text that needs it, as this takes longer than the output of most commands.
 UNSEEN = rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb{_IGNORABLE}]"
 _NEVER = rf"[{_IGNORABLE}{_JOINING}]"
 
@@ -37,12 +37,12 @@ def _written(char: str) -> str:
 
 
 def prose(text: str) -> str:
-    """`text` with control characters and what hides or turns text as Python writes them."""
+    """Returns `text` with Python's escapes for control characters and characters that hide or turn text."""
     return text if _is_plain(text) else re.sub(UNSEEN, lambda found: _written(found[0]), text)
 
 
 def escaped(text: str, write: Callable[[str], str] = _written) -> str:
-    """`text` with all that is not seen for what it is as `write` has it, but for tab and newline."""
+    """Returns `text` with `write(char)` for each invisible or misleading `char`. Tabs and newlines stay."""
     if _is_plain(text):
         return text
     if text.isascii():
@@ -66,28 +66,28 @@ def _is_seen(char: str, before: str) -> bool:
 
 
 def _carries(before: str) -> bool:
-    """Returns True where a mark may stand: on a letter it makes another one, on a sign it hides the sign."""
+    """Returns True if a mark may follow `before`: it makes another letter of a letter, but hides a sign."""
     return before.isalnum() or not (before.isascii() or before.isspace())
 
 
 def _is_mark(char: str) -> bool:
-    from unicodedata import category  # a library that most who start never need
+    from unicodedata import category  # imported here, as most processes never need this library
 
     return category(char).startswith("M")
 
 
 def within(text: str) -> str:
-    """As a part of one line, with all that it holds."""
+    """Returns `text` as part of one line, with nothing left out."""
     return escaped(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def one_line(text: str) -> str:
-    """As one line, cut where it is longer than anybody reads."""
+    """Returns `text` as one line of at most MAX_LINE characters."""
     return escaped(" ".join(text.split())[:MAX_LINE])[:MAX_LINE]
 
 
 def quoted(text: str) -> str:
-    """Returns a person's words, told apart from the answers."""
+    """Returns a person's words with marks that set them apart from the answers."""
     return "\n".join(f"> {line}" for line in text.split("\n"))
 
 
@@ -95,14 +95,14 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-# A host ends with it what it prints of a call that is over, so that it is not the last word of another.
+# Ends all that a host prints about a call that is over, so that it is not taken for later last words.
 PAST = "\x1e"
 
 
 def last_words(printed: bytes) -> str:
-    """The end of the sentence that a process has ended: the last of what it printed, if that is anything.
+    """Returns the end of the sentence that a process has ended: its last output, or nothing if it had none.
 
-    It has whole lines, as many as there is room for, and not those of a stack.
+    The output is cut to whole lines, as many as fit, without those of a traceback.
     """
     lines = printed[-KEPT_LAST:].decode(errors="replace").strip("\n").split("\n")
     told, is_cut = "", len(printed) >= KEPT_LAST
@@ -117,6 +117,6 @@ def last_words(printed: bytes) -> str:
 
 
 def misfits(errors: Iterable[Mapping[str, Any]]) -> str:
-    """A sentence's end of what pydantic finds wrong, each with `loc` and `msg`."""
+    """Returns the end of a sentence with the errors that pydantic found, each with `loc` and `msg`."""
     found = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
     return one_line("; ".join(found))

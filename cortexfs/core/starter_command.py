@@ -1,16 +1,16 @@
 """The command line and the environment of the daemon's starter (host/starter.py).
 
-Rules: nothing here imports msgspec, as commands of the shell read this, and the daemon before all else.
+Rules: nothing here imports msgspec, as shell commands import this module, and the daemon imports it first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Of the daemon's environment, what a password manager needs (with XDG_*), and no other provider's key.
+# The daemon's variables that a password manager needs, besides XDG_*. They hold no other provider's key.
 NEEDED = frozenset(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"))
 
-# How the starter's command line begins, after the interpreter; its two channels and pairs of options follow.
+# The starter's command line after the interpreter. Its two channels and its options follow.
 STARTER = ["-I", "-m", "cortexfs.host.starter"]
 
 

@@ -1,8 +1,8 @@
 """The messages between the daemon and its starter, as values (host/starter.py).
 
-One channel (SOCK_SEQPACKET) between the two, which is as old as the daemon. Every request has a number, and
-`StartReply` answers it by that number; what it made comes along as SCM_RIGHTS. `ChildExit` tells of a
-process. The first fork server is started unasked, as if request 0 had asked for it.
+They share one channel (SOCK_SEQPACKET), which is as old as the daemon. Every request has a number, and
+`StartReply` answers with that number, and with the new descriptors as SCM_RIGHTS. `ChildExit` reports the end
+of a process. The first fork server is started without a request, as if request 0 had asked for it.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from typing import TypeAlias
 
 import msgspec
 
-# What can be started.
-FORK_SERVER = "fork server"  # rights: its control socket (core/hostcalls.py), and what it prints
-ENGINE = "engine"  # rights: its socket (core/models/engine_protocol.py), and what it prints
-LOOKER = "looker"  # the one that sees where callers are; it hears a channel of its own
-SIGNATURE = "signature"  # gpgv, about the files of a folder of the state; right: what it prints
-USER = "user"  # getent, about a uid; right: what it prints
-TEAM = "team"  # the link to other machines; rights: its channel (team/messages.py), and what it prints
-KEY = "key"  # the command that prints a provider's key; right: what it prints
+# The processes that can be started, each with the rights in its answer. "Output" is a pipe of its output.
+FORK_SERVER = "fork server"  # its control socket (core/hostcalls.py), and output
+ENGINE = "engine"  # its socket (core/models/engine_protocol.py), and output
+LOOKER = "looker"  # sees where callers are; it listens on a channel of its own
+SIGNATURE = "signature"  # gpgv, for the files of a folder of the state; output
+USER = "user"  # getent, for a uid; output
+TEAM = "team"  # the link to other machines: its channel (team/messages.py), and output
+KEY = "key"  # the command that prints a provider's key; output
 
-PREFIX = ".signature-"  # of the names of such folders
+PREFIX = ".signature-"  # begins the names of folders for SIGNATURE
 POWERLESS = ("-I", "-m", "cortexfs.host.powerless")
-RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # of the files there
+RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # the files in such a folder
 
-FIRST = 0  # the number of the fork server that is started unasked
+FIRST = 0  # the number of the fork server that is started without a request
 
 MAX_MESSAGE = 16 << 10
 MAX_RIGHTS = 2
 
 
 def gpgv(program: str, folder: str) -> list[str]:
-    """The interpreter's words for gpgv with nothing but the folder's ring. The path is absolute: gpgv looks
-    for others in its home, and takes what begins with a hyphen for an option."""
+    """Returns the interpreter's arguments to run gpgv with the folder's ring alone. `folder` is an absolute
+    path: gpgv looks for a relative ring in its home, and takes a leading hyphen for an option."""
     files = [f"{folder}/{name}" for name in (SIGNED, TEXT)]
     options = ["--status-fd", "1", "--weak-digest", "SHA1", "--keyring", f"{folder}/{RING}"]
     return [*POWERLESS, program, *options, "--", *files]
@@ -41,24 +41,24 @@ def gpgv(program: str, folder: str) -> list[str]:
 class StartChild(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     number: int
     what: str
-    argument: str = ""  # the name of a folder with a signature, or of a provider, or a uid
+    argument: str = ""  # for SIGNATURE the name of a folder, for KEY that of a provider, for USER a uid
 
 
 class KillChild(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
-    """End what was started under that number, if it has not ended. It is not answered."""
+    """Kill the process that request `number` started, if it still runs. There is no answer."""
 
     number: int
 
 
 class MountDevice(msgspec.Struct, frozen=True, array_like=True, tag="mounted"):
-    """Know the daemon's mount by its device. Said once, while the daemon reads nothing of strangers yet."""
+    """Tell the starter the device of the daemon's mount. Sent once, before it reads untrusted input."""
 
     number: int
     device: int
 
 
 class Bind(msgspec.Struct, frozen=True, array_like=True, tag="bind"):
-    """Make a listener at a path of the daemon's mount, which is its answer's only right."""
+    """Create a listener at a path of the daemon's mount. The listener is the only right of the answer."""
 
     number: int
     path: str
@@ -66,7 +66,7 @@ class Bind(msgspec.Struct, frozen=True, array_like=True, tag="bind"):
 
 
 class Unmount(msgspec.Struct, frozen=True, array_like=True, tag="unmount"):
-    """Unmount the daemon's mount, which the daemon serves no more. What others have mounted over it stays."""
+    """Unmount the daemon's mount, as the daemon no longer serves it. Mounts of others on top of it stay."""
 
     number: int
 

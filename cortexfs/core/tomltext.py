@@ -1,7 +1,7 @@
-"""TOML that people write, as values of a type, and values as TOML.
+"""Reads TOML that people write as values of a type, and writes values as TOML.
 
-Rules: whatever bytes come in, a value or a `Fault` comes out, which names the file and the key. An unknown
-key is refused with the nearest one that is known, so that no misspelt one is silently without effect.
+Rules: whatever bytes come in, a value or a `Fault` comes out. The fault names the file and the key. An
+unknown key is refused with the nearest known key, so that no misspelt key is silently without effect.
 This file must never know where a file lies, or what a key means.
 """
 
@@ -26,21 +26,21 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def table(data: bytes, where: str) -> dict[str, Any]:
-    """Returns the table that the text is; `where` begins the fault."""
+    """Returns a TOML text as a table. Raises a Fault that begins with `where`."""
     try:
-        # Windows' line ends are TOML, and so is the mark that its editors begin a file with.
+        # The line ends of Windows are TOML. The mark that its editors write first is not, and is removed.
         return tomllib.loads(data.decode().removeprefix("\ufeff"))
     except UnicodeDecodeError as problem:
         broken = f"not UTF-8, from byte {problem.start} on"
     except RecursionError:
         broken = "nested too deeply"
-    except ValueError as problem:  # of integers that are too long, too
+    except ValueError as problem:  # also for integers that are too long
         broken = f"not TOML: {problem}"
     raise Fault("EINVAL", f"{where}: it is {broken}")
 
 
 def converted(value: Mapping[str, Any], type_: type[T], where: str, above: str = "") -> T:
-    """Returns a table as `type_`; the fault has the key, which begins with `above`."""
+    """Returns a table as `type_`. Raises a Fault with the key, which `above` precedes."""
     try:
         check_depth(value, "it")
         return msgspec.convert(value, type_)
@@ -51,7 +51,7 @@ def converted(value: Mapping[str, Any], type_: type[T], where: str, above: str =
 
 
 def _sentence(error: str, type_: type[Any], above: str) -> str:
-    """msgspec's words for what is wrong in TOML's, the key first and a mend at the end."""
+    """Returns msgspec's message in the words of TOML, with the key first and a remedy at the end."""
     text, _, path = error.partition(" - at `$")
     path = path.removesuffix("`").replace("[...]", ".NAME").removeprefix(".")  # [...]: a key of a mapping
     key, type_there = f"{above}.{path}".strip("."), _type_at(type_, path)
@@ -61,10 +61,10 @@ def _sentence(error: str, type_: type[Any], above: str) -> str:
         return f"unknown key {f'{key}.{shown(unknown[1])[1:-1]}'.strip('.')}{mend}"
     if missing := re.search(r"missing required field `(.*)`", text):
         return f"missing key {f'{key}.{missing[1]}'.strip('.')}; it is required"
-    is_choice = get_origin(type_there) is Union and not path.endswith("]")  # and no part of a list
+    is_choice = get_origin(type_there) is Union and not path.endswith("]")  # and no item of a list
     parts = get_args(type_there) if is_choice else (type_there,)
     if get_origin(parts[0]) is Literal:
-        other = ", or a list" * (len(parts) > 1)  # the one thing that stands beside words
+        other = ", or a list" * (len(parts) > 1)  # the only type that our Unions have beside a Literal
         return f"{key}: expected one of {', '.join(get_args(parts[0]))}{other}"
     text = text.replace(" | null", "").replace("Expected `float`", "Expected `number`").replace("`", "")
     text = re.sub(r"\b(str|int|bool|object|None)\b", lambda word: _WORDS[word[0]], text)
@@ -72,7 +72,7 @@ def _sentence(error: str, type_: type[Any], above: str) -> str:
 
 
 def _type_at(type_: Any, path: str) -> Any:
-    """Returns the type of what stands at a path, without what bounds it, and without None. By annotations, as
+    """Returns the type of the value at a path, without its bounds and without None. Reads annotations, as
     msgspec.inspect has the words of a Literal in another order."""
     steps = _STEP.findall(path)
     while True:
@@ -88,7 +88,7 @@ def _type_at(type_: Any, path: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """Returns a value in TOML's words; its strings are JSON's, but for DEL."""
+    """Returns a value as TOML. Its strings are those of JSON, except for DEL."""
     if isinstance(value, dict):
         return f"{{{', '.join(lines(value))}}}"
     if isinstance(value, list | tuple):
@@ -97,7 +97,7 @@ def written(value: Any) -> str:
 
 
 def lines(fields: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each key; what is None is left out."""
+    """Returns a line for each key. Keys with the value None are left out."""
     return [
         f"{key if _BARE_KEY.fullmatch(key) else written(key)} = {written(value)}"
         for key, value in fields.items()

@@ -1,8 +1,8 @@
-"""The formats of control values: one function each, which says nothing or raises EINVAL.
+"""The formats of control values: one function each, which returns nothing or raises EINVAL.
 
-Rules: a refusal names the line and what would be right. Every function takes the whole text, which
-ends in a newline unless it is empty. Blank lines and `#` comments are allowed where a format is a
-list of rules that people keep by hand (policy, fallback), and nowhere else.
+Rules: a refusal names the line and the right form. Every function takes the whole text, which ends
+in a newline unless it is empty. Blank lines and `#` comments are allowed only in lists of rules
+that people keep by hand (policy, fallback).
 This file must never know which file has which format; that is core/tree/controls.py.
 """
 
@@ -19,15 +19,16 @@ Check: TypeAlias = Callable[[str], None]
 
 U32 = (1 << 32) - 1
 TAB = "\t"  # between the fields of a mount table's line
-# The letter of a view's entry that shows nothing. Its path is FOLDER/, as no line of a table is written: what
-# shows FOLDER, or one around it, shows no hidden name in it. An entry for such a name, or below it, does.
+# The letter of a view's entry that hides the hidden names in a folder. Its path is FOLDER/, a form that no
+# line of a table has. Entries for FOLDER, or for one around it, do not show these names. Entries for such a
+# name, or below it, do.
 HIDES = "-"
-MAX_MOUNTS = 64  # every line is compared with every line of the parent's table
+MAX_MOUNTS = 64  # limited, as every line is compared with every line of the parent's table
 MAX_FALLBACKS = 16  # a longer chain is a mistake, and each step costs a provider's timeout
 
 DRIVER_USES = ("default", "exec", "socket", "agent")
 MOUNT_OPTIONS = ("bind", "rbind", "nosuid", "nodev", "noexec")
-# Keys that only a secret would have; secrets never live in .d/ (abi.md 8.2).
+# Keys that only a secret would have. No secret may be in .d/ (abi.md 8.2).
 SECRET_KEYS = ("api_key", "apikey", "authorization", "password", "secret", "token", "access_token")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
@@ -40,20 +41,20 @@ def refuse(number: int, why: str) -> Fault:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    # Not splitlines(), which also ends lines where no other program does (form feed, U+2028).
+    # Not splitlines(), which also splits where other programs do not: at form feeds and U+2028.
     if text:
         yield from enumerate(text.removesuffix("\n").split("\n"), 1)
 
 
 def rules(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, with their numbers."""
+    """Yields the lines that are neither blank nor comments, with their numbers."""
     for number, line in _lines(text):
         if line.strip() and not line.lstrip().startswith("#"):
             yield number, line.strip()
 
 
 def _single(text: str, what: str) -> str:
-    """The one line of a file that holds one value."""
+    """Returns the one line of a file that holds one value."""
     lines = [line for _, line in _lines(text)]
     if len(lines) != 1 or not lines[0].strip():
         raise Fault("EINVAL", f"the file holds one line, {what}, not {len(lines)}")
@@ -67,7 +68,7 @@ def _unique(seen: set[str], number: int, item: str) -> None:
 
 
 def anything(text: str) -> None:
-    """Prose: whatever is text."""
+    """Take any text: the format is prose."""
 
 
 def one_of(*words: str) -> Check:
@@ -92,7 +93,7 @@ def absolute_paths(text: str) -> None:
 
 
 def _is_u32(text: str) -> bool:
-    """Canonical decimal: what int() prints."""
+    """Returns True for a number in canonical decimal, as int() prints it."""
     if not (text.isdecimal() and text.isascii() and len(text) <= len(str(U32))):
         return False
     return str(int(text)) == text and int(text) <= U32
@@ -128,7 +129,7 @@ def key_values(text: str) -> None:
 
 
 def parameters(text: str) -> None:
-    """A model's default parameters: KEY=VALUE, and no secrets."""
+    """Check a model's default parameters: lines KEY=VALUE, and no secrets."""
     key_values(text)
     for number, line in _lines(text):
         key = line.partition("=")[0]
@@ -137,7 +138,7 @@ def parameters(text: str) -> None:
 
 
 def driver(text: str) -> None:
-    """One word, or lines default=, exec=, socket=, agent=, each a comma list by priority."""
+    """Check for one word, or for lines default=, exec=, socket=, agent=, each a comma list by priority."""
     seen: set[str] = set()
     lines = list(_lines(text))
     if not lines:
@@ -164,7 +165,7 @@ def fallback(text: str) -> None:
 
 
 def model_name(text: str) -> None:
-    """An alias, or provider/model."""
+    """Check for an alias, or provider/model."""
     name = _single(text, "a model or an alias")
     named(1, "model" if "/" in name else "alias", name)
 
@@ -177,7 +178,7 @@ def tool_names(text: str) -> None:
 
 
 def skill_names(text: str) -> None:
-    """One skill a line, as plugin/skill; one of a plugin that is not there yet is as good."""
+    """Check for one skill a line, as plugin/skill. The plugin need not be installed yet."""
     seen: set[str] = set()
     for number, line in _lines(text):
         parts = line.split("/")
@@ -204,8 +205,8 @@ def mounts(text: str) -> None:
 
 
 def path_mounts(text: str) -> None:
-    """A mount table that Landlock can hold (landlock(7)): it confines by path, moves nothing, and what a
-    folder gives, nothing below it takes back."""
+    """Check for a mount table that Landlock can enforce (landlock(7)). It confines by path and moves nothing.
+    No line takes back rights that a folder above gives."""
     mounts(text)
     shown: list[tuple[str, str]] = []
     for number, line in _lines(text):
@@ -226,19 +227,19 @@ def path_mounts(text: str) -> None:
 
 
 def rights(line: str) -> str:
-    """Returns the rights of a line of a mount table to what it shows, as of "rwx"."""
+    """Returns the rights that a line of a mount table gives, as letters of "rwx"."""
     *_, access, options = line.split("\t")
     return ("rw" if access == "rw" else "r") + ("" if "noexec" in options.split(",") else "x")
 
 
 def covering(text: str, path: str) -> tuple[int, str] | None:
-    """Returns the line of a mount table that gives most of `path`, with its number; or None."""
+    """Returns the line of a mount table that gives most rights to `path`, with its number, or None."""
     lines = [(number, line) for number, line in _lines(text) if is_below(path, line.split("\t")[1])]
     return max(lines, key=lambda found: len(rights(found[1])), default=None)
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Returns True if `path` is `folder` or in it; both as path_mounts wants them."""
+    """Returns True if `path` is `folder` or below it. Both are written as path_mounts requires."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -255,7 +256,7 @@ def _mount_options(number: int, options: str) -> None:
 
 
 def named(number: int, class_: str, name: str) -> None:
-    """Refuse what can be no name of that class."""
+    """Refuse a name that no object of that class can have."""
     try:
         names.check_object(class_, name)
     except Fault as fault:

@@ -1,14 +1,14 @@
-"""The bytes between runner, daemon and hosts: a hello, then messages of kind, length and payload.
+"""The bytes between runner, daemon and hosts: a HELLO, then messages of kind, length and payload.
 
     runner  -> daemon   HELLO, then STDIN
     daemon  -> runner   STDOUT STDERR WANT LAST_WORDS REPLACE EXIT
     daemon  -> host     REQUEST, then STDIN; INPUT QUESTION
     host    -> daemon   DELTA PROGRESS OBSERVER MEDIA EVENT WANT INPUT QUESTION DESCRIPTORS FAULT DONE
 
-Rules: one connection is one run. The asking side half-closes to cancel, and that is the only way.
-STDIN is sent only against WANT, at most as many bytes as were wanted; an empty STDIN is its end.
-A connection that ends before EXIT or DONE is a peer that died. Descriptors are sent by the daemon
-alone: one that sends any to it is cut off (cortexfs/peers/safe_sockets.py). Numbers are little-endian.
+Rules: one connection is one run. The asking side cancels by half-closing, and in no other way. STDIN
+is sent only after WANT, with at most as many bytes as WANT allows; an empty STDIN ends the input. If
+a connection ends before EXIT or DONE, the peer has died. Only the daemon sends descriptors: a peer
+that sends any to it is cut off (cortexfs/peers/safe_sockets.py). Numbers are little-endian.
 runner/cortexfs-object-runner.c holds the same table in C; a test compares them.
 """
 
@@ -20,22 +20,22 @@ from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
 
-PROTOCOL = 3  # 1 sent the working directory along, 2 no session of an MCP client
+PROTOCOL = 3  # version 1 sent the working directory, version 2 no CTX_MCP_SESSION
 MAGIC = b"CTX1"
 SOCKET_NAME = ".run.sock"
-BIND_NAME = ".bind.sock"  # in the root, and there for nobody: under it sockets in homes are bound
+BIND_NAME = ".bind.sock"  # a name in the root, hidden from all users, under which sockets in homes are bound
 
-# magic, protocol, inode of the object, flags, umask, argc, envc, bytes of strings that follow:
+# magic, protocol, inode of the object, flags, umask, argc, envc, number of bytes of the strings that follow:
 # argc arguments, then envc NAME=VALUE strings, each ending in NUL.
 HELLO = struct.Struct("<4sIQIIIII")
 TTY_STDIN, TTY_STDOUT, TTY_STDERR = 1, 2, 4
-PIPE_STDIN = 8  # said where standard error is a terminal
-GREETING_SECONDS = 5.0  # within which a whole HELLO comes
-# More than execve(2) can pass (ARG_MAX is a quarter of the stack limit, 6 MiB at most), and what
-# abi.md 4.16 allows as input.
+PIPE_STDIN = 8  # sent only if standard error is a terminal
+GREETING_SECONDS = 5.0  # for a whole HELLO to arrive
+# More than execve(2) can pass (ARG_MAX is a quarter of the stack limit, 6 MiB at most), and more than the
+# input that abi.md 4.16 allows.
 MAX_STRINGS = 17 << 20
-# The pointers count in execve(2), so that 6 MiB hold 0.63 million arguments of one character. Of the
-# environment a runner sends what is in a table. Each string costs us time, in which nobody else has any.
+# The pointers count in execve(2), so 6 MiB hold 0.63 million arguments of one character. A runner sends only
+# the variables of a table. Counts are limited as strings take time, in which no other caller is served.
 MAX_ARGUMENTS = 1 << 20
 MAX_VARIABLES = 1 << 10
 # A tool may see these of its caller's environment, and LC_*; the runner sends no more (docs/ctx.md).
@@ -43,15 +43,15 @@ ENVIRONMENT = frozenset(
     b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
     b" CTX_OUTPUT CTX_ROOT CTX_MCP_SESSION".split()
 )
-# LABEL DEPTH, which no runner sends: the call is made for agents of another machine, and has their label
-# here and is nested as deep. Anybody may say so, as it only takes away.
+# Its value is LABEL DEPTH, and no runner sends it: the call is for agents of another machine, has their label
+# here, and is nested as deep. Any caller may send it, as it only takes powers away.
 UNDER = b"CTX_UNDER"
 
 HEADER = struct.Struct("<BI")
-# Larger than any chunk that we send; a stranger who announces more is cut off.
+# Larger than any message that we send. A peer that announces more is cut off.
 MAX_MESSAGE = 1 << 20
-# A text of control characters grows sixfold in JSON, and a frame may have 1 MiB (abi.md 5.4): what a host
-# says is cut into pieces of MAX_TEXT, and no message of it, except DESCRIPTORS, is over MAX_SAID.
+# A text of control characters grows sixfold in JSON, and a frame may have 1 MiB (abi.md 5.4). So a host cuts
+# its text into pieces of MAX_TEXT, and none of its messages, except DESCRIPTORS, is over MAX_SAID.
 MAX_TEXT = 128 << 10
 MAX_SAID = 160 << 10
 
@@ -60,7 +60,7 @@ STDIN = ord("i")  # bytes; empty: end of input
 STDOUT = ord("o")  # bytes for standard output
 STDERR = ord("e")  # bytes for standard error
 WANT = ord("w")  # u32: that many more bytes of standard input may be sent
-LAST_WORDS = ord("l")  # u32 length, bytes for stdout, the rest for stderr: said if we vanish
+LAST_WORDS = ord("l")  # u32 length, bytes for stdout, the rest for stderr: printed if the connection breaks
 REPLACE = ord("c")  # NUL-ended argv: become this program (the interactive client)
 EXIT = ord("x")  # u8 exit status
 
@@ -70,13 +70,13 @@ PROGRESS = ord("p")  # UTF-8 text
 OBSERVER = ord("n")  # msgpack [source or nil, content]
 MEDIA = ord("m")  # JSON attachment
 EVENT = ord("v")  # JSON of a model's frame: reasoning_delta, tool_call or usage
-INPUT = ord("j")  # pieces of JSON, then an empty one; its answer: empty, or msgpack [who changed it, JSON]
+INPUT = ord("j")  # pieces of JSON, then an empty one; its answer: empty, or msgpack [changing plugin, JSON]
 QUESTION = ord("k")  # JSON hostcalls.ToolQuestion; its answer: JSON hostcalls.ToolAnswer
-DESCRIPTORS = ord("t")  # JSON list of hostcalls.Descriptor; in a call, the comment that a script has now
+DESCRIPTORS = ord("t")  # JSON list of hostcalls.Descriptor; in a call, the changed comment of a script
 FAULT = ord("f")  # msgpack [code, message]; DONE follows
 DONE = ord("z")  # empty, or WORN
 
-WORN = b"\1"  # the host is to have no more calls: what they have left behind in it would hit them
+WORN = b"\1"  # the host takes no more calls, as leftovers of earlier calls in it would disturb them
 
 U32 = struct.Struct("<I")
 
@@ -91,7 +91,7 @@ class Hello(NamedTuple):
 
 
 def hello(data: bytes) -> Hello:
-    """Decode the fixed part of a HELLO; raise EINVAL or EPROTO, never struct.error."""
+    """Returns the fixed part of a HELLO. Raises EINVAL, EPROTO or EMSGSIZE, and never struct.error."""
     if len(data) != HELLO.size:
         raise Fault("EINVAL", "the greeting is cut short")
     magic, protocol, *rest = HELLO.unpack(data)
@@ -110,7 +110,7 @@ def hello(data: bytes) -> Hello:
 
 
 def strings(greeting: Hello, data: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Arguments and environment out of the bytes that follow a HELLO."""
+    """Returns arguments and environment from the bytes that follow a HELLO."""
     if data.count(b"\0") != greeting.argc + greeting.envc or data[-1:] not in (b"", b"\0"):
         raise Fault("EINVAL", "the greeting does not hold the strings that it counts")
     parts = data.split(b"\0")[:-1]
@@ -118,12 +118,12 @@ def strings(greeting: Hello, data: bytes) -> tuple[list[bytes], list[bytes]]:
 
 
 def is_passed_on(name: bytes) -> bool:
-    """Returns True where a variable of that name reaches tools from their caller."""
+    """Returns True if tools get a variable of that name from their caller."""
     return name in ENVIRONMENT or name.startswith(b"LC_")
 
 
 def passed_on(variables: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Returns those of a caller's variables (NAME=VALUE) that reach tools."""
+    """Returns the variables of a caller (NAME=VALUE) that tools get."""
     found = dict([variable.partition(b"=")[::2] for variable in variables])
     if found.keys() <= ENVIRONMENT:
         return found
@@ -131,7 +131,7 @@ def passed_on(variables: Iterable[bytes]) -> dict[bytes, bytes]:
 
 
 def under(variables: Iterable[bytes]) -> str:
-    """Returns the value of UNDER; empty where nobody has said it."""
+    """Returns the value of UNDER, or nothing if the caller did not send it."""
     start = UNDER + b"="
     found = [variable for variable in variables if variable.startswith(start)]
     return found[0].removeprefix(start).decode(errors="replace") if found else ""
@@ -142,7 +142,7 @@ def message(kind: int, payload: bytes | memoryview = b"") -> bytes:
 
 
 class Splitter:
-    """Bytes in, whole messages out, in order; never holds more than one message."""
+    """Makes whole messages of bytes, in order, and never holds more than one message."""
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self._limit = limit
