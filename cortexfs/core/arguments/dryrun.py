@@ -1,9 +1,9 @@
-"""How a caller says that a call is a dry run: with a word among arguments, or, where a model calls, with a
-property of the input that the tool never sees.
+"""The request for a dry run: a word among the arguments of a call, or, in a model's call, a property of the
+input that the tool never sees.
 
-Rules: neither means that where the tool's own input has a property of such a name. A tool opts in by the
-`dry_run_flag` of its descriptor; what its effects say of dry runs is a label. Without the flag a dry run is
-refused. Daemon and host go by the same functions, as a dry run may be allowed more than a call.
+Rules: if the tool's own input has a property of such a name, neither asks for a dry run. A tool opts in by
+the `dry_run_flag` of its descriptor. The `dry_run` of an effect only describes: a dry run without the flag is
+refused. Daemon and host use the same functions, as a dry run may be allowed more than a call.
 This file must never know whether a dry run is needed (core/policy/confirming.py).
 """
 
@@ -21,23 +21,23 @@ _MEANS = {"type": "boolean", "description": "Say what the call would do, and do 
 
 
 def is_offered(flag: bool, schema: Mapping[str, Any]) -> bool:
-    """Returns True where a tool with this `dry_run_flag` can be run dry."""
+    """Returns True if a tool with this `dry_run_flag` and schema has dry runs."""
     return flag and not is_taken(schema)
 
 
 def lacking(name: str, word: str = OPTION.decode()) -> str:
-    """Returns the sentence that refuses a call with the word, of a tool that has not opted in."""
+    """Returns the sentence that refuses a dry run of a tool that has not opted in."""
     return f"{name} has no dry run, whatever its effects say of one; nothing was run; call it without {word}"
 
 
 def is_taken(schema: Mapping[str, Any]) -> bool:
-    """Returns True if the words are the tool's own."""
+    """Returns True if the tool's own input has a property of such a name."""
     properties = schema.get("properties")
     return isinstance(properties, dict) and any(name in properties for name in _NAMES)
 
 
 def is_among(words: Sequence[bytes]) -> bool:
-    """Returns True if the word is there, before any `--`."""
+    """Returns True if OPTION is among the words, before any `--`."""
     return OPTION in words[: words.index(b"--") if b"--" in words else len(words)]
 
 
@@ -47,15 +47,15 @@ def without(words: Sequence[bytes]) -> list[bytes]:
 
 
 def shown(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema that a model sees of a tool that offers it."""
+    """Returns the schema that a model sees of a tool with dry runs."""
     properties = schema.get("properties")
     own = properties if isinstance(properties, dict) else {}
     return {**schema, "properties": {**own, PROPERTY: _MEANS}}
 
 
 def parted(input: Any) -> tuple[Any, bool]:
-    """A model's input without the property, and what that said. EINVAL where it is no boolean: a call that
-    was meant to be dry must not happen."""
+    """Returns a model's input without the property, and the property's value. Raises EINVAL if that is no
+    boolean, as a call that was meant to be a dry run must not happen."""
     if not isinstance(input, dict) or PROPERTY not in input:
         return input, False
     said = input[PROPERTY]

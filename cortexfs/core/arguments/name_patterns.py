@@ -1,8 +1,8 @@
-"""The tools that an agent is given: names, and patterns that stand for the names that fit them now.
+"""The tools of an agent: names, and patterns for all names that fit them now.
 
-Rules: a pattern is expanded when it is written, so that a tool that comes later is given to nobody unasked.
-One that fits nothing is a mistake. A name that is no tool is none: its plugin may be disabled.
-This file must never know who writes, or what an agent may.
+Rules: a pattern is expanded when it is written, so that no agent gets a later tool unasked. A pattern that
+fits no tool is a mistake. A name of no tool is not a mistake, as its plugin may be disabled.
+This file must never know who writes, or which tools policy allows an agent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from cortexfs.core import value_formats
 from cortexfs.core.errors import Fault
 
-MAX_PATTERNS = 64  # each is compared with every tool
+MAX_PATTERNS = 64  # limited, as each pattern is compared with every tool
 
 _MAGIC = re.compile(r"[*?\[\]!]")
 
@@ -25,7 +25,7 @@ def is_pattern(word: str) -> bool:
 
 
 def fitting(pattern: str, known: Iterable[str]) -> list[str]:
-    """The tools that fit a pattern (fnmatch(3): * ? [abc] [!abc]), in order; EINVAL where none does."""
+    """Returns the tools that fit a pattern (fnmatch(3): * ? [abc] [!abc]), sorted. Raises EINVAL for none."""
     names = sorted(known)
     if found := [name for name in names if fnmatchcase(name, pattern)]:
         return found
@@ -33,14 +33,14 @@ def fitting(pattern: str, known: Iterable[str]) -> list[str]:
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence: "; did you mean X?" or nothing."""
+    """Returns the end of a sentence: "; did you mean X?" or nothing."""
     found = get_close_matches(_MAGIC.sub("", word)[:100], list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def expanded(data: bytes, known: Iterable[str]) -> bytes:
-    """Returns the value of `tools`, with names in the place of patterns. A name that a pattern gives and
-    that is there already is not repeated; whatever else is wrong is left for others to say."""
+    """Returns the value of `tools`, with names in the place of patterns. A pattern does not repeat a name
+    that is there already. Other mistakes stay, and are found by the check of the value."""
     lines = data.decode("utf-8", "surrogateescape").split("\n")
     if sum(map(is_pattern, lines)) > MAX_PATTERNS:
         raise Fault("EINVAL", f"more than {MAX_PATTERNS} lines are patterns; write names")

@@ -3,22 +3,23 @@
 Tools: no arguments: standard input is one JSON object. One argument that begins with `{` is the object.
 Otherwise, word by word:
     --name value, --name=value    sets a property; the value is the next word, whatever it looks like
-    --flag, --no-flag             sets a boolean; --flag takes a following `true` or `false` with it
-    name=value                    sets a property of the schema; of no property, it is a bare word
+    --flag, --no-flag             sets a boolean; --flag takes a following `true` or `false` as its value
+    name=value                    sets a property of the schema; for any other name, it is a bare word
     --                            every word that follows is a bare word
-    any other word                is bare, and fills the next required property that nothing else sets;
-                                  an array that is the last of them takes all that are left
-`-` and `_` in a name may stand for each other where only one property can be meant. An array may be
-given again and grows; anything else given twice is EINVAL. `-` as a value is the text of standard input,
-which is then read, and only then. How a word becomes a value is said in words.py.
+    any other word                is bare, and fills the next required property that no other word sets;
+                                  if the last of these is an array, it takes all words that are left
+`-` and `_` in a name may stand for each other if only one property fits. An array may be set repeatedly, and
+grows. Any other property that is set twice is EINVAL. A value of `-` is the text of standard input, which is
+read only in that case. words.py makes values of words.
 
-Models and agents: the arguments joined by spaces, `-` left out and standard input's text appended after a
-blank line; one argument (or standard input) that is a JSON object with messages, input or task is taken
-as it is. Behind such an object, `-` appends to its `input`. Line ends at the end of standard input do not
-count, as in a shell's $(...).
+Models and agents: the prompt is the arguments joined by spaces. A `-` is left out, and appends the text of
+standard input after a blank line. One argument (or standard input) that is a JSON object with messages, input
+or task is taken as it is. After such an object, `-` appends to its `input`. Line ends at the end of standard
+input are dropped, as in a shell's $(...).
 
-Rules: what comes in is bounded by MAX_INPUT altogether; what is wrong is a `Fault` before anything is read.
-This file must never know who calls, what a tool is for, or where standard input comes from.
+Rules: arguments and input together have at most MAX_INPUT bytes. Mistakes in arguments are a `Fault` before
+standard input is read.
+This file must never know who calls, the purpose of a tool, or where standard input comes from.
 """
 
 from __future__ import annotations
@@ -37,33 +38,33 @@ from cortexfs.core.jsontext import clipped, json_object, nearest, shown
 
 MAX_INPUT = 16 << 20  # abi.md 4.16
 
-MAX_VALUES = 250_000  # of a prompt's JSON object: some 20 MiB of Python's objects
+MAX_VALUES = 250_000  # values in a prompt's JSON object, which take some 20 MiB in Python
 
-Reader: TypeAlias = Callable[[], bytes]  # standard input to its end; EMSGSIZE past MAX_INPUT
+Reader: TypeAlias = Callable[[], bytes]  # returns all of standard input; raises EMSGSIZE past MAX_INPUT
 Prompt: TypeAlias = str | dict[str, Any]
 
 _STDIN = "-"
 _SHORT_FLAG = re.compile(r"-[^\W\d_]")
 _PROMPT_KEYS = ("messages", "input", "task")
-_BETWEEN = (b",", b"[", b"{")  # each value of JSON but the first follows one of these, or a colon
-# Possessive, and content without a closing quote: one pass, whatever the text is.
+_BETWEEN = (b",", b"[", b"{")  # each value of JSON except the first follows one of these, or a colon
+# Possessive, and the closing quote is optional. So one pass is enough, whatever the text is.
 _JSON_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 class _Setting(msgspec.Struct, frozen=True):
-    """A property and the word that it gets; True or False where the flag alone said it."""
+    """A property and the word that sets it, or True or False if a flag alone sets it."""
 
     name: str
     word: str | bool
 
 
 def tool_input(args: Sequence[bytes], schema: Mapping[str, Any], stdin: Reader) -> dict[str, Any]:
-    """The input object, converted by the schema's types and not yet validated."""
+    """Returns the input object, converted by the schema's types and not yet validated."""
     return shaped_input(args, partial(shape_of, schema), stdin)
 
 
 def shaped_input(args: Sequence[bytes], found: Callable[[], Shape], stdin: Reader) -> dict[str, Any]:
-    """The same by the schema's shape, which is asked for only where words have to be given to properties."""
+    """Returns the input object by the schema's shape. Calls `found` only if words have to set properties."""
     room = _room(args)
     if not args:
         return _piped(_within(stdin(), room))
@@ -75,8 +76,8 @@ def shaped_input(args: Sequence[bytes], found: Callable[[], Shape], stdin: Reade
 
 
 def prompt_room(args: Sequence[bytes]) -> int | None:
-    """How much of standard input a prompt takes beside these arguments; None when it is not read.
-    What is wrong with them is said now, so that nothing is read in vain."""
+    """Returns how many bytes of standard input a prompt takes beside these arguments, or None to read none.
+    Raises a Fault for wrong arguments now, so that standard input is not read in vain."""
     room, given = _room(args), _spoken(args).count(_STDIN)
     if given > 1:
         raise _twice_stdin()
@@ -84,7 +85,7 @@ def prompt_room(args: Sequence[bytes]) -> int | None:
 
 
 def _spoken(args: Sequence[bytes]) -> list[str]:
-    """The words, without the first `--`, behind which a word may begin with one."""
+    """Returns the words without the first `--`. After that, words may begin with `--`."""
     words = [_text(arg, f"argument {number}") for number, arg in enumerate(args, 1)]
     for place, word in enumerate(words):
         if word == "--":
@@ -95,7 +96,7 @@ def _spoken(args: Sequence[bytes]) -> list[str]:
 
 
 def prompt(args: Sequence[bytes], stdin: bytes = b"") -> Prompt:
-    """The prompt's text, or the object that was given in its place; `stdin` as far as it was wanted."""
+    """Returns the prompt's text, or the object in its place. `stdin` is empty if prompt_room returns None."""
     room = prompt_room(args)
     words = _spoken(args)
     spoken = [word for word in words if word != _STDIN]
@@ -117,7 +118,7 @@ def _joined(said: str, piped: str) -> str:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """Returns the JSON object that takes the place of a prompt."""
+    """Returns the JSON object that takes the place of a prompt's text, or None."""
     if not text.lstrip().startswith("{"):
         return None
     data = text.encode()
@@ -125,7 +126,7 @@ def _object(text: str) -> dict[str, Any] | None:
     try:
         value = json_object(data)
     except Fault:
-        return None  # text that happens to begin with a brace
+        return None  # it is text that begins with a brace
     return value if any(key in value for key in _PROMPT_KEYS) else None
 
 
@@ -136,7 +137,7 @@ def _said(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_count(data: bytes) -> None:
-    """JSON of many small values takes fifty times its own size in memory: that is bounded as well."""
+    """Refuse JSON of too many values, as many small values take fifty times their size in memory."""
     if sum(map(data.count, _BETWEEN)) > MAX_VALUES:
         bare = _JSON_STRING.sub(b"", data)
         if sum(map(bare.count, _BETWEEN)) > MAX_VALUES:
@@ -144,7 +145,7 @@ def _check_count(data: bytes) -> None:
 
 
 class _Words:
-    """Reads words from left to right into settings; knows properties, not values."""
+    """Reads words from left to right into settings. It knows properties, and no values."""
 
     def __init__(self, shape: Shape, words: list[str]) -> None:
         self._shape = shape
@@ -216,7 +217,7 @@ class _Words:
 
 
 def _filled(shape: Shape, settings: list[_Setting], bare: list[str]) -> Iterable[_Setting]:
-    """Give the bare words to the required properties that are still open, in schema order."""
+    """Returns settings of the required properties that are still open, by the bare words, in schema order."""
     given = {setting.name for setting in settings}
     names = [name for name in shape.required if name not in given]
     if names and "array" in shape.kind(names[-1]).types and "string" not in shape.kind(names[-1]).types:
@@ -240,7 +241,7 @@ def _grouped(shape: Shape, settings: list[_Setting]) -> dict[str, list[str | boo
 
 
 def _values(shape: Shape, groups: dict[str, list[str | bool]], stdin: Reader) -> dict[str, Any]:
-    """Convert; what needs standard input comes last, so that a mistake is told without reading it."""
+    """Returns the values of the words. Reads standard input last, so that mistakes are found without it."""
     values: dict[str, Any] = dict.fromkeys(groups)
     for name in sorted(groups, key=lambda name: _STDIN in groups[name]):
         words = [_text(stdin(), "standard input") if word == _STDIN else word for word in groups[name]]
@@ -265,7 +266,7 @@ def _same(name: str) -> str:
 
 
 def _piped(data: bytes) -> dict[str, Any]:
-    """Standard input as the whole input; whoever pipes text is told how to."""
+    """Returns standard input as the whole input. A fault for text tells the user how to pipe text."""
     try:
         return json_object(data)
     except Fault as fault:
@@ -279,7 +280,7 @@ def _twice_stdin() -> Fault:
 
 
 def _room(args: Sequence[bytes]) -> int:
-    """How many bytes standard input may still add."""
+    """Returns how many bytes standard input may still add."""
     size = sum(map(len, args))
     if size > MAX_INPUT:
         raise _too_long()

@@ -1,7 +1,7 @@
-"""A JSON Schema for a person who types: property names, and which types a word may become.
+"""The parts of a JSON Schema that matter for typed words: property names, and the types of their values.
 
-Rules: any dict is answered, also a wrong schema, which validation refuses elsewhere; only references
-into the schema itself (`#/...`) are followed, and only so far. Nothing here judges an input.
+Rules: every dict gets an answer, also a wrong schema, which validation refuses elsewhere. Only references
+into the schema itself (`#/...`) are followed, at most _MAX_HOPS. Nothing here judges an input.
 This file must never know what an argument, a flag or a host is.
 """
 
@@ -18,14 +18,14 @@ Schema = Mapping[str, Any]
 
 ANY = frozenset({"null", "boolean", "integer", "number", "array", "object", "string"})
 _CHOICES = ("anyOf", "oneOf")
-# References and combinations deeper than this read as "any type"; that also ends every cycle.
+# References and combinations deeper than this mean "any type". This limit also ends every cycle.
 _MAX_HOPS = 16
-# Branches that one question looks at: two references to itself double a schema at every hop.
+# The branches read for one answer. A limit, as two references of a schema to itself double it at every hop.
 _MAX_BRANCHES = 1000
 
 
 class ValueKind(msgspec.Struct, frozen=True):
-    """The types of one property, or of one element."""
+    """The types that one property, or one element of an array, may have."""
 
     types: frozenset[str] = ANY
     choices: tuple[Any, ...] = ()
@@ -43,7 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
     root: Schema
     properties: Mapping[str, Schema]
     required: tuple[str, ...]
-    kinds: dict[str, ValueKind] = msgspec.field(default_factory=dict)  # those that were asked for
+    kinds: dict[str, ValueKind] = msgspec.field(default_factory=dict)  # a cache
 
     def kind(self, name: str) -> ValueKind:
         if name not in self.kinds:
@@ -55,7 +55,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape_of(root: Schema) -> Shape:
-    """The shape of the input, gathered from the schema and from what it combines at the top."""
+    """Returns the shape of the input, from the schema and the schemas that it combines at the top."""
     properties: dict[str, Schema] = {}
     required: dict[str, None] = {}
     for part, certain in _parts(root, root, iter(range(_MAX_BRANCHES))):
@@ -67,7 +67,7 @@ def shape_of(root: Schema) -> Shape:
 
 
 def resolve(schema: Schema, root: Schema) -> Schema:
-    """Follow local references; one that leads nowhere, or in circles, says nothing."""
+    """Returns the schema with its local references followed. Broken ones, and circles, become {}."""
     for _ in range(_MAX_HOPS):
         reference = schema.get("$ref")
         if not isinstance(reference, str):
@@ -78,7 +78,7 @@ def resolve(schema: Schema, root: Schema) -> Schema:
 
 
 def kind_of(schema: Schema, root: Schema) -> ValueKind:
-    """Returns the types that the schema allows; a schema that says nothing about types allows all of them."""
+    """Returns the types that the schema allows. A schema that names no types allows all of them."""
     return _kind(schema, root, iter(range(_MAX_BRANCHES)))
 
 
@@ -128,7 +128,7 @@ def _branches(schema: Schema) -> list[Schema]:
 def _parts(
     schema: Schema, root: Schema, fuel: Iterator[int], certain: bool = True, hops: int = _MAX_HOPS
 ) -> Iterator[tuple[Schema, bool]]:
-    """The schema and all that it combines, each with whether it must hold."""
+    """Yields the schema and all schemas that it combines, each with True if it must always hold."""
     schema = resolve(schema, root)
     yield schema, certain
     for key in ("allOf", *_CHOICES) if hops else ():

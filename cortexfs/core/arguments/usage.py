@@ -1,7 +1,7 @@
-"""The texts about an object, from its schema alone: `--help`, a call without input, a shell's completion.
+"""The texts about an object, from its schema alone: `--help`, usage after a call without input, completion.
 
-Rules: plain text, 80 columns, no colour. Descriptions come from plugins, so control characters are taken
-out before a terminal sees them. What is said here is what parse.py accepts; a test runs the examples.
+Rules: plain text, 80 columns, no colour. Descriptions come from plugins, so control characters are removed
+before a terminal gets them. The texts promise no more than parse.py accepts; a test runs the examples.
 This file must never know how or where its text is shown.
 """
 
@@ -19,9 +19,9 @@ from cortexfs.core.hostcalls import Effect
 from cortexfs.core.safe_text import UNSEEN
 
 WIDTH = 80
-_COLUMN = 26  # where descriptions begin
+_COLUMN = 26  # the column in which descriptions begin
 _ANY_TEXT = "text"
-_INLINE_CHOICES = 24  # characters of alternatives in the usage line; longer ones are in the table alone
+_INLINE_CHOICES = 24  # characters of choices in the usage line; longer ones are only in the table
 _SAFE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+", re.ASCII)
 _FILE_NAME = re.compile(r"(^|[_.-])(path|file|filename|dir|directory|folder|paths|files)$", re.IGNORECASE)
 
@@ -33,12 +33,12 @@ _EXIT = (
     "exit status: 0 done, 1 the call failed, 2 bad arguments or input, 13 not permitted, "
     "69 what it needs is not running, 70 internal error, 130 interrupted"
 )
-# In place of a list of names: the shell completes files here.
+# Stands for names of files, which the shell completes itself.
 FILES = "\0files"
 
 
 def usage(name: str, schema: Schema) -> str:
-    """Two to six lines for someone who called a tool without input."""
+    """Returns two to six lines for a user who called a tool without input."""
     synopsis = _synopsis(name, shape_of(schema)).splitlines()
     if len(synopsis) > 4:
         synopsis = [f"usage: {name} [--name VALUE]... {' '.join(_places(shape_of(schema)))}".rstrip()[:WIDTH]]
@@ -60,7 +60,7 @@ def help_text(
 
 
 def complete(schema: Schema, words: Sequence[str]) -> list[str]:
-    """Returns the words that the last of `words` may become; FILES among them asks for names of files."""
+    """Returns the words that may complete the last of `words`. FILES among them stands for names of files."""
     *before, partial = words or [""]
     shape = shape_of(schema)
     if "--" not in before:
@@ -94,7 +94,7 @@ def _tool(name: str, shape: Shape, effects: Sequence[Effect], dry_run: bool) -> 
 
 
 def examples(name: str, schema: Schema) -> list[str]:
-    """Two calls that the schema's own words make likely: as arguments, and as JSON."""
+    """Returns two example calls with values from the schema where it has any: by arguments, and by JSON."""
     shape = shape_of(schema)
     values = {place: _sample(shape, place) for place in shape.required}
     words = [_quoted(_word(value)) for value in values.values()]
@@ -128,7 +128,7 @@ def _synopsis(name: str, shape: Shape) -> str:
 
 
 def _places(shape: Shape) -> list[str]:
-    """The bare words, in the order in which they are taken."""
+    """Returns the bare words of the synopsis, in the order in which they are taken."""
     words = [re.sub(r"[^A-Za-z0-9]+", "-", name).upper() for name in shape.required]
     if words and shape.kind(shape.required[-1]).types == {"array"}:
         words[-1] += "..."
@@ -175,7 +175,7 @@ def _default(shape: Shape, name: str) -> Any:
 
 
 def _sample(shape: Shape, name: str) -> Any:
-    """A value that the schema is likely to accept, from its own words where it has any."""
+    """Returns a value that the schema is likely to accept: one from the schema, if it has any."""
     kind, schema = shape.kind(name), resolve(shape.properties[name], shape.root)
     given = schema.get("examples")
     if isinstance(given, list) and given:
@@ -206,7 +206,7 @@ def _first_option(shape: Shape) -> list[str]:
 
 
 def _awaits(shape: Shape, before: Sequence[str]) -> str | None:
-    """The property whose value the next word is."""
+    """Returns the property of which the next word is the value, or None."""
     if not before or not before[-1].startswith("--"):
         return None
     name = before[-1][2:]
@@ -214,7 +214,7 @@ def _awaits(shape: Shape, before: Sequence[str]) -> str | None:
 
 
 def _used(shape: Shape, before: Sequence[str]) -> tuple[set[str], int]:
-    """The properties that words name already, and how many words are bare."""
+    """Returns the properties that the words set already, and the number of bare words."""
     used: set[str] = set()
     bare, flags, skip = 0, True, False
     for word in before:

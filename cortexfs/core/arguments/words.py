@@ -1,13 +1,13 @@
-"""One word of a command line, turned into what a schema allows in its place.
+"""One word of a command line, turned into a value that a schema allows in its place.
 
 A property that allows
     string only       takes the word as it stands
     other types only  takes the JSON of one of them (a boolean also yes, no, 1 or 0)
-    both              takes a string, unless the word is exactly how JSON writes another allowed value:
+    both              takes a string, unless the word is exactly the JSON of another allowed value:
                       5 but not 05 or 1.10, true, [1]. It is never null: leave the property out instead.
-Of enum and const, the value is taken whose text or JSON the word is.
-An array takes its JSON when the word begins with `[`, else the word as its one element; an object takes
-JSON. What cannot be had is EINVAL; whether the value satisfies the rest of the schema is judged later.
+With enum or const, the word is the text or the JSON of one of the values.
+An array takes its JSON if the word begins with `[`, else the word as its one element. An object takes JSON. A
+word that fits no allowed type is EINVAL. The rest of the schema is checked later.
 This file must never know where a word came from.
 """
 
@@ -27,20 +27,20 @@ BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
-# No integer of 64 bits is longer, and int() of a million digits would be slow.
+# Characters. No integer of 64 bits is longer, and int() of a million digits would be slow.
 _LONGEST_INTEGER = 20
 _JSON_SPACE = " \t\r\n"
 
 
 class _Nothing:
-    """A reader's answer to a word that is not its own."""
+    """The answer of a reader to a word of another type."""
 
 
 _NOTHING = _Nothing()
 
 
 def value_of(word: str, kind: ValueKind, shape: Shape, path: str, element: bool = False) -> Any:
-    """The one value that `word` is; an element of an array does not become an array without its brackets."""
+    """Returns the one value of `word`. An element of an array becomes an array only with brackets."""
     for choice in kind.choices:
         if choice == word or (not isinstance(choice, str) and _json(choice) == word):
             return choice
@@ -59,13 +59,13 @@ def value_of(word: str, kind: ValueKind, shape: Shape, path: str, element: bool 
 
 
 def elements_of(word: str, kind: ValueKind, shape: Shape, path: str, start: int = 0) -> list[Any]:
-    """The elements that `word` adds to an array that has `start` of them."""
+    """Returns the elements that `word` adds to an array with `start` elements."""
     inner = shape.items(kind)
     if not word.lstrip(_JSON_SPACE).startswith("["):
         return [value_of(word, inner, shape, path_text((start,), path), element=True)]
     values = decode(word, path)
-    assert isinstance(values, list)  # it begins with [ and it is JSON
-    # In an array of arrays [1,2] is an element, and [[1,2],[3]] are two.
+    assert isinstance(values, list)  # the word begins with [, and is JSON
+    # In an array of arrays, [1,2] is one element, and [[1,2],[3]] is two.
     if inner.types == {"array"} and not all(isinstance(value, list) for value in values):
         return [values]
     return values
@@ -81,7 +81,7 @@ def _string_or_other(word: str, kind: ValueKind, shape: Shape, path: str) -> Any
         if "array" in kind.types and word.startswith("["):
             return elements_of(word, kind, shape, path)
     except Fault:
-        pass  # not JSON of another type: a string, which may be anything
+        pass  # the word is not JSON of another type, so it is a string
     return word
 
 
@@ -117,7 +117,7 @@ def _object(word: str, path: str) -> dict[str, Any] | _Nothing:
     return value
 
 
-# In this order: 1 is an integer before it is a boolean.
+# The order counts: 1 is read as an integer before it can be read as a boolean.
 _READERS: dict[str, Callable[[str, str], Any]] = {
     "null": _null,
     "integer": _integer,

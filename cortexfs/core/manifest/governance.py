@@ -1,8 +1,8 @@
-"""The judgement about a plugin's manifest, and the layers that hold the plugin to its claims.
+"""The checks of a plugin's manifest, and the mechanisms that hold the plugin to its claims.
 
-Rules: the checks come in one order, and the first that fails is the fault. A claim of [sandbox] is held by
-mechanisms of the kernel that this host has, or the plugin is refused: none is accepted and then ignored. What
-a manifest leaves out is no claim. A fault ends in its mend.
+Rules: the checks have one order, and the first that fails is the fault. Mechanisms of this machine's kernel
+enforce each claim of [sandbox], or the plugin is refused: no claim is accepted and then ignored. A key that a
+manifest leaves out is no claim. A fault ends in its remedy.
 This file must never know how a mechanism is found or applied.
 """
 
@@ -27,11 +27,11 @@ from cortexfs.core.manifest.toml import (
     Reversibility,
 )
 
-# The version of the plugin interfaces that this host has; a manifest names the oldest that it needs. Of one
-# that is newer only a first number that is higher refuses the plugin: its ABI may be another one.
+# The version of the plugin interfaces that this host has. A manifest names the oldest version that it needs.
+# A newer one refuses the plugin only if its first number is higher, as its ABI may then differ.
 HOST_VERSION = "1.6.9"
 NATIVE_ABI = 1
-EVERYTHING = "**"  # for a path: all that the caller may
+EVERYTHING = "**"  # as a path: all paths that the caller may use
 PROVIDES = ("tools", "skills", "prompts", "llm", "memory")
 _RANGE = re.compile(r"[<>^~*]")
 _TARGET = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.([0-9]{1,20})", re.ASCII)
@@ -39,7 +39,7 @@ _LARGEST = (1 << 64) - 1
 
 
 class Mechanism(StrEnum):
-    """The means of the kernel to hold a plugin; the words stand in reviews."""
+    """The means of the kernel to confine a plugin. Reviews show the values."""
 
     PROCESS = "a process of its own"
     RLIMITS = "resource limits"
@@ -48,11 +48,11 @@ class Mechanism(StrEnum):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One promise of [sandbox], and what it takes to keep it."""
+    """One claim of [sandbox], and the mechanisms that enforce it."""
 
     key: str
     value: str
-    needs: frozenset[Mechanism] | None  # None: nothing that this host could have
+    needs: frozenset[Mechanism] | None  # None: no mechanism of ours enforces it
     refusal: str
     mend: str
 
@@ -61,13 +61,13 @@ class Claim(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """A line of a review."""
+        """Returns the claim as a line of a review."""
         by = " and ".join(sorted(self.needs)) if self.needs else "nothing"
         return f"{self.key} = {self.value}: held by {by}"
 
 
-# What each level takes. trusted_in_process is a process of its own too: no plugin's code runs in the daemon.
-# The levels of another user id are nobody's to have, as uid_drop is not: a tool runs as its caller.
+# The mechanisms for each level. trusted_in_process is a process of its own too, as no plugin's code runs in
+# the daemon. Levels with another user id are refused, as uid_drop is, because a tool runs as its caller.
 LEVELS: dict[str, frozenset[Mechanism] | None] = {
     "trusted_in_process": frozenset((Mechanism.PROCESS,)),
     "child_process": frozenset((Mechanism.PROCESS,)),
@@ -80,7 +80,7 @@ SECCOMP_PROFILES = ("default",)
 
 
 def claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
-    """The promises of the sandbox, in the order in which they are judged."""
+    """Yields the claims of the sandbox, in the order in which they are checked."""
     level = sandbox.level
     remote = "remote_worker isolation is not provided by this runtime"
     refusal = remote if level == "remote_worker" else f"{level} is not enforced by this runtime"
@@ -97,7 +97,7 @@ def claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
         yield _claim("seccomp", shown(profile)[1:-1], needs, text, mend)
     if sandbox.network == "none":
         text = "sandbox.network=none is not kernel-enforced by this runtime"
-        # Landlock besides: who may write another process's memory has that one's sockets.
+        # Landlock too: a process that may write another's memory can use the other's sockets.
         both = frozenset((Mechanism.SECCOMP, Mechanism.LANDLOCK))
         yield Claim("sandbox.network", "none", both, text, "leave it out")
     if sandbox.network == "allowlist":
@@ -122,7 +122,7 @@ def _claim(key: str, value: str, needs: Mechanism | None, refusal: str, mend: st
 
 
 def check_version(manifest: Manifest) -> None:
-    """Refuse a plugin that needs a newer host, with the reason alone: who loads it says whose it is."""
+    """Raises a Fault if a plugin needs a newer host. The code that loads it adds the plugin's name."""
     wanted = manifest.cortex_version
     if not wanted:
         mend = f'write cortex_version = "{HOST_VERSION}", or the oldest that it runs on'
@@ -144,7 +144,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def faults(manifest: Manifest, available: frozenset[Mechanism]) -> Iterator[Fault]:
-    """All that is wrong, in its order; `available` is what this host can apply."""
+    """Yields all faults, in their order. `available` has the mechanisms that this host can apply."""
     for code, broken, mend in _broken(manifest):
         yield Fault(code, f"plugin '{manifest.name}' {broken}; {mend}")
     for claim in claims(manifest.sandbox):
@@ -155,7 +155,7 @@ def faults(manifest: Manifest, available: frozenset[Mechanism]) -> Iterator[Faul
 
 
 def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
-    """Return, or raise the first thing that is wrong."""
+    """Raises the first fault, if there is one."""
     for fault in faults(manifest, available):
         raise fault
 
@@ -169,7 +169,7 @@ def _camel(word: str) -> str:
 
 
 def _broken(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    """The rules in their order: the code, what is wrong, and the mend."""
+    """Yields the broken rules in their order, each as a code, a phrase for the fault, and the remedy."""
     trust, sandbox, is_trusted = manifest.trust, manifest.sandbox, _is_trusted(manifest)
     if trust in ("disabled", "quarantined"):
         yield "EPERM", f"is {_camel(trust)}", f"whoever reviewed it may change trust in {FILE}"
@@ -191,14 +191,14 @@ def _broken(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
 
 
 def library_of(manifest: Manifest) -> str | None:
-    """The library of a native plugin, from its directory; where none is named, as cargo would name it."""
+    """Returns the path of a native plugin's library in its directory. The default name is that of cargo."""
     if manifest.native is None or not _is_trusted(manifest):
         return None
     return manifest.native.library or f"lib{manifest.name.replace('-', '_')}.so"
 
 
 def newer(manifest: Manifest) -> list[str]:
-    """Returns the warning about a plugin that was made for a newer host of the same interfaces."""
+    """Returns the warning about a plugin that was made for a newer host with the same ABI, if it was."""
     wanted = manifest.cortex_version
     if not _TARGET.fullmatch(wanted) or _numbers(wanted) <= _numbers(HOST_VERSION):
         return []
@@ -207,7 +207,7 @@ def newer(manifest: Manifest) -> list[str]:
 
 
 def wants_everything(manifest: Manifest) -> str:
-    """Returns what it asks for of all files: "read", "write", "read and write", or "" for less."""
+    """Returns the access that it claims to all files: "read", "write", "read and write", or "" for none."""
     wanted = {
         "read": manifest.capabilities.file_read,
         "write": (*manifest.capabilities.file_write, *manifest.sandbox.writable_paths),
@@ -216,7 +216,7 @@ def wants_everything(manifest: Manifest) -> str:
 
 
 def check_boundary(manifest: Manifest) -> None:
-    """Checks an enabled plugin for the rest that it needs: its library's ABI, or sound process tools."""
+    """Raises a Fault if an enabled plugin lacks the right ABI of its library, or sound process tools."""
     native, who = manifest.native, f"plugin '{manifest.name}'"
     if manifest.python is not None:
         if native is not None:
@@ -243,7 +243,7 @@ def check_boundary(manifest: Manifest) -> None:
 
 
 def warnings(manifest: Manifest) -> list[str]:
-    """Returns the words of a review that stand in nobody's way."""
+    """Returns the warnings of a review, which forbid nothing."""
     package = manifest.package
     certificate = package.conformance
     found = {
@@ -258,9 +258,9 @@ def warnings(manifest: Manifest) -> list[str]:
     return [text for text, is_so in found.items() if is_so] + said
 
 
-# Where the seed's kinds differ from partially_reversible and always.
+# The kinds that the seed declares with other words than partially_reversible and always.
 _HARMLESS = ("read_file", "network_request", "introspect_runtime")
-# What a process can do, where the others are what its tools are for.
+# The kinds of effects that any code in a process can have. The other kinds depend on the purpose of a tool.
 _OF_PROCESSES = ("read_file", "write_file", "network_request", "run_process")
 _FINAL = (
     "read_secret",
@@ -274,7 +274,7 @@ _FINAL = (
 
 
 def effect(kind: EffectKind, target: str, confirmation: Confirmation | None = None) -> hostcalls.Effect:
-    """An effect as its kind has it, unless told otherwise."""
+    """Returns an effect with the usual words for its kind. `confirmation` replaces one of them."""
     undone: Reversibility = "partially_reversible"
     if kind in _HARMLESS:
         undone = "reversible"
@@ -285,7 +285,7 @@ def effect(kind: EffectKind, target: str, confirmation: Confirmation | None = No
 
 
 def capability_effects(manifest: Manifest) -> list[hostcalls.Effect]:
-    """Returns the effects that the plugin's capabilities amount to."""
+    """Returns the effects that follow from the plugin's capabilities."""
     has = manifest.capabilities
     effects = [effect("read_file", target) for target in has.file_read]
     effects += [effect("write_file", target, "always") for target in has.file_write]
@@ -300,7 +300,7 @@ def capability_effects(manifest: Manifest) -> list[hostcalls.Effect]:
 
 
 def tool_effects(manifest: Manifest, tool: DeclaredProcessTool) -> list[hostcalls.Effect]:
-    """All that policy has to judge of a process tool: that it is a process, whatever it declares."""
+    """Returns the effects of a process tool for policy. To start a process is one, whatever it declares."""
     declared = [
         hostcalls.Effect(e.kind, e.reversibility, e.confirmation, e.dry_run, e.target) for e in tool.effects
     ]
@@ -311,14 +311,15 @@ def tool_effects(manifest: Manifest, tool: DeclaredProcessTool) -> list[hostcall
 
 
 def process_rights(manifest: Manifest) -> tuple[hostcalls.Effect, ...]:
-    """Returns what a Python plugin or a library says of its process: each of its tools may do that."""
+    """Returns the effects that a Python plugin or a library claims for its process. Any of its tools may have
+    them."""
     return tuple(each for each in capability_effects(manifest) if each.kind in _OF_PROCESSES)
 
 
 def with_rights(
     declared: Sequence[hostcalls.Effect], rights: Sequence[hostcalls.Effect]
 ) -> tuple[hostcalls.Effect, ...]:
-    """Returns the effects that a tool declares, and behind them those that its process may have besides."""
+    """Returns the effects that a tool declares, and then the other effects that its process may have."""
     said = {(each.kind, each.reversibility, each.confirmation, each.target) for each in declared}
     besides = (
         each

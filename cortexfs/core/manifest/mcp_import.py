@@ -1,10 +1,10 @@
-"""MCP servers as the files of other clients have them: Claude Desktop and Code, Cursor, VS Code and others.
+"""MCP servers in the files of other clients: Claude Desktop and Code, Cursor, VS Code and others.
 
-Main path: `read` takes the text of a file, `servers` what of it can be had here, with a note for each thing
-that is left out. What a file wants filled in (`${...}`) is asked of `Fill`, once each.
+Main path: `read` takes the text of a file. `Import.of` returns the servers that can be used here, and a note
+for each part that is left out. `Fill` is asked once for each value that a file wants filled in (`${...}`).
 
-Rules: no note has a value in it. What was filled in from outside is a secret, whatever it is called. What a
-file approves of is not believed: here policy decides.
+Rules: no note contains a value. A value that was filled in from outside is a secret, whatever its name.
+Approvals in a file are ignored, as policy decides here.
 This file must never know where values come from, or where servers are kept.
 """
 
@@ -22,15 +22,15 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import MAX_NAME, MAX_SECONDS, McpServer, checked
 
 _CONTAINERS = ("mcpServers", "servers", "context_servers")
-MAX_SERVERS = 128  # of one file: each is a file of ours, and a program that is started
+MAX_SERVERS = 128  # in one file: each becomes a file of ours, and a running program
 _ADDRESSES = ("url", "serverUrl", "httpUrl")
 _INCLUDED, _EXCLUDED = ("includeTools", "enabledTools"), ("excludeTools", "disabledTools")
 _TRUSTING = ("autoApprove", "alwaysAllow", "autoapprove", "trust")
 _TAKEN = {"command", "args", "cwd", "env", "headers", "timeout", "disabled", "enabled", "type", "transport",
           *_ADDRESSES, *_INCLUDED, *_EXCLUDED, *_TRUSTING}  # fmt: skip
-_MILLISECONDS = 1000  # a timeout of so many and more is in them
+_MILLISECONDS = 1000  # a timeout of this number or more is in milliseconds
 _MOST = MAX_SECONDS * 1000
-# A text or comment without an end is all the rest, so that it is looked for once.
+# A string or comment without an end takes all the rest, so that its end is searched only once.
 _TEXT = r'"(?:\\.?|[^"\\])*+(?:"|\Z)'
 _WORDS = re.compile(rf"{_TEXT}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TRAILING = re.compile(rf"({_TEXT})|,(?=\s*[}}\]])", re.DOTALL)
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 class WantedInput(NamedTuple):
-    """A thing that a file has its user fill in."""
+    """A value that a file wants its user to fill in."""
 
     name: str
     about: str
@@ -48,36 +48,36 @@ class WantedInput(NamedTuple):
 
 class Fill(Protocol):
     def variable(self, name: str) -> str | None:
-        """Of the environment."""
+        """Returns the value of an environment variable."""
 
     def place(self, name: str) -> str | None:
-        """The folder that `workspaceFolder` or `userHome` means."""
+        """Returns the folder for `workspaceFolder` or `userHome`."""
 
     def ask(self, wanted: WantedInput) -> str: ...
 
 
 class Imported(NamedTuple):
     servers: dict[str, McpServer]
-    typed: dict[str, set[str]]  # by server: variables and headers that are secrets whatever they are called
+    typed: dict[str, set[str]]  # by server: variables and headers that are secrets, whatever their names
     notes: list[str]
 
 
 def read(text: str) -> Any:
-    """The value of JSON, in which comments and a last comma may stand. Raises ValueError."""
+    """Returns the value of JSON that may have comments and trailing commas. Raises ValueError."""
     plain = _WORDS.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
     value = json.loads(_TRAILING.sub(lambda found: found[1] or "", plain))
-    json.dumps(value, ensure_ascii=False).encode()  # half a character can be in no file of ours
+    json.dumps(value, ensure_ascii=False).encode()  # refuses lone surrogates, which no file of ours can hold
     return value
 
 
 def all_of(value: Any) -> dict[str, McpServer]:
-    """The servers of a file, every one; a Fault names what of it cannot be taken over."""
+    """Returns every server of a file. Raises a Fault for a part that cannot be taken over."""
     made = Import(None).of(value)
     return made.servers
 
 
 class Import:
-    """The servers of one file. Without `fill` nothing is filled in or left out: the first fault is raised."""
+    """The servers of one file. Without `fill`, no value is filled in, and the first fault is raised."""
 
     def __init__(self, fill: Fill | None) -> None:
         self._fill = fill
@@ -123,7 +123,7 @@ class Import:
             raise Fault("EINVAL", "the old transport sse is not spoken; ask for its streamable HTTP")
         given: dict[str, Any] = {key: one[key] for key in ("cwd", "args") if one.get(key) is not None}
         command = one.get("command")
-        if isinstance(command, dict):  # as Zed has it
+        if isinstance(command, dict):  # the form of Zed
             one = {**one, "command": command.get("path"), "env": command.get("env")}
             given["args"] = command.get("args") or []
         given["command"] = one.get("command") or ""
@@ -141,7 +141,7 @@ class Import:
         self._say_what_is_left_out(name, one)
         return made
 
-    # -- what is filled in
+    # -- values that are filled in
 
     def _filled(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
         for field in ("command", "cwd", "url"):
@@ -159,7 +159,7 @@ class Import:
 
     def _secret(self, name: str, key: str, value: Any) -> Any:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)  # as some clients take it
+            value = str(value)  # some clients take numbers
         filled, is_secret = self._words(value)
         if is_secret:
             self._made.typed[name].add(key)
@@ -172,7 +172,7 @@ class Import:
         return filled
 
     def _words(self, value: Any) -> tuple[Any, bool]:
-        """The value with all that it wants filled in, and whether any of that was from outside."""
+        """Returns the value with all parts filled in, and True if any part came from outside."""
         if not isinstance(value, str):
             return value, False
         wanted = [found[1] for found in _WANTED.finditer(value)]
@@ -200,7 +200,7 @@ class Import:
             return found
         return default if default is not None else self._fill.ask(WantedInput(name, f"the variable {name}"))
 
-    # -- what is left out
+    # -- parts that are left out
 
     def _say_what_is_left_out(self, name: str, one: Mapping[str, Any]) -> None:
         for key in _TRUSTING:
@@ -229,7 +229,7 @@ def _input(one: Mapping[str, Any]) -> WantedInput:
 
 
 def _place_of(wanted: str) -> str | None:
-    """The folder that is meant, if it is one; these are no secrets."""
+    """Returns the name if it is that of a folder or a separator, which are no secrets, else None."""
     return wanted if wanted in ("workspaceFolder", "userHome", "workspaceFolderBasename", "pathSeparator",
                                 "/") else None  # fmt: skip
 

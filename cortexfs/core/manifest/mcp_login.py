@@ -1,7 +1,7 @@
 """A login at the authorization server of an MCP server (OAuth 2.1), as it is kept and renewed.
 
-Rules: it is a secret as a whole. Where tokens are renewed is https, or on this machine where the server is.
-This file must never know where it is kept, nor how a request is made.
+Rules: a login as a whole is a secret. Tokens are renewed over https, or on this machine for a server on it.
+This file must never know where a login is kept, nor how a request is made.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from cortexfs.core import networks
 from cortexfs.core.errors import Fault
 
 BASIC, POST = "client_secret_basic", "client_secret_post"
-EARLY_SECONDS = 120  # before a token ends, so that no call meets its end
+EARLY_SECONDS = 120  # from a renewal to the end of a token, so that no call uses an ended one
 
 
 class McpLogin(msgspec.Struct, frozen=True, omit_defaults=True):
-    url: str  # of the server: a token is for no other
+    url: str  # the server's address; a token is for no other server
     client_id: str
     token_endpoint: str
     access_token: str
     refresh_token: str = ""
     client_secret: str = ""
-    client_auth: str = ""  # how the client shows who it is: BASIC, POST or by its name alone
+    client_auth: str = ""  # how the client proves its identity: BASIC, POST, or empty for its id alone
     resource: str = ""
     scope: str = ""
-    expires: int = 0  # seconds since the epoch; 0: nobody knows
+    expires: int = 0  # seconds since the epoch; 0: unknown
 
     @property
     def due(self) -> float | None:
-        """The time to renew it; None where it cannot be, or need not."""
+        """Returns the time to renew it, or None if it cannot be renewed, or need not be."""
         return self.expires - EARLY_SECONDS if self.expires and self.refresh_token else None
 
     def renewal(self) -> tuple[dict[str, str], bytes]:
-        """The headers and the form that ask for another token."""
+        """Returns the headers and the form of a request for another token."""
         form = {
             "grant_type": "refresh_token",
             "refresh_token": self.refresh_token,
@@ -55,7 +55,7 @@ class McpLogin(msgspec.Struct, frozen=True, omit_defaults=True):
         return headers, urlencode(form).encode()
 
     def renewed(self, said: Mapping[str, Any], now: float) -> McpLogin:
-        """With the tokens of an answer; EPROTO where it has none."""
+        """Returns the login with the tokens of an answer. Raises EPROTO if the answer has no token."""
         token, after = said.get("access_token"), said.get("expires_in")
         if not isinstance(token, str) or not token.isprintable() or not token:
             raise Fault("EPROTO", "the authorization server's answer has no token")
@@ -69,7 +69,7 @@ class McpLogin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def checked(login: McpLogin) -> McpLogin:
-    """The login, if its tokens may be sent where it says; EINVAL says why not."""
+    """Returns the login if its tokens may be sent to its token endpoint. Raises EINVAL if not."""
     endpoint, server = urlsplit(login.token_endpoint), urlsplit(login.url)
     is_here = networks.is_loopback(endpoint.hostname or "") and networks.is_loopback(server.hostname or "")
     if not endpoint.hostname or (endpoint.scheme != "https" and not is_here):

@@ -1,7 +1,7 @@
-"""An MCP server as its file declares it, and as a host is told of it.
+"""An MCP server as its file declares it, and as it is passed to a host.
 
-Rules: a server has a command or a URL, and not both. Plain HTTP is for this machine alone, as what is sent
-has secrets in it. A value that another client would fill in (`${...}`) is no value.
+Rules: a server has a command or a URL, and not both. Plain HTTP is only for servers on this machine, as
+requests contain secrets. A value that another client would fill in (`${...}`) is refused.
 This file must never know where files and secrets are, nor how a server is talked to.
 """
 
@@ -17,30 +17,30 @@ import msgspec
 from cortexfs.core import names, networks
 from cortexfs.core.errors import Fault
 
-KIND = "mcp-server"  # hostcalls.Plugin.kind; "mcp" is manifest.json's
-PREFIX = "mcp:"  # of a server's plugin; no installed plugin can be called so
-STARTING = "it is still being started"  # the beginning of why a server has no tools yet
-ERRORS = ".errors"  # in the home of a server: what it has printed since it was started last
+KIND = "mcp-server"  # hostcalls.Plugin.kind; "mcp" is a kind of manifest.json
+PREFIX = "mcp:"  # begins the name of a server's plugin; no installed plugin can have such a name
+STARTING = "it is still being started"  # begins the reason why a server has no tools yet
+ERRORS = ".errors"  # a file in the home of a server: its output since its last start
 DISABLE = "ctx plugin disable"
-MAX_NAME = 32  # of the server: its tools' names have 64 characters, this among them
+MAX_NAME = 32  # characters of a server's name, which begins the names of its tools, of at most 64 characters
 MAX_SECONDS = 604_800  # a week, as for limits in config.toml
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 
 
 class McpServer(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """<config>/mcp/NAME.toml."""
+    """The content of <config>/mcp/NAME.toml."""
 
     command: str = ""
     args: tuple[str, ...] = ()
-    cwd: str = ""  # where it runs; its user's home without it
+    cwd: str = ""  # its working directory; empty: its user's home
     env: dict[str, str] = msgspec.field(default_factory=dict)
     secret_env: dict[str, str] = msgspec.field(default_factory=dict)  # variable: name of a secret
     url: str = ""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     secret_headers: dict[str, str] = msgspec.field(default_factory=dict)
     login: str = ""  # the name of the secret that `ctx mcp login` keeps
-    tools: tuple[str, ...] = ()  # patterns of their names on the server; all without them, none after "!"
+    tools: tuple[str, ...] = ()  # patterns of their names on the server; () for all; "!" before one excludes
     timeout_secs: int | None = None
     enabled: bool = True
 
@@ -54,20 +54,20 @@ class McpTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     url: str = ""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    bearer: str = ""  # a token that is renewed now and then
+    bearer: str = ""  # a token, which is renewed from time to time
     tools: tuple[str, ...] = ()
     timeout: int | None = None
     client: str = ""  # our own version
-    home: str = ""  # of its user, beside the state, as a host fills it in
+    home: str = ""  # its user's folder for it, beside the state; the host fills it in
 
 
 def login_at(name: str) -> str:
-    """Returns the command that logs in at a server; one that is broken for want of that says so."""
+    """Returns the command that logs in at a server. The status of a server without its login names it."""
     return f"ctx mcp login {name}"
 
 
 def without(plugin: str) -> str:
-    """Returns the command that does without a plugin, which a server's is, too."""
+    """Returns the command that disables a plugin, or removes an MCP server."""
     name = plugin.removeprefix(PREFIX)
     return f"{DISABLE} {name}" if name == plugin else f"ctx mcp remove {name}"
 
@@ -80,7 +80,7 @@ def check_name(name: str) -> str:
 
 
 def checked(server: McpServer) -> McpServer:
-    """The server, if it can be one; EINVAL says what is wrong."""
+    """Returns the server. Raises EINVAL for a wrong value."""
     if bool(server.command) == bool(server.url):
         raise Fault("EINVAL", "it needs command, for a program, or url, for a server that runs; one of them")
     if server.url:
@@ -125,7 +125,7 @@ _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 
 
 def takes(patterns: Collection[str], tool: str) -> bool:
-    """Returns True if a tool of that name on the server is one here."""
+    """Returns True if the patterns admit a tool with that name on the server."""
     wanted = [one for one in patterns if not one.startswith("!")]
     unwanted = [one[1:] for one in patterns if one.startswith("!")]
     is_wanted = not wanted or any(fnmatchcase(tool, one) for one in wanted)
@@ -133,12 +133,12 @@ def takes(patterns: Collection[str], tool: str) -> bool:
 
 
 def is_secret(key: str) -> bool:
-    """Returns True if a name is that of something which nobody else should read."""
+    """Returns True if the name of a variable or header looks like that of a secret."""
     return bool(_SECRET.search(key))
 
 
 def check_shown(key: str) -> None:
-    """Raises EINVAL where the value of a variable or header is not to be an argument."""
+    """Raises EINVAL if the value of a variable or header must not be in an argument."""
     if is_secret(key):
         why = f"{key} looks like a secret, and every user of this machine can read arguments"
         raise Fault("EINVAL", f"{why}; write {key} alone, and its value is read from standard input")
@@ -150,8 +150,8 @@ def secret_of(name: str, key: str) -> str:
 
 
 def parted(name: str, server: McpServer, typed: Collection[str] = ()) -> tuple[McpServer, dict[str, str]]:
-    """The server without its secrets, which it names instead, and those. `typed` are variables and headers
-    that are secrets whatever they are called."""
+    """Returns the server with names in place of its secrets, and the secrets by name. `typed` are variables
+    and headers that are secrets, whatever their names."""
     kept: dict[str, dict[str, str]] = {"env": {}, "headers": {}}
     named = {"env": dict(server.secret_env), "headers": dict(server.secret_headers)}
     secrets = {}

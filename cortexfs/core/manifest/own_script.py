@@ -1,13 +1,13 @@
-"""The control `script` of a tool of one's own: which file it is, and the comment at its top.
+"""The control `script` of a user's own tool: the path of its file, and the comment at the top of the file.
 
     /home/u/.local/bin/greet
     # held: agent/coder            only where an agent could have written the file
     # tool: Greet somebody.
     # arg who string: whom
 
-Rules: the user writes it, and a host that has become this user looks at the file at each call; the daemon
-never does. A held script is no tool until its user has written the control anew.
-This file must never know what is on the disk.
+Rules: the user writes the control. A host that has become this user reads the file at each call; the daemon
+never does. A held script is no tool until its user has written the control again.
+This file must never know the files on the disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PATH = 4095
 class OwnScript(NamedTuple):
     path: str = ""
     header: str = ""
-    held: str = ""  # the agent that could have written it
+    held: str = ""  # the agent that could have written the script
 
     @property
     def text(self) -> str:
@@ -49,13 +49,13 @@ def read(text: str) -> OwnScript:
 
 
 def check(text: str) -> None:
-    """EINVAL where it is no value of the control."""
+    """Raises EINVAL for a text that is no value of the control."""
     as_object("x", 0, text, 0.0)
 
 
 def as_object(name: str, uid: int, text: str, registered: float) -> Object:
-    """The tool that a control makes; broken, where nothing is written or it is held."""
-    from cortexfs.core.manifest import (  # commands that only know the control do not pay for it
+    """Returns the tool of a control. It is broken if the control is empty, or the script is held."""
+    from cortexfs.core.manifest import (  # imported here, so that commands without tools do not pay
         script,
         targets,
     )

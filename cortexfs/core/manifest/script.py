@@ -1,4 +1,4 @@
-"""A script that is a tool: what the comment at its top says, and the words that an input becomes.
+"""A script that is a tool: the facts in the comment at its top, and the words of an input.
 
     #!/bin/sh
     # tool: Greet somebody, when they arrive.
@@ -6,9 +6,9 @@
     # arg times? integer = 1: how often
     # flag loud: in capitals
 
-The grammar is that of abi.md 12.1 to 12.7. Rules: this comment, the *header*, is a stranger's word: it is
-short, of printable text, and a fault quotes the line that is wrong.
-This file must never know where a script lies, who may run it, or how it is run.
+The grammar is that of abi.md 12.1 to 12.7. Rules: this comment, the *header*, is untrusted input: it must be
+short and printable, and a fault quotes the wrong line.
+This file must never know where a script lies, which users may run it, or how it is run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ScriptArgument(NamedTuple):
 class Script(NamedTuple):
     """The facts in a header."""
 
-    name: str = ""  # empty: the file's
+    name: str = ""  # empty: the name of the file
     description: str = ""
     arguments: tuple[ScriptArgument, ...] = ()
     effects: tuple[hostcalls.Effect, ...] = ()
@@ -69,8 +69,8 @@ class Script(NamedTuple):
         return _schema(self.arguments)
 
     def words(self, value: Mapping[str, Any]) -> list[str]:
-        """Returns the words that the script gets: its flags, then the others in their order. An argument that
-        is left out is the empty word, and no word behind the last one that is given."""
+        """Returns the words for the script: flags first, then other arguments in their order. An argument
+        that is left out is the empty word before the last one that is set, and no word after that."""
         flags: list[str] = []
         placed: list[list[str]] = []
         for one in self.arguments:
@@ -95,7 +95,7 @@ class Script(NamedTuple):
 
 
 def header_of(data: bytes) -> str:
-    """Returns the header of a script that begins so: the lines from `tool:` to the end of that comment."""
+    """Returns the header of a script that begins with `data`: the lines from `tool:` to the comment's end."""
     found: list[str] = []
     for line in data[: MAX_HEADER + 1].split(b"\n"):
         comment = _COMMENT.fullmatch(line.decode("latin-1"))
@@ -119,7 +119,7 @@ def _text(line: bytes) -> str:
 
 
 def parsed(header: str) -> Script:
-    """The facts of a header; EINVAL quotes the line that is wrong."""
+    """Returns the facts of a header. Raises EINVAL with the wrong line."""
     if len(header.encode()) > MAX_HEADER:
         raise Fault("EMSGSIZE", f"a script's comment is over {MAX_HEADER >> 10} KiB")
     said: dict[str, list[str]] = {"tool": [], "name": [], "timeout": [], "effect": []}
@@ -187,7 +187,7 @@ def _effect(text: str) -> hostcalls.Effect:
 
 
 def _check(arguments: list[ScriptArgument]) -> None:
-    """Raises EINVAL for lines that do not go together."""
+    """Raises EINVAL for arguments that contradict each other."""
     if len(arguments) > MAX_ARGUMENTS:
         raise Fault("EINVAL", f"it has over {MAX_ARGUMENTS} arguments")
     known = {"help"}
@@ -211,6 +211,6 @@ def _schema(arguments: Sequence[ScriptArgument]) -> dict[str, Any]:
 
 
 def _words(given: Any) -> list[str]:
-    """A value as words: a string as it is, others as JSON has them."""
+    """Returns the words of a value: a string as it is, other values as JSON."""
     every = given if isinstance(given, list) else [] if given is None else [given]
     return [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in every]

@@ -1,13 +1,13 @@
-"""Versions and version ranges as npm reads them: which version a range takes.
+"""Versions and version ranges as npm reads them, and the versions that a range takes.
 
-A version is MAJOR.MINOR.PATCH[-PRERELEASE][+BUILD]. A range is alternatives, joined by ||, of
-comparators that must all hold: 1.2.3, =, >, >=, <, <=, ~1.2 (patches), ^1.2 (nothing breaking), partial
-versions (1, 1.x, *) and 1.2 - 2.3. A prerelease is taken only where a comparator of the same
-alternative names one of the same MAJOR.MINOR.PATCH: ^1.2.3 has not asked for 1.3.0-beta.
+A version is MAJOR.MINOR.PATCH[-PRERELEASE][+BUILD]. A range has alternatives, joined by ||. An alternative
+has comparators that must all hold: 1.2.3, =, >, >=, <, <=, ~1.2 (patches), ^1.2 (nothing breaking), partial
+versions (1, 1.x, *) and 1.2 - 2.3. An alternative takes a prerelease only if one of its comparators names a
+prerelease of the same MAJOR.MINOR.PATCH: ^1.2.3 does not take 1.3.0-beta.
 
-Rules: what npm refuses is refused, and so is what could be read in two ways (1.x.3, ==1).
-Every range becomes plain comparators once, when it is parsed.
-This file must never know what has a version.
+Rules: texts that npm refuses are refused, and so are ambiguous ones (1.x.3, ==1). Every range becomes plain
+comparators once, when it is parsed.
+This file must never know the software that has a version.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import msgspec
 
 from cortexfs.core.errors import Fault
 
-MAX_LENGTH = 256  # characters, npm's bound for a version; longer ranges are no person's work
-MAX_NUMBER = (1 << 53) - 1  # what JavaScript counts exactly, so that both sides compare the same numbers
+MAX_LENGTH = 256  # characters, npm's limit for a version; no person writes longer ranges
+MAX_NUMBER = (1 << 53) - 1  # JavaScript is exact up to here, so that npm compares the same numbers
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _IDENTIFIER = r"(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][a-zA-Z0-9-]*)"
@@ -33,7 +33,7 @@ _VERSION = re.compile(rf"(?P<numbers>{_NUMBER}\.{_NUMBER}\.{_NUMBER}){_TAIL}")
 _PART = r"(?:0|[1-9][0-9]*|[xX*])"
 _PARTIAL = re.compile(rf"v?(?:(?P<numbers>{_PART}(?:\.{_PART}){{2}}){_TAIL}|(?P<few>{_PART}(?:\.{_PART})?))")
 _COMPARATOR = re.compile(r"(?P<operator>~>?|\^|[<>]=?|=?)(?P<partial>.*)")
-# An operator may stand apart from its version.
+# A space may follow an operator.
 _APART = re.compile(r"(~>?|\^|[<>]=?|=)\s+")
 _HYPHEN = re.compile(r"(\S+)\s+-\s+(\S+)")
 
@@ -43,11 +43,11 @@ Numbers: TypeAlias = tuple[int, int, int]
 class Version(msgspec.Struct, frozen=True):
     numbers: Numbers
     prerelease: tuple[int | str, ...] = ()
-    build: str = ""  # takes no part in comparing
+    build: str = ""  # does not count in comparisons
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Sorts as semver orders: numbers, a prerelease first, its numbers before its words."""
+        """Returns the key of semver's order: numbers, then prereleases first, their numbers before words."""
         words = tuple((isinstance(word, str), word) for word in self.prerelease)
         return self.numbers, not self.prerelease, words
 
@@ -65,7 +65,7 @@ _NEVER: tuple[Comparator, ...] = (("<", Version((0, 0, 0), (0,))),)
 
 
 def parse(text: str) -> Version:
-    """A version; EINVAL with what is wrong with it."""
+    """Returns the version of a text. Raises EINVAL for any other text."""
     found = _VERSION.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if not found:
         raise Fault("EINVAL", f"{text[:MAX_LENGTH]!r} is not a version like 1.2.3 or 1.2.3-beta.1")
@@ -73,11 +73,11 @@ def parse(text: str) -> Version:
 
 
 def parse_range(text: str) -> Range:
-    """A range; EINVAL with the part that is none."""
+    """Returns the range of a text. Raises EINVAL with the wrong part."""
     if len(text) > MAX_LENGTH:
         raise Fault("EINVAL", f"the range is longer than {MAX_LENGTH} characters")
     alternatives = tuple(_alternative(part.strip()) for part in text.split("||"))
-    return ((),) if () in alternatives else alternatives  # as in npm: beside *, nothing else counts
+    return ((),) if () in alternatives else alternatives  # as in npm: beside *, no alternative counts
 
 
 def satisfies(version: Version, range_: Range) -> bool:
@@ -98,13 +98,13 @@ def _alternative(text: str) -> tuple[Comparator, ...]:
     comparators: tuple[Comparator, ...] = ()
     for word in _APART.sub(r"\1", text).split():
         found = _COMPARATOR.fullmatch(word)
-        assert found  # the last group takes anything
+        assert found  # the last group matches any text
         comparators += _spread(found["operator"], found["partial"])
     return comparators
 
 
 def _spread(sign: str, text: str) -> tuple[Comparator, ...]:
-    """One comparator of a range as plain ones: none for whatever takes every version."""
+    """Returns one comparator of a range as plain comparators: () if it takes every version."""
     known, full = _partial(text)
     if not known:
         return _NEVER if sign in ("<", ">") else ()
@@ -122,7 +122,7 @@ def _spread(sign: str, text: str) -> tuple[Comparator, ...]:
 
 
 def _partial(text: str) -> tuple[list[int], Version | None]:
-    """The numbers before the first x, and the version if it is a whole one."""
+    """Returns the numbers before the first x, and the version if the text is a whole version."""
     found = _PARTIAL.fullmatch(text)
     if not found:
         raise Fault("EINVAL", f"{text!r} is not a version like 1.2.3, nor the beginning of one like 1.2")
@@ -144,7 +144,7 @@ def _version(numbers: list[int], prerelease: str | None = None, build: str | Non
 
 
 def _bumped(known: list[int], at: int) -> list[int]:
-    """The next version that differs at this place."""
+    """Returns the numbers of the next version that differs at this place."""
     return [*known[:at], known[at] + 1, *[0] * (2 - at)]
 
 
@@ -153,7 +153,7 @@ def _last(known: list[int]) -> int:
 
 
 def _first_set(known: list[int]) -> int:
-    """Where ^ allows no change: the leftmost number that is not zero."""
+    """Returns the place that ^ keeps: that of the leftmost number that is not zero."""
     return next((at for at, number in enumerate(known) if number), _last(known))
 
 

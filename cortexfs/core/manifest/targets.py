@@ -1,7 +1,7 @@
-"""A plugin that is no Python, as a host is told of it: `hostcalls.Plugin.target`.
+"""The description of a plugin for its host, unless it is written in Python: `hostcalls.Plugin.target`.
 
-Rules: the daemon has read and checked the manifest; a host gets what came of it and reads none itself, so
-that what was checked is what runs. A target is text that fits the packet that starts a host.
+Rules: the daemon reads and checks the manifest, and passes the result to a host. A host reads no manifest, so
+that it runs only what was checked. A target is text that fits into the packet that starts a host.
 This file must never know how a program is started or a library called.
 """
 
@@ -26,14 +26,14 @@ from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, DeclaredProcessTool, Manifest
 from cortexfs.core.manifestjson.fields import CommandField
 
-# hostcalls.Plugin.kind; RPC is that of a manifest.json, which is no server of the Model Context Protocol.
+# hostcalls.Plugin.kind. RPC is a kind of manifest.json, and no server of the Model Context Protocol.
 PROCESS, NATIVE, ESM, WASM, RPC = "process", hostcalls.NATIVE, hostcalls.ESM, hostcalls.WASM, "mcp"
-ESM_SECONDS, WASM_SECONDS = 30, 120  # of a call, where nobody says otherwise
+ESM_SECONDS, WASM_SECONDS = 30, 120  # the default time limits of a call
 NETWORK = ("network:fetch", "net:outbound")  # capabilities that reach servers
 # `json` is one child for each call, `jsonl` one for all of them; `argv` is a script (manifest/script.py).
 Protocol: TypeAlias = Literal["json", "jsonl", "argv"]
-NOT_STARTED = "failed to spawn process-isolated tool"  # how a fault of the host begins
-MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml; more is that
+NOT_STARTED = "failed to spawn process-isolated tool"  # begins a fault of the host
+MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml; a longer timeout is cut to it
 # The packet that starts a host has 64 KiB, for its identity too.
 MAX_TARGET = 48 << 10
 # Schemas are wordy, and shrink to a tenth; a small target stays readable.
@@ -49,8 +49,8 @@ class ProgramTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     description: str
     input_schema: dict[str, Any]
-    argv: tuple[str, ...]  # the first is an absolute path
-    working_dir: str  # empty: the caller's
+    argv: tuple[str, ...]  # the first word is an absolute path
+    working_dir: str  # empty: the caller's directory
     inherited: tuple[str, ...] = ("PATH",)
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     timeout: int | None = None
@@ -64,18 +64,18 @@ class ProgramTarget(msgspec.Struct, frozen=True, omit_defaults=True):
 class Programs(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: tuple[ProgramTarget, ...]
     protocol: Protocol = "json"
-    stamp: str = ""  # of the plugin's files: with another one, warm children are not those of before
+    stamp: str = ""  # changes with the plugin's files, so that running children of old files serve no calls
 
 
 class Library(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A shared library, and which one it was when the daemon looked at it."""
+    """A shared library, and a stamp of the file that the daemon looked at."""
 
     path: str
-    stamp: str = ""  # empty: whichever is there
+    stamp: str = ""  # empty: any file at the path will do
 
 
 class FetchedPackages(msgspec.Struct, frozen=True):
-    """The packages that were fetched for a plugin when it was installed."""
+    """The packages that the installation of a plugin fetched."""
 
     folder: str
     registries: dict[str, str] = {}
@@ -84,22 +84,22 @@ class FetchedPackages(msgspec.Struct, frozen=True):
 class EsmModule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A plugin for Deno."""
 
-    path: str  # of the entry, or its address where it was fetched
-    folder: str  # all of the plugin's files
-    stamp: str = ""  # of these: with another one, it is another plugin to the pool of hosts
+    path: str  # the path of the entry, or its address if it was fetched
+    folder: str  # the folder with all of the plugin's files
+    stamp: str = ""  # changes with these files, so that the pool of hosts takes it for another plugin then
     capabilities: tuple[str, ...] = ()  # the effective ones
-    config: dict[str, Any] = {}  # what is set, and else the defaults
-    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
-    events: tuple[str, ...] = ()  # what the manifest subscribes to
-    commands: tuple[CommandField, ...] = ()  # that the manifest declares
-    providers: dict[str, str] = {}  # kinds, and the default model of each
-    labels: dict[str, str] = {}  # of these kinds, for people
+    config: dict[str, Any] = {}  # the settings, with defaults for those that are not set
+    private: tuple[str, ...] = ()  # networks that are not public and may be reached, such as 10.0.0.0/8
+    events: tuple[str, ...] = ()  # the events to which the manifest subscribes
+    commands: tuple[CommandField, ...] = ()  # the commands that the manifest declares
+    providers: dict[str, str] = {}  # by kind of provider: its default model
+    labels: dict[str, str] = {}  # by kind of provider: its name for people
     dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
-    words: WordsByParam = {}  # to which the manifest restricts params, by tool
-    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    words: WordsByParam = {}  # by tool and param: the only words that the manifest allows
+    state: str = ""  # an SQLite file of this user; empty: its state ends with the host
     timeout: int = ESM_SECONDS
-    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
-    fetched: FetchedPackages | None = None  # when it was installed
+    loading: float = LOAD_SECONDS  # the time for the module to load and describe its tools
+    fetched: FetchedPackages | None = None  # the packages fetched at installation
 
     @property
     def entry(self) -> str:
@@ -111,17 +111,17 @@ class WasmModule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A plugin of WebAssembly."""
 
     path: str
-    sha256: str = ""  # of the file, in hex; empty: whichever is there
+    sha256: str = ""  # the hash of the file, in hex; empty: any file at the path will do
     capabilities: tuple[str, ...] = ()  # the effective ones
-    config: dict[str, Any] = {}  # what is set, and else the defaults
-    environment: dict[str, str] = {}  # of the daemon's what `environment_of` picks
-    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
-    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    config: dict[str, Any] = {}  # the settings, with defaults for those that are not set
+    environment: dict[str, str] = {}  # the part of the daemon's environment that `environment_of` returns
+    private: tuple[str, ...] = ()  # networks that are not public and may be reached, such as 10.0.0.0/8
+    state: str = ""  # an SQLite file of this user; empty: its state ends with the host
     cache: str = ""  # a directory for compiled modules; empty: none
     dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
-    words: WordsByParam = {}  # to which the manifest restricts params, by tool
+    words: WordsByParam = {}  # by tool and param: the only words that the manifest allows
     timeout: int = WASM_SECONDS
-    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+    loading: float = LOAD_SECONDS  # the time for the module to load and describe its tools
 
 
 class RpcEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,9 +129,9 @@ class RpcEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     url: str
     description: str = ""
-    methods: tuple[str, ...] = ()  # the tools that the manifest names; empty: any
+    methods: tuple[str, ...] = ()  # the tools that the manifest names; empty: all tools
     capabilities: tuple[str, ...] = ()  # the effective ones
-    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
+    private: tuple[str, ...] = ()  # networks that are not public and may be reached
 
 
 Target: TypeAlias = Programs | Library | EsmModule | WasmModule | RpcEndpoint | McpTarget
@@ -139,8 +139,7 @@ _Declared = TypeVar("_Declared", bound=Target)
 
 
 def environment_of(plugin: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the part of the daemon's environment that answers host_get_config, to a module of
-    WebAssembly."""
+    """Returns the part of the daemon's environment that a WebAssembly module reads by host_get_config."""
     mapped = plugin.upper().replace("-", "_")
     ours = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{mapped}_", "CORTEX_WASM_")
     return {name: value for name, value in environ.items() if name.startswith(ours)}
@@ -152,10 +151,10 @@ def programs(
     protocol: Protocol = "json",
     stamp: str = "",
 ) -> Programs:
-    """The process tools of a manifest; `commands` are argv and working directory of each."""
+    """Returns the process tools of a manifest. `commands` has argv and working directory of each."""
     tools = manifest.native.tools if manifest.native else ()
     made = (_program(manifest, tool, *command) for tool, command in zip(tools, commands, strict=True))
-    if protocol == "argv":  # as any command, where its caller is
+    if protocol == "argv":  # runs in its caller's directory, as any command does
         made = (replace(one, working_dir="") for one in made)
     return Programs(tuple(made), protocol, stamp)
 
@@ -184,13 +183,12 @@ def _program(
 
 
 def seconds_of(declared: int | None) -> int | None:
-    """Returns the seconds of a tool that declares so many: none for 0, and the most for more."""
+    """Returns the timeout of a tool that declares so many seconds: None for 0, and at most MAX_TIMEOUT."""
     return min(declared, MAX_TIMEOUT) if declared else None
 
 
 def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
-    """Returns the description that a host would give of these tools: nothing of it is the plugin's own
-    word."""
+    """Returns the description that a host would give of these tools, all of which is in the manifest."""
     told = declared(plugin, Programs)
     streams = told.protocol == "jsonl"
     return [
@@ -207,8 +205,8 @@ def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
 
 
 def differ_by_settings(old: hostcalls.Plugin, new: hostcalls.Plugin) -> bool:
-    """Returns True if both are one module with other settings, or one MCP server with another token, which
-    its host can be told."""
+    """Returns True if both are one module with other settings, or one MCP server with another token. A
+    running host can take these."""
     if old == new or replace(old, target="") != replace(new, target=""):
         return False
     if old.kind == MCP_SERVER:
@@ -231,7 +229,7 @@ def target(declared: Target) -> str:
 
 
 def declared(plugin: hostcalls.Plugin, type_: type[_Declared]) -> _Declared:
-    """Returns the value that `target` was made of; raises EPROTO for anything else."""
+    """Returns the value of which `target` made the text. Raises EPROTO for other texts."""
     text = plugin.target.encode()
     try:
         if text.startswith(_PACKED.encode()):

@@ -1,8 +1,8 @@
-"""manifest.toml as values: every field of a plugin's manifest, its default and what it may hold.
+"""manifest.toml as values: every field of a plugin's manifest, its default and its possible values.
 
-Rules: what is decoded here is sound: names fit the tree, numbers fit their types, no text hides a NUL. A
-field that is not known is refused with the nearest one that is, but for effects, whose authors may say more.
-A fault names the file, the field and the mend. Whether a plugin may do what it says is for governance.py.
+Rules: decoded values are sound: names fit the tree, numbers fit their types, no text has a NUL. An unknown
+field is refused with the nearest known one, except in effects, to which authors may add fields. A fault names
+the file, the field and the remedy. governance.py decides if a plugin may do what it claims.
 This file must never know where a manifest lies, nor which plugins are enabled.
 """
 
@@ -21,7 +21,7 @@ from cortexfs.core.jsontext import INTEGERS, shown
 
 FILE = "manifest.toml"
 PACKAGE_FILE = "package.toml"
-BACKUP = ".bak"  # directories of that ending are no plugins
+BACKUP = ".bak"  # directories with that ending are no plugins
 DEFAULT_OUTPUT = 1 << 20
 
 Trust: TypeAlias = Literal[
@@ -60,11 +60,11 @@ DryRun: TypeAlias = Literal["not_supported", "supported", "required_before_execu
 U32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 # TOML's own integers end at 63 bits, so u64 and usize do here.
 U64: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Seconds: TypeAlias = Annotated[int, Meta(ge=0)]  # 64 bits and more mean the most
+Seconds: TypeAlias = Annotated[int, Meta(ge=0)]  # of any size: targets.seconds_of limits it
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table that holds what is listed and nothing else."""
+    """A table with the listed keys and no others."""
 
 
 class ManifestEffect(msgspec.Struct, frozen=True):
@@ -181,7 +181,7 @@ _ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def decode(table: Mapping[str, Any], where: str = FILE) -> Manifest:
-    """A parsed manifest; `where` stands in the fault: `invalid manifest.toml: ...`."""
+    """Returns a parsed manifest. Raises a Fault that begins with `where`: `invalid manifest.toml: ...`."""
     manifest = tomltext.converted(table, Manifest, f"invalid {where}")
     if broken := _unsound(manifest):
         raise Fault("EINVAL", f"invalid {where}: {broken}")
@@ -189,17 +189,17 @@ def decode(table: Mapping[str, Any], where: str = FILE) -> Manifest:
 
 
 def decode_package(table: Mapping[str, Any], where: str = PACKAGE_FILE) -> Package:
-    """A parsed package.toml, which holds the fields of [package] at its top."""
+    """Returns a parsed package.toml, which has the fields of [package] at its top level."""
     return tomltext.converted(table, Package, f"invalid {where}")
 
 
 def _unsound(manifest: Manifest) -> str | None:
-    """Returns the first fault that no type can tell."""
+    """Returns the first fault that types cannot find, or None."""
     if broken := names.fault_of(manifest.name):
         return f"name: the name {shown(manifest.name)} {broken}"
     if manifest.name.endswith(BACKUP):
         return f"name: the name {manifest.name!r} ends in {BACKUP}, as directories that are passed over do"
-    # A blank one is for the review to tell; any other becomes part of file names and of origin.
+    # The review reports a blank version. Any other becomes part of file names and of `origin`.
     if manifest.version.strip() and (broken := names.fault_of(manifest.version)):
         return f"version: the version {shown(manifest.version)} {broken}"
     if manifest.python and not _ENTRY.fullmatch(manifest.python.entry):
@@ -236,7 +236,7 @@ def _values(value: object) -> list[str]:
 
 
 def _not_json(value: object) -> str | None:
-    """Returns the first value that TOML can write and JSON cannot: dates and times, infinity, NaN,
+    """Returns the first value that TOML can write and JSON cannot: dates and times, infinity, NaN, or
     integers beyond 64 bits."""
     pending = [value]
     for node in pending:  # grows while it is walked

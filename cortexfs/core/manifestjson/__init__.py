@@ -1,11 +1,10 @@
-"""manifest.json: read, checked and told, from bytes to a value.
+"""manifest.json: from bytes to a checked value.
 
-`read` says everything that is wrong; `checked` is for whoever wants the manifest or one sentence. Beside
-them: fields (what it may say), shape and rules (what is checked), problems (the categories), entry (where the
-code is); capabilities (what it may do), settings, needs (which plugins it wants), lifecycle (hooks, exports,
-events), tools.
+`read` returns all problems. `checked` returns the manifest, or raises a Fault with one sentence. Other
+modules: fields (the keys), problems (the categories, and checks of JSON types), rules (checks of values),
+entry (the place of the code), fetched, capabilities, settings, widgets, wasm_layout.
 
-Rules: a manifest that has passed here is sound, and nothing further in checks it again.
+Rules: a manifest that has passed here is sound, and no other code checks it again.
 This file must never know where a manifest lies, nor run anything that it names.
 """
 
@@ -26,7 +25,7 @@ from cortexfs.core.manifestjson.rules import RULES
 
 FILE = "manifest.json"
 MAX_BYTES = 1 << 20  # the largest real one has 20 KB
-MAX_PROBLEMS = 100  # to name the likely key takes time for each, so a hostile file does not get more
+MAX_PROBLEMS = 100  # a limit for hostile files, as the search for the likely key of each takes time
 
 
 class ManifestReading(msgspec.Struct, frozen=True):
@@ -36,7 +35,7 @@ class ManifestReading(msgspec.Struct, frozen=True):
 
 
 def read(data: bytes) -> ManifestReading:
-    """A manifest and everything that is wrong with it. Rules are looked at once the JSON types are right."""
+    """Returns a manifest and all problems in it. Rules are checked only if all JSON types are right."""
     try:
         value = _object(data)
     except Fault as fault:
@@ -50,7 +49,7 @@ def read(data: bytes) -> ManifestReading:
 
 
 def checked(data: bytes, file: str = FILE) -> tuple[JsonManifest, tuple[Problem, ...]]:
-    """The manifest and its warnings, or EINVAL with the first error as a sentence."""
+    """Returns the manifest and its warnings. Raises EINVAL with the first error as a sentence."""
     result = read(data)
     if result.manifest is None:
         more = len(result.errors) - 1
@@ -66,13 +65,13 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Fault("EINVAL", f"is {jsontext.shown(value)}")
     ui = value.get("ui")
-    if isinstance(ui, dict) and isinstance(one := ui.get("settings"), dict):  # as in the wild: one section
+    if isinstance(ui, dict) and isinstance(one := ui.get("settings"), dict):  # real ones have one section so
         value["ui"] = ui | {"settings": [{"section": value.get("name", "")} | one]}
     return value
 
 
 def _limited(found: Iterator[Problem]) -> list[Problem]:
-    """All problems, or the first of them and an error that says so: none is passed over in silence."""
+    """Returns all problems, or the first MAX_PROBLEMS and an error that there are more."""
     some = list(islice(found, MAX_PROBLEMS + 1))
     if len(some) > MAX_PROBLEMS:
         some[-1] = Problem(

@@ -1,9 +1,9 @@
-"""The capabilities that a manifest.json declares: what each grants, and what policy sees of it.
+"""The capabilities of a manifest.json: the permissions of each, and its effects for policy.
 
-Rules: the table is literal. A permission is told to policy as the effects of this project, so that a tool
-of this plugin system and one of the other are confirmed alike; an extension point is what the plugin is
-called for, and no effect of its tools. Tools of one process share its rights, which policy is told besides
-what each says of itself. What counts is declared - denied + granted, never the declared alone.
+Rules: the table is literal. Policy sees a permission as effects of this project, so that tools of both plugin
+systems are confirmed alike. An extension point is a way to call the plugin, and no effect of its tools. Tools
+in one process share its rights, so policy sees these beside the effects that each tool declares. Effective
+capabilities are declared - denied + granted, never only the declared ones.
 This file must never know where denials and grants are kept, nor how a host enforces them.
 """
 
@@ -26,8 +26,8 @@ Flag: TypeAlias = Literal["read", "write", "run", "net"]
 class Capability(msgspec.Struct, frozen=True):
     about: str
     effects: tuple[Effect, ...] = ()
-    deno: Flag | None = None  # the permission of the runtime; None: it has none for it, policy decides
-    permission: bool = False  # else an extension point
+    deno: Flag | None = None  # the permission of Deno; None: Deno has none for it, and policy decides
+    permission: bool = False  # False: it is an extension point
     reserved: bool = False
 
 
@@ -41,12 +41,12 @@ _WRITE = Effect("write_file", "partially_reversible", "always", "not_supported")
 _DELETE = Effect("delete_file", "irreversible", "always", "not_supported")
 _RUN = Effect("run_process", "partially_reversible", "always", "not_supported")
 _REQUEST = Effect("network_request", "reversible", "on_risk", "not_supported")
-# Whoever listens lets others in: that is asked for, though a request is not.
+# A process that listens lets others in. So it is asked about, unlike requests.
 _LISTEN = Effect("network_request", "reversible", "always", "not_supported")
 _INTERNAL = Effect("introspect_runtime", "reversible", "on_risk", "not_supported")
 _REMEMBER = Effect("persist_memory", "partially_reversible", "always", "not_supported")
 
-PROCESS = "plugin process"  # the target of what no tool has said of itself
+PROCESS = "plugin process"  # the target of effects that no tool has declared
 _RIGHTS: dict[Flag, Effect] = {"read": _READ, "write": _WRITE, "run": _RUN, "net": _REQUEST}
 
 CAPABILITIES = {
@@ -74,7 +74,7 @@ CAPABILITIES = {
     "db:read": _permission("read internal databases", _INTERNAL),
     "db:write": _permission("write internal databases", _REMEMBER),
 }
-# With these a plugin brings something that others meet.
+# The capabilities with which a plugin adds a part that its users see.
 _BRINGING = (
     "tools",
     "cli:commands",
@@ -88,12 +88,12 @@ _BRINGING = (
 
 
 def bringing(capabilities: Iterable[str]) -> list[str]:
-    """Those with which a plugin brings something."""
+    """Returns the capabilities with which a plugin adds a part that its users see."""
     return [name for name in capabilities if name in _BRINGING]
 
 
 class CapabilityReason(msgspec.Struct, frozen=True):
-    """Why a plugin has a capability, or has it not."""
+    """The reason why a plugin has a capability, or does not have it."""
 
     capability: str
     effective: bool
@@ -102,13 +102,13 @@ class CapabilityReason(msgspec.Struct, frozen=True):
 
 class Effective(msgspec.Struct, frozen=True):
     capabilities: tuple[str, ...]  # in the order of CAPABILITIES
-    explained: tuple[CapabilityReason, ...]  # all that are declared, denied or granted, in that order too
+    explained: tuple[CapabilityReason, ...]  # all declared, denied or granted ones, in the same order
 
     def has(self, capability: str) -> bool:
         return capability in self.capabilities
 
 
-# (declared, denied, granted): effective, because. What is not here is not spoken of.
+# (declared, denied, granted): effective, reason. A capability that is none of the three is not explained.
 _REASONS = {
     (True, False, False): (True, "declared by the manifest"),
     (True, True, False): (False, "declared by the manifest, denied by the administrator"),
@@ -121,7 +121,7 @@ _REASONS = {
 
 
 def check(name: str) -> str:
-    """`name`, or EINVAL with the likely one."""
+    """Returns `name` if it is a capability. Raises EINVAL with the likely name."""
     if name not in CAPABILITIES:
         raise Fault("EINVAL", f"{jsontext.shown(name)} is no capability{mend(name)}")
     return name
@@ -132,7 +132,7 @@ def mend(name: str) -> str:
 
 
 def effective(declared: Collection[str], denied: Collection[str], granted: Collection[str]) -> Effective:
-    """declared - denied + granted. EINVAL for a capability that does not exist."""
+    """Returns declared - denied + granted. Raises EINVAL for a capability that does not exist."""
     for name in (*declared, *denied, *granted):
         check(name)
     explained = tuple(
@@ -144,13 +144,12 @@ def effective(declared: Collection[str], denied: Collection[str], granted: Colle
 
 
 def effects(capabilities: Iterable[str]) -> tuple[Effect, ...]:
-    """Returns the effects for policy, each once."""
+    """Returns the effects for policy, without duplicates."""
     return tuple(dict.fromkeys(effect for one in capabilities for effect in CAPABILITIES[check(one)].effects))
 
 
 def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:
-    """Returns those of Deno's permissions that the host may give, within the directories and hosts that it
-    knows."""
+    """Returns the permissions of Deno that the host may give, for directories and servers that it allows."""
     return tuple(sorted({flag for name in capabilities if (flag := CAPABILITIES[check(name)].deno)}))
 
 
@@ -161,7 +160,7 @@ def process_rights(capabilities: Iterable[str]) -> tuple[Effect, ...]:
 
 
 def tool_fault(tool: str, wanted: Iterable[str], has: Effective) -> str | None:
-    """Why a tool cannot be registered: it wants what its plugin has not."""
+    """Returns why a tool cannot be registered: it needs capabilities that its plugin lacks. Else None."""
     missing = [name for name in wanted if not has.has(name)]
     if not missing:
         return None

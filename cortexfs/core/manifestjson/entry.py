@@ -1,7 +1,7 @@
-"""Where a plugin's code is: the entry point of a manifest.json, and paths inside its package.
+"""The place of a plugin's code: the entry point of a manifest.json, and paths inside its package.
 
-Rules: decided by the text alone. Whether a path is a link out of the package is seen where it is opened.
-This file must never know what is at the other end.
+Rules: only the text counts here. The code that opens a path checks that it is no link out of the package.
+This file must never know the code at that place.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cortexfs.core.manifestjson.problems import Problem
 
 Form: TypeAlias = Literal["relative", "absolute", "file", "https", "http", "jsr", "npm"]
 
-# Of code that is a file of its package.
+# The forms for code that is a file of its package.
 LOCAL: tuple[Form, ...] = ("relative", "absolute", "file")
-# Of code that is fetched when its plugin is installed.
+# The forms for code that is fetched when its plugin is installed.
 REMOTE: tuple[Form, ...] = ("https", "jsr", "npm")
 # (kind, runtime): the pairs that exist.
 PAIRS = {"esm": "deno", "mcp": "deno", "wasm": "wasm"}
-# Which forms of an entry point a kind takes; http is for servers on this machine only.
+# The forms of an entry point that each kind takes; http is only for servers on this machine.
 FORMS: dict[str, tuple[Form, ...]] = {
     "esm": ("relative", "absolute", "file", "https", "jsr", "npm"),
     "mcp": ("https", "http"),
@@ -52,11 +52,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 
 class EntryPoint(msgspec.Struct, frozen=True):
     form: Form
-    text: str  # a relative one without ./
+    text: str  # a relative path has no ./
 
 
 def entry_of(text: str) -> EntryPoint | None:
-    """The entry point as one of the forms, or None."""
+    """Returns the entry point with its form, or None if it has none of the forms."""
     if scheme := _SCHEME.match(text):
         return next((EntryPoint(form, text) for form, url in _URLS.items() if url.fullmatch(text)), None)
     if text.startswith("/"):
@@ -70,7 +70,7 @@ def entry_of(text: str) -> EntryPoint | None:
 
 
 def inside(text: str) -> str | None:
-    """A relative path as one that cannot leave its directory, without empty and . parts; or None."""
+    """Returns a relative path without empty and . parts, or None if it could leave its directory."""
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if text.startswith("/") or text.endswith("/") or ".." in parts or not parts or _CONTROL.search(text):
         return None
@@ -78,10 +78,10 @@ def inside(text: str) -> str | None:
 
 
 def files_of(entry: EntryPoint) -> tuple[str, ...]:
-    """Returns the file of its package: the first of these that is there, none where it is no file of it.
+    """Returns possible paths of the entry in its package, of which the first that exists is meant.
 
-    An absolute path is that of its author's machine, or of where it was resolved; the package has its end.
-    """
+    An absolute path is one on the machine of its author, or on the one where it was resolved. The package has
+    only an end of it."""
     if entry.form == "relative":
         return (entry.text,)
     if entry.form not in LOCAL:
@@ -93,7 +93,7 @@ def files_of(entry: EntryPoint) -> tuple[str, ...]:
 
 
 def problem(kind: str, text: str) -> Problem | None:
-    """Returns the fault of an entry point for this kind."""
+    """Returns the fault of an entry point of this kind, or None."""
     entry = entry_of(text)
     if entry is None or entry.form not in FORMS[kind]:
         what = f"{jsontext.shown(text)} is no entry point of kind {kind}"

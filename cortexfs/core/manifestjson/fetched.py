@@ -1,15 +1,15 @@
-"""Where the files of a plugin lie that were fetched when it was installed, as paths beside its own.
+"""The paths of files that were fetched when a plugin was installed, beside its own files.
 
-This file must never know how they are fetched, nor what runs them.
+This file must never know how files are fetched, nor which program runs them.
 """
 
 from __future__ import annotations
 
 FOLDER = ".fetched/"
-MODULE = f"{FOLDER}entry.wasm"  # of kind wasm, from its address
-# Of kind esm: the cache that Deno finds its modules in, the lock file that says what they are, and the
-# registries that whoever installed had chosen, by whose names they lie in the cache.
-LOCK = "deno.lock"  # the name of one that the author ships, too
+MODULE = f"{FOLDER}entry.wasm"  # the module of kind wasm, fetched from its address
+# For kind esm: the lock file with the hashes of the modules, the cache in which Deno finds them, and the
+# registries that the installing user had chosen, whose names are part of the paths in the cache.
+LOCK = "deno.lock"  # also the name of a lock file that the author ships
 CACHE = "deno"
 REGISTRIES = "registries.json"
 REGISTRY_VARIABLES = ("NPM_CONFIG_REGISTRY", "JSR_URL")

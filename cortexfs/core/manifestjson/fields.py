@@ -1,10 +1,10 @@
-"""The fields of a manifest.json, and a tool of it or of its module: its input as a JSON Schema, its result.
+"""The fields of a manifest.json, and the input of its tools, as a JSON Schema, and their result.
 
-Rules: these types are the one table of its keys; problems.py checks values against them and
-docs/manifest-json.md lists them. An optional key that is not there is None, or an empty list or map. What a
-plugin's code answers is checked like anything from outside.
-This file must never know what a value has to look like beyond its JSON type (that is rules.py), nor how a
-tool is called.
+Rules: these types are the one table of its keys. problems.py checks values against them, and
+docs/manifest-json.md lists them. An optional key that is missing is None, or an empty list or map. Answers of
+a plugin's code are untrusted input.
+This file must never know the rules for a value beyond its JSON type (they are in rules.py), nor how a tool is
+called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FieldType: TypeAlias = Literal["text", "number", "boolean", "select", "secret"]
 
 
 class ManifestPart(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of a manifest; its keys are written in camelCase."""
+    """A part of a manifest. Its keys are in camelCase."""
 
 
 class ToolParam(ManifestPart, frozen=True):
@@ -33,25 +33,25 @@ class ToolParam(ManifestPart, frozen=True):
     description: str
     required: bool = False
     enum: tuple[str, ...] | None = None
-    # Of the wild: what an enum takes, as words or as a setting has them; what counts where none is given.
+    # Keys of real manifests: the choices of an enum, as words or in the form of a setting's; the default.
     options: tuple[Any, ...] = ()
     default: Any = msgspec.UNSET
     default_value: Any = msgspec.UNSET
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The only values that it takes; none: any of its type."""
+        """Returns the only values that it takes, or nothing if it takes all of its type."""
         values = [each.get("value") if isinstance(each, dict) else each for each in self.options]
         return self.enum or tuple(each for each in values if isinstance(each, str))
 
 
 class ToolField(ManifestPart, frozen=True):
-    """Informational, but for `dry_run`: what the module exports counts."""
+    """A tool of the manifest. Only `dry_run` and enums count; the rest comes from the module's exports."""
 
     name: str
     description: str
     params: tuple[ToolParam, ...]
-    dry_run: bool = False  # it can be run dry
+    dry_run: bool = False  # it has dry runs
 
 
 class Argument(ManifestPart, frozen=True):
@@ -69,7 +69,7 @@ class Option(ManifestPart, frozen=True):
 
 
 class CommandField(ManifestPart, frozen=True):
-    """`cortex <name>`."""
+    """A command `cortex <name>`."""
 
     name: str
     description: str
@@ -100,7 +100,7 @@ class SettingField(ManifestPart, frozen=True):
     key: str
     label: str
     type: FieldType
-    default_value: Any = msgspec.UNSET  # required by the reference, absent in the wild: a warning
+    default_value: Any = msgspec.UNSET  # required by the reference; a warning, as real manifests lack it
     options: tuple[SettingChoice, ...] = ()
     description: str | None = None
     required: bool = False
@@ -147,13 +147,13 @@ class JsonManifest(ManifestPart, frozen=True):
     events: tuple[str, ...] = ()
     tools: tuple[ToolField, ...] = ()
     cli_commands: tuple[CommandField, ...] = ()
-    ai_disclosure: Any = None  # of its author's tools, for people
+    ai_disclosure: Any = None  # about the use of AI by its author, for people
     ui: Ui = Ui()
     config: ConfigField = ConfigField()
 
 
 class JsonToolResult(msgspec.Struct, frozen=True, rename="camel"):
-    tool_name: str  # must be the tool's own
+    tool_name: str  # must be the name of the tool
     success: bool
     output: str
     duration_ms: float
@@ -161,7 +161,7 @@ class JsonToolResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def words_of(manifest: JsonManifest) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Returns the words to which the manifest restricts params, by tool and param."""
+    """Returns the only words that the manifest allows, by tool and param."""
     found = {tool.name: {param.name: param.words for param in tool.params} for tool in manifest.tools}
     return {tool: {name: words for name, words in of.items() if words} for tool, of in found.items()}
 
@@ -169,8 +169,8 @@ def words_of(manifest: JsonManifest) -> dict[str, dict[str, tuple[str, ...]]]:
 def input_schema(
     params: Sequence[ToolParam], words: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Returns the schema of the tool's arguments: its params and no others, so that a misspelt one is
-    told. `words` are the manifest's, for a param without words of its own."""
+    """Returns the schema of the tool's arguments. It allows no other params, so misspelt ones are refused.
+    `words` are those of the manifest, for params without words of their own."""
     return {
         "type": "object",
         "properties": {param.name: _property(param, words.get(param.name, ())) for param in params},
@@ -189,13 +189,12 @@ def _property(param: ToolParam, words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def tool_result(value: Any, tool: str) -> JsonToolResult:
-    """Returns the result of a tool's execute; raises EPROTO, with the plugin's fault, if it is none of
-    this tool's."""
+    """Returns the result of a tool's execute. Raises EPROTO, as the plugin's fault, for any other value."""
     try:
         result: JsonToolResult = jsontext.converted(value, JsonToolResult, whole="result")
     except Fault as fault:
         raise Fault("EPROTO", f"the tool {tool} returned no ToolCallResult: {fault.message}") from None
-    is_unnamed = not result.success and not result.tool_name  # as in the wild
+    is_unnamed = not result.success and not result.tool_name  # real plugins return this
     if result.tool_name != tool and not is_unnamed:
         raise Fault("EPROTO", f"the tool {tool} returned a result of {jsontext.shown(result.tool_name)}")
     return result

@@ -1,9 +1,9 @@
-"""The problems of a manifest.json: the one table of categories, a problem as a sentence, and those of its
-shape: the walk over fields.py for keys and JSON types.
+"""The problems of a manifest.json: the one table of categories, the sentence of a problem, and the check of
+keys and JSON types against fields.py.
 
-Rules: an error refuses the manifest, a warning does not. Every problem says where (a JSON path), what, and
-how to mend it; every one is found, not only the first. An unknown key is a warning, so that manifests written
-for later versions load; null is no value of any type.
+Rules: an error refuses the manifest, a warning does not. Every problem has a JSON path, a fault and a remedy.
+All problems are found, not only the first. An unknown key is a warning, so that manifests for later versions
+load. No type takes null.
 This file must never know a rule, or what a field means.
 """
 
@@ -67,7 +67,7 @@ class Problem(msgspec.Struct, frozen=True):
         return self.category in ERRORS
 
     def told(self, file: str) -> str:
-        """One sentence: which file, which field, what is wrong, what to do."""
+        """Returns one sentence with file, field, fault and remedy."""
         where = f"{file}: {self.path}" if self.path else file
         return f"{where}: {self.what}; {self.mend}"
 
@@ -80,14 +80,14 @@ _JSON_TYPES: dict[type[inspect.Type], tuple[type[Any], str]] = {
     inspect.LiteralType: (str, "a string"),
     inspect.BoolType: (bool, "true or false"),
 }
-_CATEGORIES = {"kind": "invalid_kind", "runtime": "invalid_runtime"}  # of a word that is not in the list
+_CATEGORIES = {"kind": "invalid_kind", "runtime": "invalid_runtime"}  # for a word that is not in the list
 
 type_of = cache(inspect.type_info)
 
 
 def of_shape(value: Any, type_: inspect.Type, path: str = "") -> Iterator[Problem]:
-    """The problem of a value that is not of that type."""
-    if isinstance(type_, inspect.UnionType):  # str | None: None only says that the key is not there
+    """Yields the problems of a value that is not of that type."""
+    if isinstance(type_, inspect.UnionType):  # str | None: None stands for a missing key alone
         type_ = type_.types[0]
     if isinstance(type_, inspect.AnyType):
         return

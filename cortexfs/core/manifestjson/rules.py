@@ -1,7 +1,7 @@
 """The rules for a manifest.json's values, beyond their JSON types.
 
-Rules: one function per rule, each a generator of problems; RULES is all of them, in the order in which
-problems are told.
+Rules: one function per rule, each a generator of problems. RULES has all of them, in the order of
+reported problems.
 This file must never know where a manifest comes from.
 """
 
@@ -22,15 +22,15 @@ from cortexfs.core.manifestjson.fields import CommandField, JsonManifest
 from cortexfs.core.manifestjson.problems import Problem, below
 from cortexfs.core.manifestjson.settings import problems as setting_problems
 
-MAX_DEPENDENCIES = 200  # a hostile file's worth of ranges would take seconds to read
-HOST = "cortex"  # what dependencies call this host; no plugin can have the name
+MAX_DEPENDENCIES = 200  # a limit, as the ranges of a hostile file would take seconds to read
+HOST = "cortex"  # the name of this host in dependencies; no plugin can have it
 
 _KEBAB = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _FLAG = re.compile(r"-[A-Za-z0-9]")
 _LINE_END = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 HASH = re.compile(r"sha256:[0-9a-fA-F]{64}")
-# The shape of an SPDX expression: which identifiers exist changes with each of its releases.
+# The form of an SPDX expression. Identifiers are not checked, as each release of SPDX has other ones.
 _SPDX = re.compile(r"[A-Za-z0-9.+-]+(?: (?:AND|OR|WITH) [A-Za-z0-9.+-]+)*")
 _URL = re.compile(r"(?:git\+)?(?:https?|ssh|git)://\S+")
 _KEBAB_MEND = "write it like my-plugin: lower-case letters and digits, with single hyphens between words"
@@ -87,7 +87,7 @@ def declared(one: JsonManifest) -> Iterator[Problem]:
 
 
 def _contributions(one: JsonManifest) -> Iterator[tuple[str, object, str, str]]:
-    """Where something is contributed, what, the capability that it needs, the category of its lack."""
+    """Yields the key of each contribution, its value, its capability, and the problem if that is missing."""
     yield "events", one.events, "events:listener", "events_without_capability"
     yield "tools", one.tools, "tools", "missing_capability"
     yield "cliCommands", one.cli_commands, "cli:commands", "missing_capability"
@@ -173,7 +173,7 @@ def commands(one: JsonManifest) -> Iterator[Problem]:
 
 
 def of_commands(given: Sequence[CommandField]) -> Iterator[Problem]:
-    """Returns the faults of these commands, which a module may declare as well."""
+    """Yields the problems of these commands. A module may declare commands too."""
     for index, command in enumerate(given):
         path = f"cliCommands[{index}]"
         yield from _component(f"{path}.name", command.name)
@@ -188,7 +188,7 @@ def of_commands(given: Sequence[CommandField]) -> Iterator[Problem]:
                 yield Problem(
                     "invalid_value", f"{path}.options[{at}].flag", what, "write one letter, like -v"
                 )
-        # the handler receives both in one object
+        # The handler receives arguments and options in one object.
         keys = [arg.name for arg in command.args] + [option.name for option in command.options]
         yield from _unique(f"{path}.options", keys, "name", len(command.args))
         yield from _unique(f"{path}.options", [option.flag for option in command.options], "flag")
@@ -222,7 +222,7 @@ def _component(path: str, name: str) -> Iterator[Problem]:
 
 
 def _unique(path: str, given: Iterable[str], key: str = "", skip: int = 0) -> Iterator[Problem]:
-    """The second of two names; `skip` of them stand in another list before this one."""
+    """Yields a problem for each repeated name. The first `skip` names are in another list before this one."""
     seen: set[str] = set()
     for index, name in enumerate(given):
         if name in seen:

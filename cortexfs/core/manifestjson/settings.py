@@ -1,9 +1,9 @@
-"""A plugin's settings: their types and defaults, and whether a value fits.
+"""A plugin's settings: their types and defaults, and the check of a value.
 
-Two places of a manifest speak of them: ui.settings types keys for people, config.settings gives keys default
-values. A key is one setting: its type comes from ui.settings (none: any JSON value fits), its default from
-config.settings or else from the field's defaultValue. What somebody has set counts before any default.
-This file must never know where values are kept, nor how a secret is.
+A manifest has settings in two places: ui.settings gives types of keys, config.settings gives default values.
+A key is one setting. Its type is that of ui.settings; without one, any JSON value fits. Its default is in
+config.settings, or else the defaultValue in ui.settings. A user's value counts before any default.
+This file must never know where values or secrets are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cortexfs.core.jsontext import nearest
 from cortexfs.core.manifestjson.fields import JsonManifest, SettingField
 from cortexfs.core.manifestjson.problems import Problem, below
 
-# type of a setting: how a person gives it, how it is kept
+# By type of a setting: the value in words for people, and its JSON type.
 TYPES = {
     "text": ("a string", "string"),
     "number": ("a number", "number"),
@@ -43,7 +43,7 @@ _WORDS = {
 
 class Setting(msgspec.Struct, frozen=True):
     key: str
-    type: str | None = None  # of TYPES; None: any JSON value
+    type: str | None = None  # a key of TYPES; None: any JSON value
     default: Any = None
     choices: tuple[str, ...] = ()
     label: str = ""
@@ -56,12 +56,12 @@ class Setting(msgspec.Struct, frozen=True):
         return self.type == "secret"
 
     def shown(self, value: Any) -> Any:
-        """The value for people and logs: of a secret only that there is one."""
+        """Returns the value for people and logs: MASK in place of a secret."""
         return MASK if self.is_secret and value not in (None, "") else value
 
 
 def settings_of(one: JsonManifest) -> dict[str, Setting]:
-    """Every setting by its key, as the manifest lists them; a default that does not fit is none."""
+    """Returns all settings by key, in the manifest's order. A default that does not fit is left out."""
     found = {
         field.key: _setting(field, section.section) for section in one.ui.settings for field in section.fields
     }
@@ -83,28 +83,27 @@ def _setting(field: SettingField, section: str) -> Setting:
 
 
 def values(settings: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the plugin's settings: every default, and over them the values that somebody has set."""
+    """Returns the plugin's settings: all defaults, replaced by the values that a user has set."""
     defaults = {key: setting.default for key, setting in settings.items() if setting.default is not None}
     return defaults | dict(given)
 
 
 def check(settings: Mapping[str, Setting], key: str, value: Any) -> Any:
-    """`value` if it fits its key; EINVAL with the sentence. A plugin may set keys of its own besides."""
+    """Returns `value` if it fits its key. Raises EINVAL if not. A plugin may also set keys of its own."""
     if broken := fault_of(settings.get(key, Setting(key)), value):
         raise Fault("EINVAL", f"{jsontext.path_text([key])}: {broken}")
     return value
 
 
 def read(settings: Mapping[str, Setting], key: str, text: str) -> Any:
-    """Returns a typed value as the setting's type has it; raises EINVAL for a key or value that there is
-    not."""
+    """Returns the value of a typed word by the setting's type. Raises EINVAL for a wrong key or value."""
     if key not in settings:
         raise Fault("EINVAL", f"{jsontext.shown(key)} is no setting of this plugin{nearest(key, settings)}")
     return check(settings, key, _typed(settings[key].type, text))
 
 
 def _typed(type_: str | None, text: str) -> Any:
-    """The typed word as JSON where it is some; else as it stands, for `check` to judge."""
+    """Returns the value of a typed word, or the word itself, which `check` may then refuse."""
     if type_ == "boolean":
         return _WORDS.get(text.lower(), text)
     if type_ in ("text", "select", "secret"):
@@ -116,7 +115,7 @@ def _typed(type_: str | None, text: str) -> Any:
 
 
 def fault_of(setting: Setting, value: Any) -> str | None:
-    """Why the value does not fit, as a sentence without its subject; None: it fits."""
+    """Returns why the value does not fit, as a sentence without its subject, or None if it fits."""
     if setting.type is None:
         return None
     wanted, json_type = TYPES[setting.type]
@@ -130,7 +129,7 @@ def fault_of(setting: Setting, value: Any) -> str | None:
 
 
 def problems(one: JsonManifest) -> Iterator[Problem]:
-    """Returns the faults of a manifest's settings."""
+    """Yields the problems of a manifest's settings."""
     seen: dict[str, Setting] = {}
     for at, section in enumerate(one.ui.settings):
         for index, field in enumerate(section.fields):

@@ -1,7 +1,7 @@
-"""Where a WebAssembly module keeps what is its own, and whether the host writes there.
+"""The places of a WebAssembly module's stack and data, and the check that the host does not write there.
 
-Main path: `fault` for what is known of a module, `doubt` for what is likely. Data with its place is in the
-module; where a stack and zeroed data lie, only the linker knows, which may have left it in names of globals.
+Main path: `fault` tells of a certain overlap, `doubt` of a likely one. The module has the places of its data.
+Only the linker knows those of the stack and of zeroed data, and may have left them in names of globals.
 
 Rules: abi.md 9.33 and 9.53. Nothing runs, and bytes that are no module have neither fault nor doubt.
 This file must never know who asks.
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-HEAP = range(0x20000, 0x100000)  # the host's
+HEAP = range(0x20000, 0x100000)  # the host's heap
 PAGE = 64 << 10
-MAX_SEGMENTS = 100_000  # as a compiler takes
+MAX_SEGMENTS = 100_000  # compilers have the same limit
 MEND = "link it with -z stack-size=65536 --global-base=1048576"
-_LOWEST_STACK = 1024  # a smaller number in a global is hardly a stack's end
+_LOWEST_STACK = 1024  # a smaller number in a global is not likely to be a stack's end
 _HEAD = b"\0asm\1\0\0\0"
 _CUSTOM, _IMPORTS, _MEMORY, _GLOBALS, _EXPORTS, _DATA = 0, 2, 5, 6, 7, 11
 _FUNCTION, _TABLE, _OF_MEMORY, _GLOBAL = range(4)
@@ -24,12 +24,12 @@ _I32, _GLOBAL_NAMES = 0x7F, 7
 _END, _CONSTANT, _VECTOR = 0x0B, 0x41, 0xFD
 _FIXED = {0x43: 4, 0x44: 8, 0xD0: 1}  # f32.const, f64.const, ref.null
 _NUMBERED = (0x42, 0x23, 0xD2)  # i64.const, global.get, ref.func
-_PASSIVE, _OTHER_MEMORY = 1, 2  # of data
+_PASSIVE, _OTHER_MEMORY = 1, 2  # kinds of data segments
 _STACK, _DATA_END = "__stack_pointer", "__data_end"
 
 
 class _Bytes:
-    """A module's bytes, and how far they are read. Raises IndexError at their end."""
+    """A reader of a module's bytes. It raises IndexError at their end."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
@@ -68,7 +68,7 @@ class _Bytes:
         return value - (1 << bits) if value >> bits - 1 else value
 
     def constant(self) -> int | None:
-        """Reads an expression; its value if it is one number of 32 bits."""
+        """Reads an expression. Returns its value if it is one number of 32 bits, else None."""
         found: list[int | None] = []
         while (code := self.byte()) != _END:
             found.append(self.signed() & 0xFFFFFFFF if code == _CONSTANT else None)
@@ -84,24 +84,24 @@ class _Bytes:
 
 class _Global(NamedTuple):
     value: int | None
-    is_mutable: bool  # and of 32 bits
+    is_mutable: bool  # True only for a global of 32 bits
 
 
 class _Layout(NamedTuple):
-    data: list[range]  # with their places, in order of these
-    stack: int | None  # its end, by name
-    end: int | None  # of all data, by name
-    guessed: int | None  # what may be a stack's end
-    pages: int  # of a memory of its own, else 0
+    data: list[range]  # the places of data, sorted
+    stack: int | None  # the stack's end, from the name of a global
+    end: int | None  # the end of all data, from the name of a global
+    guessed: int | None  # a number that may be the stack's end
+    pages: int  # the pages of the module's own memory; 0 for an imported one
 
 
 def fault(data: bytes) -> str:
-    """Returns why the host would overwrite what is the module's own; "" if that is not known."""
+    """Returns why the host would overwrite data or the stack of the module, or "" if that is not certain."""
     found = _looked(data)
     if found is None:
         return ""
     spans = list(found.data)
-    # Without data it is the end of the stack, and one of 1 MiB may end where the host's heap does.
+    # Without data, `end` is the stack's end. A stack of 1 MiB may end where the host's heap ends.
     if found.end is not None and (spans or found.end != HEAP.stop):
         spans.append(range(spans[0].start if spans else found.end - 1, found.end))
     for span in spans:
@@ -113,7 +113,7 @@ def fault(data: bytes) -> str:
 
 
 def doubt(data: bytes) -> str:
-    """Returns the same of what is likely."""
+    """Returns why the host is likely to overwrite data or the stack of the module, or ""."""
     found = _looked(data)
     if found is None or found.end is not None:
         return ""
@@ -155,7 +155,7 @@ def _layout(data: bytes) -> _Layout:
 
 
 def _sections(data: bytes) -> tuple[dict[int, _Bytes], list[tuple[str, int]]]:
-    """Returns the sections by their numbers, and the names of globals."""
+    """Returns the sections by number, and the names of globals."""
     read = _Bytes(data, len(_HEAD))
     found: dict[int, _Bytes] = {}
     names: list[tuple[str, int]] = []
@@ -186,7 +186,7 @@ def _exported(section: _Bytes | None) -> Iterator[tuple[str, int]]:
 
 
 def _imported(section: _Bytes | None) -> tuple[int, bool]:
-    """Returns the count of globals, and whether the memory is among the imports."""
+    """Returns the number of imported globals, and True if the memory is imported."""
     globals_, has_memory = 0, False
     for _ in range(section.number() if section else 0):
         assert section
@@ -212,7 +212,7 @@ def _globals(section: _Bytes | None) -> Iterator[_Global]:
 
 
 def _spans(section: _Bytes | None) -> Iterator[range]:
-    """The places of data; what is copied by code has none."""
+    """Yields the places of data. Data that code copies has no place."""
     for _ in range(min(section.number(), MAX_SEGMENTS) if section else 0):
         assert section
         how = section.number()

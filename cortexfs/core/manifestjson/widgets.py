@@ -1,9 +1,9 @@
 """The config of a widget, which the manifest's reference leaves open (docs/manifest-json.md, Widgets).
 
-    of(widget)      its config as one of the structs below; ValueError with the place of what is wrong
+    of(widget)      its config as one of the structs below; ValueError with the path of a wrong value
 
-Rules: every key may be left out, so that a widget whose config says nothing shows nothing. A key that is not
-known is left out, as everywhere in a manifest.
+Rules: every key is optional, so a widget with an empty config shows nothing. An unknown key is ignored, as
+everywhere in a manifest.
 This file must never know how a widget is drawn.
 """
 
@@ -32,7 +32,7 @@ class WidgetSource(ManifestPart, frozen=True):
 
 class HtmlWidget(ManifestPart, frozen=True):
     html: str | None = None
-    path: str | None = None  # relative to the manifest, as the htmlPath of a panel
+    path: str | None = None  # relative to the manifest, as htmlPath of a panel is
 
 
 class TableColumn(ManifestPart, frozen=True):
@@ -43,7 +43,7 @@ class TableColumn(ManifestPart, frozen=True):
 class TableWidget(ManifestPart, frozen=True):
     columns: tuple[TableColumn, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()
-    source: WidgetSource | None = None  # its output takes the place of the keys that it has
+    source: WidgetSource | None = None  # the keys in its output replace those of the config
     refresh_seconds: Seconds | None = None
 
 
@@ -69,7 +69,7 @@ def of(widget: Widget) -> WidgetConfig:
 
 
 def page_of(widget: Widget) -> str | None:
-    """The path of the page that it shows, if it is a file of the plugin's."""
+    """Returns the path of the page that the widget shows, if that is a file of the plugin."""
     config = of(widget)
     return config.path if isinstance(config, HtmlWidget) else None
 

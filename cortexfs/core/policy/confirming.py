@@ -1,13 +1,12 @@
-"""The decision before a call: whether it goes ahead, is asked about first, and is tried dry before.
+"""The decision before a call: does it go ahead, is a person asked first, and is a dry run needed first?
 
-Rules: a person who runs a tool has confirmed it by running it; an agent asks, unless the mode approves the
-level by itself, and is never let through what is blocked. Nobody there to ask means no. Only tools that have
-opted in have dry runs. One of a trusted publisher's tool does not count the effects that it shows beforehand,
-but for blocked ones; any other is judged as the call itself. One that is required is required of everybody,
-as the tool's author, and not its caller, knows why. A tool that requires one and has none is asked about
-each time.
-This file must never know how a person is asked, or which object the policy lines admit
-(core/policy/decision.py).
+Rules: a person who runs a tool has confirmed it by that. An agent's call is asked about, unless the mode
+approves its level. A blocked call of an agent is always refused, and so is a question that no person can
+answer. Only tools that have opted in have dry runs. For a dry run of a trusted publisher's tool, effects that
+dry runs show do not count, except blocked ones. All other dry runs are judged as the call itself. A required
+dry run is required of every caller, as the tool's author knows why, and the caller does not. If a tool
+requires a dry run and has none, a person is asked each time.
+This file must never know how a person is asked, or which objects policy lines allow (policy/decision.py).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from cortexfs.core.policy.risk import (
 
 NO_DRY_RUN, OFFERED, REQUIRED = "not_supported", "supported", "required_before_execute"
 
-# So many denials in a row pause the turn, and so many in a session call for a person.
+# The number of denials in a row that pauses the turn, and the number in a session that calls for a person.
 PAUSE_AFTER = 3
 ESCALATE_AFTER = 10
 # A dry run counts for the one call that follows it with the same input.
@@ -44,20 +43,20 @@ MAX_DRY_RUNS = 1000
 
 
 class CallerKind(StrEnum):
-    """The kind of caller: a person, at a terminal or by a program of theirs, or an agent and what it runs."""
+    """The kind of caller: a person, at a terminal or by a program, or an agent, also through its tools."""
 
     PERSON = "person"
     AGENT = "agent"
 
 
 class CallForm(NamedTuple):
-    """How a call is made."""
+    """The facts about how a call is made."""
 
     kind: CallerKind
-    always_ask: bool = False  # the agent's approval says ask
-    can_ask: bool = True  # somebody is connected who could answer
-    dry_run: bool = False  # it is itself a dry run
-    tried_dry: bool = False  # the same input was
+    always_ask: bool = False  # the agent's `approval` is "ask"
+    can_ask: bool = True  # a person who could answer is connected
+    dry_run: bool = False  # the call is itself a dry run
+    tried_dry: bool = False  # a dry run with the same input has ended
 
 
 class ConfirmVerdict(NamedTuple):
@@ -66,17 +65,17 @@ class ConfirmVerdict(NamedTuple):
     confirm: bool
     dry_run_first: bool
     why: str
-    asked: str = ""  # why a person is asked, in words for that person
+    asked: str = ""  # the reason for asking a person, in words for that person
 
 
 class ConfirmOutcome(NamedTuple):
     allowed: bool
     confirm: bool
-    why: str  # {level}, {source}, {limit}
-    asked: str = ""  # {does}
+    why: str  # a pattern with {level}, {source}, {limit}
+    asked: str = ""  # a pattern with {does}
 
 
-# By who calls, and by how the level stands to what is approved without asking.
+# By kind of caller, and by how the level compares with the levels that are approved without asking.
 OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
     (CallerKind.PERSON, "within"): ConfirmOutcome(True, False, "whoever runs a tool has confirmed it"),
     (CallerKind.PERSON, "above"): ConfirmOutcome(
@@ -129,7 +128,7 @@ def verdict(
 
 
 def approved_up_to(settings: RiskSettings) -> Level:
-    """The highest level that nobody is asked about; never block, whatever is written."""
+    """Returns the highest level that is approved without asking: never block, whatever policy.toml says."""
     word = settings.auto_approve_up_to
     return min(LEVELS[word], REQUIRE_CONFIRMATION) if word else MODES[settings.mode]
 
@@ -139,7 +138,7 @@ def needs_dry_run(tool: RatedTool) -> bool:
 
 
 def asks_each_time(tool: RatedTool) -> bool:
-    """Returns True where its author wants a dry run before each call, and it has none."""
+    """Returns True if the tool's author requires a dry run before each call, but the tool has none."""
     return _says_required(tool) and not tool.dry_run_flag
 
 
@@ -162,7 +161,7 @@ def _standing(level: Level, limit: Level, asked: CallForm, each_time: bool) -> s
 
 
 def _shown_nowhere(tool: RatedTool) -> tuple[Effect, ...]:
-    """The effects that a dry run does not show, or that nothing makes harmless."""
+    """Returns the effects that a dry run does not show, and those that are blocked in any case."""
     return tuple(
         effect
         for effect in tool.effects
@@ -171,7 +170,7 @@ def _shown_nowhere(tool: RatedTool) -> tuple[Effect, ...]:
 
 
 class Denials(NamedTuple):
-    """How often a session's calls were denied."""
+    """The numbers of denied calls in a session."""
 
     in_a_row: int = 0
     ever: int = 0
@@ -181,17 +180,17 @@ class Denials(NamedTuple):
 
     @property
     def pause(self) -> bool:
-        """Returns True if the turn is to stop and wait for its user."""
+        """Returns True if the turn must stop and wait for its user."""
         return self.in_a_row >= PAUSE_AFTER
 
     @property
     def escalate(self) -> bool:
-        """Returns True if the session is not to go on without a person."""
+        """Returns True if the session must not go on without a person."""
         return self.ever >= ESCALATE_AFTER
 
 
 class DryRuns:
-    """The dry runs that are good for a call: each for one, with the same key, within DRY_RUN_SECONDS.
+    """The dry runs that have ended. Each is valid for one call with the same key, within DRY_RUN_SECONDS.
 
     A key names caller, tool, the tool's version and the input.
     """
@@ -206,6 +205,6 @@ class DryRuns:
             del self._ended[next(iter(self._ended))]
 
     def use(self, key: bytes, now: float) -> bool:
-        """Returns True if there was one; it is used up."""
+        """Returns True if there was a valid dry run, which is used up."""
         ended = self._ended.pop(key, None)
         return ended is not None and now - ended <= DRY_RUN_SECONDS

@@ -1,10 +1,10 @@
-"""The decision about a caller and an object: the layers that have a say, asked in order, and their answers.
+"""The decision about a caller and an object: the layers of policy, asked in order, and their answers.
 
     daemon → mode bits → mount view → label → the object's policy → the caller's policy → effects → sandbox
 
-Rules: any refusal refuses, the first one is the reason, and what nobody allows is denied. People are judged
-by mode bits; agents need a line of their policy besides, and one of the object's policy where that has any.
-Every layer says why and by which rule, so a decision can be shown as it was made.
+Rules: the refusal of any layer refuses, the first refusal is the reason, and a query that no layer allows is
+denied. People are judged by mode bits. Agents also need a line of their own policy, and one of the object's
+policy unless that is empty. Every layer returns why and by which rule, so that a decision can be explained.
 This file must never know where the facts come from: they come in, a Decision goes out.
 """
 
@@ -28,7 +28,7 @@ ALLOW, PASS, DENY = "allow", "pass", "deny"
 
 
 class Bits(NamedTuple):
-    """Owner and mode of a path, and what is needed of it."""
+    """Owner and mode of a path, and the permission that is needed on it."""
 
     path: str
     uid: int
@@ -38,7 +38,7 @@ class Bits(NamedTuple):
 
 
 class PolicyCaller(msgspec.Struct, frozen=True):
-    """The caller. For an agent uid and groups are those of the person for whom it works."""
+    """The caller. An agent has the uid and the groups of the person for whom it works."""
 
     name: str
     uid: int
@@ -50,11 +50,11 @@ class PolicyCaller(msgspec.Struct, frozen=True):
     mounts: str = ""  # the agent's mount table; empty for the default view
     always_ask: bool = False
     can_ask: bool = True
-    home: int | None = None  # in whose home the agent is, who has then given it that label himself
+    home: int | None = None  # the uid of the home that the agent is in; that user has chosen its label
 
     @property
     def known_as(self) -> str:
-        """Returns its name in the policies of others: no label that a user writes is one of agent/."""
+        """Returns the agent's name in objects' policies. No label that a user writes is one of agent/."""
         return self.label if self.home is None else policy.own_label(self.home, self.label)
 
 
@@ -63,20 +63,20 @@ class Thing(msgspec.Struct, frozen=True):
 
     class_: str
     name: str
-    bits: tuple[Bits, ...] = ()  # of the folders on the way, and of itself
-    rules: tuple[Rule, ...] = ()  # of its policy
-    file: str = ""
-    tool: RatedTool | None = None  # where effects count
-    path: str = ""  # of its file, as mount tables name it
-    is_its_model: bool = False  # of which the agent is made, and which it does not call
-    alias: str = ""  # in model/, by which the caller asked for it; only the daemon's owner makes those
+    bits: tuple[Bits, ...] = ()  # those of the folders on the way, and its own
+    rules: tuple[Rule, ...] = ()  # the rules of its policy
+    file: str = ""  # the name of its policy
+    tool: RatedTool | None = None  # the tool, if effects count
+    path: str = ""  # the path of its file, as mount tables name it
+    is_its_model: bool = False  # the agent's own model, which it does not call
+    alias: str = ""  # the alias in model/ by which the caller asked; only the daemon's owner makes those
 
 
 class PolicyQuery(msgspec.Struct, frozen=True):
     caller: PolicyCaller
     thing: Thing
     permission: str
-    serves: int | None = None  # the one user whom the daemon serves; None: everybody
+    serves: int | None = None  # the only user that the daemon serves; None: all users
     settings: RiskSettings = DEFAULT
     call: Circumstances = CALM
     dry_run: bool = False
@@ -88,12 +88,12 @@ class PolicyQuery(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> tuple[str, str, str, str]:
-        """The line that would allow it, in parts."""
+        """Returns the parts of the line that would allow it in the caller's policy."""
         return (self.caller.label, self.thing.class_, self.thing.name, self.permission)
 
     @property
     def wanted_of_object(self) -> tuple[str, str, str, str]:
-        """The same in the object's policy."""
+        """Returns the parts of the line that would allow it in the object's policy."""
         return (self.caller.known_as, *self.wanted[1:])
 
     @property
@@ -102,7 +102,7 @@ class PolicyQuery(msgspec.Struct, frozen=True):
 
 
 class LayerAnswer(NamedTuple):
-    """The answer of one layer. `pass`: nothing against it, and nothing for it."""
+    """The answer of one layer. The result `pass` neither allows nor denies."""
 
     layer: str
     result: str
@@ -113,11 +113,11 @@ class LayerAnswer(NamedTuple):
 class Decision(NamedTuple):
     allowed: bool
     reason: str  # a sentence
-    rule: str  # file:line, or what stands for one
+    rule: str  # file:line, or a phrase in its place
     confirm: bool
     dry_run_first: bool
     steps: tuple[LayerAnswer, ...]
-    asked: str = ""  # why its user is asked first, in words for that user
+    asked: str = ""  # the reason for asking the user first, in words for that user
 
 
 def decide(question: PolicyQuery) -> Decision:
@@ -164,7 +164,7 @@ def _mode_bits(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
         if not permits(one, caller.uid, caller.groups):
             which = {READ: "read", WRITE: "write", EXECUTE: "execute"}[one.need]
             return (DENY, f"Unix permissions do not let uid {caller.uid} {which} {one.path}", _mode(one))
-    # For an agent they are half of what it takes.
+    # For an agent mode bits are not enough: its policy must allow it too.
     result = PASS if caller.kind is CallerKind.AGENT else ALLOW
     rule = _mode(bits[-1]) if bits else "default for people"
     return (result, f"Unix permissions let uid {caller.uid} do so", rule)
@@ -175,8 +175,8 @@ def _mode(bits: Bits) -> str:
 
 
 def permits(bits: Bits, uid: int, groups: frozenset[int]) -> bool:
-    """Returns True if the kernel would allow it (path_resolution(7)): one class of bits counts, the first
-    that fits."""
+    """Returns True if the kernel would allow it (path_resolution(7)). Only the first class of bits that fits
+    the user counts."""
     if uid == 0:
         return bits.need != EXECUTE or stat.S_ISDIR(bits.mode) or bool(bits.mode & 0o111)
     shift = 6 if uid == bits.uid else 3 if bits.gid in groups else 0
@@ -193,7 +193,7 @@ def _view(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
 
 
 def seen(agent: str, mounts: str, path: str) -> Said:
-    """Returns what the mount table of an agent says of running the object at `path`."""
+    """Returns the answer of an agent's mount table about running the object at `path`."""
     file = f"{agent}.d/mount"
     if not mounts:
         return (PASS, "the default view shows the whole mount", f"{file} is empty (default view)")
@@ -221,7 +221,7 @@ def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Sa
     if caller.kind is CallerKind.PERSON:
         return None
     if not thing.rules:
-        # Else nobody but the daemon's owner, who alone may write there, could set up an agent.
+        # Only the daemon's owner may write here. If lines were needed, no other user could set up an agent.
         return (PASS, "the object's policy has no lines, and leaves it to the caller's", thing.file)
     if rule := policy.find(thing.rules, *question.wanted_of_object):
         return (PASS, f"the object's policy says: {rule.text}", rule.where)
@@ -243,7 +243,7 @@ def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Sa
 
 
 def _by_alias(question: PolicyQuery) -> Rule | None:
-    """The line that allows what the alias leads to."""
+    """Returns the line that allows the model by the alias by which the caller asked for it."""
     label, class_, _, permission = question.wanted
     if class_ != "model" or not question.thing.alias:
         return None
@@ -270,7 +270,7 @@ def _sandbox(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | No
     return (PASS, "what it opens, the agent's mount table decides", "mount table")
 
 
-# abi.md 7.1 has the order; the daemon, the view and the label come where the original has them.
+# abi.md 7.1 has the order. The daemon, the view and the label have the places that they have in the original.
 LAYERS: dict[str, Callable[[PolicyQuery, ConfirmVerdict | None], Said | None]] = {
     "daemon": _daemon,
     "mode bits": _mode_bits,

@@ -1,8 +1,8 @@
-"""The faults and follies in the policy of a whole mount: findings with stable codes.
+"""The mistakes in the policy of a whole mount: findings with stable codes.
 
-Rules: an error is what makes policy say something else than is meant, or opens what should be asked about; a
-warning is what does nothing, or is missing. A finding names one thing and its mend. Nothing found is a
-finding too, so that who asks sees that something was looked at.
+Rules: an error makes policy differ from its author's intent, or allows calls about which a person should be
+asked. A warning is about a setting that has no effect, or is missing. A finding names one subject and its
+remedy. If there are none, POLICY_OK is the finding, so that the user sees that policy was checked.
 This file must never know where the facts are read.
 """
 
@@ -34,10 +34,10 @@ from cortexfs.core.registry import path_of
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 UNREVIEWED = "unreviewed_process"
-# Classes whose objects are files of the tree, so that a name can be looked up.
+# The classes of objects that are files of the tree, so that their names can be looked up.
 IN_TREE = ("tool", "model", "agent")
 
-# Every code, how bad it is, and what to do about it.
+# Every code, with its level and its remedy.
 CODES: dict[str, tuple[str, str]] = {
     "RISK_SETTINGS_INVALID": (ERROR, "correct the file; until then agents may nothing"),
     "RISK_ALLOW_DENY_CONFLICT": (ERROR, "take it out of one list; deny wins"),
@@ -85,12 +85,12 @@ class LintFinding(msgspec.Struct, frozen=True):
 
 
 class LintedPlugin(msgspec.Struct, frozen=True):
-    """An enabled plugin, as far as policy has to know it."""
+    """The facts about an enabled plugin that policy needs."""
 
     name: str
-    fault: str = ""  # why its manifest, or the plugin itself, cannot be read
-    governance: str = ""  # what is wrong with its manifest
-    gaps: tuple[str, ...] = ()  # what its package lacks
+    fault: str = ""  # the reason why its manifest, or the plugin itself, cannot be read
+    governance: str = ""  # the mistake in its manifest
+    gaps: tuple[str, ...] = ()  # the parts that its package lacks
     trust: str = ""
     native: bool = False  # it has native or process tools
     profiled: bool = False  # its package names a risk profile
@@ -104,7 +104,7 @@ class PolicyText(msgspec.Struct, frozen=True):
 
     path: str
     text: str
-    removed: bool = False  # its text is not known, and counts still
+    removed: bool = False  # its file was removed: the text is not known, but still counts
 
 
 class LintedAgent(msgspec.Struct, frozen=True):
@@ -112,31 +112,31 @@ class LintedAgent(msgspec.Struct, frozen=True):
     label: str  # its type; empty for none
     policy: PolicyText
     tools: tuple[str, ...] = ()
-    home: int | None = None  # in which it is
-    model: str = ""  # by the name that it uses
+    home: int | None = None  # the uid of the home that it is in
+    model: str = ""  # the name by which it uses its model
     mounts: str = ""  # its mount table
     skills: tuple[str, ...] = ()
 
     @property
     def known_as(self) -> str:
-        """Returns its name in the policies of others."""
+        """Returns its name in objects' policies."""
         return self.label if self.home is None or not self.label else policy.own_label(self.home, self.label)
 
 
 class LintInput(msgspec.Struct, frozen=True):
-    root: str = ""  # where it is mounted
+    root: str = ""  # the mount point
     settings: RiskSettings = DEFAULT
     settings_fault: str = ""
     tools: tuple[RatedTool, ...] = ()
     names: frozenset[tuple[str, str]] = frozenset()  # class and name of every object
     skills: frozenset[str] = frozenset()
-    files: tuple[PolicyText, ...] = ()  # of tools and models
+    files: tuple[PolicyText, ...] = ()  # the policies of tools and models
     agents: tuple[LintedAgent, ...] = ()
     plugins: tuple[LintedPlugin, ...] = ()
 
 
 def lint(world: LintInput) -> tuple[LintFinding, ...]:
-    """Everything found, errors first; POLICY_OK alone when there is nothing."""
+    """Returns all findings, errors first, or POLICY_OK alone if there are none."""
     found = [finding for look in LOOKS for finding in look(world)]
     order = [ERROR, WARNING, INFO]
     return tuple(sorted(found, key=lambda one: order.index(one.level))) or (_ok(world),)
@@ -229,7 +229,7 @@ def _lines(world: LintInput) -> Iterator[LintFinding]:
                 yield LintFinding("POLICY_OBJECT_UNKNOWN", rule.where, said)
     for file in world.files:
         for rule in _valid(file):
-            if rule.label not in labels and "/" not in rule.label:  # others' homes are closed to us
+            if rule.label not in labels and "/" not in rule.label:  # we cannot read the homes of other users
                 said = f"no agent is {rule.label}: {rule.text}"
                 yield LintFinding("POLICY_LABEL_UNKNOWN", rule.where, said)
 
@@ -268,7 +268,8 @@ def _agents_tools(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]
 
 
 def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
-    """Returns lines for what the agent's mount table hides. What an alias leads to is not known here."""
+    """Yields a finding for each line about an object that the agent's mount table hides. Lines with an alias
+    are skipped, as the target of an alias is not known here."""
     for rule in _valid(agent.policy):
         is_alias = rule.class_ == "model" and "/" not in rule.name
         if rule.class_ not in IN_TREE or is_alias or (rule.class_, rule.name) == ("model", agent.model):
@@ -280,7 +281,7 @@ def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
 
 
 def _valid(file: PolicyText) -> Iterator[Rule]:
-    """The rules of a file line by line: a wrong one does not hide the others."""
+    """Yields the rules of a file line by line, so that a wrong line does not hide the others."""
     for number, line in value_formats.rules(file.text):
         try:
             (rule,) = policy.parse(line, file.path)

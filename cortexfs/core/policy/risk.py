@@ -1,8 +1,8 @@
-"""How much a call of a tool may harm: a level, from what the tool declares and what the administrator says.
+"""The level of harm that a call of a tool may do, from the tool's effects and the administrator's settings.
 
     allow < review < require_confirmation < block
 
-The administrator says it in policy.toml:
+The administrator's settings are in policy.toml:
 
     mode = "balanced"
     deny = ["deploy.*"]
@@ -10,11 +10,11 @@ The administrator says it in policy.toml:
     [tools."git.push"]
     require_confirmation = true
 
-Rules: the level is the highest that any source gives; nothing lowers a floor. A word that nobody knows counts
-as the strictest one. What a tool is called with matters as far as it names paths, and those are compared by
-whole components and words: a tool with "session" in its text has done nothing yet. Every key of policy.toml
-has a default, and an unknown one is refused.
-This file must never know who calls, or what is done about a level (core/policy/confirming.py).
+Rules: the level is the highest that any source gives; nothing lowers a floor. An unknown kind,
+reversibility or confirmation of an effect requires confirmation. Of a call's input only the paths matter.
+They are compared by whole components and words, as "session" somewhere in a text does no harm. Every key of
+policy.toml has a default, and an unknown key is refused.
+This file must never know who calls, or how a level is acted upon (core/policy/confirming.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def names_tools(self) -> bool:
-        """Returns True if a tool's name decides, and not its effects alone."""
+        """Returns True if the settings depend on names of tools, and not on effects alone."""
         return bool(self.allow or self.deny or self.tools)
 
 
@@ -79,10 +79,10 @@ class Level(IntEnum):
 
 ALLOW, REVIEW, REQUIRE_CONFIRMATION, BLOCK = Level
 LEVELS = {level.word: level for level in Level}
-# Up to which level a mode approves by itself.
+# The highest level that each mode approves by itself.
 MODES = {"strict": ALLOW, "balanced": REVIEW, "open": REQUIRE_CONFIRMATION}
 
-# By the kind of an effect: the level below which it cannot go, and what a tool with it does.
+# By the kind of an effect: its floor, which is the lowest level for it, and a phrase for a tool with it.
 KINDS = {
     "read_file": (ALLOW, "reads files"),
     "introspect_runtime": (ALLOW, "looks at this program"),
@@ -109,7 +109,7 @@ HARMLESS_WORDS = {
 
 
 class Axes(NamedTuple):
-    """The numbers that a level is guessed from where effects do not say it; each from 0 to 1."""
+    """The numbers, each from 0 to 1, from which a level is estimated beside the floors of effects."""
 
     tool_risk: float
     file_sensitivity: float
@@ -119,9 +119,9 @@ class Axes(NamedTuple):
 
 WEIGHTS = Axes(0.3, 0.2, 0.3, 0.2)
 BUILTIN = Axes(0.1, 0.1, 0.1, 0.1)
-UNKNOWN = Axes(0.9, 0.1, 0.6, 0.5)  # a plugin's tool: what it declares is its own word
+UNKNOWN = Axes(0.9, 0.1, 0.6, 0.5)  # a plugin's tool: nothing vouches for the effects that it declares
 SENSITIVE = 0.9
-DEEPER = 1.3  # each run that a run is nested in makes it likelier that nobody looks
+DEEPER = 1.3  # for each level of nesting, as nested runs are less likely to be watched
 THRESHOLDS = ((0.2, ALLOW), (0.5, REVIEW), (0.8, REQUIRE_CONFIRMATION))
 
 _SENSITIVE = re.compile(
@@ -131,7 +131,7 @@ _SENSITIVE = re.compile(
 )
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _BETWEEN = re.compile(r"[\s'\"=;|&<>()]+")
-# More than any command line holds; what is behind it is text, and not looked through.
+# Longer than any command line. Longer strings are text and not searched, nor are those over MAX_STRINGS.
 MAX_LINE = 4096
 MAX_STRINGS = 1000
 
@@ -144,36 +144,36 @@ class RatedTool(NamedTuple):
     builtin: bool = False
     background_safe: bool = False
     dry_run_flag: bool = False  # it has opted in to dry runs
-    trusted: bool = False  # its publisher is
+    trusted: bool = False  # its publisher is trusted
 
 
 class Circumstances(NamedTuple):
     """The facts about one call."""
 
-    words: tuple[str, ...] = ()  # of its input: words_of
-    depth: int = 0  # how many runs it is nested in
+    words: tuple[str, ...] = ()  # words_of its input
+    depth: int = 0  # the number of runs in which it is nested
     background: bool = False
-    protected: tuple[str, ...] = ()  # absolute paths of the daemon's own
+    protected: tuple[str, ...] = ()  # absolute paths that belong to the daemon
 
 
 class RiskSource(NamedTuple):
-    """A level, and the phrase that says where it comes from."""
+    """A level, and a phrase for its cause."""
 
     level: Level
     why: str
-    does: str = ""  # the same for a person who is asked: "changes files"
+    does: str = ""  # the cause, in words for a person who is asked: "changes files"
 
 
 CALM = Circumstances()
 
 
 def assess(tool: RatedTool, settings: RiskSettings = DEFAULT, call: Circumstances = CALM) -> RiskSource:
-    """The highest level that a source gives, and the first source that gives it."""
+    """Returns the first source that gives the highest level."""
     return max(_sources(tool, settings, call), key=lambda source: source.level)
 
 
 def asked_for(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> str:
-    """Returns all that gives the highest level, for a person: "changes files and runs a program"."""
+    """Returns all causes of the highest level, for a person: "changes files and runs a program"."""
     found = [*_sources(tool, settings, call)]
     level = max(source.level for source in found)
     does = dict.fromkeys(one.does for one in found if one.level == level and one.does)
@@ -185,7 +185,7 @@ def _sources(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> It
 
 
 def floor(effect: Effect) -> RiskSource:
-    """The level below which this effect cannot go."""
+    """Returns the lowest level for this effect, with its cause."""
     unknown = (REQUIRE_CONFIRMATION, f"does {effect.kind}, and nobody knows what that is")
     level, does = KINDS.get(effect.kind, unknown)
     target = f" on {effect.target}" if effect.target else ""
@@ -202,7 +202,7 @@ def floor(effect: Effect) -> RiskSource:
 
 
 def score(axes: Axes, depth: int = 0) -> float:
-    """One number for four: their weighted average, times the highest of them."""
+    """Returns one number for four: their weighted average, times the highest of them."""
     deeper = DEEPER**depth
     risk, sensitivity, radius, irreversible = axes
     shares = (
@@ -229,12 +229,12 @@ def axes_of(tool: RatedTool, profile: Profile | None, words: Sequence[str] = ())
 
 
 def is_sensitive(word: str) -> bool:
-    """Returns True if a path is named like something secret: .env and auth.token are, tokenizer.py is not."""
+    """Returns True if a path looks like a secret's, as .env and auth.token do, and tokenizer.py does not."""
     return _SENSITIVE.search(word) is not None
 
 
 def is_inside(word: str, roots: Sequence[str]) -> bool:
-    """Returns True if an absolute path is one of `roots`, or in it."""
+    """Returns True if an absolute path is one of `roots`, or inside of one."""
     if not word.startswith("/"):
         return False
     path = components(word)
@@ -242,7 +242,7 @@ def is_inside(word: str, roots: Sequence[str]) -> bool:
 
 
 def components(path: str) -> tuple[str, ...]:
-    """An absolute path by its names; `..` goes up, as nobody follows links here."""
+    """Returns the names in an absolute path. `..` removes the name before it, as links are not followed."""
     names: list[str] = []
     for name in path.split("/"):
         if name == "..":
@@ -253,7 +253,7 @@ def components(path: str) -> tuple[str, ...]:
 
 
 def words_of(value: Any) -> tuple[str, ...]:
-    """The words of an input that may be paths: those of its strings of one line."""
+    """Returns the words of an input that may be paths: those of its strings of one line."""
     lines = [line for line, _ in zip(_strings(value), range(MAX_STRINGS), strict=False)]
     return tuple(word for line in lines for word in _BETWEEN.split(line) if word)
 
@@ -271,7 +271,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def effects_of(text: str) -> tuple[Effect, ...]:
-    """The effects that a `.d/effects` says; EINVAL for a line that is none."""
+    """Returns the effects in the text of a `.d/effects`. Raises EINVAL for a line that is no effect."""
     return tuple(_effect(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line)
 
 
@@ -285,11 +285,11 @@ def _effect(number: int, words: list[str]) -> Effect:
     return Effect(kind, reversibility, confirmation, dry_run, "" if target == "-" else plain)
 
 
-# What an administrator says.
+# The administrator's settings.
 
 
 def decode(text: str) -> RiskSettings:
-    """Returns the settings of policy.toml; raises EINVAL with the key that is wrong."""
+    """Returns the settings of policy.toml. Raises EINVAL with the key that is wrong."""
     table = tomltext.table(text.encode(), FILE)
     tools = table.pop("tools", {})
     if not isinstance(tools, dict):
@@ -303,14 +303,14 @@ def decode(text: str) -> RiskSettings:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Returns True if `name` is the pattern, whose one `*` stands for anything."""
+    """Returns True if `name` matches the pattern, in which one `*` may stand for any text."""
     before, star, after = pattern.partition("*")
     if not star:
         return name == pattern
     return len(name) >= len(before) + len(after) and name.startswith(before) and name.endswith(after)
 
 
-# Where levels come from.
+# The sources of levels.
 
 
 def _base(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
@@ -359,7 +359,7 @@ def _protected(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> 
 
 
 SOURCES: tuple[Callable[[RatedTool, RiskSettings, Circumstances], Iterator[RiskSource]], ...] = (
-    _floors,  # first, as it says most about a level that several give
+    _floors,  # first, as it gives the best cause where several sources give the same level
     _lists,
     _profile,
     _background,

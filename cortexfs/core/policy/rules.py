@@ -1,10 +1,10 @@
-"""Policy v0: `allow LABEL CLASS:NAME PERMISSION` lines, taken apart.
+"""The parser of policy v0: lines `allow LABEL CLASS:NAME PERMISSION`.
 
-Rules: what no line allows is denied, so there is no deny, no order and no priority; a line names one
-object, so there are no globs and no variables. A model may be named by an alias in model/ too: the line then
-means whatever model that name leads to, for an agent that asks by that name. A refusal names the line and
-its mend. A rule knows its file and line, because every decision says which rule made it.
-This file must never know who asks, or what else has a say (core/policy/decision.py).
+Rules: a request that no line allows is denied, so there is no deny, no order and no priority. A line names
+one object, so there are no globs and no variables. A line may also name a model by an alias in model/. It
+then allows any model to which the alias leads, to an agent that asks by the alias. A refusal names the line
+and its remedy. A rule knows its file and line, because every decision names its rule.
+This file must never know who asks, or the other layers of a decision (core/policy/decision.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cortexfs.core import value_formats
 from cortexfs.core.errors import Fault
 from cortexfs.core.value_formats import refuse
 
-# What a line may allow, and on what.
+# The permissions that a line may grant, by class.
 PERMISSIONS = {
-    "tool": ("execute", "sample", "roots"),  # the latter two of an MCP server, by SERVER.mcp
+    "tool": ("execute", "sample", "roots"),  # the last two are for SERVER.mcp, the object of an MCP server
     "model": ("use",),
     "shared": ("read", "write"),
     "session": ("read", "write", "resume"),
@@ -27,13 +27,13 @@ PERMISSIONS = {
     "agent": ("create", "start", "stop", "read", "write"),
     "network": ("connect",),
 }
-# What running an object of a class asks for.
+# The permission that running an object of a class needs.
 TO_RUN = {"tool": "execute", "model": "use", "agent": "start"}
-# An MCP server that asks its client: for a model's answer, and for the folders that it may work in.
+# Permissions of an MCP server to ask its client: for a model's answer, and for the folders that it may use.
 SAMPLE, ROOTS = "sample", "roots"
 FORM = "allow LABEL CLASS:NAME PERMISSION"
 
-# An agent in somebody's home: its user writes its label himself, so its place is part of its name for others.
+# An agent in a home. Its user chooses its label, so other policies name it by its place too.
 _OWN = re.compile(r"\Ahome/(?:0|[1-9][0-9]{0,9})/", re.ASCII)
 _GLOB = re.compile(r"[*?\[\]]")
 _VARIABLE = re.compile(r"[$%{}]")
@@ -57,17 +57,17 @@ class Rule(NamedTuple):
 
 
 def parse(text: str, file: str = "") -> tuple[Rule, ...]:
-    """The rules of a policy file; EINVAL for the first line that is none."""
+    """Returns the rules of a policy file. Raises EINVAL for the first line that is no rule."""
     return tuple(_rule(number, line, file) for number, line in value_formats.rules(text))
 
 
 def check(text: str) -> None:
-    """The format of a `policy` control."""
+    """Check the format of a `policy` control."""
     parse(text)
 
 
 def type_of(label: str) -> str:
-    """Returns an agent's name in policy lines: the third part of its label; nothing for what is no label."""
+    """Returns an agent's name in policy lines: the third part of its label, or nothing for no valid label."""
     try:
         value_formats.label(label)
     except Fault:
@@ -76,7 +76,7 @@ def type_of(label: str) -> str:
 
 
 def own_label(uid: int, label: str) -> str:
-    """Returns the name of an agent in a user's home for the policy of an object."""
+    """Returns the name that an agent in a user's home has in the policy of an object."""
     return f"home/{uid}/{label}"
 
 
