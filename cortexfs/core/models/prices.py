@@ -1,12 +1,11 @@
-"""The prices of models: money for a million tokens, as somebody wrote them down.
+"""The prices of models: money for a million tokens, from the configuration.
 
     [models."openai/gpt-4.1-mini"]
     input = 0.40
     output = 1.60
 
-Rules: nobody's prices are built in, as they would be false tomorrow: a model without a price costs what is
-not known, and never nothing. A key is the name of a model, or a pattern of names as `*` has them; the longest
-that fits counts.
+Rules: no prices are built in, as they would soon be wrong. The cost of a model without a price is unknown,
+and never zero. A key is the name of a model, or a pattern with `*`. The longest key that fits counts.
 This file must never know where prices are kept.
 """
 
@@ -38,7 +37,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: dict[str, Price] = {}
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
-        """The money for these tokens of a model; None where its price is not known."""
+        """Returns the money for these tokens of a model, or None if its price is unknown."""
         fitting = nearest_pattern(self.models, model)
         if fitting is None:
             return None
@@ -46,10 +45,10 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (price.input * input_tokens + price.output * output_tokens) / MILLION
 
     def told(self, cost: float | None) -> str:
-        """Money for people: `0.0123 USD`; nothing where it is not known."""
+        """Returns money for people, such as `0.0123 USD`, or nothing for an unknown cost."""
         return "" if cost is None else f"{cost:.{2 if cost >= 100 else 4}f} {self.currency}"
 
 
 def nearest_pattern(patterns: Iterable[str], model: str) -> str | None:
-    """The longest of these patterns that fits the name of a model."""
+    """Returns the longest of these patterns that fits the name of a model, or None."""
     return max((each for each in patterns if fnmatchcase(model, each)), key=len, default=None)

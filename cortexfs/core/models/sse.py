@@ -2,11 +2,11 @@
 
     for event in parser.feed(data): ...
 
-Lines end in LF, CRLF or CR; a byte stream may be cut anywhere, also within a character. Comments are
-dropped, and so are `id` and `retry`, which no provider gives a meaning.
+Lines end in LF, CRLF or CR. A byte stream may be cut anywhere, also within a character. Comments are
+dropped, and so are `id` and `retry`, which no provider uses.
 
-Rules: what is kept of an unfinished event is bounded. What ends without its blank line was never said.
-This file must never know what an event holds.
+Rules: the kept part of an unfinished event is bounded. An event without its final blank line is dropped.
+This file must never know the content of an event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class ServerEvent(NamedTuple):
-    name: str  # empty: the server gave none
+    name: str  # empty: the server sent none
     data: bytes
 
 
@@ -38,7 +38,7 @@ class EventParser:
         self._size = 0
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """The events that these bytes end; EREMOTEIO when one does not end within bounds."""
+        """Returns the events that these bytes complete. Raises EREMOTEIO for an event over MAX_EVENT."""
         if not data:
             return []
         if not self._begun:
@@ -52,7 +52,7 @@ class EventParser:
             return []
         lines = _END.split(self._rest + data)
         rest = lines.pop()
-        if data.endswith(b"\r"):  # half of a CRLF, perhaps: the line waits for what comes next
+        if data.endswith(b"\r"):  # this may be half of a CRLF, so the line waits for more data
             rest = lines.pop() + b"\r"
         events = []
         for line in lines:

@@ -1,8 +1,8 @@
-"""The tokens that a user's calls of models have taken, and how many they may take in a month.
+"""The tokens that a user's calls of models have taken, and the limits for a month.
 
-Rules: a day and a month are those of UTC. A line adds to others of its day, model and agent. A limit is each
-user's own, over all of its models together; what goes over it was admitted before, and counts. A limit in
-money admits no model without a price.
+Rules: days and months are those of UTC. Lines of the same day, model and agent are added up. A limit counts
+for each user alone, over all of its models together. A call that was admitted may exceed the limit, and
+counts. A limit in money admits no model without a price.
 This file must never know where lines are kept, or a clock: the day comes in.
 """
 
@@ -23,7 +23,7 @@ UsageKey: TypeAlias = tuple[str, str, str]
 
 
 class UsageLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Calls of a model on a day, by a person or one of his agents."""
+    """The calls of a model on a day, by a person or one of the person's agents."""
 
     day: str  # 2026-11-25
     model: str
@@ -46,12 +46,12 @@ _lines = msgspec.json.Decoder(UsageLine)
 
 
 def bounded(tokens: int) -> int:
-    """Tokens that a model says it took, as a number that can be."""
+    """Returns the tokens that a model reports, limited to a plausible number."""
     return min(max(tokens, 0), LARGEST)
 
 
 def decoded(data: bytes) -> list[UsageLine]:
-    """The lines of a file, but for those that a crash has torn."""
+    """Returns the lines of a file, except those that a crash has cut."""
     found = []
     for line in data.split(b"\n"):
         try:
@@ -62,7 +62,7 @@ def decoded(data: bytes) -> list[UsageLine]:
 
 
 def summed(lines: Iterable[UsageLine]) -> dict[UsageKey, UsageLine]:
-    """One line for each day, model and agent."""
+    """Returns one line for each day, model and agent."""
     found: dict[UsageKey, UsageLine] = {}
     for line in lines:
         found[line.key] = found[line.key] + line if line.key in found else line
@@ -70,10 +70,10 @@ def summed(lines: Iterable[UsageLine]) -> dict[UsageKey, UsageLine]:
 
 
 class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The tokens, or the money, that each of some users may use in a month, of some models together."""
+    """The tokens, or the money, that each of these users may use in a month, for all models together."""
 
     models: tuple[str, ...] = ("*",)
-    users: tuple[int, ...] = ()  # none: all but root
+    users: tuple[int, ...] = ()  # empty: all but root
     tokens: Annotated[int, Meta(ge=1)] | None = None
     money: Annotated[float, Meta(gt=0)] | None = None
 
@@ -88,7 +88,7 @@ class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return nearest_pattern(self.models, model) is not None
 
     def used(self, lines: Iterable[UsageLine], day: str) -> float:
-        """The part of the limit that is used up in the month of that day."""
+        """Returns the amount of tokens or money that is used in the month of that day."""
         meant = [line for line in lines if line.day[:7] == day[:7] and self.covers(line.model)]
         if self.money is not None:
             return sum(line.money for line in meant)
@@ -106,13 +106,13 @@ class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class ToldLimit(UsageLimit, frozen=True, kw_only=True):
-    """A limit as `status` tells of it, in JSON."""
+    """A limit as `status` shows it, in JSON."""
 
     currency: str
 
 
 def following(day: str) -> str:
-    """The first day of the next month."""
+    """Returns the first day of the next month."""
     year, month = int(day[:4]), int(day[5:7])
     return f"{year + month // 12}-{month % 12 + 1:02}-01"
 
@@ -120,7 +120,7 @@ def following(day: str) -> str:
 def admit(
     limits: Iterable[UsageLimit], uid: int, model: str, lines: Iterable[UsageLine], day: str, prices: Prices
 ) -> None:
-    """Raises EDQUOT where a user may not ask the model any more."""
+    """Raises EDQUOT if a user may not call the model any more this month, or it has no price."""
     for limit in limits:
         if not (limit.applies(uid) and limit.covers(model)):
             continue

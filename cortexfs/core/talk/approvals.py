@@ -1,13 +1,13 @@
-"""The words about a decision on a call, or about an answer to a tool, and how they are read again.
+"""The records of a decision about a call, or of an answer to a tool: writing and reading.
 
-An `observer` frame from the source "approval" carries it, as JSON in its content: `call`, `name`, `decision`,
-`reason`, and `input` where a person changed it. So the log has every decision beside its question, and who
-shows the question elsewhere learns that it is answered.
+An `observer` frame from the source "approval" carries a decision, as JSON in its content: `call`, `name`,
+`decision`, `reason`, and `input` if a person changed it. So the log has every decision beside its question,
+and other clients that show the question learn that it is answered.
 
-An answer to a tool's question is told likewise, from the source "question", without what was answered: that
-is between the person and the tool's server.
+A frame from the source "question" likewise reports an answer to a tool's question, but without its content.
+That is between the person and the tool's server.
 
-Rules: an observer of that source which holds something else is no decision, and is passed over.
+Rules: an observer of these sources with any other content is no record, and is ignored.
 This file must never know who asks, or how.
 """
 
@@ -41,7 +41,7 @@ class ApprovalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class AnswerRecord(msgspec.Struct, frozen=True):
     question: str
     name: str
-    answered: bool  # or declined
+    answered: bool  # False: declined
     reason: str
 
 
@@ -50,7 +50,7 @@ _answers = msgspec.json.Decoder(AnswerRecord)
 
 
 def decided(approval: Approval, verdict: Verdict) -> Observer:
-    """The frame that says what was decided about the call."""
+    """Returns the frame that records the decision about the call."""
     said = ApprovalRecord(approval.call, approval.name, verdict.decision, verdict.reason, verdict.input)
     return Observer(source=SOURCE, content=msgspec.json.encode(said).decode())
 
@@ -67,13 +67,13 @@ def answer_by(uid: int, content: dict[str, Any] | None) -> Verdict:
 
 
 def by(uid: int, decision: Decision, input: dict[str, Any] | None) -> Verdict:
-    """Returns the words for this user's decision."""
+    """Returns this user's decision, with its reason."""
     changed = ", with another input" if input is not None else ""
     return Verdict(decision, input, REASONS[decision].format(uid=uid) + changed)
 
 
 def read(frame: Observer) -> ApprovalRecord | None:
-    """The decision that this frame says, if it says one."""
+    """Returns the decision in this frame, or None."""
     return _read(frame, SOURCE, _decoder)
 
 

@@ -1,17 +1,17 @@
 """The socket protocol without a socket, from both sides (abi.md 5): bytes in, values out.
 
-A server's connection is a `LineSplitter` (lines.py), a `Subscriptions` (which events of which
-session it is still to be sent) and, shared with everybody, the `Session`s. One request goes like this:
+A server's connection has a `LineSplitter` (lines.py) and a `Subscriptions` (the events of each session
+that must still be sent). The `Session`s are shared by all connections. One request goes like this:
 
     for line in splitter.feed(data):              # requests.decode: a request, or a refusal to send as it is
         given.admit(key)                          # a Fault is answered by requests.refusal
         run, events = session.send(request, id)
-        answers = given.answer(key, session, run) # what is to be said now and is no event
+        answers = given.answer(key, session, run) # frames to send now that are no events
         ...                                       # append the events, then send what `due` names
 
-Rules: events reach a connection from the log only, in the order of their numbers, each once. The log is
-read as far as a reader gets, so nothing is buffered here. `ClientSide` judges what it is sent by the table
-that the server's sessions go by.
+Rules: events reach a connection only from the log, in the order of their numbers, each once. The log is
+read only as fast as its reader takes it, so nothing is buffered here. `ClientSide` checks received frames
+against the same table of states as the server's sessions.
 This file must never know sockets, files or time.
 """
 
@@ -28,12 +28,12 @@ from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import AnyRequest, SessionKey
 from cortexfs.core.talk.session import LogEvent, Session, State, step
 
-# Sessions that one connection may follow: each costs memory until it leaves.
+# Sessions that one connection may follow, as each takes memory until the connection ends.
 MAX_FOLLOWED = 1024
 
 
 class ClientSide:
-    """A client's side: what it hears from one server, and where each run that it heard of stands."""
+    """A client's side: the frames from one server, and the state of each run in them."""
 
     def __init__(self) -> None:
         self.runs: dict[str, State] = {}
@@ -44,7 +44,7 @@ class ClientSide:
         return requests.encode(request)
 
     def receive(self, data: bytes) -> list[frames.AnyFrame]:
-        """The frames that `data` completes; EPROTO when the server does not keep to the protocol."""
+        """Returns the frames that `data` completes. Raises EPROTO if the server breaks the protocol."""
         return [frame for line in self._lines.feed(data) if (frame := self._heard(line)) is not None]
 
     def is_over(self, run: str) -> bool:
@@ -59,7 +59,7 @@ class ClientSide:
             if _is_foreign(line):
                 return None
             raise Fault("EPROTO", "the server sent what is not a frame") from None
-        if frame.run is not None and frame.id is not None:  # without an id it answers, and is no event
+        if frame.run is not None and frame.id is not None:  # without an id it is an answer, and no event
             self._judge(frame.run, frame.id, frame)
         return frame
 
@@ -70,7 +70,7 @@ class ClientSide:
         if int(id_) == newest:
             raise Fault("EPROTO", f"the server sent event {id_} twice")
         if int(id_) < newest:
-            return  # history that was asked for after its end
+            return  # older events, which a later resume has asked for
         status = frame.status if isinstance(frame, frames.Done) else None
         self.runs[run] = step(self.runs.get(run), lines.kind(frame), status) or "active"
         self._newest[run] = int(id_)
@@ -85,7 +85,7 @@ _OURS = {str(each.__struct_config__.tag) for each in frames.Frame.__subclasses__
 
 
 def _is_foreign(line: bytes) -> bool:
-    """Returns True if a line is a frame of a type that this version does not know, which readers ignore."""
+    """Returns True if a line is a frame of a type that is unknown to this version. Readers ignore these."""
     try:
         return _kinds.decode(line).type not in _OURS
     except UNREADABLE:
@@ -93,7 +93,7 @@ def _is_foreign(line: bytes) -> bool:
 
 
 class Spans:
-    """A set of event numbers, as the ascending bounds of its ranges: in at [0], out at [1], and so on."""
+    """A set of event numbers, kept as the ascending bounds of its ranges: start, stop, start, stop."""
 
     def __init__(self) -> None:
         self._bounds: list[int] = []
@@ -106,7 +106,7 @@ class Spans:
         self._bounds[low:high] = [start] * (low % 2 == 0) + [stop] * (high % 2 == 0)
 
     def gap(self, number: int, stop: int) -> range:
-        """The first range from `number` on, below `stop`, that is not in the set."""
+        """Returns the first range of numbers that are not in the set, from `number` on and below `stop`."""
         place = bisect_right(self._bounds, number)
         if place % 2:
             number, place = self._bounds[place], place + 1
@@ -114,16 +114,16 @@ class Spans:
 
 
 class _Followed:
-    """A connection's wishes about one session, and how far they are met."""
+    """The events of one session that a connection wants, and those that it has."""
 
     def __init__(self) -> None:
         self.given = Spans()
-        self.next = 0  # the reader's place in the log
-        self.after: int | None = None  # a resume wants every event after this one
-        self.runs: set[str] = set()  # followed to their end
+        self.next = 0  # the number of the next event to read from the log
+        self.after: int | None = None  # a resume wants every event after this number
+        self.runs: set[str] = set()  # runs that are followed to their end
 
     def look(self, number: int) -> None:
-        """Begins anew at `number`; a reader that is further on turns back."""
+        """Read on from `number`. A reader that follows already, and is not yet there, keeps its place."""
         self.next = min(self.next, number) if self.is_followed else number
 
     @property
@@ -132,8 +132,7 @@ class _Followed:
 
 
 class Subscriptions:
-    """The events that one connection was given and is still to be given, of every session that it asked
-    for."""
+    """The events that were sent to one connection, and those that must still be sent, of all its sessions."""
 
     def __init__(self) -> None:
         self._followed: dict[SessionKey, _Followed] = {}
@@ -143,25 +142,25 @@ class Subscriptions:
         return tuple(self._followed)
 
     def admit(self, key: SessionKey) -> bool:
-        """Before a session is changed for this connection: EAGAIN if it could not follow that one. Returns
-        True if it does already."""
+        """Raises EAGAIN if this connection cannot follow one more session. Called before the session is
+        changed. Returns True if the connection follows it already."""
         return self._of(key).is_followed
 
     def follow(self, key: SessionKey, after: int) -> None:
-        """resume: every event after `after`, and what is still to come."""
+        """Handle a resume: follow every event after `after`, also future ones."""
         followed = self._of(key)
         followed.look(after + 1)
         followed.after = after if followed.after is None else min(after, followed.after)
 
     def follow_run(self, key: SessionKey, run: str, first: int) -> None:
-        """That run's events from `first` to its done, also where a resume gives them: that may end sooner."""
+        """Follow that run's events from `first` to its done, also beside a resume, which may end sooner."""
         followed = self._of(key)
         followed.look(first)
         followed.runs.add(run)
 
     def answer(self, key: SessionKey, session: Session, run: str) -> list[frames.Frame]:
-        """send: follow its run. What this connection has had of it is not sent again: the frames
-        that answer in its place name the run and how it ended, without event ids."""
+        """Handle a send: follow its run. Events that this connection has received are not sent again. The
+        returned frames stand for them, with the run and its end, and have no event ids."""
         state, given = session.runs[run], self._of(key).given
         opening = msgspec.structs.replace(session.opening, run=run, request=state.request)
         if state.status is not None and state.last in given:
@@ -170,26 +169,25 @@ class Subscriptions:
         return [opening] if state.first in given else []
 
     def due(self, key: SessionKey, last: int) -> range:
-        """Returns the events to look at next, `last` being the newest: take each, or all if `is_whole`."""
+        """Returns the events to read next, up to `last`, the newest: `take` each, or all if `is_whole`."""
         followed = self._followed.get(key)
         if followed is None or not followed.is_followed:
             return range(0)
         return followed.given.gap(followed.next, last + 1)
 
     def is_whole(self, key: SessionKey, due: range) -> bool:
-        """Returns True if every event of `due` is wanted, so that their lines can be sent unread."""
+        """Returns True if every event of `due` is wanted, so that their lines can be sent undecoded."""
         after = self._followed[key].after
         return after is not None and due.start > after
 
     def take_all(self, key: SessionKey, due: range) -> None:
-        """These were sent: a part of what is due, from its beginning, and whole."""
+        """Note that `due` was sent: a beginning of the due events, without gaps."""
         followed = self._followed[key]
         followed.given.add(due.start, due.stop)
         followed.next = due.stop
 
     def take(self, key: SessionKey, event: LogEvent) -> bool:
-        """Returns True if this event, the next one that the log has, is to be sent; it counts as sent
-        then."""
+        """Returns True if this event, which is the next in the log, must be sent. It then counts as sent."""
         followed = self._followed[key]
         followed.next = event.number + 1
         after = followed.after
@@ -202,8 +200,8 @@ class Subscriptions:
         return wanted
 
     def take_lines(self, key: SessionKey, due: range, data: bytes) -> tuple[bytes, int]:
-        """Of whole lines of the log from `due.start` on: what to send, and how many bytes are done with.
-        Lines that are no events are passed over."""
+        """Returns the bytes to send of whole lines of the log from `due.start` on, and the number of finished
+        bytes. Lines that are no events are skipped."""
         heads = lines.HEAD.findall(data)
         if self._takes_whole(key, due, heads) and len(heads) == data.count(b"\n"):
             self.take_all(key, range(due.start, int(heads[-1][1]) + 1))
@@ -232,17 +230,17 @@ class Subscriptions:
         return followed is not None and followed.is_followed
 
     def hears(self, key: SessionKey, run: str) -> bool:
-        """Returns True if this connection is told what that run says."""
+        """Returns True if this connection receives the events of that run."""
         followed = self._followed.get(key)
         return followed is not None and (followed.after is not None or run in followed.runs)
 
     @property
     def awaits_runs(self) -> bool:
-        """Returns True if a run that this connection asked for goes on."""
+        """Returns True if a run that this connection follows is not over."""
         return any(followed.runs for followed in self._followed.values())
 
     def abandon(self, key: SessionKey) -> list[str]:
-        """The log has lost the runs that are followed: what they are, which nobody will hear of again."""
+        """Returns the followed runs, and stops following them, as the log has lost them."""
         followed = self._followed.get(key)
         runs = sorted(followed.runs) if followed else []
         if followed:
@@ -250,7 +248,7 @@ class Subscriptions:
         return runs
 
     def forget(self, key: SessionKey) -> None:
-        """The session was deleted: one of the same name begins anew."""
+        """Forget a session that was deleted. A later session of the same name starts with no events."""
         self._followed.pop(key, None)
 
     def _of(self, key: SessionKey) -> _Followed:

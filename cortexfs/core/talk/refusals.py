@@ -1,9 +1,9 @@
-"""A call of an agent's that came to nothing, as the `tool_result` that says so tells of it.
+"""The text of a `tool_result` for an agent's call that failed or was denied.
 
-    <tool_output error="ENOENT" trust="untrusted">        failed; what stands between the marks is the tool's
+    <tool_output error="ENOENT" trust="untrusted">        failed; the text between the marks is the tool's
     This call is not allowed: ...                         denied, by policy or by a person
 
-Rules: only the run itself says these words in a result with `is_error`, so no tool can pass for a denial.
+Rules: only the run itself writes these words in a result with `is_error`, so no tool can imitate a denial.
 This file must never know who reads.
 """
 
@@ -25,7 +25,7 @@ def is_denied(frame: ToolResult) -> bool:
 
 
 def told(frame: ToolResult) -> str:
-    """The same for a person: the tool, the code, and the reason."""
+    """Returns the failure for a person: the tool, the code, and the reason."""
     if is_denied(frame):
         return f"{frame.name}: denied: {frame.output.removeprefix(DENIED).removesuffix(GO_ON).strip()}"
     return f"{frame.name}: {_FAILED.sub(lambda found: f'{found[1]}: {found[2]}', frame.output, count=1)}"

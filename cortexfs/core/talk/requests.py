@@ -1,9 +1,9 @@
-"""The requests of a client on a `.sock` (abi.md 5): one JSON object a line, told apart by `op`.
+"""The requests of a client on a `.sock` (abi.md 5): one JSON object a line, with its kind in `op`.
 
-Rules: whatever a line holds, a typed request or a refusal comes out. Unknown fields are ignored; null
-is no value, so a field without one is left out. A refusal names the request whenever its `id` can
-still be read. The field order here is the order on the wire.
-This file must never know what a session has done, or who asks.
+Rules: whatever a line holds, a typed request or a refusal comes out. Unknown fields are ignored. null
+is no value: a field without a value must be left out. A refusal names the request if its `id` can be
+read. The field order here is the order on the wire.
+This file must never know the state of a session, or who asks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cortexfs.core import frames, jsontext, names
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE
 
-MAX_ID = 256  # characters of an id: it is kept as long as its session, and echoed in frames
+MAX_ID = 256  # characters of an id, which is kept as long as its session, and repeated in frames
 # Bytes of an edited input: it is logged as JSON within JSON, which at most doubles it, and a line has 1 MiB.
 MAX_EDITED = 256 << 10
-MAX_CWD = 4095  # bytes: PATH_MAX of Linux, without the NUL; longer ones name nothing
-# Bytes that a value takes in memory, by what it begins with or is behind: measured with CPython 3.11.
+MAX_CWD = 4095  # bytes: PATH_MAX of Linux, without the NUL; no longer path can exist
+# Bytes of memory for a value, by its first character or the comma before it: measured with CPython 3.11.
 WEIGHTS = {b"{": 240, b"[": 96, b",": 72}
 Scope = Literal["private", "shared", "temp"]
 Decision = Literal["allow_once", "allow_session", "deny"]
@@ -29,7 +29,7 @@ Input: TypeAlias = str | dict[str, Any]
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", kw_only=True):
-    """`id` is the client's own name for the request; answers echo it."""
+    """A request. `id` is the client's own name for it, which answers repeat."""
 
     id: str | None = None
 
@@ -48,13 +48,13 @@ class Resume(Request, frozen=True, tag="resume", kw_only=True):
 
 
 class Cancel(Request, frozen=True, tag="cancel", kw_only=True):
-    """`id` is a run's, or that of a send: a message that waits has no run to show yet."""
+    """Cancel a run. `id` is that of the run, or of the send: a waiting message shows no run yet."""
 
     id: str
 
 
 class Approve(Request, frozen=True, tag="approve", kw_only=True):
-    """`input` is what the call is to be made with, in place of what the model gave."""
+    """Decide about a call. `input` replaces the model's input of the call."""
 
     run: str
     call: str
@@ -63,7 +63,7 @@ class Approve(Request, frozen=True, tag="approve", kw_only=True):
 
 
 class Respond(Request, frozen=True, tag="answer", kw_only=True):
-    """`content` is what the person has filled in; without it the question is declined."""
+    """Answer a question. `content` is the filled form; without it the question is declined."""
 
     run: str
     question: str
@@ -75,7 +75,7 @@ class Ping(Request, frozen=True, tag="ping", kw_only=True):
 
 
 class Take(Request, frozen=True, tag="take", kw_only=True):
-    """Have a session of the team be this machine's; by force, where the one that has it is there."""
+    """Move a session of the team to this machine. `force` does so even if the machine that has it is up."""
 
     session: str
     force: bool = False
@@ -88,8 +88,8 @@ REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyReques
 
 
 class Verdict(NamedTuple):
-    """The outcome of a question: the decision, the input that whoever decided put in the place of the
-    model's (if he did), and who decided, or why nobody could. Of a tool's question, it is the answer."""
+    """The outcome of an approval: the decision, the input that replaces the model's, if there is one, and the
+    reason: who decided, or why nobody could. The outcome of a tool's question has the answer as `input`."""
 
     decision: Decision
     input: dict[str, Any] | None
@@ -97,10 +97,10 @@ class Verdict(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """The session that is meant: one name is another session for another owner."""
+    """The key of a session. Each owner has sessions of their own under any name."""
 
     scope: Scope
-    owner: int  # private: the peer's uid; temp: the connection, which it ends with; shared: 0
+    owner: int  # private: the peer's uid; temp: the connection, with which the session ends; shared: 0
     session: str
 
     @classmethod
@@ -116,7 +116,7 @@ class _Part(msgspec.Struct):
 
 class _Turn(msgspec.Struct):
     role: str
-    content: str | list[_Part] | None = None  # an assistant that only called tools said nothing
+    content: str | list[_Part] | None = None  # None: the assistant only called tools
 
 
 class _Object(msgspec.Struct):
@@ -134,7 +134,7 @@ _CHOICES = {"scope": get_args(Scope), "decision": get_args(Decision)}
 
 
 def encode(request: AnyRequest) -> bytes:
-    """A request as its line; EMSGSIZE where it would not fit into one."""
+    """Returns the line of a request. Raises EMSGSIZE if it does not fit into one line."""
     line = _encoder.encode(request) + b"\n"
     if len(line) > frames.MAX_LINE:
         raise Fault("EMSGSIZE", f"the request is over {frames.MAX_LINE} bytes; send less at a time")
@@ -142,7 +142,7 @@ def encode(request: AnyRequest) -> bytes:
 
 
 def decode(line: bytes | None) -> AnyRequest | Refusal:
-    """The request that a line is; None is a line that was too long to be kept."""
+    """Returns the request of a line, or a refusal. None stands for a line that was too long to be kept."""
     if line is None:
         return refusal(Fault("EMSGSIZE", f"the line is over {frames.MAX_LINE} bytes; it was dropped"))
     try:
@@ -152,13 +152,13 @@ def decode(line: bytes | None) -> AnyRequest | Refusal:
 
 
 def refusal(fault: Fault, request: str | None = None) -> Refusal:
-    """The one place where a fault becomes an answer."""
+    """Returns the answer for a fault. No other code makes answers of faults."""
     return frames.Error(request=request, code=fault.code, message=jsontext.clipped(fault.message))
 
 
 def said(value: Input) -> list[frames.Text]:
-    """Returns the part of an input that goes into the log as the user's message: the newest one's text.
-    EINVAL where a field of it has another shape, which those that came in a request have not."""
+    """Returns the text of the newest message in an input, for the log as the user's message. Raises EINVAL
+    for a field of another shape, which checked requests do not have."""
     if isinstance(value, str):
         return [frames.Text(value)]
     shape = _converted(value, _Object)
@@ -233,7 +233,7 @@ def _empty(field: str) -> Fault:
 
 
 def check_edited(value: dict[str, Any], decision: Decision = "allow_once") -> None:
-    """Checks an input that is to stand in the place of the model's; EINVAL or EMSGSIZE says why it cannot."""
+    """Raises EINVAL or EMSGSIZE for an input that cannot replace the model's."""
     if decision != "allow_once":
         raise Fault("EINVAL", f"input: goes with allow_once alone, not with {decision}; leave it out")
     if len(_encoder.encode(value)) > MAX_EDITED:
@@ -256,7 +256,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
 
 
 def _id_in(line: bytes) -> str | None:
-    """The `id` of a request that is refused for something else."""
+    """Returns the `id` of a refused request, or None if it cannot be read."""
     try:
         found = _named.decode(line).id
     except UNREADABLE:
@@ -265,7 +265,7 @@ def _id_in(line: bytes) -> str | None:
 
 
 def weight(value: Input) -> int:
-    """About how many bytes of memory an input takes: a MiB of brackets is 20 of them."""
+    """Returns about how many bytes of memory an input takes: a MiB of brackets takes some 20 MiB."""
     data = msgspec.json.encode(value)
     if isinstance(value, str):
         return len(data)

@@ -1,13 +1,13 @@
-"""A session's past and next steps: a fold over the lines of its log (abi.md 5).
+"""The state of a session, as a fold over the lines of its log, and its next steps (abi.md 5).
 
-Main path: `send` accepts a message, `emit` logs what its run produces, `finish` ends it and begins the
-next one. Each returns the events to append, in order; whoever called appends them, then tells.
+Main path: `send` accepts a message, `emit` logs the output of its run, `finish` ends the run and begins
+the next. Each returns the events to append, in order. The caller appends them, and then reports them.
 
-Rules: state changes by `replay` and by the queue, and in no other way, so a session that was read back
-from its log is the session that wrote it; `recover` it before anything else. It runs one message at a
-time. A run's `start`, `error` and `done` are written here alone. Whatever is refused has changed nothing.
-Events count as appended: if the log could not take them, read the session back from the log.
-This file must never know connections, files, time, or what answers the messages.
+Rules: only `replay` and the queue change the state. So a session that was read back from its log equals
+the session that wrote it; call `recover` on it first. It runs one message at a time. Only this module
+writes a run's `start`, `error` and `done`. A refused request has changed nothing. Returned events count
+as appended: if the log could not take them, read the session back from the log.
+This file must never know connections, files, time, or the code that answers messages.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cortexfs.core.jsontext import clipped, shown
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import Send
 
-# A person is far ahead of a model with one; each may hold 1 MiB, so this bounds memory.
+# A bound for memory, as each message may have 1 MiB. A person seldom has more than one waiting.
 MAX_WAITING = 16
-# Each is remembered, so that a retry is known for as long as there is a session: a few hundred bytes.
+# Each run takes a few hundred bytes, as retries are recognized for the whole life of a session.
 MAX_RUNS = 50_000
 
 State: TypeAlias = Literal["waiting", "active", "failed", "over"]
@@ -37,7 +37,7 @@ OUTPUT = (
     "usage", "approval", "question",
 )  # fmt: skip
 
-# A run's state, what is logged of it, and its next state. What is not here cannot happen.
+# By state of a run and type of the next frame: the next state. Other frames cannot follow.
 TRANSITIONS: dict[State, dict[str, State]] = {
     "waiting": {"start": "active"},
     "active": {
@@ -51,15 +51,15 @@ TRANSITIONS: dict[State, dict[str, State]] = {
 }
 _OUTPUT = tuple(each for each in frames.Frame.__subclasses__() if each.__struct_config__.tag in OUTPUT)
 _KNOWN = {trigger.split()[0] for row in TRANSITIONS.values() for trigger in row}
-# A run first seen in its middle (after a resume, or behind the end of a shortened log).
+# For a run of which the first frames are missing (after a resume, or in a shortened log).
 _ANYWHERE = {trigger: after for row in TRANSITIONS.values() for trigger, after in row.items()}
 
-# A stable fingerprint of an input, which the log keeps in its place.
+# Returns a stable fingerprint of an input, which the log has in place of the input.
 Digest: TypeAlias = Callable[[bytes], str]
 
 
 class LogEvent(NamedTuple):
-    """A line of the log, which is also what subscribers are sent."""
+    """A line of the log, which subscribers receive as it is."""
 
     number: int
     run: str
@@ -68,7 +68,7 @@ class LogEvent(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The part of a logged line that makes a difference to the state."""
+    """The fields of a logged line that change the state."""
 
     type: str
     id: str
@@ -83,8 +83,8 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class LoggedStart(frames.Start, frozen=True, tag="start", kw_only=True):
-    """As logged: with the time, with the working directory that the session now has, and with what tells a
-    retry from another message under the same id."""
+    """The logged form of a start: with the time, the session's new working directory, and the digest that
+    distinguishes a retry from another message with the same id."""
 
     ts: str | None = None
     cwd: str | None = None
@@ -92,7 +92,7 @@ class LoggedStart(frames.Start, frozen=True, tag="start", kw_only=True):
 
 
 class SessionRun(msgspec.Struct):
-    """The facts about a run: 0 is the number of an event that is not there yet."""
+    """The facts about a run. An event that does not exist yet has the number 0."""
 
     request: str | None = None
     digest: str | None = None
@@ -101,8 +101,8 @@ class SessionRun(msgspec.Struct):
     last: int = 0
     status: frames.Status | None = None
     code: str | None = None
-    asked: dict[str, bool] = {}  # calls that need approval, and whether it was given or denied
-    questions: dict[str, bool] = {}  # those of its tools, and whether they were answered
+    asked: dict[str, bool] = {}  # by call that needs approval: True once it was decided
+    questions: dict[str, bool] = {}  # by question of a tool: True once it was answered
 
 
 class AcceptedMessage(NamedTuple):
@@ -111,7 +111,7 @@ class AcceptedMessage(NamedTuple):
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A session at rest, as values."""
+    """The values of a session without unfinished runs, for storage."""
 
     first: int
     last: int
@@ -123,29 +123,30 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 _kepts = msgspec.msgpack.Decoder(_Kept)
 _heads = msgspec.json.Decoder(Head)
 _text = msgspec.json.Encoder()
-# Most lines of a log, and those that change nothing but the number of the next.
+# Deltas are most lines of a log. They change only the number of the next event.
 _DELTA = re.compile(rb'\{"type":"delta","id":"([1-9][0-9]{0,17})","run":"([^"\\]+)","text":"')
-# Six bytes in JSON are the most that a character takes, and a line has room for its head as well.
+# Characters of a SHORT delta. Each takes at most six bytes in JSON, and the head of the line needs room.
 SHORT = frames.MAX_LINE // 8
 
 
 def step(state: State | None, type_: str, status: str | None = None) -> State | None:
-    """The next state of a run; None stands for one never seen. EPROTO when that cannot happen."""
+    """Returns the next state of a run. None is the state of an unknown run. Raises EPROTO for a frame that
+    cannot follow."""
     trigger = f"{type_} {status}" if type_ == "done" else type_
     after = (TRANSITIONS[state] if state else _ANYWHERE).get(trigger)
     if after is None and type_ in _KNOWN:
         raise Fault("EPROTO", f"a {trigger} frame cannot follow in a run that is {state or 'unknown'}")
-    return after or state  # frames from a later version are no concern of ours
+    return after or state  # frames of later versions change nothing
 
 
 class Session:
-    """One session of one object; `opening` says whose, as its start frames do."""
+    """A session of an object. `opening` names the object, as the session's start frames do."""
 
     def __init__(
         self, opening: frames.Start, digest: Digest, now: Callable[[], str | None] = lambda: None
     ) -> None:
         self.opening = opening
-        self.first = 1  # of the events that the log still has
+        self.first = 1  # the number of the first event that the log still has
         self.last = 0
         self.next = 1  # the number of the next event
         self.cwd: str | None = None
@@ -155,18 +156,18 @@ class Session:
         self._now = now
         self._sends: dict[str, str] = {}
         self._waiting: deque[AcceptedMessage] = deque()
-        self._leaps: list[range] = []  # numbers that no event has
+        self._leaps: list[range] = []  # the numbers between events that no event has
 
     @property
     def waiting(self) -> tuple[str, ...]:
         return tuple(accepted.run for accepted in self._waiting)
 
     def find(self, id_: str) -> str | None:
-        """The run of that id, or of the send of that id."""
+        """Returns the run with that id, or the run of the send with that id, or None."""
         return id_ if id_ in self.runs else self._sends.get(id_)
 
     def position(self, after: str | None) -> int:
-        """The number of the event that `after` names; EINVAL when the log knows none."""
+        """Returns the number of the event that `after` names. Raises EINVAL if there is no such event."""
         if after is None:
             return self.first - 1
         canonical = after.isascii() and after.isdecimal() and len(after) < 20 and not after.startswith("0")
@@ -176,7 +177,8 @@ class Session:
         return int(after)
 
     def replay(self, line: bytes) -> LogEvent:
-        """Take a line of the log in. A line that cannot follow is EPROTO: the log is damaged there."""
+        """Apply a line of the log to the state. Raises EPROTO for a line that cannot follow, as the log is
+        damaged there."""
         if (delta := _DELTA.match(line)) and (event := self._replay_delta(delta, line)):
             return event
         try:
@@ -192,12 +194,12 @@ class Session:
         return LogEvent(number, head.run or "", run is not None and run.state == "over", line)
 
     def kept(self) -> bytes:
-        """Returns the values for `restore`: this session at rest."""
+        """Returns the values of this session for `restore`."""
         leaps = [(leap.start, leap.stop) for leap in self._leaps]
         return msgspec.msgpack.encode(_Kept(self.first, self.last, self.cwd, self.runs, leaps))
 
     def restore(self, kept: bytes) -> None:
-        """Begin where a session was kept, in place of a replay up to there."""
+        """Take over the values of `kept`, in place of a replay up to there."""
         known = _kepts.decode(kept)
         self.first, self.last, self.next, self.cwd = known.first, known.last, known.last + 1, known.cwd
         self.runs = known.runs
@@ -209,8 +211,8 @@ class Session:
             self._leaps.append(range(self.last + 1, number))
 
     def _replay_delta(self, delta: re.Match[bytes], line: bytes) -> LogEvent | None:
-        """Returns the event of a delta that follows in an active run, as the long way does at five times
-        the price."""
+        """Returns the event of a delta that follows in an active run, or None. The general way takes five
+        times as long."""
         number, run = int(delta[1]), delta[2].decode(errors="replace")
         known = self.runs.get(run)
         if known is None or known.state != "active" or number != self.last + 1:
@@ -219,7 +221,7 @@ class Session:
         return LogEvent(number, run, False, line)
 
     def leap(self, number: int) -> None:
-        """Go on at this number: those before it may have been seen, and lost with the power."""
+        """Go on with this number, as clients may have seen earlier ones that a power failure lost."""
         self.next = max(self.next, number)
 
     def _fold(self, head: Head, number: int) -> SessionRun | None:
@@ -242,13 +244,13 @@ class Session:
         return run
 
     def recover(self) -> list[LogEvent]:
-        """After the replay of a log: end what was active when the log stopped."""
+        """End the runs that were active when the log stopped. Called after the replay of a log."""
         reason = Fault("EIO", "the daemon stopped during this run; send the message again under another id")
         left = [id_ for id_, run in self.runs.items() if run.state != "over"]
         return [event for id_ in left for event in self._end(id_, reason)]
 
     def send(self, request: Send, run: str) -> tuple[str, list[LogEvent]]:
-        """Accept a message as `run`, to begin when it is its turn; or find the run of a retry."""
+        """Accept a message as `run`, which begins when it is its turn, or return the run of a retry."""
         digest = None
         if request.id is not None:
             digest = self._digest(_canonical(request.input))
@@ -267,7 +269,7 @@ class Session:
         return run, self._next()
 
     def emit(self, run: str, *said: frames.Frame) -> list[LogEvent]:
-        """Log what the active run produced; a text over 1 MiB becomes several events."""
+        """Log the output of the active run. A text over 1 MiB becomes several events."""
         is_active = self.active is not None and self.active.run == run
         for frame in said:
             if not is_active or not isinstance(frame, _OUTPUT):
@@ -275,7 +277,7 @@ class Session:
         return self._append(run, *said)
 
     def emit_deltas(self, run: str, texts: Sequence[str]) -> list[bytes]:
-        """The lines of many SHORT deltas, as `emit` would log each: a fast model sends nothing else."""
+        """Returns the lines of many SHORT deltas, as `emit` would. Fast models send almost only deltas."""
         if self.active is None or self.active.run != run or self.runs[run].state != "active":
             raise Fault("EPROTO", f"the run {run} cannot produce a delta frame now")
         rest, first = b'","run":"%b","text":' % run.encode(), self.next
@@ -289,7 +291,7 @@ class Session:
         return found
 
     def finish(self, run: str, fault: Fault | None = None) -> list[LogEvent]:
-        """End the active run, well or by `fault` (ECANCELED: cancelled); begin the next one."""
+        """End the active run, with success or with `fault` (ECANCELED: cancelled), and begin the next."""
         self._unfinished(run)
         if self.active is None or self.active.run != run:
             raise Fault("EPROTO", f"the run {run} has not begun")
@@ -297,7 +299,7 @@ class Session:
         return self._end(run, fault) + self._next()
 
     def cancel(self, run: str) -> list[LogEvent]:
-        """End a run that waits. An active one is its caller's to stop, and then to `finish`."""
+        """End a waiting run. The caller must stop an active run itself, and then call `finish`."""
         self._unfinished(run)
         for accepted in self._waiting:
             if accepted.run == run:
@@ -306,8 +308,7 @@ class Session:
         return []
 
     def approve(self, run: str, call: str) -> None:
-        """Takes the decision about that call, each of which is decided once; raises ENOENT or EALREADY
-        else."""
+        """Note the decision about that call. Raises ENOENT if it asks for none, or EALREADY if it has one."""
         asked = self._unfinished(run).asked
         if call not in asked:
             raise Fault("ENOENT", f"call: the run asks for no approval of {shown(call)}")
@@ -316,7 +317,7 @@ class Session:
         asked[call] = True
 
     def answer(self, run: str, question: str) -> None:
-        """Takes the answer to that question, in the same way."""
+        """Note the answer to that question, with the same faults."""
         asked = self._unfinished(run).questions
         if question not in asked:
             raise Fault("ENOENT", f"question: the run has no question {shown(question)}")
@@ -348,22 +349,22 @@ class Session:
     def _end(self, run: str, fault: Fault | None) -> list[LogEvent]:
         code, told, state = fault.code if fault else None, [], self.runs[run]
         status = frames.ENDS.get(code, "error")
-        if fault and status == "error" and state.state == "active":  # else the log stopped before its done
+        if fault and status == "error" and state.state == "active":  # in "failed", only the done is missing
             message = clipped(fault.message)
             told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
         return told + self._append(run, frames.Done(status=status, code=code))
 
     def _append(self, run: str, *said: frames.Frame) -> list[LogEvent]:
-        """Frames become lines here, and lines become state as they do when a log is read."""
+        """Make lines of frames, and apply them to the state as when a log is read."""
         return [self.replay(line) for line in lines.events(said, run, self.next)]
 
 
 def _canonical(value: requests.Input) -> bytes:
-    """The same for equal inputs, in whatever order their fields came. Not by msgspec's order of fields: its
-    sort takes the square of their number for some orders, and crashes for 100,000 of them (0.22)."""
+    """Returns the same bytes for equal inputs, in any order of their fields. msgspec does not sort them:
+    its sort is quadratic for some orders, and crashes for 100,000 fields in such an order (0.22)."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def unknown(run: str) -> Fault:
-    """No session that the asker may see has such a run."""
+    """Returns the fault for a run that is in no session which the client may see."""
     return Fault("ENOENT", f"there is no run {shown(run)} here")

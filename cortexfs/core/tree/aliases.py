@@ -1,8 +1,8 @@
-"""Aliases: symbolic links that people make in model/, agent/ and tool/, and in those of their home.
+"""Aliases: symbolic links that users make in model/, agent/ and tool/, of the root or of their home.
 
-Rules: an object hides an alias of the same name, and none may be made with the name of one. Methods that
-change something only remember: whoever calls them has kept the change first.
-This file must never know what is registered, nor the disk.
+Rules: an object hides an alias of the same name, and no alias may be made with the name of an object. Methods
+change only memory: their caller has stored the change before.
+This file must never know the registered objects, nor the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Aliases:
     ) -> None:
         self._nodes = nodes
         self._owner = owner
-        self._lookup = lookup  # what has a name in the tree
+        self._lookup = lookup  # returns the inode that has a name in the tree
         self._touch = touch
         self._by_folder: dict[int, dict[str, Alias]] = {}
 
@@ -46,13 +46,14 @@ class Aliases:
                 yield name, alias.inode
 
     def attributes(self, alias: Alias) -> Attributes:
-        """A folder of sessions may come and hide an alias in a home's model/, unseen by the kernel."""
+        """Returns the attributes. In a home's model/, the kernel may keep nothing: a folder of sessions may
+        appear there and hide an alias, and the kernel does not see that."""
         home = isinstance(self._nodes.find(alias.folder), Home)
         keep = Keep.NOTHING if home and slot(alias.folder) == HOME_SLOTS["model"] else Keep.ALWAYS
         return Attributes(_LINK, *alias.owner, len(alias.target), alias.mtime, keep)
 
     def owner(self, folder: int) -> tuple[int, int] | None:
-        """Returns the owner of the aliases in this folder; None when it holds none."""
+        """Returns the owner of the aliases in this folder, or None if it can hold none."""
         if folder in CLASS_FOLDERS:
             return self._owner
         node = self._nodes.find(folder)
@@ -61,7 +62,7 @@ class Aliases:
     # Changes.
 
     def check(self, folder: int, name: str, target: bytes) -> None:
-        """Checks that an alias may be here; the Fault says why there can be none."""
+        """Raises a Fault if no such alias can be here."""
         if self.owner(folder) is None:
             raise Fault("EROFS", "aliases live in model/, agent/, tool/ and in those of home/<uid>")
         places.check_alias(name, target)
@@ -89,7 +90,7 @@ class Aliases:
         self._touch(alias.folder, now)
 
     def move(self, alias: Alias, folder: int, name: str, now: int) -> None:
-        """It keeps its inode, as the kernel keeps the entry that it has."""
+        """Move an alias. It keeps its inode, as the kernel keeps its entry."""
         if replaced := self._by_folder.get(folder, {}).get(name):
             self.remove(replaced, now)
         self.remove(alias, now)

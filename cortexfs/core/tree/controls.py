@@ -1,7 +1,7 @@
-"""The `.d/` table: which control files each class has, what they show and what may be written.
+"""The table of `.d/`: the control files of each class, their content and their format.
 
 One row a file, in the order of abi.md 3. A row with a check is writable (0644); all others are
-read-only. `judge` is the only way for written bytes to become a value.
+read-only. Written bytes become a value only by `judge`.
 This file must never know who writes, or where values are kept.
 """
 
@@ -21,7 +21,7 @@ from cortexfs.core.manifest import own_script
 from cortexfs.core.policy import rules
 from cortexfs.core.registry import Object
 
-MAX_VALUE = 64 << 10  # a control is something that a person reads
+MAX_VALUE = 64 << 10  # enough, as controls are for people to read
 
 _SPACE = re.compile(r"[\s%]")
 
@@ -30,9 +30,9 @@ Render: TypeAlias = Callable[[Object], str]
 
 class Control(msgspec.Struct, frozen=True):
     name: str
-    render: Render  # the value while nothing is written
+    render: Render  # returns the default value
     check: value_formats.Check | None = None  # None: read-only
-    holds: bool = False  # its last value counts until there is another, also while the file is removed
+    holds: bool = False  # a written value counts until another is written, also after a removal of the file
 
 
 def _log(_object: Object) -> str:
@@ -52,7 +52,7 @@ def _flags(object_: Object) -> str:
 
 
 def _effect(effect: Effect) -> str:
-    # White space would make a target two fields; it is written as in a URL.
+    # White space would split a target into two fields, so it is escaped as in a URL.
     target = _SPACE.sub(lambda match: f"%{ord(match[0]):02X}", effect.target) or "-"
     return f"{effect.kind} {target} {effect.reversibility} {effect.confirmation} {effect.dry_run}"
 
@@ -62,7 +62,7 @@ def _effects(object_: Object) -> str:
 
 
 def seconds(value: float) -> str:
-    """Decimal seconds, without a fraction that says nothing."""
+    """Returns seconds as a decimal number, without trailing zeroes."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
@@ -135,7 +135,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
     ),
 }
 LOG = "log"
-RESET = b"reset\n"  # written to a control that holds, it takes away all that was written
+RESET = b"reset\n"  # written to a control that holds, it restores the default
 BY_NAME = {(class_, control.name): control for class_, rows in CONTROLS.items() for control in rows}
 
 
@@ -143,14 +143,14 @@ def find(class_: str, name: str) -> Control | None:
     return BY_NAME.get((class_, name))
 
 
-# Of an agent of another machine, where its powers and tools are to be seen. `cap` says what its model can do,
-# at which a client here cannot look.
+# The controls of another machine's agent. Its policy and tools can be read only there. `cap` lists the
+# abilities of its model, which a client here cannot read from the model.
 _ELSEWHERE = ("cap", "status", "log", "origin")
 
 
 def has(object_: Object, name: str) -> bool:
-    """Returns True if an object has a control of this name: a script, only a tool of one's own; and none of
-    one's own `session`, which is the folder of sessions there."""
+    """Returns True if an object has a control of this name. Only tools in homes have `script`. Objects in
+    homes have no control `session`, as that is their folder of sessions."""
     if (object_.class_, name) not in BY_NAME:
         return False
     if object_.class_ == "agent" and (object_.plugin is not None or name in ("cap", "origin")):
@@ -161,12 +161,12 @@ def has(object_: Object, name: str) -> bool:
 
 
 def line_ended(text: str) -> bytes:
-    """Text as a control file shows it; an empty value is an empty file."""
+    """Returns text as a control file shows it. An empty value is an empty file."""
     return (text if not text or text.endswith("\n") else text + "\n").encode("utf-8", "replace")
 
 
 def judge(control: Control, data: bytes) -> bytes:
-    """Returns the value that was written, or RESET; raises a Fault with the reason why it is none."""
+    """Returns the value of written bytes, or RESET. Raises a Fault if they are no value of this control."""
     if control.check is None:
         raise Fault("EROFS", f"{control.name} is read-only")
     if len(data) > MAX_VALUE:

@@ -2,13 +2,12 @@
 
     Edit(value, ...)  ->  write, truncate  ->  pending() -> judged bytes or None  ->  put_back() if need be
 
-Rules (abi.md 3): each open has a buffer of its own, so nothing half-written ever counts. A write at offset 0
-of a truncated open that ends in a newline is judged at once, so that `echo bad > effort` fails in echo; a
-refusal there spoils the open, and so does a disk that cannot take the draft. Everything is judged again as a
-whole by `pending`. An open that wrote nothing changes nothing. Temporary files live in memory, are private to
-their `.d/`, belong to who made them, and are bounded in number and size; a restart forgets them. Whatever
-name is not in the table PATTERNS is refused, so a typing error (`echo low > efort`) fails instead of making a
-file that nobody reads.
+Rules (abi.md 3): each open has a buffer of its own, so a half-written value never counts. A write at offset 0
+of a truncated open that ends in a newline is judged at once, so that `echo bad > effort` fails in echo. A
+refusal there spoils the open, and so does a disk that cannot take the draft. `pending` judges the whole value
+again. An open that wrote nothing changes nothing. Temporary files live in memory, are private to their `.d/`,
+and belong to their maker. Their number and size are bounded, and a restart forgets them. A name that fits no
+row of PATTERNS is refused. So a typing error (`echo low > efort`) fails, instead of making a useless file.
 This file must never know inodes, handles or disks.
 """
 
@@ -48,19 +47,19 @@ class Edit:
         self._judge = judge
         self._truncated = truncated
         self._appending = appending
-        self.written = False  # something that was not handed over
+        self.written = False  # whether there are changes that `pending` has not returned
         self._spoiled: Fault | None = None
-        self._refusal: Fault | None = None  # of the buffer as it is
-        self._judged: bytes | None = None  # what the buffer as it is means
+        self._refusal: Fault | None = None  # the fault of the buffer's content
+        self._judged: bytes | None = None  # the judged value of the buffer's content
 
     def read(self, offset: int, size: int) -> bytes:
-        """Returns the bytes that this open has written, or the value as it was at open."""
+        """Returns the bytes that this open has written, or else the value at the time of the open."""
         data = self._data if self.written or self._truncated else self._shown
         return bytes(data[offset : offset + size])
 
     def write(self, offset: int, patch: bytes) -> int:
-        """Raises what is wrong with the value, if that can be said now."""
-        # The kernel's idea of the end may be older than our buffer, so O_APPEND is ours to keep.
+        """Write, and raise the fault of the value if it is judged at once."""
+        # The kernel may know an older end than that of our buffer, so O_APPEND is handled here.
         start = len(self._data) if self._appending else offset
         at_once = self._truncated and offset == 0 and patch.endswith(b"\n")
         self._change(lambda: patched(self._data, start, patch, MAX_VALUE), at_once)
@@ -70,7 +69,7 @@ class Edit:
         self._change(lambda: resized(self._data, size, MAX_VALUE), at_once=False)
 
     def _change(self, change: Callable[[], None], at_once: bool) -> None:
-        """A change that fails spoils this open: the rest of a value must not count without it."""
+        """Make a change. If it fails, this open is spoiled, as the rest of a value must not count alone."""
         if self._spoiled:
             raise self._spoiled
         try:
@@ -84,18 +83,18 @@ class Edit:
             raise
 
     def spoil(self, fault: Fault) -> None:
-        """A part of the value is lost, so this open changes nothing any more."""
+        """Have this open change nothing any more, as a part of the value is lost."""
         self._spoiled = Fault(fault.code, fault.message)
         self.written = True
 
     def draft(self) -> bytes:
-        """Returns what the disk should have before the write returns: the value, as far as it is known."""
+        """Returns the bytes that the disk must have before the write returns: the value as far as written."""
         return bytes(self._data) if self._judged is None else self._judged
 
     def pending(self) -> bytes | None:
-        """Hand over the judged value; None when nothing was written since the last time.
+        """Returns the judged value, or None if nothing was written since the last call.
 
-        A refusal is the same one, and is judged once, until something else is written.
+        After a refusal, the same fault is raised again, without judging, until something else is written.
         """
         if not self.written:
             return None
@@ -112,18 +111,18 @@ class Edit:
         return value
 
     def put_back(self) -> None:
-        """Takes back what `pending` gave, as it could not be kept; the next flush tries again."""
+        """Take the value of `pending` back, as it could not be stored. The next flush tries again."""
         self.written = True
 
 
 MAX_IN_FOLDER = 32
 MAX_IN_TREE = 256
-MAX_OF_HOME = 16  # in what a user has made himself, those counted that are open and have no name
+MAX_OF_HOME = 16  # in the objects of a user's home, including removed files that are still open
 MAX_IN_HOMES = 256
 MAX_SIZE = 256 << 10  # vim's swap file of a 64 KiB control takes about 140 KiB
 MODES = 0o777
 
-# One row a program; {} is the name of a control of that folder.
+# One row a program. {} stands for the name of any control in that folder.
 PATTERNS = (
     r"\.{}\..{{1,64}}",  # rsync and mkstemp (.policy.aB3dE9), vim (.policy.swp), and .policy.tmp-1-2
     r"\.?{}~|{}\.~\d+~",  # backups of vim, install -b, cp --backup
@@ -132,7 +131,7 @@ PATTERNS = (
     r"#{}#|\.#{}",  # emacs
     r"sed[A-Za-z0-9]{{6}}",  # sed -i
     r"(?=.*[A-Z0-9])[A-Za-z0-9]{{8}}",  # perl -i, 999 times of 1,000; no misspelt control
-    r"\d{{4,5}}",  # vim tries whether it may create files: 4913 and on
+    r"\d{{4,5}}",  # vim creates a file to try if it may: 4913 and on
     r"\.?tmp[A-Za-z0-9_.-]{{6,32}}|\.goutputstream-[A-Za-z0-9]{{6}}",  # mktemp, Python, GLib
 )
 
@@ -143,7 +142,7 @@ def is_temporary(name: str, controls: tuple[str, ...]) -> bool:
 
 
 class Temporary:
-    """One such file. It behaves as files do: all opens share its bytes, and it outlives its name."""
+    """A temporary file. As with any file, all opens share its bytes, and it outlives its name."""
 
     __slots__ = ("data", "folder", "gid", "home", "inode", "linked", "mode", "mtime", "name", "uid")
 
@@ -164,7 +163,7 @@ class Temporary:
         self.mode = mode & MODES
         self.mtime = now
         self.linked = True
-        self.home = home  # in which it is
+        self.home = home  # the uid of the home that it is in
         self.data = bytearray()
 
     def read(self, offset: int, size: int) -> bytes:
@@ -197,11 +196,11 @@ class Temporaries:
             raise Fault("ENOSPC", f"too many temporary files in .d/ folders, {here} in this one; remove some")
 
     def _of_owner(self) -> int:
-        """Returns the number of those outside homes, whose users are not to take the owner's share."""
+        """Returns the number of files outside homes. Files in homes must not take the owner's share."""
         return sum(len(some) for some in self._folders.values() if next(iter(some.values())).home is None)
 
     def check_share(self, home: int) -> None:
-        """Checks that there may be one more of a user's."""
+        """Raises ENOSPC if a user may have no more temporary files."""
         if self._in_homes[home] >= MAX_OF_HOME or self._in_homes.total() >= MAX_IN_HOMES:
             why = f"uid {home} has {self._in_homes[home]} temporary files in .d/ folders"
             raise Fault("ENOSPC", f"{why}; remove some, or close those that were removed")
@@ -212,10 +211,10 @@ class Temporaries:
         self._put(temporary)
 
     def forget(self, temporary: Temporary) -> None:
-        """Nobody has it open, and it has no name."""
+        """Uncount a file that has no name and no opens."""
         if temporary.home is not None:
             self._in_homes[temporary.home] -= 1
-            self._in_homes += Counter()  # without those that have none
+            self._in_homes += Counter()  # removes users with zero files
 
     def _put(self, temporary: Temporary) -> None:
         self._folders.setdefault(temporary.folder, {})[temporary.name] = temporary
@@ -231,12 +230,12 @@ class Temporaries:
             del self._folders[temporary.folder]
 
     def remove_all(self, folder: int) -> None:
-        """The folder went; whoever edits in it could not even clean up after himself."""
+        """Remove all files of a folder that is gone, as their editors could not remove them."""
         for temporary in list(self._folders.pop(folder, {}).values()):
             temporary.linked = False
 
     def rename(self, temporary: Temporary, name: str) -> None:
-        """A file of that name, if any, loses it."""
+        """Rename a file. Another file of that name loses the name."""
         if replaced := self.find(temporary.folder, name):
             self.remove(replaced)
         self._take(temporary)

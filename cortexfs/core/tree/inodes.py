@@ -1,10 +1,10 @@
 """The inodes of paths: a ledger that only grows, so that no number is used twice.
 
 Rules: every object, provider, home, alias and temporary file gets a block of inodes here when it is first
-asked for. Objects, providers and homes keep theirs for the life of the mount, whatever happens to them; what
-users make and remove by themselves gets another one each time. Being in the ledger does not mean being there;
-that is core/tree/tree.py.
-This file must never know what is registered.
+asked for. Objects, providers and homes keep their block for the life of the mount, also after a removal. In
+homes, each new object or provider gets another block. The ledger may have entries of files that are gone:
+core/tree/tree.py knows which files exist.
+This file must never know the registered objects.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from cortexfs.core.tree.session_places import SessionPlace
 
 Node: TypeAlias = OfObject | ProviderNode | Home | Alias | Temporary
 
-MAX_HOMES = 65_536  # a user namespace can be as many users as that; each costs us memory
+MAX_HOMES = 65_536  # a user namespace can have that many users, and each home takes memory
 FOLDER_OF_CLASS = {class_: folder for folder, class_ in CLASS_FOLDERS.items()}
 
 
 class Nodes:
     def __init__(self) -> None:
         self.at_block: dict[int, Node] = {}
-        self.objects: dict[Key, int] = {}  # to the inode of the executable
+        self.objects: dict[Key, int] = {}  # the inodes of executables
         self.providers: dict[str, int] = {}
         self.homes: dict[int, int] = {}
         self._next = 1
@@ -71,19 +71,19 @@ class Nodes:
         return inode
 
     def place(self, key: Key) -> tuple[int, str]:
-        """The folder that an object is in, and its name there."""
+        """Returns the folder that an object is in, and its name there."""
         above, _, leaf = key[1].rpartition("/")
         if registry.is_own(key) and key[0] != "model":
             return self.homes[int(above.removeprefix(registry.HOME))] | places.HOME_SLOTS[key[0]], leaf
         return (self.provider_inode(above) if above else FOLDER_OF_CLASS[key[0]]), leaf
 
     def drop(self, key: Key) -> None:
-        """An object of somebody's own has gone: another one of its name is another file. Nobody else's name
-        may cost memory for ever."""
+        """Forget an object in a home that is gone: a later object of its name is another file. A name that
+        users choose must not take memory for ever."""
         self.remove(self.objects.pop(key))
 
     def drop_provider(self, name: str) -> None:
-        """The same of a provider of somebody's own."""
+        """Forget a provider in a home that is gone, for the same reasons."""
         if (inode := self.providers.pop(name, None)) is not None:
             self.remove(inode)
 
@@ -122,7 +122,7 @@ class Nodes:
         return places.BIN
 
     def name(self, inode: int) -> str:
-        """The last component of the path of what has a block."""
+        """Returns the last component of the path of an inode that has a block."""
         node = self.at_block[block(inode)]
         if isinstance(node, OfObject):
             if slot(inode) == places.VEILED:
@@ -134,7 +134,7 @@ class Nodes:
         return node.name.rpartition("/")[2]
 
     def path_of_aliases(self, folder: int) -> tuple[str, ...]:
-        """The names that lead to a folder of aliases."""
+        """Returns the path of a folder of aliases, as names."""
         if folder in CLASS_FOLDERS:
             return (CLASS_FOLDERS[folder],)
         node = self.find(folder)
@@ -142,7 +142,7 @@ class Nodes:
         return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
 
     def space(self, inode: int) -> SessionPlace | None:
-        """Returns this folder's meaning to sessions, if there can be some below it."""
+        """Returns the place of sessions that this folder is, if there can be sessions below it."""
         if inode == MAIN:
             return session_places.shared()
         node = self.find(inode)
@@ -158,7 +158,7 @@ class Nodes:
         )
 
     def folder_of_space(self, parts: tuple[str, ...]) -> int | None:
-        """The folder of the tree at the end of `parts`, if it is one of those."""
+        """Returns the folder of the tree at the path `parts`, if there can be sessions below it."""
         if parts == session_places.SHARED:
             return MAIN
         if parts[0] != "home" or len(parts) < 3:

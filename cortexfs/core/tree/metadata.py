@@ -1,13 +1,13 @@
-"""The facts that an object's files bear: the text of its executable, extended attributes, and its line in
+"""The facts about an object in its files: the text of its executable, extended attributes, and its line in
 `.objects` (abi.md 1.25) and `.allowed`.
 
 The text is the shebang, then `# cortexfs.<key>=<value>` lines (abi.md 1.18). The attributes are read-only
 (abi.md 3.20): user.cortexfs.{kind,name,origin,token_estimate,status}.
 
-Rules: metadata and never code; one line a key, whatever a description holds; a key without a value is left
-out. Origin and status are of objects, so only their executable and folder have them as attributes; an
-estimate is of what can be read, so folders have none. Links and sockets have nothing, as the kernel lets only
-files and folders have attributes of users (xattr(7)), and a listing must not promise more.
+Rules: the text is metadata and never code. It has one line a key, whatever a description holds, and no key
+without a value. Origin and status are facts about objects, so only executables and folders have them as
+attributes. The token estimate needs content, so folders have none. Links and sockets have no attributes: the
+kernel allows user attributes only for files and folders (xattr(7)), and a listing must not promise more.
 This file must never know who reads.
 """
 
@@ -23,7 +23,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import within
 from cortexfs.core.tree.places import CONTROL, EXECUTABLE, FOLDER, Attributes, slot
 
-MAX_DESCRIPTION = 400  # characters; .d/description has all of it
+MAX_DESCRIPTION = 400  # characters; .d/description has the whole text
 
 _COMMON = ("object", "name", "description", "runner", "status", "plugin")
 KEYS: dict[str, tuple[str, ...]] = {
@@ -34,12 +34,12 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 def _line(text: str) -> str:
-    """Any text as one line of words; lists become comma lists through their newlines."""
+    """Returns any text as one line, cut to MAX_DESCRIPTION."""
     return " ".join(text.split())[:MAX_DESCRIPTION]
 
 
 def render(object_: Object, shebang: bytes, control: Callable[[str], str]) -> bytes:
-    """`control` gives the value of one of the object's control files."""
+    """Returns the text of an executable. `control` returns the value of one of the object's control files."""
     known: Mapping[str, str] = {
         "object": object_.class_,
         "name": object_.name,
@@ -57,7 +57,7 @@ def render(object_: Object, shebang: bytes, control: Callable[[str], str]) -> by
 
 
 PREFIX = b"user.cortexfs."
-BYTES_PER_TOKEN = 4  # an estimate that needs no tokenizer
+BYTES_PER_TOKEN = 4  # a rough number, for estimates without a tokenizer
 
 _KINDS = {
     stat.S_IFREG: "file",
@@ -66,7 +66,7 @@ _KINDS = {
 
 
 def xattrs(inode: int, attributes: Attributes, object_: Object | None, name: str) -> dict[bytes, bytes]:
-    """`object_` is the one that the inode belongs to, `name` the last component of its path."""
+    """Returns the extended attributes of an inode. `object_` is its object, `name` the end of its path."""
     kind, at = _KINDS.get(stat.S_IFMT(attributes.mode)), slot(inode)
     if kind is None:
         return {}
@@ -87,8 +87,8 @@ _SENTENCE = re.compile(r"(.*?[.!?])(?: (.*)|$)", re.DOTALL)
 
 
 def row(object_: Object) -> str:
-    """A line of `.allowed`: path, status, origin, the first sentence of the description and its rest. None of
-    them holds what moves a cursor, or ends a field or a line."""
+    """Returns a line of `.allowed`: path, status, origin, first sentence of the description, and its rest. No
+    field holds a character that moves a cursor, or ends a field or a line."""
     said = _line(object_.description)
     found = _SENTENCE.match(said)
     parts = (found[1], found[2] or "") if found else (said, "")

@@ -1,4 +1,4 @@
-"""The types and permissions of what is in the tree, in stat(2)'s words."""
+"""The types and permissions of the files in the tree, as st_mode of stat(2)."""
 
 from __future__ import annotations
 

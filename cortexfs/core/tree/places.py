@@ -1,11 +1,11 @@
-"""The places of the tree: which inode is what.
+"""The places of the tree: the meaning of each inode.
 
     inode = block << 6 | slot
 
-Block 0 is the fixed part, one row each in FIXED. Every object, provider, home and alias has a block of its
-own. A counter gives it once and never to another path, so that inodes are stable for the life of the mount; a
-control file's inode follows from its object's, so that nothing is held for it.
-This file must never know what is registered or written; that is core/tree/tree.py.
+Block 0 is the fixed part, with a row in FIXED for each inode. Every object, provider, home and alias has a
+block of its own. A counter assigns it once, and never to another path. So inodes are stable for the life of
+the mount. A control file's inode follows from that of its object, and takes no memory.
+This file must never know what is registered or written; core/tree/tree.py knows that.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from cortexfs.core.tree.controls import CONTROLS, Control
 BITS = 6
 SLOT = (1 << BITS) - 1
 EXECUTABLE, SOCKET, FOLDER, CONTROL = 0, 1, 2, 8  # slots of an object; controls count from CONTROL
-VEILED = SLOT  # the log, to everybody but its owner: how long it is and when it grew would tell of runs
+VEILED = SLOT  # the log for all users but its owner, as its size and times would tell of runs
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
 ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
-COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS = range(11, 18)  # in no listing
+COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS = range(11, 18)  # hidden from listings
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
-MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
-MAX_TARGET = 1023  # bytes; all targets are in memory, and users may make many aliases
+MAX_ALIASES_IN_TREE = 50_000  # a user namespace can have 65,536 users, each with three folders
+MAX_TARGET = 1023  # bytes; limited, as all targets are in memory, and users may make many aliases
 
 _DIRECTORY = stat.S_IFDIR | 0o755
-# inode: (parent, name, mode). All that is always there.
+# inode: (parent, name, mode), for the files that always exist.
 FIXED = {
     ROOT: (ROOT, "", _DIRECTORY),
     STATUS: (ROOT, "status", stat.S_IFREG | 0o444),
@@ -49,11 +49,11 @@ FIXED = {
     RUN_SOCKET: (ROOT, ".run.sock", stat.S_IFSOCK | 0o777),
     COMMANDS: (ROOT, ".commands", stat.S_IFREG | 0o444),
     OBJECTS: (ROOT, ".objects", stat.S_IFREG | 0o444),
-    OWN: (ROOT, ".own", stat.S_IFREG | 0o444),  # what users say about providers of theirs goes to it
+    OWN: (ROOT, ".own", stat.S_IFREG | 0o444),  # takes commands of users about their own providers
     TEXTS: (ROOT, ".texts", stat.S_IFREG | 0o444),
-    CONFINED: (ROOT, ".confined", stat.S_IFREG | 0o444),  # run, it is a shell for scripts of clients
-    ALLOWED: (ROOT, ".allowed", stat.S_IFREG | 0o444),  # run, it tells the tools that its caller may run
-    EVENTS: (ROOT, ".events", stat.S_IFREG | 0o444),  # run, it tells the newest events of its caller
+    CONFINED: (ROOT, ".confined", stat.S_IFREG | 0o444),  # if run, a shell for scripts of clients
+    ALLOWED: (ROOT, ".allowed", stat.S_IFREG | 0o444),  # if run, lists the tools that its caller may run
+    EVENTS: (ROOT, ".events", stat.S_IFREG | 0o444),  # if run, lists the newest events of its caller
 }
 _HIDDEN = (COMMANDS, OBJECTS, OWN, TEXTS, ALLOWED, CONFINED, EVENTS)
 UNLISTED = {FIXED[inode][1]: inode for inode in _HIDDEN}  # in the root
@@ -63,16 +63,16 @@ HOME_CLASSES = {at: class_ for class_, at in HOME_SLOTS.items()}
 
 
 class Keep(IntEnum):
-    """How long the kernel may remember."""
+    """The parts of a file that the kernel may cache."""
 
-    ALWAYS = 0  # entry, attributes and pages, until told otherwise
-    ENTRY = 1  # attributes are asked for each time
-    NOTHING = 2  # a rename may move the kernel's entry, so entries are asked for too
-    FOLDER = 3  # the entry always; only times change, which may be a second old
-    PASSING = 4  # the same, but it may go without the kernel's doing
+    ALWAYS = 0  # entry, attributes and pages, until they are invalidated
+    ENTRY = 1  # the entry alone; the kernel asks for attributes each time
+    NOTHING = 2  # nothing, as a rename may move the kernel's entry
+    FOLDER = 3  # the entry, and for a second the attributes, of which only times change
+    PASSING = 4  # for a second the attributes; no entry, as the kernel may not know of its removal
 
 
-# Of what is always there, and not kept for good.
+# The files of FIXED that the kernel must not cache as ALWAYS.
 ASKED = {**dict.fromkeys((STATUS, *_HIDDEN), Keep.ENTRY), HOME: Keep.FOLDER}
 
 
@@ -83,7 +83,7 @@ class Attributes(NamedTuple):
     size: int
     mtime: int  # nanoseconds since the epoch, as everywhere in the tree
     keep: Keep
-    links: int = 1  # of a directory too: "unknown", so that find looks into all of them
+    links: int = 1  # for directories it means "unknown", so that find(1) looks into all of them
 
 
 class OfObject(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +93,7 @@ class OfObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProviderNode(msgspec.Struct, frozen=True, gc=False):
-    name: str  # of somebody's own, home/1000/mine
+    name: str  # in a home, home/1000/mine
 
 
 class Home(msgspec.Struct, frozen=True, gc=False):
@@ -124,7 +124,7 @@ def slot(inode: int) -> int:
 
 
 def control_at(class_: str, inode: int) -> Control | None:
-    """The row of the control file whose inode this is."""
+    """Returns the row of the control file with this inode, or None."""
     row = slot(inode) - CONTROL
     return CONTROLS[class_][row] if 0 <= row < len(CONTROLS[class_]) else None
 
@@ -137,7 +137,8 @@ def control_slot(class_: str, name: str) -> int | None:
 
 
 def leaf_and_slot(name: str) -> tuple[str, int]:
-    """`fs.read.d` is the folder of fs.read; an object's own name never ends so (abi.md 2.1)."""
+    """Returns object and slot of a name: `fs.read.d` is the folder of fs.read. No object's name ends in such
+    a suffix (abi.md 2.1)."""
     for wanted in (FOLDER, SOCKET):
         if name.endswith(SUFFIXES[wanted]):
             return name.removesuffix(SUFFIXES[wanted]), wanted
@@ -145,7 +146,7 @@ def leaf_and_slot(name: str) -> tuple[str, int]:
 
 
 def uid_of(name: str) -> int:
-    """The user whose home has this name: canonical decimal, below the id that means nobody."""
+    """Returns the user whose home has this name: canonical decimal, below the id that means no user."""
     if not (name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < 0xFFFFFFFF):
         raise Fault("EINVAL", f"{name!r} is not a user id; homes are named by number, as in home/1000")
     return int(name)
@@ -158,7 +159,7 @@ def check_alias(name: str, target: bytes) -> None:
 
 
 def has_socket(object_: Object) -> bool:
-    """Agents always talk; models where .d/session says so; tools never (abi.md 1.6)."""
+    """Returns True for agents, and for models with "socket" in .d/session; never for tools (abi.md 1.6)."""
     return object_.class_ == "agent" or object_.extra.get("session") == "socket"
 
 

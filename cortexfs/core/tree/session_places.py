@@ -1,14 +1,14 @@
-"""Where sessions and users' logs of runs stand below home/<uid> and shared/main: what may be in which folder.
+"""The places of sessions and of users' logs of runs, below home/<uid> and shared/main.
 
     home/1000/model/<provider>/<model>.d/session/<session>/events.jsonl
     home/1000/agent/<agent>.d/session/index/by-cwd/<hash>
     home/1000/agent/<agent>.d/session/<session>/context/{summary.md,pack.json,pinned/,output/}
-    home/1000/tool/<tool>.d/log     of everybody's objects: what this user has run (state/run_logs.py)
-    home/1000/model/.usage          the tokens that his calls have taken
+    home/1000/tool/<tool>.d/log     this user's runs of an object for everybody (state/run_logs.py)
+    home/1000/model/.usage          the tokens that this user's calls have taken
     shared/main/model/...    shared/main/agent/...
 
-Rules: the layout in the tree and on disk is the same. A name that is not in the table is not there, whatever
-somebody has put on the disk.
+Rules: the layout in the tree and on disk is the same. The tree does not show a name that is not in the table,
+even if the disk has it.
 This file must never know which sessions exist.
 """
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from cortexfs.core import names
 
-BIT = 1 << 61  # of all inodes below spaces, and of no other; handles are above (open_files.FIRST_HANDLE)
+BIT = 1 << 61  # in all inodes below spaces, and in no others; handles are above (open_files.FIRST_HANDLE)
 SHARED = ("shared", "main")
 INDEX_NAME = "index"
 CONTEXT_NAME = "context"
@@ -33,26 +33,26 @@ USAGE_NAME = ".usage"
 
 
 class PlaceKind(Enum):
-    SPACE = auto()  # shared/main; a home's class folders are the tree's
+    SPACE = auto()  # shared/main; the class folders of a home belong to the tree
     AGENTS = auto()
     MODELS = auto()
     PROVIDER = auto()
     OBJECT = auto()  # <object>.d
     TOOLS = auto()
-    TOOL = auto()  # <tool>.d, in which there are no sessions
+    TOOL = auto()  # <tool>.d, which has no sessions
     SESSIONS = auto()
     SESSION = auto()
-    CONTEXT = auto()  # what an agent's model was given of a session
+    CONTEXT = auto()  # the parts of a session that an agent's model has received
     PINNED = auto()
     OUTPUT = auto()
     INDEX = auto()
     BY_CWD = auto()
-    LOG = auto()  # events.jsonl: it grows, and to remove it is to end the session
+    LOG = auto()  # events.jsonl: it grows, and its removal ends the session
     GROWING = auto()
-    REPLACED = auto()  # made anew as a whole
-    RUNS = auto()  # of an object: it grows, and begins anew where it was rotated or removed
-    FACTS = auto()  # about all sessions of an object, newest first: made as it is read, and in no listing
-    USAGE = auto()  # of a user's calls of models (state/usage_ledger.py), in no listing
+    REPLACED = auto()  # written again as a whole
+    RUNS = auto()  # the log of an object's runs: it grows, and begins again after rotation or removal
+    FACTS = auto()  # facts about all sessions of an object, newest first: made when read, and not listed
+    USAGE = auto()  # the tokens of a user's calls of models (state/usage_ledger.py); not listed
 
 
 FILES = (
@@ -63,9 +63,9 @@ FILES = (
     PlaceKind.FACTS,
     PlaceKind.USAGE,
 )
-# What an agent's run makes and nothing makes anew from a log.
+# The places with files that an agent's run makes, and that cannot be made again from a log.
 CONTEXTS = (PlaceKind.CONTEXT, PlaceKind.PINNED, PlaceKind.OUTPUT)
-# What a user's log of runs may be in, or is.
+# The places of users' logs of runs, and the folders above them.
 LOGGED = (
     PlaceKind.AGENTS,
     PlaceKind.MODELS,
@@ -101,7 +101,7 @@ def is_output(name: str) -> bool:
 
 Rule = str | Callable[[str], bool]
 
-# What may be in a folder: the first rule that fits a name says what it is.
+# The names that each folder may have: the first rule that fits a name gives its kind.
 CHILDREN: dict[PlaceKind, tuple[tuple[Rule, PlaceKind], ...]] = {
     PlaceKind.SPACE: (("agent", PlaceKind.AGENTS), ("model", PlaceKind.MODELS)),
     PlaceKind.AGENTS: ((_object, PlaceKind.OBJECT),),
@@ -140,7 +140,7 @@ CHILDREN: dict[PlaceKind, tuple[tuple[Rule, PlaceKind], ...]] = {
 
 
 class SessionPlace(NamedTuple):
-    parts: tuple[str, ...]  # from the root of the tree, and of the sessions on disk
+    parts: tuple[str, ...]  # the path, below the root of the tree and below that of sessions on disk
     kind: PlaceKind
 
     @property
@@ -157,12 +157,12 @@ class SessionPlace(NamedTuple):
 
     @property
     def uid(self) -> int | None:
-        """Returns its user; None when it is shared."""
+        """Returns the uid of its user, or None if it is shared."""
         return int(self.parts[1]) if self.parts[0] == "home" else None
 
     @property
     def mode(self) -> int:
-        """Files look writable for their owner, as `rm -r` on a terminal asks about each that does not."""
+        """Returns the mode. Files look writable to their owner, or `rm -r` would ask about each."""
         if self.is_folder:
             return stat.S_IFDIR | (0o755 if self.uid is None else 0o700)
         return stat.S_IFREG | (0o644 if self.uid is None else 0o600)
@@ -179,33 +179,33 @@ class SessionPlace(NamedTuple):
 
     @property
     def _depth(self) -> int:
-        """How many parts lead to an object's folder of sessions."""
+        """Returns the number of parts in the path of an object's folder of sessions."""
         return 5 if self.parts[2:3] == ("agent",) else 6
 
     @property
     def object(self) -> tuple[str, str]:
-        """Class and name of the object that this belongs to, in its folder of sessions."""
+        """Returns class and name of the object to which this place belongs."""
         return self.parts[2], "/".join(self.parts[3 : self._depth - 1]).removesuffix(".d")
 
     @property
     def session(self) -> tuple[str, ...] | None:
-        """The session that this is, or is a file of: its path."""
+        """Returns the path of the session to which this place belongs, or None."""
         below = self.parts[self._depth :]
         return self.parts[: self._depth + 1] if below and below[0] not in (INDEX_NAME, FACTS_NAME) else None
 
     @property
     def is_index(self) -> bool:
-        """Returns True if this is session/index, or something in it."""
+        """Returns True if this is session/index, or in it."""
         return self.parts[self._depth : self._depth + 1] == (INDEX_NAME,)
 
     @property
     def is_context(self) -> bool:
-        """Returns True if this is a session's context/, or something in it."""
+        """Returns True if this is a session's context/, or in it."""
         return not self.is_index and self.parts[self._depth + 1 : self._depth + 2] == (CONTEXT_NAME,)
 
     @property
     def made_from(self) -> tuple[str, ...] | None:
-        """The path below which logs say what is here."""
+        """Returns the path below which the logs are of which this file is made, or None."""
         if self.is_context:
             return None
         if self.kind in (PlaceKind.SESSIONS, PlaceKind.FACTS) or self.is_index:
@@ -214,7 +214,7 @@ class SessionPlace(NamedTuple):
 
 
 def home(uid: int, class_: str) -> SessionPlace | None:
-    """A class folder of a home, if there is one of that name."""
+    """Returns the class folder of a home, or None if no class has that name."""
     kinds = {"agent": PlaceKind.AGENTS, "model": PlaceKind.MODELS, "tool": PlaceKind.TOOLS}
     return SessionPlace(("home", str(uid), class_), kinds[class_]) if class_ in kinds else None
 
@@ -224,7 +224,7 @@ def shared() -> SessionPlace:
 
 
 def at(parts: tuple[str, ...]) -> SessionPlace | None:
-    """Returns the place of a path, if there can be something of sessions."""
+    """Returns the place of a path, or None if no file of sessions can be there."""
     below = 2 if parts[:2] == SHARED else 3
     place = shared() if below == 2 else home(int(parts[1]), parts[2])
     for name in parts[below:]:
@@ -233,10 +233,10 @@ def at(parts: tuple[str, ...]) -> SessionPlace | None:
 
 
 def order(place: SessionPlace) -> tuple[int, str]:
-    """How a folder is listed, so that `rm -r` meets no file that comes back.
+    """Returns the key for the order of a folder's list, so that `rm -r` meets no file that comes back.
 
-    A session's log first: with it ends what renews the others. The index last, which the removal of a
-    session renews, and so the log of runs, which has a line more when a session's run was ended.
+    A session's log is first: after its removal no other file is renewed. The index is last, as the removal of
+    a session renews it. So is the log of runs, which gets a line when the run of a session is ended.
     """
     rank = -1 if place.kind is PlaceKind.LOG else int(place.kind in (PlaceKind.INDEX, PlaceKind.RUNS))
     return rank, place.name

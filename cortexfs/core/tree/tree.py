@@ -1,8 +1,8 @@
 """The content of the tree, from the root to the last control file, and the facts about each place.
 
-Rules: an object hides an alias of the same name. Who may do what is said by owner and mode (the
-kernel checks them); what is refused beyond that is a Fault. Methods that change the tree only
-remember: whoever calls them has kept the change first. Time comes in as an argument.
+Rules: an object hides an alias of the same name. Owners and modes decide about access, and the
+kernel checks them; any other refusal is a Fault. Methods change only memory: their caller has stored
+the change before. Time comes in as an argument.
 This file must never know FUSE, the kernel's caches, or the disk.
 """
 
@@ -52,7 +52,7 @@ class Tree:
         self._shebang = shebang
         self._tool_timeout = tool_timeout
         self._began = now
-        self._mtimes: dict[int, int] = {}  # where it is not the time of mounting
+        self._mtimes: dict[int, int] = {}  # only those that differ from the defaults
         self.nodes = Nodes()
         self._fixed = {(parent, name): inode for inode, (parent, name, _) in FIXED.items() if name[:1] != "."}
         self._programs = {places.FIRST_PROGRAM + at: item for at, item in enumerate(sorted(programs.items()))}
@@ -61,10 +61,10 @@ class Tree:
         self.temporaries = Temporaries()
         self.values = Values()
 
-    # What is at an inode.
+    # Objects and files by inode.
 
     def runnable(self, inode: int, uid: int) -> Object | None:
-        """The object whose executable this is, where it serves this user; on the path of every call."""
+        """Returns the object with this executable, if it serves this user. Every call passes here."""
         object_ = self.object_at(inode)
         return object_ if object_ and object_.home in (None, uid) else None
 
@@ -72,14 +72,14 @@ class Tree:
         return self.registry.objects.get(key)
 
     def object_at(self, inode: int) -> Object | None:
-        """The object whose executable this is."""
+        """Returns the object with this executable, or None."""
         node = self.nodes.at_block.get(inode >> places.BITS)
         if inode & places.SLOT or type(node) is not OfObject:
             return None
         return self.registry.objects.get(node.key)
 
     def owner_object(self, inode: int) -> Object | None:
-        """The object that the executable, socket, folder or control at this inode belongs to."""
+        """Returns the object of the executable, socket, folder or control at this inode, or None."""
         node = self.nodes.find(inode)
         return self.registry.objects.get(node.key) if isinstance(node, OfObject) else None
 
@@ -88,8 +88,8 @@ class Tree:
         return self.owner_object(inode) is not None or isinstance(self.nodes.find(inode), ProviderNode)
 
     def veiled(self, inode: int, uid: int) -> int:
-        """The inode that this user sees in place of that one: of an object's log, only its owner the log's.
-        Both have one name, so the kernel must not keep it."""
+        """Returns the inode that this user sees in place of `inode`: for an object's log, only its owner sees
+        that of the log. Both inodes have one name, so the kernel must not cache the entry."""
         found = self.control_at(inode)
         is_hidden = found and found[1].name == controls.LOG and uid not in (0, self.owner[0])
         return inode | places.VEILED if is_hidden and found and found[0].home is None else inode
@@ -104,7 +104,7 @@ class Tree:
         return node if isinstance(node, Temporary) else None
 
     def home_of(self, inode: int) -> int | None:
-        """In whose home this is, if it belongs to an object there."""
+        """Returns the uid of the home of this file's object, or None."""
         temporary = self.temporary_at(inode)
         object_ = self.owner_object(temporary.folder if temporary else inode)
         return object_.home if object_ else None
@@ -205,7 +205,7 @@ class Tree:
     # Attributes and values.
 
     def attributes(self, inode: int) -> Attributes | None:
-        """None when nothing is there (any more). Sizes of `status` and logs are not known here."""
+        """Returns the attributes, or None if there is no file. It knows no sizes of `status` and logs."""
         mtime = self._mtimes.get(inode, self._began)
         if fixed := FIXED.get(inode):
             return Attributes(fixed[2], *self.owner, 0, mtime, places.ASKED.get(inode, Keep.ALWAYS))
@@ -242,7 +242,7 @@ class Tree:
         if kind == places.EXECUTABLE:
             keep = Keep.NOTHING if own else Keep.ALWAYS
             return Attributes(modes.PROGRAM, uid, gid, len(self.executable(object_)), changed, keep)
-        if kind == FOLDER:  # of somebody's own, it may become a folder of sessions only
+        if kind == FOLDER:  # in a home, it may become a folder of sessions alone
             return Attributes(modes.DIRECTORY, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
         if kind == SOCKET and own:
             return Attributes(modes.OWN_SOCKET, uid, gid, 0, mtime, Keep.NOTHING)
@@ -263,7 +263,7 @@ class Tree:
         return metadata.render(object_, self._shebang, lambda name: self.control(object_, name))
 
     def control(self, object_: Object, name: str) -> str:
-        """The value of a control that counts now, for whoever acts on it."""
+        """Returns the value of a control that counts now, as text."""
         control = controls.BY_NAME.get((object_.class_, name))
         return self.value(object_, control).decode() if control else ""
 
@@ -276,14 +276,14 @@ class Tree:
         return controls.line_ended(control.render(object_))
 
     def is_steady(self, inode: int) -> bool:
-        """Returns True if it changes with its object only, so that the kernel may keep its bytes."""
+        """Returns True if the file changes only with its object, so that the kernel may cache its bytes."""
         if self.object_at(inode):
             return True
         found = self.control_at(inode)
         return found is not None and found[1].check is None and found[1].name != controls.LOG
 
     def steady(self, inode: int) -> bytes:
-        """The bytes of such a file; none when its object has gone."""
+        """Returns the bytes of a steady file, or none if its object is gone."""
         if object_ := self.object_at(inode):
             return self.executable(object_)
         found = self.control_at(inode)
@@ -299,7 +299,7 @@ class Tree:
     # Changes.
 
     def apply(self, registry: Registry, now: int) -> places.Stale:
-        """Take over another registry; what the kernel never saw, it need not forget."""
+        """Take over another registry. Returns only entries and inodes that the kernel may have seen."""
         changes = diff(self.registry, registry)
         stale = places.Stale([], [])
         moved = set()
@@ -318,7 +318,7 @@ class Tree:
                     self.nodes.drop_provider(above)
         for key in filter(is_own, changes.added):
             self.values.begin(key)
-        for key in changes.changed:  # their folder stays: whoever stands in it must not lose it
+        for key in changes.changed:  # their folder stays, as it may be a process's working directory
             folder, leaf = self.nodes.place(key)
             stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))
             self._mtimes[self.nodes.object_inode(key)] = now
@@ -327,13 +327,13 @@ class Tree:
             moved.add(places.MODEL)
         self._mtimes |= dict.fromkeys(moved, now)
         for gone in [folder for folder in moved if folder not in FIXED and not self.nodes.find(folder)]:
-            del self._mtimes[gone]  # of a provider of somebody's own
+            del self._mtimes[gone]  # the folder of a provider in a home
         stale.inodes.extend(sorted(moved))
         self.registry = registry
         return stale
 
     def _bury(self, key: Key) -> None:
-        """Its user may make and remove as many as he likes, so nothing is remembered."""
+        """Forget all about an object in a home, as its user may make and remove any number of them."""
         inode = self.nodes.object_inode(key)
         for at in range(1 << places.BITS):
             self._mtimes.pop(inode | at, None)
@@ -346,7 +346,7 @@ class Tree:
             stale.inodes.extend([inode, inode | FOLDER, *(inode | row for row in rows)])
 
     def check_temporary(self, folder: int, name: str) -> None:
-        """Checks that a temporary file may have this name here."""
+        """Raises a Fault if no temporary file can have this name here."""
         object_ = self.owner_object(folder)
         if object_ is None or slot(folder) != FOLDER:
             raise Fault("EROFS", "files can be made in a .d/ only")
@@ -356,7 +356,7 @@ class Tree:
             self.temporaries.check_room(folder, object_.home)
 
     def add_temporary(self, folder: int, name: str, owner: tuple[int, int], mode: int, now: int) -> Temporary:
-        """A file of that name, if any, loses it."""
+        """Add a temporary file. Another temporary file of that name loses the name."""
         self.check_temporary(folder, name)
         if replaced := self.temporaries.find(folder, name):
             self.temporaries.remove(replaced)
@@ -371,18 +371,18 @@ class Tree:
         return temporary
 
     def forget_temporary(self, temporary: Temporary) -> None:
-        """It has no name, and nobody has it open."""
+        """Forget a temporary file that has no name and no opens."""
         self.temporaries.forget(temporary)
         self.nodes.remove(temporary.inode)
 
     def home(self, uid: int, gid: int, now: int) -> int:
-        """The home of a user, which is there from now on."""
+        """Returns the home of a user, which exists from now on."""
         if uid not in self.nodes.homes:
             self._mtimes[HOME] = now
         return self.nodes.home_inode(uid, gid, now)
 
     def name(self, inode: int) -> str:
-        """The last component of its path."""
+        """Returns the last component of its path."""
         if inode in FIXED:
             return FIXED[inode][1]
         return self._programs[inode][0] if inode in self._programs else self.nodes.name(inode)

@@ -1,10 +1,10 @@
-"""The control values that people wrote over the defaults.
+"""The control values that users wrote over the defaults.
 
 Rules: a control has a written value, or was removed (and is absent until it is created again), or
-neither: then its default is shown. A control that holds keeps its value while it is absent. Each
-removal and replacement begins a new incarnation, so that a file that was open across it writes into
-nothing, as unlinked files do.
-This file must never know what a value means, or where it is kept.
+neither: then it shows its default. A control that holds keeps its value while it is absent. Each
+removal and replacement begins a new incarnation. So writes to a file that was open before have no
+effect, as with unlinked files.
+This file must never know the meaning of a value, or where it is kept.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Values:
     def __init__(self) -> None:
         self.of: dict[Key, dict[str, Written]] = {}
         self._incarnations: dict[tuple[Key, str], int] = {}
-        self._begun: dict[Key, int] = {}  # the first incarnation of what users make and remove
+        self._begun: dict[Key, int] = {}  # the first incarnation for objects that users make and remove
         self._beginnings = itertools.count(1)
 
     def load(self, key: Key, written: Mapping[str, Written]) -> None:
         self.of[key] = dict(written)
 
     def keys(self) -> tuple[Key, ...]:
-        """The objects for which something was written."""
+        """Returns the objects that have written values."""
         return tuple(self.of)
 
     def find(self, key: Key, name: str) -> Written | None:
@@ -51,27 +51,27 @@ class Values:
         self.of.setdefault(key, {})[name] = Written(data, now)
 
     def supersede(self, key: Key, name: str) -> None:
-        """Another file stands there from now on, so what is open writes into nothing."""
+        """Begin a new incarnation, as another file has that name now. Writes to open files have no effect."""
         self._incarnations[key, name] = self.incarnation(key, name) + 1
 
     def remove(self, key: Key, name: str, now: int, *, holds: bool) -> None:
-        """No file stands there from now on. What was written counts still, if the control holds."""
+        """Remove the file of a control. The written value still counts if the control holds."""
         self.supersede(key, name)
         before = self.find(key, name)
         self.of.setdefault(key, {})[name] = Written(before.data if before and holds else None, now, True)
 
     def restore(self, key: Key, name: str, now: int) -> None:
-        """An absent control is created again, with what counts."""
+        """Create an absent control again, with the value that counts."""
         written = self.of.get(key, {}).pop(name, None)
         if written and written.data is not None:
             self.put(key, name, written.data, now)
 
     def reset(self, key: Key, name: str) -> None:
-        """The default counts and is shown."""
+        """Forget the written value, so that the default counts and is shown."""
         self.of.get(key, {}).pop(name, None)
 
     def drop(self, key: Key, names: Iterable[str]) -> None:
-        """The object has gone, with all its controls: one of its name starts afresh."""
+        """Forget an object that is gone, with all its controls. A later object of its name has no values."""
         self.of.pop(key, None)
         begun = self._begun.pop(key, 0)
         for name in names:
@@ -81,9 +81,9 @@ class Values:
                 self._incarnations[key, name] = self.incarnation(key, name) + 1
 
     def begin(self, key: Key) -> None:
-        """A user has made this object, and may remove it: nothing of it is remembered then."""
-        self._begun[key] = next(self._beginnings) << 32  # out of reach of the incarnations before
+        """Note that a user has made this object. If it is removed, no incarnations of it are kept."""
+        self._begun[key] = next(self._beginnings) << 32  # above all earlier incarnations
 
     def size(self, key: Key) -> int:
-        """How many bytes were written for an object."""
+        """Returns how many bytes the written values of an object take."""
         return sum(len(one.data or b"") for one in self.of.get(key, {}).values())
