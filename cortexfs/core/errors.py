@@ -56,7 +56,7 @@ def bare(error: AnyError) -> AnyError:
 
 
 def timed_out(tool: str, seconds: float) -> str:
-    """Returns the sentence of ETIMEDOUT for a call: the same one for all code that finds its time over."""
+    """Returns the sentence of ETIMEDOUT for a call. All code that notices the end of its time uses it."""
     return f"the tool {tool} did not end within {seconds:g} s"
 
 

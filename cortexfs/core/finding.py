@@ -65,7 +65,7 @@ def best(text: str, words: Sequence[str]) -> list[AllowedRow]:
 
 
 def _hits(small: str, words: Sequence[str]) -> dict[int, int]:
-    """Returns where each line with a word begins, and the line's worth: its words, then those in its name."""
+    """Returns the start of each line with a word, and its score: words count, and those in its name more."""
     found: dict[int, int] = {}
     for word in words:
         at = small.find(word)

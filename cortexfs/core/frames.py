@@ -2,7 +2,7 @@
 
 Rules: the field order on the wire is type, id, run, the rest, and it is the order of the fields
 here. A field that is None is not sent. Readers ignore unknown fields, so a new field needs a
-default. `encode` returns exactly one newline, at the end.
+default. The result of `encode` has exactly one newline, at its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hooks of plugins, while things run and when something happens to the plugin, as values.
+"""The hooks of plugins, as values: for runs of tools and models, and for the life of the plugin itself.
 
     hostcalls.Plugin.hooks      words of STAGES and of EVENTS
     HookResult                  the answer of middleware

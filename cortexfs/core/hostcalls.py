@@ -20,7 +20,7 @@ from cortexfs.core.mcp_session import ELICITATION
 
 # A name that a manifest may list in inherit_env: the caller's working directory, as the child's is its own.
 CALLER_DIRECTORY = "CORTEXFS_CWD"
-# Plugin.kind of a library, of a module for Deno, and of one of WebAssembly.
+# Plugin.kind of a library, of a module for Deno, and of a module of WebAssembly.
 NATIVE, ESM, WASM = "native", "esm", "wasm"
 # Plugin.kind without a plugin: its host makes requests to its user's own providers (host/net/exchange.py).
 EXCHANGE = "exchange"

@@ -27,7 +27,7 @@ MAX_DEPTH = 100
 INTEGERS = range(-(1 << 63), 1 << 64)
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
-# CPython refuses to read integers this long, and msgspec then cannot say where they stood.
+# CPython refuses to read integers this long, and msgspec then reports no path.
 _UNREADABLE = re.compile(rb"(?<![\d.])\d{400,}")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]{1,60}", re.ASCII)
 # The way of a walk to a value: the way to its container, and the key or index in it.
@@ -128,7 +128,7 @@ def json_object(data: bytes) -> dict[str, Any]:
 def converted(
     value: Any, type_: Any, root: str = "", whole: str = ROOT, choices: Mapping[str, Iterable[str]] = _ANY
 ) -> Any:
-    """Returns a decoded value as `type_`. Raises EINVAL with the path of the wrong part, `whole` for none."""
+    """Returns a decoded value as `type_`. Raises EINVAL with the path of the wrong part, or with `whole`."""
     try:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError as error:
@@ -186,7 +186,7 @@ def _number_fault(raw: bytes, root: str) -> Fault:
     except Fault as fault:
         return fault
     except UNREADABLE:
-        pass  # broken in a second way, behind the number
+        pass  # there is another fault after the number
     return Fault("EINVAL", f"{path_text((), root)}: holds a number that is out of range")
 
 
@@ -210,4 +210,4 @@ def _path_of(way: _Way, root: str) -> str:
     while way:
         way, step = way
         steps.append(step)
-    return path_text(steps[-2::-1], root)  # the first one led to the value itself
+    return path_text(steps[-2::-1], root)  # the first step led to the value itself

@@ -1,5 +1,5 @@
-"""A session of an MCP client with a server whose tools are in the mount: the terms between `ctx mcp serve`
-and hosts.
+"""A session of an MCP client with a server whose tools are in the mount. `ctx mcp serve` and hosts use these
+values between them.
 
 A program that runs the server's objects names the session in VARIABLE: a token, then the abilities of its
 client. Each session has its own connection to the server. In a session, an object's output is the server's

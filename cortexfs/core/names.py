@@ -51,7 +51,7 @@ def check_session(name: str) -> str:
 
 
 def check_object(class_: str, name: str) -> str:
-    """Returns an object's whole name, one component or provider/model. Raises EINVAL if it breaks a rule."""
+    """Returns an object's whole name: one component, or provider/model. Raises EINVAL if it breaks a rule."""
     parts = name.split("/")
     if class_ == "model" and len(parts) != 2:
         raise Fault("EINVAL", f"the model name {name!r} is not of the form provider/model")

@@ -147,8 +147,8 @@ class Registry:
         return self._within.get(folder, ())
 
     def meant(self, class_: str, name: str, uid: int | None) -> Key:
-        """Returns the key of the object that a name means to a user: the user's own, unless it is broken, or
-        everybody's."""
+        """Returns the key of the object that a name means to a user: the user's own object, or, if it is
+        broken or missing, the object for everybody."""
         own = None if uid is None else self.objects.get(own_key(class_, uid, name))
         return own.key if own and not own.status.startswith("broken") else (class_, name)
 

@@ -138,7 +138,7 @@ def parameters(text: str) -> None:
 
 
 def driver(text: str) -> None:
-    """Check for one word, or for lines default=, exec=, socket=, agent=, each a comma list by priority."""
+    """Check for one word, or lines default=, exec=, socket=, agent=, each with a comma list by priority."""
     seen: set[str] = set()
     lines = list(_lines(text))
     if not lines:

@@ -274,7 +274,7 @@ _FINAL = (
 
 
 def effect(kind: EffectKind, target: str, confirmation: Confirmation | None = None) -> hostcalls.Effect:
-    """Returns an effect with the usual words for its kind. `confirmation` replaces one of them."""
+    """Returns an effect with the usual words for its kind. `confirmation` replaces the usual one."""
     undone: Reversibility = "partially_reversible"
     if kind in _HARMLESS:
         undone = "reversible"
@@ -300,7 +300,7 @@ def capability_effects(manifest: Manifest) -> list[hostcalls.Effect]:
 
 
 def tool_effects(manifest: Manifest, tool: DeclaredProcessTool) -> list[hostcalls.Effect]:
-    """Returns the effects of a process tool for policy. To start a process is one, whatever it declares."""
+    """Returns the effects of a process tool for policy. run_process is among them, whatever it declares."""
     declared = [
         hostcalls.Effect(e.kind, e.reversibility, e.confirmation, e.dry_run, e.target) for e in tool.effects
     ]

@@ -22,7 +22,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import MAX_NAME, MAX_SECONDS, McpServer, checked
 
 _CONTAINERS = ("mcpServers", "servers", "context_servers")
-MAX_SERVERS = 128  # in one file: each becomes a file of ours, and a running program
+MAX_SERVERS = 128  # in one file, as each server becomes a file of ours, and a running program
 _ADDRESSES = ("url", "serverUrl", "httpUrl")
 _INCLUDED, _EXCLUDED = ("includeTools", "enabledTools"), ("excludeTools", "disabledTools")
 _TRUSTING = ("autoApprove", "alwaysAllow", "autoapprove", "trust")

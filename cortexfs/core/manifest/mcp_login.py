@@ -17,7 +17,7 @@ from cortexfs.core import networks
 from cortexfs.core.errors import Fault
 
 BASIC, POST = "client_secret_basic", "client_secret_post"
-EARLY_SECONDS = 120  # from a renewal to the end of a token, so that no call uses an ended one
+EARLY_SECONDS = 120  # a token is renewed so long before it expires, so that no call uses an expired token
 
 
 class McpLogin(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -30,7 +30,7 @@ from cortexfs.core.manifestjson.fields import CommandField
 PROCESS, NATIVE, ESM, WASM, RPC = "process", hostcalls.NATIVE, hostcalls.ESM, hostcalls.WASM, "mcp"
 ESM_SECONDS, WASM_SECONDS = 30, 120  # the default time limits of a call
 NETWORK = ("network:fetch", "net:outbound")  # capabilities that reach servers
-# `json` is one child for each call, `jsonl` one for all of them; `argv` is a script (manifest/script.py).
+# `json` starts a child for each call, `jsonl` one for all calls; `argv` is a script (manifest/script.py).
 Protocol: TypeAlias = Literal["json", "jsonl", "argv"]
 NOT_STARTED = "failed to spawn process-isolated tool"  # begins a fault of the host
 MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml; a longer timeout is cut to it

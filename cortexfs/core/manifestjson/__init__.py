@@ -24,7 +24,7 @@ from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.core.manifestjson.rules import RULES
 
 FILE = "manifest.json"
-MAX_BYTES = 1 << 20  # the largest real one has 20 KB
+MAX_BYTES = 1 << 20  # the largest real manifest has 20 KB
 MAX_PROBLEMS = 100  # a limit for hostile files, as the search for the likely key of each takes time
 
 
@@ -65,7 +65,7 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Fault("EINVAL", f"is {jsontext.shown(value)}")
     ui = value.get("ui")
-    if isinstance(ui, dict) and isinstance(one := ui.get("settings"), dict):  # real ones have one section so
+    if isinstance(ui, dict) and isinstance(one := ui.get("settings"), dict):  # some have only one section
         value["ui"] = ui | {"settings": [{"section": value.get("name", "")} | one]}
     return value
 

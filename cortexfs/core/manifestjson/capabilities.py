@@ -102,13 +102,13 @@ class CapabilityReason(msgspec.Struct, frozen=True):
 
 class Effective(msgspec.Struct, frozen=True):
     capabilities: tuple[str, ...]  # in the order of CAPABILITIES
-    explained: tuple[CapabilityReason, ...]  # all declared, denied or granted ones, in the same order
+    explained: tuple[CapabilityReason, ...]  # all declared, denied or granted, in the same order
 
     def has(self, capability: str) -> bool:
         return capability in self.capabilities
 
 
-# (declared, denied, granted): effective, reason. A capability that is none of the three is not explained.
+# (declared, denied, granted): effective, reason. Capabilities without any of the three are not explained.
 _REASONS = {
     (True, False, False): (True, "declared by the manifest"),
     (True, True, False): (False, "declared by the manifest, denied by the administrator"),

@@ -80,8 +80,8 @@ def inside(text: str) -> str | None:
 def files_of(entry: EntryPoint) -> tuple[str, ...]:
     """Returns possible paths of the entry in its package, of which the first that exists is meant.
 
-    An absolute path is one on the machine of its author, or on the one where it was resolved. The package has
-    only an end of it."""
+    An absolute path is on the machine of its author, or on the machine where it was resolved. In the package
+    it has only its end."""
     if entry.form == "relative":
         return (entry.text,)
     if entry.form not in LOCAL:

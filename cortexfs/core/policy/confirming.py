@@ -1,6 +1,6 @@
 """The decision before a call: does it go ahead, is a person asked first, and is a dry run needed first?
 
-Rules: a person who runs a tool has confirmed it by that. An agent's call is asked about, unless the mode
+Rules: a person confirms a tool by running it. A person is asked about an agent's call, unless the mode
 approves its level. A blocked call of an agent is always refused, and so is a question that no person can
 answer. Only tools that have opted in have dry runs. For a dry run of a trusted publisher's tool, effects that
 dry runs show do not count, except blocked ones. All other dry runs are judged as the call itself. A required

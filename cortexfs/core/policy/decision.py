@@ -54,7 +54,7 @@ class PolicyCaller(msgspec.Struct, frozen=True):
 
     @property
     def known_as(self) -> str:
-        """Returns the agent's name in objects' policies. No label that a user writes is one of agent/."""
+        """Returns the agent's name in objects' policies. No label that a user writes equals one of agent/."""
         return self.label if self.home is None else policy.own_label(self.home, self.label)
 
 

@@ -88,8 +88,8 @@ REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyReques
 
 
 class Verdict(NamedTuple):
-    """The outcome of an approval: the decision, the input that replaces the model's, if there is one, and the
-    reason: who decided, or why nobody could. The outcome of a tool's question has the answer as `input`."""
+    """The outcome of an approval: the decision, perhaps an input in place of the model's, and the reason. The
+    reason names the user who decided, or why no user could. For a tool's question, `input` is the answer."""
 
     decision: Decision
     input: dict[str, Any] | None

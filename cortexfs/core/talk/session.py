@@ -221,7 +221,7 @@ class Session:
         return LogEvent(number, run, False, line)
 
     def leap(self, number: int) -> None:
-        """Go on with this number, as clients may have seen earlier ones that a power failure lost."""
+        """Go on with this number, as clients may have seen earlier numbers that a power failure lost."""
         self.next = max(self.next, number)
 
     def _fold(self, head: Head, number: int) -> SessionRun | None:
@@ -308,7 +308,7 @@ class Session:
         return []
 
     def approve(self, run: str, call: str) -> None:
-        """Note the decision about that call. Raises ENOENT if it asks for none, or EALREADY if it has one."""
+        """Note the decision about that call. Raises ENOENT if it needs none, or EALREADY for a second one."""
         asked = self._unfinished(run).asked
         if call not in asked:
             raise Fault("ENOENT", f"call: the run asks for no approval of {shown(call)}")

@@ -46,8 +46,8 @@ class Aliases:
                 yield name, alias.inode
 
     def attributes(self, alias: Alias) -> Attributes:
-        """Returns the attributes. In a home's model/, the kernel may keep nothing: a folder of sessions may
-        appear there and hide an alias, and the kernel does not see that."""
+        """Returns the attributes. In a home's model/, the kernel must not cache them, as it does not see a
+        folder of sessions that appears there and hides an alias."""
         home = isinstance(self._nodes.find(alias.folder), Home)
         keep = Keep.NOTHING if home and slot(alias.folder) == HOME_SLOTS["model"] else Keep.ALWAYS
         return Attributes(_LINK, *alias.owner, len(alias.target), alias.mtime, keep)

@@ -83,7 +83,7 @@ class Edit:
             raise
 
     def spoil(self, fault: Fault) -> None:
-        """Have this open change nothing any more, as a part of the value is lost."""
+        """Make this open change nothing any more, as a part of the value is lost."""
         self._spoiled = Fault(fault.code, fault.message)
         self.written = True
 
