@@ -28,7 +28,7 @@ from cortexfs.core.manifest.toml import (
 )
 
 # The version of the plugin interfaces that this host has. A manifest names the oldest version that it needs.
-# A newer one refuses the plugin only if its first number is higher, as its ABI may then differ.
+# If that is newer than ours, only a higher first number refuses the plugin, as the ABI may then differ.
 HOST_VERSION = "1.6.9"
 NATIVE_ABI = 1
 EVERYTHING = "**"  # as a path: all paths that the caller may use

@@ -27,7 +27,7 @@ class McpLogin(msgspec.Struct, frozen=True, omit_defaults=True):
     access_token: str
     refresh_token: str = ""
     client_secret: str = ""
-    client_auth: str = ""  # how the client proves its identity: BASIC, POST, or empty for its id alone
+    client_auth: str = ""  # how the client sends its secret: BASIC or POST; without one, its id is enough
     resource: str = ""
     scope: str = ""
     expires: int = 0  # seconds since the epoch; 0: unknown

@@ -8,7 +8,7 @@ from __future__ import annotations
 FOLDER = ".fetched/"
 MODULE = f"{FOLDER}entry.wasm"  # the module of kind wasm, fetched from its address
 # For kind esm: the lock file with the hashes of the modules, the cache in which Deno finds them, and the
-# registries that the installing user had chosen, whose names are part of the paths in the cache.
+# registries that the installing user had chosen. Paths in the cache contain the names of these registries.
 LOCK = "deno.lock"  # also the name of a lock file that the author ships
 CACHE = "deno"
 REGISTRIES = "registries.json"

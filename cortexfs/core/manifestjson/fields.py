@@ -33,7 +33,7 @@ class ToolParam(ManifestPart, frozen=True):
     description: str
     required: bool = False
     enum: tuple[str, ...] | None = None
-    # Keys of real manifests: the choices of an enum, as words or in the form of a setting's; the default.
+    # Keys of real manifests: the values of an enum, as words or in the form of a setting; the default.
     options: tuple[Any, ...] = ()
     default: Any = msgspec.UNSET
     default_value: Any = msgspec.UNSET

@@ -1,6 +1,6 @@
 """The places of a WebAssembly module's stack and data, and the check that the host does not write there.
 
-Main path: `fault` tells of a certain overlap, `doubt` of a likely one. The module has the places of its data.
+Main path: `fault` reports a certain overlap, `doubt` a likely one. The module has the places of its data.
 Only the linker knows those of the stack and of zeroed data, and may have left them in names of globals.
 
 Rules: abi.md 9.33 and 9.53. Nothing runs, and bytes that are no module have neither fault nor doubt.

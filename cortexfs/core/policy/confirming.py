@@ -1,4 +1,4 @@
-"""The decision before a call: does it go ahead, is a person asked first, and is a dry run needed first?
+"""The decision before a call: allow or refuse it, ask a person first, or require a dry run first.
 
 Rules: a person confirms a tool by running it. A person is asked about an agent's call, unless the mode
 approves its level. A blocked call of an agent is always refused, and so is a question that no person can

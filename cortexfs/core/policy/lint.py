@@ -2,7 +2,7 @@
 
 Rules: an error makes policy differ from its author's intent, or allows calls about which a person should be
 asked. A warning is about a setting that has no effect, or is missing. A finding names one subject and its
-remedy. If there are none, POLICY_OK is the finding, so that the user sees that policy was checked.
+remedy. Without mistakes, POLICY_OK is the finding, so that the user sees that policy was checked.
 This file must never know where the facts are read.
 """
 

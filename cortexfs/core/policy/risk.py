@@ -14,7 +14,7 @@ Rules: the level is the highest that any source gives; nothing lowers a floor. A
 reversibility or confirmation of an effect requires confirmation. Of a call's input only the paths matter.
 They are compared by whole components and words, as "session" somewhere in a text does no harm. Every key of
 policy.toml has a default, and an unknown key is refused.
-This file must never know who calls, or how a level is acted upon (core/policy/confirming.py).
+This file must never know who calls, or the decision that follows from a level (core/policy/confirming.py).
 """
 
 from __future__ import annotations

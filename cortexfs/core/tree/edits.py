@@ -211,7 +211,7 @@ class Temporaries:
         self._put(temporary)
 
     def forget(self, temporary: Temporary) -> None:
-        """Uncount a file that has no name and no opens."""
+        """Forget a file that has no name and no opens, so that it no longer counts."""
         if temporary.home is not None:
             self._in_homes[temporary.home] -= 1
             self._in_homes += Counter()  # removes users with zero files

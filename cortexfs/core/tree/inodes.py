@@ -1,9 +1,9 @@
 """The inodes of paths: a ledger that only grows, so that no number is used twice.
 
 Rules: every object, provider, home, alias and temporary file gets a block of inodes here when it is first
-asked for. Objects, providers and homes keep their block for the life of the mount, also after a removal. In
-homes, each new object or provider gets another block. The ledger may have entries of files that are gone:
-core/tree/tree.py knows which files exist.
+asked for. Objects, providers and homes keep their block for the life of the mount, also after a removal.
+Files that users make and remove themselves get another block each time. The ledger may have entries of files
+that are gone: core/tree/tree.py knows which files exist.
 This file must never know the registered objects.
 """
 

@@ -162,7 +162,7 @@ class SessionPlace(NamedTuple):
 
     @property
     def mode(self) -> int:
-        """Returns the mode. Files look writable to their owner, or `rm -r` would ask about each."""
+        """Returns the mode. Files look writable to their owner, or `rm -r` in a terminal asks about each."""
         if self.is_folder:
             return stat.S_IFDIR | (0o755 if self.uid is None else 0o700)
         return stat.S_IFREG | (0o644 if self.uid is None else 0o600)
