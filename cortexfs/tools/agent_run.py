@@ -17,6 +17,7 @@ from cortexfs.tools.support.process_groups import Job
 MAX_RESULT = 64 << 10  # characters of a helper's report
 MAX_LINE = 2 << 20  # a frame has 1 MiB at most
 DEFAULT_ROOT = "/ctx"
+DENIED = "This call is not allowed: "
 
 
 @tool(
@@ -65,7 +66,7 @@ class _Report:
         self._runtime = runtime
         self._rest = ""
         self._message = ""
-        self._deltas: list[str] = []
+        self._denied = ""
         self._fault = ("", "")
 
     def hear(self, text: str) -> None:
@@ -87,6 +88,9 @@ class _Report:
             self._message = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
         elif kind == "tool_call":
             self._runtime.emit_progress(f"{frame.get('name')}")
+        elif kind == "tool_result" and frame.get("is_error") and str(frame.get("output")).startswith(DENIED):
+            why = str(frame["output"]).removeprefix(DENIED).partition(" Do not try it again")[0]
+            self._denied += f"\n[denied to the helper: {frame.get('name')}: {why}]"
         elif kind == "error":
             self._fault = (str(frame.get("code")), str(frame.get("message")))
 
@@ -96,4 +100,4 @@ class _Report:
             raise ExecutionFailed(f"the helper failed: {message}", code)
         if status:
             raise ExecutionFailed(f"the helper ended with exit status {status}", "EIO")
-        return self._message[:MAX_RESULT]
+        return self._message[:MAX_RESULT] + self._denied

@@ -45,6 +45,20 @@ def told(ctx: Ctx, path: str, tool: str, /, **input_: object) -> str:
 
 def test_agent_run_is_asked_about_and_starts_it(ctx: Ctx, boss: str) -> None:
     assert told(ctx, boss, "agent.run", name="mate", task="hello") == "hello"
+    # agents.md: "by a policy line"; what the helper itself may is no matter of who may start it
+    assert ctx.ctx("policy", "explain", boss, "agent/mate").stdout.startswith(
+        f"{boss} may start agent:mate: "
+    )
+
+
+def test_what_a_helper_was_denied_stands_below_its_report(ctx: Ctx) -> None:
+    # agents.md: "A call that it was denied stands below its report"
+    with agent(ctx, "boss2", "agent.run", "fs.write") as lead, agent(ctx, "mate2", "fs.write"):
+        policy = (ctx.root / f"{lead}.d/policy").read_text()
+        write(ctx, lead, "policy", f"{policy}allow boss2_t agent:mate2 start\n")
+        task = script(call("fs.write", path="x", content="x"), say("done"))
+        said = told(ctx, lead, "agent.run", name="mate2", task=task)
+    assert said == "done\n[denied to the helper: fs.write: the user did not allow it.]"
 
 
 @pytest.mark.parametrize("by_hand", BY_HAND)
