@@ -94,7 +94,7 @@ def _put(
 
 
 def _discard(draft: str) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # a read-only file system refuses that, too, and why is told already
         os.unlink(draft)
 
 

@@ -251,6 +251,13 @@ def test_a_full_disk_leaves_the_old(small: Path, mode: str) -> None:
     assert names(small) == ["x"]
 
 
+@NEEDS_ROOT
+def test_what_is_read_only_is_said_of_the_file(small: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    refused = call("fs.write", path=str(small / "x"), content="new")
+    assert (refused.code, refused.message) == ("EROFS", f"[Errno 30] Read-only file system: '{small}/x'")
+
+
 def test_a_cancelled_write_leaves_the_old(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("old")
