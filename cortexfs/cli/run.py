@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if _counts_denials(options, path):
         from cortexfs.cli.talk.watched import watch  # imports what a run needs not
 
-        return watch(path, options.words)
+        return watch(path, options.words, options.output)
     try:
         become(path, [path, *options.words], **({"CTX_OUTPUT": options.output} if options.output else {}))
     except OSError as problem:

@@ -21,10 +21,10 @@ from cortexfs.core.errors import EXIT_FAILED
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
-def watch(path: str, words: list[str]) -> int:
+def watch(path: str, words: list[str], output: str | None) -> int:
     """Run it; the exit status, which is 13 where a call was denied."""
     name = os.path.basename(path)
-    heard, show = talking.printing(talking.output(argparse.Namespace(output=None)))
+    heard, show = talking.printing(talking.output(argparse.Namespace(output=output)))
     talk, denials = Talk(name, "", "private", new_id), talking.DeniedCalls(True)
     environ = {**os.environ, "CTX_OUTPUT": "jsonl"}
     process = subprocess.Popen([path, *words], stdout=subprocess.PIPE, env=environ, bufsize=0)
