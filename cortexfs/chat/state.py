@@ -23,7 +23,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.safe_text import escaped, one_line
-from cortexfs.core.talk import approvals, requests
+from cortexfs.core.talk import approvals, refusals, requests
 from cortexfs.core.talk.requests import Cancel, Decision, Input, Resume, Scope, Send
 
 RESUME = "resume"  # the id of our resume requests; those of messages are given
@@ -307,7 +307,8 @@ class Talk:
         return [Show("end"), Show("note", told), *rest]
 
     def _progress(self, run: _Run, frame: frames.Progress) -> list[Deed]:
-        return [Show("end"), Show("progress", one_line(frame.message))]
+        is_early = frame.message in refusals.EARLY
+        return [Show("end"), Show("failed" if is_early else "progress", one_line(frame.message))]
 
     def _media(self, run: _Run, frame: frames.Media) -> list[Deed]:
         fields = frame.attachment if isinstance(frame.attachment, dict) else {}
@@ -325,9 +326,8 @@ class Talk:
 
     def _ask(self) -> list[Deed]:
         """The question that stands first, below its call, unless that is what stands there."""
-        if (asked := self.question) is None or self._is_past:
-            return []
-        return [*self._put(asked)]
+        asked = self.question
+        return [] if asked is None or self._is_past else [*self._put(asked)]
 
     def _put(self, asked: frames.Approval) -> list[Show]:
         latest, self._latest = self._latest, (asked.call, asked.input)

@@ -14,7 +14,7 @@ from cortexfs.core import frames, lines, wire
 from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import prose
-from cortexfs.core.talk import refusals
+from cortexfs.core.talk import approvals, refusals
 from cortexfs.plugins.command_object import CLASS
 
 _header = wire.HEADER.pack  # wire.message without the call, as each run sends several
@@ -82,8 +82,8 @@ class JsonlVoice(Voice):
 class TextVoice(Voice):
     """The output as it is. Other frames for people become lines on standard error.
 
-    Notes of observers are not shown (abi.md 10.12). A message repeats its deltas, so it is shown only if
-    there were none.
+    Notes of observers are not shown (abi.md 10.12), except the reason for the denial of a call that needed an
+    approval. A message repeats its deltas, so it is shown only if there were none.
     """
 
     def __init__(self, object_: str, terminal_out: bool, terminal_err: bool, class_: str = "tool") -> None:
@@ -125,24 +125,28 @@ class TextVoice(Voice):
             case frames.Message():
                 told, self._spoken = self._spoken, False
                 return b"" if told else self._output("".join(part.text for part in frame.content))
-            case frames.Progress() if self._terminal_err:
+            case frames.Progress() if self._terminal_err or frame.message in refusals.EARLY:
                 return self._note(frame.message)
             case frames.Media():
                 fields = frame.attachment if isinstance(frame.attachment, dict) else {}
                 text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
                 self._mid_line = False
                 return wire.message(wire.STDOUT, f"{prose(text)}\n".encode())
+            case frames.Observer() if (asked := approvals.read(frame)) and asked.decision == "deny":
+                return self._note(f"{asked.name}: {asked.reason}")
             case frames.ToolResult() if frame.is_error:
                 return self._note(refusals.told(frame))
         return b""
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
-        out = self._taken_back()
-        if self._mid_line and self._terminal_out:  # a prompt must not stick to the last line
-            out += wire.message(wire.STDOUT, b"\n")
+        out = self._taken_back() + self._begin_line()  # a prompt must not stick to the last line
         if message and code:
             out += wire.message(wire.STDERR, self._complaint(code, message))
         return out
+
+    def _begin_line(self) -> bytes:
+        is_broken, self._mid_line = self._mid_line and self._terminal_out, False
+        return wire.message(wire.STDOUT, b"\n") if is_broken else b""
 
     def _output(self, text: str) -> bytes:
         self._mid_line = not text.endswith("\n")
@@ -152,7 +156,9 @@ class TextVoice(Voice):
         return f"{self.object}: {code}: {prose(message.rstrip())}\n".encode()
 
     def _note(self, text: str) -> bytes:
-        return wire.message(wire.STDERR, f"{self.object}: {prose(text.rstrip())}\n".encode())
+        return self._begin_line() + wire.message(
+            wire.STDERR, f"{self.object}: {prose(text.rstrip())}\n".encode()
+        )
 
 
 def printed(kind: int, data: bytes) -> bytes:

@@ -11,6 +11,7 @@ import unicodedata
 from cortexfs.cli.mount.serve import MOST, SECONDS, Sparing
 from cortexfs.core import frames, safe_text, wire
 from cortexfs.core.safe_text import escaped, one_line, prose
+from cortexfs.core.talk import refusals
 from cortexfs.run.output import TextVoice
 from tests.waiting import SOAK
 
@@ -29,6 +30,15 @@ def test_a_terminal_is_told_nothing_by_messages() -> None:
     assert text.startswith("t: a\\x1b]0;")
     media = frames.Media(attachment={"media_type": "image", "url": "x\x1b[2J\ny"})
     assert said(TextVoice("t", True, True).say(media)) == "[image] x\\x1b[2J y\n"
+
+
+def test_a_note_begins_a_line_at_a_terminal_and_what_is_not_whole_is_told_in_a_pipe() -> None:
+    # models.md: "One that was cut at `max_tokens` is no failure"
+    for is_terminal, told in ((True, "let me\nt: half\n"), (False, "let me")):
+        voice = TextVoice("t", is_terminal, is_terminal)
+        words = [voice.say(frames.Delta(text="let me")), voice.say(frames.Progress(message="half"))]
+        early = said(voice.say(frames.Progress(message=refusals.CUT)))
+        assert (said(b"".join(words)), early) == (told, f"t: {refusals.CUT}\n")
 
 
 def test_tabs_lines_and_letters_stay() -> None:

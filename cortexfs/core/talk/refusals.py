@@ -1,4 +1,4 @@
-"""The text of a `tool_result` for an agent's call that failed or was denied.
+"""The note on a cut answer, and the text of a `tool_result` for an agent's call that failed or was denied.
 
     <tool_output error="ENOENT" trust="untrusted">        failed; the text between the marks is the tool's
     This call is not allowed: ...                         denied, by policy or by a person
@@ -16,8 +16,11 @@ from cortexfs.core.frames import ToolResult
 DENIED = "This call is not allowed:"
 GO_ON = "Do not try it again. Go on without it, or say what you could not do."
 MARK = "tool_output"
+CUT, REPEATED = "the answer was cut at max_tokens", "the model repeated itself, so its answer was ended"
+EARLY = (CUT, REPEATED)  # progress that tells whoever reads, in a pipe too, that an answer is not whole
 
-_FAILED = re.compile(rf'<{MARK} error="([A-Z0-9]+)"[^>\n]*>\n(.*?)\n?</{MARK}>\n?', re.DOTALL)
+_FAILED = re.compile(rf'<{MARK} error="([A-Z0-9]+)"[^>\n]*>\n')
+_MARKS = re.compile(rf"</?{MARK}[^>\n]*>\n?")
 
 
 def is_denied(frame: ToolResult) -> bool:
@@ -28,4 +31,5 @@ def told(frame: ToolResult) -> str:
     """Returns the failure for a person: the tool, the code, and the reason."""
     if is_denied(frame):
         return f"{frame.name}: denied: {frame.output.removeprefix(DENIED).removesuffix(GO_ON).strip()}"
-    return f"{frame.name}: {_FAILED.sub(lambda found: f'{found[1]}: {found[2]}', frame.output, count=1)}"
+    coded = _FAILED.sub(lambda found: f"{found[1]}: ", frame.output, count=1)
+    return f"{frame.name}: {_MARKS.sub('', coded)}"

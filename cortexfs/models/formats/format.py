@@ -31,6 +31,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
 from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.models.sse import ServerEvent
+from cortexfs.core.talk import refusals
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, PromptMessage
 
@@ -42,8 +43,8 @@ FILTERED = {"content_filter": "its content filter", "refusal": "the model refuse
 CUT = ("length", "max_output_tokens", "max_tokens", "model_context_window_exceeded")
 REPEATS = "repeats"  # our own word
 ENDINGS = {
-    **dict.fromkeys(CUT, "the answer was cut at max_tokens"),
-    REPEATS: "the model repeated itself, so its answer was ended",
+    **dict.fromkeys(CUT, refusals.CUT),
+    REPEATS: refusals.REPEATED,
 }
 
 T = TypeVar("T")

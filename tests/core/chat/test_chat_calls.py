@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cortexfs.agents.window import wording
 from cortexfs.chat import calls
 from cortexfs.chat.calls import (
     HINT,
@@ -217,6 +218,9 @@ def test_a_result_is_its_first_lines() -> None:
     failed = resulted(result("no\x1b[2J", is_error=True), is_apart=True)
     assert failed == [Show("failed", "  t: no\\x1b[2J")]
     assert STYLES["failed"] == "31"
+    marked_output = wording.result("t", "c", "out\nerr\n", 0, "")
+    both = resulted(result(f"{wording.failed('EIO', 'exit status 3')}\n{marked_output}", is_error=True), True)
+    assert [show.text for show in both] == ["  t: EIO: exit status 3", "  out", "  err"]
     nine = resulted(result("x\n" * 9), is_apart=False)
     assert nine[-1].text == "  ... 1 more line"
 

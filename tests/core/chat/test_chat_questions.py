@@ -10,7 +10,7 @@ from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.state import Talk
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.talk import approvals
+from cortexfs.core.talk import approvals, refusals
 from cortexfs.core.talk.requests import Approve, Verdict
 from tests.core import chat_pair
 from tests.core.chat_pair import Chat, decision, run_of
@@ -29,17 +29,18 @@ def test_what_tools_do_is_shown(world: World, chat: Chat) -> None:
         frames.ToolResult(call="c", name="fs.read", output="a\nb\x1b" + "c" * 300, is_error=False),
         frames.ToolResult(call="d", name="fs.read", output="no such file", is_error=True),
         frames.Progress(message="half\nway"),
+        frames.Progress(message=refusals.CUT),
         frames.Observer(content="not for people"),
         frames.ReasoningDelta(text="hm"),
     )
     chat.read()
     kinds = [show.kind for show in chat.shown]
     results = ["end", "result", "result", "end", "failed"]
-    assert kinds == ["answer", "end", "call", *results, "end", "progress"]
+    assert kinds == ["answer", "end", "call", *results, "end", "progress", "end", "failed"]
     shown = [show.text for show in chat.shown if show.kind not in ("answer", "end")]
     assert shown[:2] == ['fs.read path="x\\u001b[2J"', "  a"]
     assert shown[2] == "  b\\x1b" + "c" * 300
-    assert shown[3:] == ["  fs.read: no such file", "half way"]
+    assert shown[3:] == ["  fs.read: no such file", "half way", refusals.CUT]
     assert chat.talk.doing == "thinking"
 
 
