@@ -37,6 +37,7 @@ from cortexfs.models.ask.question import ModelInput, PromptMessage
 
 MAX_ANSWER = 64 << 20  # characters of an answer; a longer one is a fault of the provider
 MAX_CALLS = 1000  # tool calls of one answer
+UNNAMED = "unnamed"  # a call of a model that forgot to say which tool: it is told so, by what it is shown
 
 # The words with which providers end an answer: FILTERED for its content, CUT for its length.
 FILTERED = {"content_filter": "its content filter", "refusal": "the model refuses"}
@@ -144,7 +145,8 @@ class FormatReader:
         frames: list[Frame] = []
         for each in whole:
             self._said_calls += 1
-            name, input_ = self._names.get(each.name, each.name), arguments("".join(each.arguments))
+            name = self._names.get(each.name, each.name) or UNNAMED
+            input_ = arguments("".join(each.arguments))
             frames.append(ToolCall(call=each.call or f"call{self._said_calls}", name=name, input=input_))
         return frames
 

@@ -172,6 +172,13 @@ def test_calls_that_share_an_index(pieces: list[Any], expected: list[Frame]) -> 
     assert read("openai.chat", *chunks, chunk("tool_calls"), DONE) == expected
 
 
+def test_a_call_without_a_name_gets_one() -> None:
+    # agents.md: "The model hears of it, of denials and failures too": the call goes along with its result
+    nameless = chunk(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "", "arguments": "{}"}}])
+    (call,) = read("openai.chat", nameless, chunk("tool_calls"), DONE)
+    assert call == ToolCall(call="c1", name="unnamed", input={})
+
+
 WRONG: list[tuple[str, list[Any], str]] = [
     ("openai.chat", [], "EREMOTEIO"),
     ("openai.chat", [chunk(content="a")], "EREMOTEIO"),
