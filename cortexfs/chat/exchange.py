@@ -20,6 +20,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from cortexfs.chat import commands
@@ -70,9 +71,9 @@ class Interrupts:
 Decide: TypeAlias = Callable[[Approval, Interrupts], Decision | None]
 
 
-def decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
+def decider(approved: list[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
     def decide(asked: Approval, pressed: Interrupts) -> Decision | None:
-        if asked.name in approved:
+        if any(fnmatchcase(asked.name, each) for each in approved):
             return "allow_once"
         if not is_asked:
             return None
@@ -284,7 +285,7 @@ class PipedInput:
             deeds = self._talk.back()
         is_asked = self._is_person and sys.stderr.isatty()
         show = self._printer.show
-        decide = decider(frozenset(), is_asked, self._talk, show)
+        decide = decider([], is_asked, self._talk, show)
         exchange = Exchange(self._talk, self._conversation, show, decide=decide, is_asked=is_asked)
         try:
             exchange.do([*deeds, *self._talk.say(said)])

@@ -307,14 +307,14 @@ def test_where_nobody_can_be_asked_the_denial_is_told(talks: Ctx) -> None:
 
 def test_calls_that_are_approved_beforehand(talks: Ctx) -> None:
     # commands.md: "`--approve TOOL` ... allows each call of that tool once"
-    steps = [{"approval": {"name": name, "call": f"c{n}"}} for n, name in enumerate(("a", "b", "c", "a"))]
+    steps = [{"approval": {"name": name, "call": f"c{n}"}} for n, name in enumerate(("a", "b", "c.d", "a"))]
     done = talks.ctx(
         "send",
         SCRIPT,
         "--approve",
         "a",
         "--approve",
-        "c",
+        "c.*",
         "--output",
         "text",
         "--scope",

@@ -178,7 +178,7 @@ def _ask(
         waiting.enter_context(progress.shown(f"waiting for {model.name}"))
         heard = Answer(asked.extract or options.json, waiting)
         is_asked = sys.stdin.isatty() and sys.stderr.isatty()
-        decide = decider(frozenset(options.approve), is_asked, talk, heard.show)
+        decide = decider(options.approve, is_asked, talk, heard.show)
 
         def hear(frame: Any) -> None:
             heard.hear(frame)

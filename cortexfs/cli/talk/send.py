@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     heard, show = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
     show = show if chosen == "text" or not is_asked else _asking
-    decide = decider(frozenset(options.approve), is_asked, talk, show)
+    decide = decider(options.approve, is_asked, talk, show)
     denials = talking.DeniedCalls(options.fail_on_denied)
 
     def hear(frame: AnyFrame) -> None:
@@ -79,7 +79,9 @@ def _asking(show: Show) -> None:
 
 
 _TEXT = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
-_ALLOW = "allow each call of this tool; may be repeated (default: asked on a terminal, else denied)"
+_ALLOW = (
+    "a tool, or a pattern, whose calls are allowed; repeatable (default: asked on a terminal, else denied)"
+)
 APPROVE = arg("--approve", "TOOL", _ALLOW, action="append", default=[])
 COMMANDS = {
     "send": Command(

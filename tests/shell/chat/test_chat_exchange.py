@@ -112,7 +112,7 @@ def test_only_ctrl_c_answers_for_a_person(
             monkeypatch.setattr(sys, "stdin", typed)
             talk.questions["c"] = ASKED
             signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-            assert decider(frozenset(), True, talk, lambda show: None)(ASKED, counted) == decision
+            assert decider([], True, talk, lambda show: None)(ASKED, counted) == decision
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert counted.take() == (pressed == signal.SIGINT)
             assert counted.take() == 0
