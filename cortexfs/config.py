@@ -123,7 +123,9 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Count, "Answers of its model in one run of an agent; CTX_AGENT_STEPS in .d/env wins."
     ] = 64
     tokens: Annotated[Count, "Tokens, in and out, that one run of an agent may use."] = 1_000_000
-    secs: Annotated[Seconds, "Seconds after which a run of an agent is ended."] = 3600
+    secs: Annotated[
+        Seconds, "Seconds after which a run of an agent is ended, without those in which a person is asked."
+    ] = 3600
     repeats: Annotated[
         Count, "The same call with the same input in a row, of which the next ends the run."
     ] = 3

@@ -1,7 +1,7 @@
 """How far one run of an agent may go, and which end it has when it goes further.
 
-    budget = Budget(limits, now)
-    budget.step(now)            before each question to the model; raises how the run ends
+    budget = RunBudget(limits)
+    budget.step()               before each question to the model; raises how the run ends
     budget.use(usage)           what an answer took
     budget.calls(calls)         what a step asks for, before any of it runs
     budget.malformed()          an answer that was no call and no answer
@@ -9,7 +9,7 @@
 Rules: every end has a code of its own and a sentence with the limit, what was used, and what to change. An
 answer that goes over the limit of tokens still counts; the next question is not asked. Of calls at once none
 is run when there are too many.
-This file must never know a clock: the time comes in.
+This file must never know a clock: whoever has one asks for the end of a run that is late.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def limited(said: BudgetLimits, setup: Setup) -> BudgetLimits:
 class RunBudget:
     """The rest of what one run may take."""
 
-    def __init__(self, limits: BudgetLimits, now: float) -> None:
+    def __init__(self, limits: BudgetLimits) -> None:
         self._limits = limits
-        self._begun = now
         self._steps = 0
         self.used: Usage | None = None  # by the run's answers; None where no provider has said anything of it
         self._calls = _Row()
@@ -69,11 +68,9 @@ class RunBudget:
     def _tokens(self) -> int:
         return self.used.input_tokens + self.used.output_tokens if self.used else 0
 
-    def step(self, now: float) -> None:
+    def step(self) -> None:
         """The model is about to be asked once more."""
         limits = self._limits
-        if now - self._begun >= limits.secs:
-            raise self.late()
         if self._steps >= limits.steps:
             also = f", or {STEPS_VARIABLE} in its .d/env"
             raise _over("E2BIG", f"{self._steps} steps", f"{limits.steps}", "steps", also)

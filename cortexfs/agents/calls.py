@@ -19,11 +19,13 @@ This file must never know which plugins there are, who is asked, or what a tool 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+import trio
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import tool_of
@@ -114,6 +116,23 @@ class CallNames:
             found = f"{found}.{len(self._seen) + 1}"
         self._seen.add(found)
         return found
+
+
+class RunClock:
+    """The time that a run has. In `async with` a person is asked, one thing at a time: it stands still."""
+
+    def __init__(self, secs: float) -> None:
+        self.scope = trio.CancelScope(deadline=trio.current_time() + secs)
+        self._lock = trio.Lock()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+        self._left = self.scope.deadline - trio.current_time()
+        self.scope.deadline = math.inf
+
+    async def __aexit__(self, *_: object) -> None:
+        self.scope.deadline = trio.current_time() + self._left
+        self._lock.release()
 
 
 ALWAYS = "always"

@@ -101,16 +101,16 @@ class _Run:
         own = who.identity
         self._identity = place.acting(world, self._setup, self._powers, own, self._tools, self._cwd, home)
         self._asker = who._replace(identity=self._identity, cwd=self._cwd)
-        self._budget = RunBudget(limited(world.limits, self._setup), trio.current_time())
+        self._budget = RunBudget(limited(world.limits, self._setup))
         self._reserve = 0
-        self._asking = trio.Lock()
+        self._clock = calls.RunClock(world.limits.secs)
         self._standing = calls.Standing(turn.session_memory, self._setup.made)
         self._trials = calls.AgentDryRuns()
         self._names = calls.CallNames()
         session = (self._setup.place, *who.folder, who.session or who.run)
         approved = partial(self._approved, is_nested=True)
         ports = (self._decide, approved, self._standing, self._names.below, turn.say, session)
-        about = (self._identity, self._cwd, self._budget, self._asking, nested.NestedPorts(*ports))
+        about = (self._identity, self._cwd, self._budget, self._clock, nested.NestedPorts(*ports))
         self._questions = QuestionPorts(world, turn, self._setup, self._powers, *about)
 
     # What it is made of.
@@ -129,12 +129,9 @@ class _Run:
     async def answer(self) -> None:
         await self._world.hold(self._identity)
         try:
-            with (
-                self._world.begun.run(self._turn.who.identity.uid, self._setup),
-                trio.move_on_after(self._world.limits.secs) as clock,
-            ):
+            with self._world.begun.run(self._turn.who.identity.uid, self._setup), self._clock.scope:
                 await self._loop()
-            if clock.cancelled_caught:
+            if self._clock.scope.cancelled_caught:
                 raise self._budget.late()
         finally:
             if self._budget.used is not None:
@@ -151,7 +148,7 @@ class _Run:
         if self._hidden:
             await self._turn.say(frames.Observer(source=VIEW, content=wording.hidden(self._hidden)))
         while True:
-            self._budget.step(trio.current_time())
+            self._budget.step()
             self._check_model()
             reply = await self._ask(await window.pack(self._summarise))
             if reply.malformed:
@@ -335,7 +332,7 @@ class _Run:
             effects=effects_in_words(tool),
             reason=decision.asked,
         )
-        async with self._asking:  # a person decides one thing at a time
+        async with self._clock:
             if self._standing.always(tool):
                 return call.input
             if is_nested:  # a program makes any number side by side

@@ -19,12 +19,11 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-import trio
 from msgspec import Meta
 from msgspec.structs import replace
 
 from cortexfs.agents.budget import RunBudget
-from cortexfs.agents.calls import MeantCall
+from cortexfs.agents.calls import MeantCall, RunClock
 from cortexfs.agents.nested import NestedPorts
 from cortexfs.agents.permissions import ASKED, Powers
 from cortexfs.agents.ports import AgentPorts
@@ -130,7 +129,7 @@ class QuestionPorts(NamedTuple):
     identity: Identity
     cwd: str
     budget: RunBudget
-    asking: trio.Lock  # a person answers one thing at a time
+    clock: RunClock
     below: NestedPorts  # decides, asks and names as for a nested call
 
 
@@ -183,7 +182,7 @@ class CallQuestions:
             schema=asked.schema,
             url=asked.url or None,
         )
-        async with self._ports.asking:
+        async with self._ports.clock:
             verdict = await self._ports.turn.question(question)
         return ToolAnswer(verdict.input)
 
@@ -239,7 +238,7 @@ class CallQuestions:
         try:
             if request.pop("model", name) != name:
                 raise Fault("EINVAL", "the user chose another model, which a server cannot be given")
-            ports.budget.step(trio.current_time())
+            ports.budget.step()
             fault = await answered(ports.world.driver(model), inner)
             if fault is None and len(inner.text) > MAX_ANSWER:
                 fault = Fault("EFBIG", f"the model said over {MAX_ANSWER >> 10} Ki characters")

@@ -152,7 +152,9 @@ def test_a_helper(ctx: Ctx) -> None:
             asked = client.until("approval")[-1]
             client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
             (told,) = results(client.until("done", status="ok"))
-        assert told["output"] == "I read it, and may not list."
+        # agents.md: "A call that it was denied stands below its report"
+        denied = "[denied to the helper: fs.list: agent/boss may not execute tool:fs.list: "
+        assert told["output"].startswith(f"I read it, and may not list.\n{denied}")
         log = json.loads((ctx.root / "tool/fs.read.d/log").read_text().splitlines()[-1])
         assert log["status"] == "ok"
         helper_log = json.loads((ctx.root / f"{helper}.d/log").read_text().splitlines()[-1])

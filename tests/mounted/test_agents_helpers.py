@@ -51,16 +51,6 @@ def test_agent_run_is_asked_about_and_starts_it(ctx: Ctx, boss: str) -> None:
     )
 
 
-def test_what_a_helper_was_denied_stands_below_its_report(ctx: Ctx) -> None:
-    # agents.md: "A call that it was denied stands below its report"
-    with agent(ctx, "boss2", "agent.run", "fs.write") as lead, agent(ctx, "mate2", "fs.write"):
-        policy = (ctx.root / f"{lead}.d/policy").read_text()
-        write(ctx, lead, "policy", f"{policy}allow boss2_t agent:mate2 start\n")
-        task = script(call("fs.write", path="x", content="x"), say("done"))
-        said = told(ctx, lead, "agent.run", name="mate2", task=task)
-    assert said == "done\n[denied to the helper: fs.write: the user did not allow it.]"
-
-
 @pytest.mark.parametrize("by_hand", BY_HAND)
 def test_a_shell_that_was_allowed_is_no_leave_to_start_one(ctx: Ctx, boss: str, by_hand: str) -> None:
     words = by_hand.format(root=ctx.root, helper="mate")

@@ -18,7 +18,7 @@ async def test_thoughts_about_what_a_server_says_are_not_the_agents() -> None:
 
     who = SimpleNamespace(_replace=lambda identity: identity)
     turn: Any = SimpleNamespace(uid=1000, who=who, say=say)
-    budget, identity = RunBudget(BudgetLimits(), 0.0), SimpleNamespace()
+    budget, identity = RunBudget(BudgetLimits()), SimpleNamespace()
     asked = SampledQuestion(turn, identity, {}, budget, quiet=True)  # type: ignore[arg-type]
     await asked.say(
         ReasoningDelta(text="Allow git.push?"),
