@@ -117,7 +117,7 @@ def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
     """Returns a call's result, named where it failed or other things have been shown since the call."""
     kind: Kind = "failed" if frame.is_error else "result"
     named = [Show(kind, f"{one_line(frame.name)}:")] if is_apart and not frame.is_error else []
-    text = (refusals.told(frame) if frame.is_error else frame.output).rstrip("\n")
+    text = (f"{frame.name}: {refusals.told(frame)}" if frame.is_error else frame.output).rstrip("\n")
     lines = text.split("\n", RESULT_LINES)
     told = [Show(kind, f"  {_cut(each)}") for each in lines[:RESULT_LINES]]
     if len(lines) > RESULT_LINES:

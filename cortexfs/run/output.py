@@ -135,7 +135,7 @@ class TextVoice(Voice):
             case frames.Observer() if (asked := approvals.read(frame)) and asked.decision == "deny":
                 return self._note(f"{asked.name}: {asked.reason}")
             case frames.ToolResult() if frame.is_error:
-                return self._note(refusals.told(frame))
+                return self._note(f"{frame.name}: {refusals.told(frame)}")
         return b""
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:

@@ -26,6 +26,7 @@ from cortexfs.chat.said import MESSAGES, window
 from cortexfs.core import forms, frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.talk import refusals
 from cortexfs.core.talk.requests import Scope
 from cortexfs.web import markdown
 from cortexfs.web.children import WebPlace
@@ -94,6 +95,10 @@ class Telling:
             return {"nodes": await nodes("".join(part.text for part in frame.content))}
         if isinstance(frame, frames.Question):
             return None if is_past else _form(frame)
+        if isinstance(frame, frames.ToolResult) and frame.is_error:
+            return {"output": refusals.told(frame)}
+        if isinstance(frame, frames.Progress):
+            return {"early": True} if frame.message in refusals.EARLY else None
         if is_past or not isinstance(frame, frames.ToolCall | frames.Approval):
             return None
         is_change = frame.name in CHANGES and isinstance(frame.input, dict)

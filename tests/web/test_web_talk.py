@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from cortexfs.core.talk import refusals
 from tests.mounted.ctx_mount import Ctx, wait_gone
 from tests.mounted.talking import SCRIPT, history, said, talk, types
 from tests.waiting import until
@@ -176,6 +177,20 @@ def test_calls_and_reasoning_are_folded(tab: Tab, page: WebProcess) -> None:
     gave.wait_for()
     texts = answer(tab).inner_text()
     assert texts.index("I look.") < texts.index("what it gave") < texts.index("I saw.")
+
+
+def test_what_failed_and_what_was_cut_stays_in_words_for_people(tab: Tab, page: WebProcess) -> None:
+    # models.md: "One that was cut at `max_tokens` is no failure"
+    go(tab, page, "model/debug/script", "cut")
+    output = '<tool_output error="ENOENT" trust="untrusted">\nno such file\n</tool_output>'
+    result = {"name": "fs.read", "call": "c1", "output": output, "is_error": True}
+    play(tab, {"tool_result": result}, {"progress": "far"}, {"delta": "half"}, {"progress": refusals.CUT})
+    answer(tab).get_by_text("tokens in").wait_for()
+    texts = answer(tab).inner_text()
+    assert "ENOENT: no such file" in texts
+    assert "tool_output" not in texts
+    assert refusals.CUT in texts
+    assert "far" not in texts
 
 
 HOSTILE = """<script>window.hurt = 1</script> <img src=x onerror="window.hurt = 1">

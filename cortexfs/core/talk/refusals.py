@@ -28,8 +28,7 @@ def is_denied(frame: ToolResult) -> bool:
 
 
 def told(frame: ToolResult) -> str:
-    """Returns the failure for a person: the tool, the code, and the reason."""
+    """Returns the failure for a person: the code and the reason, without the marks."""
     if is_denied(frame):
-        return f"{frame.name}: denied: {frame.output.removeprefix(DENIED).removesuffix(GO_ON).strip()}"
-    coded = _FAILED.sub(lambda found: f"{found[1]}: ", frame.output, count=1)
-    return f"{frame.name}: {_MARKS.sub('', coded)}"
+        return f"denied: {frame.output.removeprefix(DENIED).removesuffix(GO_ON).strip()}"
+    return _MARKS.sub("", _FAILED.sub(lambda found: f"{found[1]}: ", frame.output, count=1))

@@ -179,7 +179,8 @@ const HEARD = {
     } else run.add(result);
   },
   progress(run, frame) {
-    if (run.progress?.isConnected) run.progress.textContent = frame.message;
+    if (frame.early) run.add(h("p", { class: "error", role: "alert" }, frame.message));
+    else if (run.progress?.isConnected) run.progress.textContent = frame.message;
     else run.add(run.progress = h("p", { class: "progress" }, frame.message));
   },
   media(run, frame) {
