@@ -30,8 +30,8 @@ from cortexfs.cli.ask.place import LastQuestion
 from cortexfs.cli.ask.template import AskOptions
 from cortexfs.cli.parser import FAIL_ON_DENIED_FLAG, Command, arg, flag
 from cortexfs.cli.talk.send import APPROVE, carry_out
-from cortexfs.client import attaching, new_id
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.client import Failed, attaching, new_id
+from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.talk.requests import Input, Scope
 from cortexfs.models.ask.model import parameters
 
@@ -188,6 +188,10 @@ def _ask(
             exchange = Exchange(talk, conversation, heard.show, heard=hear, decide=decide, is_asked=is_asked)
             try:
                 status = denials.status(carry_out(exchange, talk, said))
+            except Failed as failed:
+                if options.json:  # the session is named, in which the run may go on
+                    _printed(options, asked, heard, model, session, exit_status(failed.code))
+                raise
             finally:
                 if question and talk.last:
                     place.remember(question)

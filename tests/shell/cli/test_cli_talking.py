@@ -120,11 +120,13 @@ def test_what_is_wrong_is_one_sentence(
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("output", ["jsonl", "text"])
+@pytest.mark.parametrize("output", ["jsonl", "text", "json"])
 def test_a_lost_connection_is_told_in_the_form_that_was_asked_for(root: Path, output: str) -> None:
     # abi.md 4.20
     with served(root / f"{GPT}.sock", echo=False) as server:
         words = ["--root", str(root), "send", GPT, "x", "--output", output]
+        if output == "json":  # ask.md: "`--json` prints one object at the end"
+            words[2:] = ["ask", "-m", GPT, "--json", "x"]
         sending = subprocess.Popen(
             [sys.executable, "-m", "cortexfs.cli.main", *words],
             stdout=subprocess.PIPE,
@@ -135,8 +137,10 @@ def test_a_lost_connection_is_told_in_the_form_that_was_asked_for(root: Path, ou
         server.hang_up()
         said, complaint = sending.communicate()
     assert sending.returncode == 69
-    if output == "text":
+    if output != "jsonl":
         assert "is lost" in complaint
+        assert not said or json.loads(said)["status"] == 69
+        assert (output == "json") == bool(said)
     else:
         assert [(frame["type"], frame.get("code")) for frame in frames(said)][-2:] == [
             ("error", "EHOSTDOWN"),
