@@ -64,11 +64,17 @@ def test_a_file_sets_what_it_names_and_nothing_else(where: Places) -> None:
         ("[turn]\nqqq = 1", ": unknown key turn.qqq; known are tool_timeout_secs"),
         ('[limits]\ndepth = "8"', ": limits.depth: expected integer, got string"),
         ("[limits]\ndepth = 0", ": limits.depth: expected integer >= 1"),
+        ("[limits]\nprocesses = 1", ": limits.processes: expected integer >= 8"),
+        *(
+            (f"[limits]\n{key} = {1 << 64}", f": limits.{key}: expected integer <= {1 << 32}")
+            for key in ("memory_mib", "processes", "open_files", "connections")
+        ),
         ("[turn]\ntool_timeout_secs = nan", ": turn.tool_timeout_secs: expected number > 0.0"),
         ("[turn]\ntool_timeout_secs = inf", ": turn.tool_timeout_secs: expected number <= 604800.0"),
         ("[callers]\nsandboxed = 'x'", ": callers.sandboxed: expected one of refuse, allow, or a list"),
         ("[callers]\nsandboxed = ['x']", ": callers.sandboxed[0]: expected integer, got string"),
         ("[[usage.limits]]\ntokens = 1\nmoney = 1", ": usage.limits[0]: expected either tokens or money"),
+        ("[[usage.limits]]\ntokens = 1\nmodels = []", ": usage.limits[0].models: expected array of length >= 1"),
         ("limits = 3", ": limits: expected table, got integer"),
         ("[limits", ": it is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
         ('[plugins]\nenabled = ["a/b"]', None),

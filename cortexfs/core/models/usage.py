@@ -72,7 +72,7 @@ def summed(lines: Iterable[UsageLine]) -> dict[UsageKey, UsageLine]:
 class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The tokens, or the money, that each of these users may use in a month, for all models together."""
 
-    models: tuple[str, ...] = ("*",)
+    models: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)  # an empty list would limit no model
     users: tuple[int, ...] = ()  # empty: all but root
     tokens: Annotated[int, Meta(ge=1)] | None = None
     money: Annotated[float, Meta(gt=0)] | None = None
