@@ -135,7 +135,11 @@ class Beside:
         log, told = each.log, each.told
         with self._descriptors.using(log.path) as descriptor:
             start, log.derived = log.derived, 0  # should this fail half-way, the next time begins anew
-            layout.derive(log.folder, log.address, descriptor, start, told)
+            try:
+                layout.derive(log.folder, log.address, descriptor, start, told)
+            except OSError:
+                (log.folder / "meta.json").unlink(missing_ok=True)  # so does the next life
+                raise
         log.derived = told.size
         if start < told.size:
             self.indexes.used(log.address, told.cwd)

@@ -186,6 +186,25 @@ async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_pa
         assert latest.read_text() == "the answer\n"
 
 
+async def test_files_beside_the_log_that_were_half_made_are_made_anew_in_the_next_life(tmp_path: Path) -> None:
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        for first in (1, 7):
+            log.append(run_of(first, f"r{first}"))
+            await log.durable(log.given)
+            await settled(sessions)
+            if first == 1:
+                (log.folder / "latest.md").unlink()
+                (log.folder / "latest.md").mkdir()
+    (log.folder / "latest.md").rmdir()
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        log.append(run_of(13, "r13"))
+        await log.durable(log.given)
+        await shown(sessions, address())
+        assert (log.folder / "messages.jsonl").read_bytes().count(b"\n") == 6
+
+
 async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
