@@ -21,6 +21,7 @@ from cortexfs.plugins.package import directory
 from cortexfs.plugins.package import records as plugin_records
 from cortexfs.plugins.trust import openpgp, trust
 from cortexfs.state import believed
+from cortexfs.state.control_store import LINKS
 
 
 def unused(configuration: Path, state: Path) -> list[str]:
@@ -44,7 +45,8 @@ def every(configuration: Path, state: Path) -> list[str]:
     for top in (secrets.FOLDER, records.FOLDER, "tree"):
         folders.append(state / top)
         for above, below, names in os.walk(state / top):
-            several += (Path(above, name) for name in sorted(names))
+            if not Path(above).is_relative_to(state / "tree" / LINKS):  # of the tree, and lead nowhere here
+                several += (Path(above, name) for name in sorted(names))
             folders += (Path(above, name) for name in sorted(below))
     links = configuration.glob(f"{weights.FOLDER}/*/*{weights.SUFFIX}")
     found = [

@@ -37,7 +37,14 @@ def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator
     """Yields the file, which has none of these mode bits and belongs to `uid` (ours, without one) or root.
     Raises Unbelieved, or an OSError."""
     owner = os.geteuid() if uid is None else uid
-    with open(_open(path, owner), "rb") as found:
+    try:
+        descriptor = _open(path, owner)
+    except FileNotFoundError:
+        if not path.is_symlink():
+            raise
+        why = "it is a link that leads nowhere; remove it, or put there what it leads to"
+        raise UntrustedFile("ENOENT", f"{path} is not used: {why}") from None
+    with open(descriptor, "rb") as found:
         seen = os.fstat(found.fileno())
         if not stat.S_ISREG(seen.st_mode):
             raise UntrustedFile("EINVAL", f"{path} is not used: it is no regular file; remove it")

@@ -227,6 +227,20 @@ def test_what_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
         config.load(Places(tmp_path, tmp_path))
 
 
+def test_a_link_that_leads_nowhere_is_not_taken_for_no_file(tmp_path: Path) -> None:
+    # what it led to may have been stricter than none at all: limits, and tools for no agent
+    for name in (config.FILE, POLICY):
+        (tmp_path / name).symlink_to("gone")
+    why = "is not used: it is a link that leads nowhere; remove it, or put there what it leads to"
+    with pytest.raises(Fault, match=why):
+        config.load(Places(tmp_path, tmp_path))
+    with pytest.raises(Fault, match=why):
+        PolicyFile(tmp_path / POLICY).read()
+    assert deciding.unused(tmp_path, tmp_path) == [
+        f"{tmp_path / name} {why}" for name in (config.FILE, POLICY)
+    ]
+
+
 def test_what_a_killed_writer_left_lends_no_mode(tmp_path: Path) -> None:
     # "Make sure that what our own commands write has a mode that is believed whatever the umask"
     left = tmp_path / f".{config.CHOICES}.new"
