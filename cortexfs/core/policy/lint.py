@@ -42,7 +42,7 @@ CODES: dict[str, tuple[str, str]] = {
     "RISK_SETTINGS_INVALID": (ERROR, "correct the file; until then agents may nothing"),
     "RISK_ALLOW_DENY_CONFLICT": (ERROR, "take it out of one list; deny wins"),
     "RISK_AUTO_APPROVES_BLOCK": (ERROR, "write require_confirmation at most; what is blocked stays blocked"),
-    "RISK_TOOL_UNKNOWN": (WARNING, "correct the name, or remove the table"),
+    "RISK_TOOL_UNKNOWN": (WARNING, "correct the name, or remove it"),
     "BACKGROUND_HIGH_RISK_TOOL": (ERROR, "remove allow_background, or block the tool"),
     "PLUGIN_MANIFEST_UNAVAILABLE": (ERROR, f"repair the plugin, or: {DISABLE} NAME"),
     "PLUGIN_GOVERNANCE_INVALID": (ERROR, "correct trust, sandbox and capabilities in its manifest"),
@@ -163,6 +163,9 @@ def _settings(world: LintInput) -> Iterator[LintFinding]:
     known = {tool.name for tool in world.tools}
     for name in sorted(settings.tools.keys() - known):
         yield LintFinding("RISK_TOOL_UNKNOWN", FILE, f"[tools.{name}] is about no tool that there is")
+    for name in sorted({*settings.allow, *settings.deny} - known):
+        if "*" not in name:  # which may be about tools to come
+            yield LintFinding("RISK_TOOL_UNKNOWN", FILE, f"{name} of allow or deny is no tool that there is")
 
 
 def _background(world: LintInput) -> Iterator[LintFinding]:

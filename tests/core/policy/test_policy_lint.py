@@ -189,6 +189,13 @@ def test_nothing_wrong_is_said() -> None:
     assert codes(LintInput()) == ["POLICY_OK"]
 
 
+def test_a_misspelt_tool_is_told_and_a_pattern_may_be_of_tools_to_come() -> None:
+    world = with_settings('deny = ["fs.remvoe", "deploy.*", "fs.remove"]')
+    assert list(lint(world)) == [
+        LintFinding("RISK_TOOL_UNKNOWN", "policy.toml", "fs.remvoe of allow or deny is no tool that there is")
+    ]
+
+
 def test_every_code_has_a_case() -> None:
     assert [code for code, *_ in CASES] + ["POLICY_OK"] == list(CODES)
     assert set(REFERENCE.split()) <= set(CODES)
