@@ -46,14 +46,14 @@ class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_mib: Annotated[
-        int, Meta(ge=64, le=1 << 32), "Data memory that one host may use, in MiB; a call that needs more fails (EPROTO)."
+        int,
+        Meta(ge=64, le=1 << 32),
+        "Data memory that one host may use, in MiB; a call that needs more fails (EPROTO).",
     ] = 2048
-    processes: Annotated[
-        int, Meta(ge=8, le=1 << 32), "Processes and threads that one host may have."
-    ] = 512
-    open_files: Annotated[
-        int, Meta(ge=64, le=1 << 32), "File descriptors that one host may have open."
-    ] = 1024
+    processes: Annotated[int, Meta(ge=8, le=1 << 32), "Processes and threads that one host may have."] = 512
+    open_files: Annotated[int, Meta(ge=64, le=1 << 32), "File descriptors that one host may have open."] = (
+        1024
+    )
     output_gib: Annotated[Count, "Total output of one run, in GiB; a run that writes more is ended."] = 16
     calls_per_user: Annotated[Count, "Runs that one user may have active at a time."] = 256
     messages_per_user: Annotated[Count, "Messages to sockets that are answered at a time for a user."] = 1024

@@ -74,7 +74,10 @@ def test_a_file_sets_what_it_names_and_nothing_else(where: Places) -> None:
         ("[callers]\nsandboxed = 'x'", ": callers.sandboxed: expected one of refuse, allow, or a list"),
         ("[callers]\nsandboxed = ['x']", ": callers.sandboxed[0]: expected integer, got string"),
         ("[[usage.limits]]\ntokens = 1\nmoney = 1", ": usage.limits[0]: expected either tokens or money"),
-        ("[[usage.limits]]\ntokens = 1\nmodels = []", ": usage.limits[0].models: expected array of length >= 1"),
+        (
+            "[[usage.limits]]\ntokens = 1\nmodels = []",
+            ": usage.limits[0].models: expected array of length >= 1",
+        ),
         ("limits = 3", ": limits: expected table, got integer"),
         ("[limits", ": it is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
         ('[plugins]\nenabled = ["a/b"]', None),

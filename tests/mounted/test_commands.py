@@ -57,7 +57,6 @@ def test_doctor_says_which_control_was_refused_and_why(ctx: Ctx) -> None:
 def test_doctor_finds_nothing_wrong_for_a_user_of_roots_mount(ctx: Ctx) -> None:
     doctor = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "doctor"]
     done = ctx.run(doctor, uid=NOBODY, env={"CTX_STATE": str(ctx.base / "theirs")})
-    assert "root's mount is everyone's" in done.stdout
     assert (" fail " in done.stdout, done.returncode) == (False, 0), done.stdout
 
 

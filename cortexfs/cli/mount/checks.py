@@ -39,6 +39,7 @@ from cortexfs.state.directories import Places, place_of
 OK, WARN, FAIL = "ok", "warn", "fail"
 LOG_READ = 256 << 10  # bytes of the end of a daemon's log
 REFUSED = " stays as it is: "  # as the daemon writes of a control whose value is none
+LEAST_ROOM = 16 << 20  # bytes: a disk with less will be full within a few runs
 LSM = "/sys/kernel/security/lsm"
 MTAB, MTAB_MEND = Path("/etc/mtab"), "ln -s ../proc/self/mounts /etc/mtab"
 _INSTALL_FUSE = ("apt-get", "install", "fuse3")
@@ -256,6 +257,9 @@ def state(subject: Subject) -> Finding:
         return fail(f"{path} is open to other users, and secrets lie in it", *_closing(path))
     if not os.access(path, os.W_OK | os.X_OK):
         return fail(f"{path} is not writable", *_closing(path))
+    room = os.statvfs(path)
+    if room.f_bavail * room.f_frsize < LEAST_ROOM or (room.f_files and not room.f_favail):
+        return fail(f"the disk of {path} is full", "make room there; ctx session gc removes old sessions")
     return ok(str(path))
 
 
@@ -350,6 +354,14 @@ def broken_plugins(subject: Subject) -> Finding:
     return ok("every enabled plugin is sound")
 
 
+def broken_others(subject: Subject) -> Finding:
+    facts = {} if _silent(subject) else mounts.facts(mounts.status_text(subject.root))
+    if found := mounts.broken(facts, "provider") | mounts.broken(facts, "agent"):
+        told = " / ".join(map(": ".join, found.items()))
+        return warn(told, "mend each, or: ctx provider remove NAME, ctx agent rm NAME")
+    return ok("every provider and agent is sound")
+
+
 def plugin_copies(subject: Subject) -> Finding:
     """Under root, hosts that are other users pass through every folder above."""
     copies = place_of(subject.where.state)
@@ -360,19 +372,6 @@ def plugin_copies(subject: Subject) -> Finding:
         words = ("chmod", "o+x", *closed)
         return warn(f"others cannot pass through {closed[-1]} to plugins", " ".join(words), words)
     return ok(f"others can pass to {copies}")
-
-
-def allow_other(subject: Subject) -> Finding:
-    mount = mounts.mounted_at(subject.root)
-    if mount.owner == 0 if mount else subject.uid == 0:
-        return ok("root's mount is everyone's")
-    try:
-        lines = Path("/etc/fuse.conf").read_text().split("\n")
-    except OSError:
-        lines = []
-    if "user_allow_other" in (line.strip() for line in lines):
-        return ok("users may share mounts, though a user's daemon serves that user alone")
-    return ok("a user's mount is that user's alone")
 
 
 CHECKS: dict[str, Check] = {
@@ -395,6 +394,6 @@ CHECKS: dict[str, Check] = {
     "object sockets": object_sockets,
     "refused controls": refused_controls,
     "plugins": broken_plugins,
+    "providers and agents": broken_others,
     "plugin copies": plugin_copies,
-    "other users": allow_other,
 }

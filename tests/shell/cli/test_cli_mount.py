@@ -18,6 +18,7 @@ from cortexfs.core.wire import PROTOCOL
 from cortexfs.run import shebang
 from cortexfs.state.directories import Places, place_of
 from tests.shell.cli_tree import ctx, plant
+from tests.shell.session_stores import small_disk
 
 
 @pytest.fixture
@@ -202,6 +203,11 @@ def test_a_mount_that_answers_is_well(subject: Subject) -> None:
     plugins = checks.broken_plugins(subject)
     assert (plugins.level, plugins.why) == (WARN, "notes: its process was killed by SIGSEGV")
     assert plugins.mend == "mend it, or do without it: ctx plugin disable notes"  # abi.md 8.54
+    assert checks.broken_others(subject).level == OK
+    with (root / "status").open("a") as status:
+        status.write("broken provider: acme: it is not TOML\nbroken agent: base: it has no model\n")
+    others = checks.broken_others(subject)
+    assert (others.level, others.why) == (WARN, "acme: it is not TOML / base: it has no model")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's hosts are that user")
@@ -220,6 +226,15 @@ def test_secrets_lie_in_a_closed_directory(mode: int, level: str, subject: Subje
     subject.where.state.mkdir()
     subject.where.state.chmod(mode)
     assert checks.state(subject).level == level
+
+
+def test_a_full_disk_is_not_well(subject: Subject) -> None:
+    subject.where.state.mkdir(mode=0o700)
+    assert checks.state(subject).level == OK
+    with small_disk(subject.where.state, 1):
+        subject.where.state.chmod(0o700)
+        full = checks.state(subject)
+    assert (full.level, full.why) == (FAIL, f"the disk of {subject.where.state} is full")
 
 
 def test_a_configuration_is_its_owners_alone(subject: Subject) -> None:

@@ -186,7 +186,9 @@ async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_pa
         assert latest.read_text() == "the answer\n"
 
 
-async def test_files_beside_the_log_that_were_half_made_are_made_anew_in_the_next_life(tmp_path: Path) -> None:
+async def test_files_beside_the_log_that_were_half_made_are_made_anew_in_the_next_life(
+    tmp_path: Path,
+) -> None:
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         for first in (1, 7):
