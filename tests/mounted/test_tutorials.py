@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.test_own_agents import as_user
 from tests.places import PROJECT
 
 PAGES = sorted(path.name for path in (PROJECT / "docs").glob("tutorial-*.md"))
@@ -40,6 +41,29 @@ def follow(mount: Ctx, page: str, tmp_path: Path) -> None:
     for line in "".join(shown).splitlines():
         assert line in done.stdout, (line, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_left_to_the_next_user_of_a_uid(python: Path) -> None:
+    left = re.search(r"^state=.*?^ctx mount$", (PROJECT / "docs/tutorial-admin.md").read_text(), re.M | re.S)
+    assert left
+    with mounted(python, []) as mount:
+        for words in (
+            ("ask", "-m", "debug/echo", "mine"),
+            ("agent", "new", "mine", "--home", "--anyway", "--model", "debug/echo"),
+            ("provider", "add", "mine", "--base-url", "http://127.0.0.1:9/v1", "--format", "openai.chat"),
+            ("provider", "secret", "set", "mine"),
+            ("session", "list"),
+        ):
+            status, said, failed = as_user(mount, *words, input="sk-mine")
+            assert status == 0, failed
+        assert "model/debug/echo" in said
+        assert (mount.state / "own" / str(NOBODY) / "secrets" / "mine").exists()
+        done = mount.run(
+            ["sh", "-ec", left[0]], env={"PATH": f"{mount.python.parent}:{mount.environ['PATH']}"}
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert as_user(mount, "session", "list")[1:] == ("", "there are no private sessions\n")
+        assert not [path for path in mount.state.rglob("*") if path.name in (str(NOBODY), "mine")]
 
 
 def test_there_is_one_for_each_thing_that_people_come_for() -> None:
