@@ -42,6 +42,8 @@ WatchdogSec={WATCHDOG_SECONDS}
 # Hosts are counted by control groups of their own, and one that takes too much memory ends alone.
 Delegate=yes
 OOMPolicy=continue
+# By default one user's processes could take the share of all. [limits] of config.toml bounds each user's.
+TasksMax=infinity
 KillMode=mixed
 UMask=0022
 
