@@ -256,7 +256,8 @@ def state(subject: Subject) -> Finding:
     if status.st_mode & 0o077:
         return fail(f"{path} is open to other users, and secrets lie in it", *_closing(path))
     if not os.access(path, os.W_OK | os.X_OK):
-        return fail(f"{path} is not writable", *_closing(path))
+        mend, words = _closing(path)
+        return fail(f"{path} is not writable", f"{mend}; or its file system is mounted read-only", words)
     room = os.statvfs(path)
     if room.f_bavail * room.f_frsize < LEAST_ROOM or (room.f_files and not room.f_favail):
         return fail(f"the disk of {path} is full", "make room there; ctx session gc removes old sessions")
