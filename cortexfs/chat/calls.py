@@ -1,14 +1,14 @@
-"""Calls and results of tools, as lines for a person who may have to decide about them.
+"""Calls of tools and their results, as lines for a person who may have to decide about a call.
 
     called(name, input, sight)     a line, and below it the command or the change as a unified diff
-    resulted(frame)                the first lines of what came of it
-    asked(approval, sight)         the same, and the question about it
-    page(name, rest)               the next of what was cut, and the question again
-    written(input)                 its input as a text to be edited, which `edited` reads
+    resulted(frame)                the first lines of the result
+    asked(approval, sight)         the lines of `called`, and the question about the call
+    page(name, rest)               the next part of the cut text, and the question again
+    written(input)                 the input as a text for the person to edit, which `edited` reads
 
-Rules: no control character of a model or a tool gets through, and whatever is left out is counted, as
-somebody decides by what is shown. What was cut is at hand whole, so that it is seen before it is allowed.
-What is shown at a time is bounded by what a screen holds, and then by what a terminal scrolls back.
+Rules: no control character of a model or a tool reaches the screen. Text that is left out is counted, as a
+person decides by the text that is shown. The cut text is kept whole, so that the person sees it before
+allowing the call. The first page is bounded by the screen, later ones by what a terminal scrolls back.
 This file must never know sockets, terminals or how files are read.
 """
 
@@ -27,15 +27,15 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import counted, escaped, one_line, within
 from cortexfs.core.talk import refusals
 
-BRIEF = 200  # characters of what a tool is called with
-LONG = 1000  # and where somebody is to decide about it
+BRIEF = 200  # characters of a call's input in the line of the call
+LONG = 1000  # characters of it in a question
 HINT = " (not all of it is shown: y shows more first)"
-RESULT_LINES = 8  # of what a tool gave
+RESULT_LINES = 8  # lines of a result
 MAX_LINE = 400  # characters of a line of a command, a change or a result
-LEAST_ROWS = 6  # that a change gets however small the screen is
+LEAST_ROWS = 6  # rows of a change that are shown on any screen, however small
 AROUND = 8  # rows of a screen that the question and the input line take
-SCROLLED = 500  # rows that any terminal keeps for who scrolls back
-COLUMNS = 80  # of a screen, for how many rows a long line takes
+SCROLLED = 500  # rows that any terminal keeps for scrolling back
+COLUMNS = 80  # of a screen, to count the rows of a long line
 
 Kind: TypeAlias = Literal[
     "answer", "end", "other", "note", "error", "question", "progress",
@@ -44,14 +44,14 @@ Kind: TypeAlias = Literal[
 
 
 class Show(NamedTuple):
-    """Something for the screen. `answer` is a piece of text that goes on, until `end`."""
+    """Something for the screen. Shows of the kind `answer` are pieces of one text, until `end`."""
 
     kind: Kind
     text: str = ""
 
 
 class ShownCall(NamedTuple):
-    """The shown part of a call, and the rest that did not fit, as it is: nothing there is escaped."""
+    """The lines of a call that are shown, and the rest that did not fit. The rest is not escaped."""
 
     shows: list[Show]
     rest: list[Show]
@@ -62,28 +62,28 @@ def _blind(path: str) -> bytes:
 
 
 class Surroundings(NamedTuple):
-    """The person's surroundings: files, and how much of the screen there is."""
+    """The person's surroundings: a reader of files, and the number of rows of the screen."""
 
     read: Read = _blind
     rows: Callable[[], int] = lambda: 24
 
 
 def called(name: str, given: Any, sight: Surroundings) -> ShownCall:
-    """A call, with the command or the change that it is about. What its line leaves out is no rest: the
-    question about it has a longer one."""
+    """Returns the lines of a call, with its command or change. Input that the line of the call leaves out is
+    not part of the rest: the question about the call has a longer line."""
     body = _body(name, given, sight.read)
     shows, rest = _fitting(body, sight.rows())
     return ShownCall([Show("call", line(name, _rest(name, given, body), BRIEF)), *shows], rest)
 
 
 def below(shows: list[Show]) -> list[Show]:
-    """Returns a call as it stands below the one whose program makes it."""
+    """Returns the lines of a call that a program makes, indented below the call of that program."""
     return [Show(kind, f"  {text}") for kind, text in shows]
 
 
 def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | None) -> ShownCall:
-    """The question, in a line that counts what it leaves out, below what it is about. Where that is shown
-    already, `unseen` is what was cut there."""
+    """Returns the question, in one line that counts what it leaves out, below the lines of the call. If those
+    lines are shown already, `unseen` is the part of them that was cut."""
     name, given = approval.name, approval.input
     body = _body(name, given, sight.read if unseen is None else _blind)
     left = _rest(name, given, body)
@@ -99,7 +99,7 @@ def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | N
 
 
 def page(name: str, rest: list[Show]) -> ShownCall:
-    """The next of what was cut, with the question again, and what is left then."""
+    """Returns the next part of the cut text with the question again, and the part that is left then."""
     room, shown, left = SCROLLED, [], rest[::-1]
     while left and room > 0:
         kind, text = left.pop()
@@ -114,7 +114,7 @@ def page(name: str, rest: list[Show]) -> ShownCall:
 
 
 def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
-    """Returns a call's result, named where it failed or other things have been shown since the call."""
+    """Returns the lines of a result, named if it failed or if other things were shown since its call."""
     kind: Kind = "failed" if frame.is_error else "result"
     named = [Show(kind, f"{one_line(frame.name)}:")] if is_apart and not frame.is_error else []
     text = (f"{frame.name}: {refusals.told(frame)}" if frame.is_error else frame.output).rstrip("\n")
@@ -126,7 +126,7 @@ def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
 
 
 def line(name: str, given: Any, most: int) -> str:
-    """A call as a line: fs.read path=README.md."""
+    """Returns a call as one line: fs.read path=README.md."""
     return f"{one_line(name)} {_counting(_said(given), most)}".rstrip()
 
 
@@ -135,27 +135,27 @@ def _sentence(text: str) -> str:
 
 
 def _about(given: Any) -> str:
-    """Returns the input of a call, as a question goes on with it: " on app.py with mode=append"."""
+    """Returns the input of a call as the end of a question: " on app.py with mode=append"."""
     if isinstance(given, dict) and isinstance(path := given.get("path"), str):
         return f" on {_value(path)}{_about({key: given[key] for key in given if key != 'path'})}"
     return f" with {said}" if (said := _said(given)) else ""
 
 
 def _said(given: Any) -> str:
-    """Returns the input of a call, as it would stand in a line."""
+    """Returns the input of a call as text for a line."""
     if isinstance(given, dict):
         return " ".join(f"{_value(key)}={_value(value)}" for key, value in given.items())
     return given if isinstance(given, str) else _json(given)
 
 
 def _counting(text: str, most: int) -> str:
-    """As a part of a line; what is left out is counted."""
+    """Returns at most `most` characters of `text`, and counts the others."""
     more = len(text) - most
     return within(text[:most]) + (f" ... and {more:,} characters more" if more > 0 else "")
 
 
 def _value(value: Any) -> str:
-    """As JSON, but for words that cannot be taken for anything else."""
+    """Returns `value` as JSON. A word that cannot be mistaken for anything else has no quotes."""
     is_word = isinstance(value, str) and value and not any(char in ' "={}[],' for char in value)
     return value if is_word and within(value) == value else _json(value)
 
@@ -164,7 +164,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# What of a call is shown below its line.
+# By tool: the parts of its input that are shown below the line of a call.
 _BELOW = {
     "shell.exec": ("cmd",),
     "fs.write": ("content",),
@@ -173,12 +173,12 @@ _BELOW = {
 
 
 def _rest(name: str, given: Any, body: list[Show] | None) -> Any:
-    """Returns the rest of the line."""
+    """Returns the part of the input that the line of the call shows."""
     return given if body is None else {key: value for key, value in given.items() if key not in _BELOW[name]}
 
 
 def _body(name: str, given: Any, read: Read) -> list[Show] | None:
-    """The lines below a call; None where it is another call, or not as it should be."""
+    """Returns the lines below a call. Returns None for any other tool, and for an input that is not valid."""
     if name not in _BELOW or not isinstance(given, dict):
         return None
     if name == "shell.exec":
@@ -192,8 +192,8 @@ _SIDES: dict[diffs.Side, Kind] = {"@": "place", " ": "same", "+": "added", "-": 
 
 
 def _fitting(body: list[Show] | None, rows: int) -> ShownCall:
-    """As much of it as a screen holds together with the question about it; the rest begins with the first
-    line that is not whole."""
+    """Returns as many lines as fit on a screen together with the question. The rest begins with the first
+    line that is not shown whole."""
     room, lines = max(rows - AROUND, LEAST_ROWS), body or []
     shown = [Show(show.kind, f"  {_cut(show.text)}") for show in lines[:room]]
     if (more := len(lines) - room) > 0:
@@ -203,7 +203,7 @@ def _fitting(body: list[Show] | None, rows: int) -> ShownCall:
 
 
 def _cut(text: str) -> str:
-    """A line of somebody else's text, with its own white space."""
+    """Returns a line of untrusted text, escaped and cut, with its own white space."""
     more = len(text) - MAX_LINE
     cut = f" ... and {more:,} characters more" if more > 0 else ""
     return _plain(text[:MAX_LINE]) + cut
@@ -214,13 +214,13 @@ def _plain(text: str) -> str:
 
 
 def written(value: Any) -> str:
-    """As JSON with a line for each part; what would not be seen is written as JSON escapes it."""
+    """Returns `value` as JSON, each part on its own line. Invisible characters become JSON escapes."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     return escaped(text, lambda char: json.dumps(char)[1:-1])
 
 
 def edited(given: str) -> dict[str, Any]:
-    """The input that a text is; EINVAL where it is none."""
+    """Returns the input that the edited text holds. Raises EINVAL if it is not a JSON object."""
     value = jsontext.decode(given, "what you wrote")
     if not isinstance(value, dict):
         raise Fault("EINVAL", f"what you wrote: expected a JSON object, got {jsontext.type_name(value)}")

@@ -1,9 +1,9 @@
-"""The meaning of a typed line, which is something to say or an order to the chat itself; and what orders do.
+"""The meaning of a typed line, which is a message or an order to the chat itself, and the effects of orders.
 
 Rules: only a single line whose first word is a slash and letters is an order, so a pasted path or program is
-said as it is. An unknown order is never said to the model: it is a slip of the fingers. An order changes
-which session is meant, and says what there is; the connection and the screen follow. A session's name is
-checked before it is gone to.
+sent as it is. An unknown order is never sent to the model, as it is a slip of the fingers. An order changes
+the current session and returns lines to show; the connection and the screen follow. A session's name is
+checked before the chat goes to it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TypedCommand(NamedTuple):
 
 
 def meaning(text: str) -> TypedText | TypedCommand | None:
-    """Returns the meaning of a line; None where nothing was typed. The Fault about an unknown command
-    lists all."""
+    """Returns the meaning of a line, or None if it is empty. Raises a Fault that lists all orders if the
+    order is unknown."""
     text = text.rstrip()
     if not text.strip():
         return None
@@ -76,14 +76,14 @@ def meaning(text: str) -> TypedText | TypedCommand | None:
 
 
 def fit(text: str) -> str:
-    """`text` as it can be sent, or EMSGSIZE: what is no UTF-8 is replaced, what is too long is refused."""
+    """Returns `text` as it can be sent, with non-UTF-8 bytes replaced. Raises EMSGSIZE if it is too long."""
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     _check_fits(text)
     return text
 
 
 def goes_on(text: str) -> bool:
-    """Returns True if a line ends in the backslash that asks for another one."""
+    """Returns True if a line ends in a backslash that asks for another line."""
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 
@@ -94,15 +94,15 @@ def help_lines() -> list[str]:
 
 
 class Outside(NamedTuple):
-    """The command's part in its chat: it reads a file, and finds the path and whole name of an object."""
+    """The functions of the command around the chat: `read` reads a file, `find` finds an object."""
 
     read: Callable[[str], tuple[str, bytes]]
     find: Callable[[str], tuple[str, str]]
 
 
 class Along:
-    """The part of a chat's messages that is not typed with them: a system prompt, and files for the next one.
-    A file is read when it is named, and refused then. What does not fit into a message stays."""
+    """The part of a chat's messages that is not typed: a system prompt, and files for the next message. A
+    file is read, or refused, when it is named. Files of a message that is too long stay for the next one."""
 
     def __init__(self) -> None:
         self.system = ""
@@ -114,7 +114,7 @@ class Along:
         self.names.append(name)
 
     def with_text(self, text: str) -> Input:
-        """The whole message. The files are gone with it; EMSGSIZE where it is too long, and they stay."""
+        """Returns the whole message and forgets its files. If it is too long, raises EMSGSIZE; they stay."""
         if not (self._parts or self.system):
             return text
         said: dict[str, Any] = {"content": [{"type": "text", "text": text}, *self._parts]}
@@ -126,8 +126,8 @@ class Along:
 
 
 def _check_fits(said: Input) -> None:
-    """Raises EMSGSIZE where it cannot be sent: with an id and names as long as they may be, so that what fits
-    here fits later too."""
+    """Raises EMSGSIZE if the input is too long to be sent. The check uses the longest id and names, so that
+    an input that fits here fits later too."""
     longest = "x" * requests.MAX_ID
     try:
         requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=said))
@@ -137,7 +137,7 @@ def _check_fits(said: Input) -> None:
 
 
 class ChatPlace:
-    """An object, and which of its sessions is talked in."""
+    """An object, and the session in which the person talks with it."""
 
     def __init__(
         self, root: str, path: str, whole: str, scope: Scope, sight: Surroundings, outside: Outside
@@ -151,7 +151,7 @@ class ChatPlace:
 
     @property
     def name(self) -> str:
-        """As in the error lines of exec."""
+        """Returns the object's name as error lines of exec have it."""
         return self.whole.partition("/")[2]
 
     @property
@@ -160,16 +160,16 @@ class ChatPlace:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Returns True for an agent of another machine, whose files are that machine's."""
+        """Returns True for an agent of another machine: its files are on that machine."""
         return bool(self.kept_by)
 
     @property
     def kept_by(self) -> str:
-        """Says which other machine keeps the sessions; nothing where this one does."""
+        """Returns a sentence about the other machine that keeps the sessions; empty if this machine does."""
         return stored.kept_by(self.path, self.whole)
 
     def connect(self) -> Conversation:
-        from cortexfs.client import Conversation  # what lists sessions only does not pay for it
+        from cortexfs.client import Conversation  # a slow import that listing sessions does not need
 
         return Conversation(self.path)
 
@@ -182,11 +182,11 @@ class ChatPlace:
 
     @property
     def option(self) -> str:
-        """Returns the command's option for the scope; nothing for the scope that commands mean anyway."""
+        """Returns the command's option for the scope; empty for the default scope."""
         return "" if self.scope == "private" else f" --scope {self.scope}"
 
     def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
-        """Go to a session: its talk, and what was said in it before."""
+        """Go to a session. Returns its talk, and what to show of its past."""
         where = stored.place(self.root, self.whole, self.scope, session)
         past = [] if self.scope == "temp" else said_before.tail(where)
         cwd = cwd or self.beginning(session)
@@ -203,18 +203,18 @@ class ChatPlace:
         return talk, deeds
 
     def beginning(self, session: str) -> str | None:
-        """Returns where an agent's session works that begins now: where we are. None for one that is there,
-        which stays where it was. Models work nowhere."""
+        """Returns the directory for a new session of an agent: the current one. Returns None for an existing
+        session, which keeps its own, and for models and agents of other machines, which have none here."""
         if not self.is_agents or self.is_elsewhere:
             return None
         if self.scope != "temp" and stored.place(self.root, self.whole, self.scope, session).exists():
             return None
-        with contextlib.suppress(FileNotFoundError):  # somebody removed it
+        with contextlib.suppress(FileNotFoundError):  # the directory may have been removed
             return os.getcwd()
         return None
 
     def sight(self, session: str, cwd: str | None) -> Surroundings:
-        """Where the calls of a session find their files."""
+        """Returns the surroundings in which the calls of a session find their files."""
         if self.is_elsewhere:
             return Surroundings(rows=self._sight.rows)
         return self._sight._replace(
@@ -222,9 +222,9 @@ class ChatPlace:
         )
 
     def _working(self, session: str, cwd: str | None) -> str:
-        if self.scope != "temp":  # what is kept nowhere works where it was told to
+        if self.scope != "temp":  # a temp session has no files in the mount
             own = stored.text(stored.place(self.root, self.whole, self.scope, session) / "cwd")
-            cwd = own if own not in ("", "/") else cwd  # "/" is said also of one that has none
+            cwd = own if own not in ("", "/") else cwd  # "/" may also mean no directory
         return cwd or stored.text(Path(f"{os.path.realpath(self.path)}.d/cwd")) or "/"
 
 
@@ -235,8 +235,8 @@ class CommandOutcome(NamedTuple):
 
 
 def carry_out(place: ChatPlace, order: TypedCommand) -> CommandOutcome:
-    """Returns the lines to show, the session to go to, and the message to say in it. /quit is not done
-    here."""
+    """Returns the lines to show, the session to go to, and the message to send in it. Does not handle
+    /quit."""
     do = ORDERS[order.name].do
     assert do
     return do(place, order.argument)
@@ -313,7 +313,7 @@ def _system(place: ChatPlace, argument: str) -> CommandOutcome:
 def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
     if argument:
         name, data = place.outside.read(argument)
-        from cortexfs.client import attaching  # only those who attach something pay for it
+        from cortexfs.client import attaching  # a slow import that only /attach needs
 
         can = attaching.abilities(place.root, place.path)
         place.along.attach(name, attaching.parts(name, data, can))

@@ -1,8 +1,8 @@
 """The change that a call of fs.write or fs.replace would make, as a unified diff against the file here.
 
-Rules: a file that cannot be compared is said to be so, and what would be put there is shown nevertheless.
-The work is bounded: what two texts have in common at both ends is not compared, and what is still too
-much is counted instead.
+Rules: if a file cannot be compared, a remark says so, and the new text is shown nevertheless. The work is
+bounded: the common beginning and end of two texts are not compared. If the rest is still too large, its lines
+are counted instead.
 This file must never know how files are read, or who looks at a diff.
 """
 
@@ -14,21 +14,21 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 CONTEXT = 3
 MAX_FILE = 512 << 10  # bytes: larger files are not compared
-MAX_PAIRS = 1 << 20  # of lines that differ: difflib looks at all of them in the worst case, for a second
+MAX_PAIRS = 1 << 20  # pairs of differing lines: in the worst case difflib compares all of them, for a second
 
-Read: TypeAlias = Callable[[str], bytes]  # raises an OSError; of large files, more than MAX_FILE bytes
+Read: TypeAlias = Callable[[str], bytes]  # raises OSError; returns more than MAX_FILE bytes of a larger file
 Side: TypeAlias = Literal["@", " ", "+", "-", "!"]
 
 
 class DiffLine(NamedTuple):
-    """A line of a diff. `!` is a remark about it."""
+    """A line of a diff. The side `!` marks a remark about the diff."""
 
     side: Side
     text: str
 
 
 def of(name: str, given: dict[str, Any], read: Read) -> list[DiffLine] | None:
-    """The change that a call makes; None where it is not called as it should be."""
+    """Returns the change that a call makes, or None if its input is not valid."""
     path, diff = given.get("path"), given.get("diff")
     if not isinstance(path, str):
         return None
@@ -54,7 +54,7 @@ def of(name: str, given: dict[str, Any], read: Read) -> list[DiffLine] | None:
     return difference(_lines(old), _lines(new)) or [DiffLine("!", "only the newline at its end changes")]
 
 
-# What the call says without any file, and what becomes of the text of one, if it is found there.
+# The change without a file, and a function from the old text of a file to the new one, None if not possible.
 Change: TypeAlias = tuple[list[DiffLine], Callable[[str], str | None]]
 
 
@@ -75,7 +75,7 @@ def _replaced(given: dict[str, Any]) -> Change | None:
 
 
 def _exchanged(text: str, old: str, new: str, count: int) -> str | None:
-    if "\r\n" in text and "\r\n" not in old + new:  # as the tool takes it
+    if "\r\n" in text and "\r\n" not in old + new:  # as fs.replace does
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
     return text.replace(old, new, count) if old in text else None
 
@@ -86,11 +86,11 @@ _CHANGES: dict[str, Callable[[dict[str, Any]], Change | None]] = {
 }
 
 
-_SIDES: dict[str, Side] = {"@": "@", "+": "+", "-": "-", " ": " "}  # of somebody else's diff
+_SIDES: dict[str, Side] = {"@": "@", "+": "+", "-": "-", " ": " "}  # of a diff that the model wrote
 
 
 def difference(before: Sequence[str], after: Sequence[str]) -> list[DiffLine]:
-    """A unified diff, without its first two lines."""
+    """Returns a unified diff, without its first two lines."""
     if not before:
         return [DiffLine("+", f"+{line}") for line in after]
     start = _common(before, after)
@@ -116,17 +116,17 @@ def difference(before: Sequence[str], after: Sequence[str]) -> list[DiffLine]:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many lines both begin with."""
+    """Returns the number of lines that are the same at the beginning of both."""
     pairs = zip(one, other, strict=False)
     return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _span(start: int, stop: int, skipped: int) -> str:
-    """Lines as a hunk's header counts them: an empty range begins before its first line."""
+    """Returns a range of lines as in a hunk's header. An empty range begins before its first line."""
     count, first = stop - start, start + skipped + 1
     return str(first) if count == 1 else f"{first - (not count)},{count}"
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text; the newline at its end begins none."""
+    """Returns the lines of a text. The newline at the end begins no further line."""
     return text.removesuffix("\n").split("\n") if text else []

@@ -1,14 +1,14 @@
-"""A talk over its connection, for whoever does nothing else meanwhile: `ctx send`, and `ctx chat` in a pipe.
+"""Runs a talk over its connection while the caller waits: for `ctx send`, and for `ctx chat` in a pipe.
 
     exchange = Exchange(talk, conversation, show)
     exchange.do(talk.say("hello"))
     exchange.run()                    until nothing runs any more
 
 Rules: a signal is a byte in a pipe, so that it never tears a frame apart: the first Ctrl-C cancels, the
-second leaves. What asks for approval where nobody can be asked is denied, and the person told what to do.
-A pipe is one message, up to its end; so is each end that is typed at a terminal whose output goes elsewhere.
-A terminal that can do nothing is read line by line, knows the orders, and is asked so, on stderr. Who closes
-the terminal denies, and so does Ctrl-C. A connection that was lost is opened again for its next message.
+second leaves. If no person can be asked for approval, the call is denied, and a line says what to do. Input
+from a pipe is one message, up to its end. So is input that is typed while the output is no terminal. A
+terminal without cursor control is read line by line. It takes orders, and questions appear on stderr. Closing
+the terminal denies a call, and so does Ctrl-C. A lost connection is opened again for the next message.
 This file must never know escape sequences.
 """
 
@@ -35,7 +35,7 @@ from cortexfs.core.frames import MAX_LINE, AnyFrame, Approval
 from cortexfs.core.safe_text import one_line
 from cortexfs.core.talk.requests import Decision, Input
 
-MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
+MOST = MAX_LINE + 1  # characters of a message that are read: a longer message could not be sent
 UNASKED = (
     "denied, as nobody can be asked here; ctx chat on a terminal asks, and ctx ask or ctx send "
     "with --approve {} allows"
@@ -45,8 +45,8 @@ ASKING = "y (yes), n (no) or a (always): "
 
 
 class Interrupts:
-    """The times that Ctrl-C was pressed. The descriptor can be read after other signals, too, such as those
-    of a progress line, which are no answer to a question."""
+    """Counts presses of Ctrl-C. The descriptor also becomes readable after other signals, such as those of a
+    progress line; they are no answer to a question."""
 
     def __init__(self, reader: int) -> None:
         self._reader = reader
@@ -67,7 +67,7 @@ class Interrupts:
         return count
 
 
-# What is decided about a call; None where nobody can be asked.
+# Returns the decision about a call, or None if no person can be asked.
 Decide: TypeAlias = Callable[[Approval, Interrupts], Decision | None]
 
 
@@ -93,12 +93,12 @@ def _typed(prompt: str, pressed: Interrupts) -> str | None:
             if line := sys.stdin.readline():
                 return line
             break
-    print(file=sys.stderr)  # nobody has ended the line
+    print(file=sys.stderr)  # end the line of the prompt
     return None
 
 
 def _decided(pressed: Interrupts) -> Decision:
-    """Returns the answer of the person at the terminal; whoever closes it denies, and so does Ctrl-C."""
+    """Returns the answer of the person at the terminal. Closing the terminal denies, and so does Ctrl-C."""
     while True:
         if (line := _typed(ASKING, pressed)) is None:
             return "deny"
@@ -130,7 +130,7 @@ class Exchange:
         decide: Decide = lambda asked, pipe: None,
         is_asked: bool = False,
     ) -> None:
-        """With `is_asked`, forms of tools are filled in on the terminal."""
+        """With `is_asked`, the person fills in forms of tools on the terminal."""
         self._talk = talk
         self._conversation = conversation
         self._show = show
@@ -148,7 +148,7 @@ class Exchange:
                 self._conversation.request(deed)
 
     def run(self, is_over: Callable[[], bool] | None = None) -> None:
-        """Until then, or until nothing runs any more; Failed when the connection is lost."""
+        """Run until `is_over`, or until nothing runs any more. Raises Failed if the connection is lost."""
         is_over = is_over or (lambda: not self._talk.busy)
         try:
             with interrupts() as pressed:
@@ -160,14 +160,14 @@ class Exchange:
                         poll.poll()
                     self._take(heard, pressed)
         except Failed:
-            self._show(Show("end"))  # what is said of it begins a line of its own
+            self._show(Show("end"))  # the error message begins a new line
             raise
 
     def _take(self, heard: list[AnyFrame], pressed: Interrupts) -> None:
         for frame in heard:
             self._heard(frame)
             self.do(self._talk.hear(frame))
-        # The questions of our runs that nothing has settled since; those of others are theirs.
+        # Decide the open questions of our runs. Questions of other people's runs are theirs to decide.
         for asked in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
             decision = self._decide(asked, pressed)
             if decision is None:
@@ -179,7 +179,7 @@ class Exchange:
             self.do(self._talk.interrupt())
 
     def _filled(self, form: AskedForm, pressed: Interrupts) -> Filled:
-        """The next step of the form of a tool's that stands first."""
+        """Returns what to do next about the first open form."""
         if not self._is_asked:
             return [Show("question", UNFILLED), *self._talk.forms.decline()]
         if (line := _typed(form.prompt, pressed)) is None:
@@ -190,13 +190,13 @@ class Exchange:
             return [Show("error", fault.message)]
 
     def cancel(self) -> None:
-        """Nobody wants what runs any more."""
+        """Cancel all that runs: its results are not wanted any more."""
         self.do(deed for deed in self._talk.interrupt() if not isinstance(deed, Show))
 
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """While this lasts Ctrl-C is counted, instead of what would happen then."""
+    """Count presses of Ctrl-C while this lasts, in place of their usual effect."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     handler = signal.signal(signal.SIGINT, lambda number, where: None)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -220,9 +220,9 @@ class PipedInput:
         self._enter(session, cwd)
 
     def run(self) -> int:
-        """Until there is no more to read, or a person leaves."""
+        """Run until the end of the input, or until the person leaves. Returns an exit status."""
         try:
-            if not self._is_person:  # one message, though who types it could go on after its end
+            if not self._is_person:  # one message, although a person could type more after Ctrl-D
                 if (text := sys.stdin.read(MOST)).strip():
                     self._say(commands.fit(text.rstrip("\r\n")))
                 return self._talk.status
@@ -252,12 +252,12 @@ class PipedInput:
                     self._printer.show(deed)
 
     def _typed(self) -> str | None:
-        """The next message; None when there is no more."""
+        """Returns the next message, or None at the end of the input."""
         lines, prompt = "", "> "
         while True:
             print(prompt, end="", flush=True)
             if not (line := sys.stdin.readline()):
-                print()  # nobody has ended the line of the prompt
+                print()  # end the line of the prompt
                 return lines or None
             line = line.removesuffix("\n")
             if not commands.goes_on(line):

@@ -2,10 +2,10 @@
 
     forms.hear(frame)    forms.take(line)    forms.decline()    forms.settle(question)
 
-return what is to be done: requests to write, things to show. The first open form is the one that is answered.
+return the things to do: requests to write, lines to show. The person answers the first open form.
 
-Rules: a form names the tool that asks, and what it will be sent is shown before it is. An address is never
-opened here. A question that is no form is declined.
+Rules: a form names the tool that asks, and shows its values before they are sent. An address is never opened
+here. A question with neither a form nor an address is declined.
 This file must never know terminals.
 """
 
@@ -28,7 +28,7 @@ Filled: TypeAlias = list[Show | Respond]
 
 
 class AskedForm:
-    """A question, as far as it is answered. EINVAL where it is none that a person could answer."""
+    """A question and its answers so far. Raises EINVAL if no person could answer the question."""
 
     def __init__(self, asked: Question) -> None:
         self.asked = asked
@@ -57,11 +57,11 @@ class AskedForm:
         return [*said, Show("question", f"Send this to {one_line(self.asked.name)}?")]
 
     def take(self, line: str) -> list[Show] | Respond:
-        """The next step, or the answer; EINVAL where the line is none."""
+        """Returns the next step, or the answer. Raises EINVAL if the line is not valid for the field."""
         if not self._left:
             return self._confirmed(line)
         field = self._left[0]
-        line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # bytes that were typed
+        line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # may be bytes, no UTF-8
         if (value := field.read(line)) is not None:
             self._values[field.name] = value
         del self._left[0]
@@ -98,7 +98,7 @@ class OpenForms:
         return [*form.begun()] if form is self.first else []
 
     def recall(self, past: Iterable[AnyFrame]) -> Filled:
-        """Hears the questions of a past that nobody has answered since."""
+        """Open the forms of past questions that are not answered yet."""
         asked: dict[str, Question] = {}
         for frame in past:
             if isinstance(frame, Question):
@@ -108,7 +108,7 @@ class OpenForms:
         return [deed for question in asked.values() for deed in self.hear(question)]
 
     def take(self, line: str) -> Filled:
-        """For the first: the value of its field, or the last word."""
+        """Pass a line to the first form: the value of its field, or the final yes or no."""
         assert self.first is not None
         said = self.first.take(line)
         return self._answered(said, "sent") if isinstance(said, Respond) else [*said]
@@ -122,12 +122,12 @@ class OpenForms:
         return [told, answer, *self.settle(answer.question)]
 
     def settle(self, question: str) -> Filled:
-        """It need not be answered any more; the next one stands first, if it did."""
+        """Close the form of a question that is settled. If it was the first, show the next one."""
         was_first = self.first is not None and self.first.asked.question == question
         self._open.pop(question, None)
         return [*self.first.begun()] if was_first and self.first else []
 
     def over(self, run: str | None = None) -> None:
-        """That run asks nothing any more; nor does any, where none is named."""
+        """Close the forms of a run that is over, or all forms if no run is named."""
         left = {id_: form for id_, form in self._open.items() if run and form.asked.run != run}
         self._open = left

@@ -1,10 +1,9 @@
 """The chat's input line: its keys, its history and its completion.
 
-Rules: Enter sends, whatever was pasted; only Alt-Enter or a backslash begins a new line. What the keys lead
-to is the business of whoever gives the deeds in. The history is one JSON string a line, in a file that is its
-user's alone and stays small. Several chats append to one file, so a line is written at once and whole;
-whoever opens a file that has grown too long writes its newer half anew. A history that cannot be kept is no
-reason to fail.
+Rules: Enter sends, whatever was pasted; only Alt-Enter or a backslash begins a new line. The functions in
+`Deeds` define the effects of keys. The history is one JSON string a line, in a small file that only its user
+can read. Several chats append to one file, so each line is written at once and whole. A chat that opens a
+file that is too long keeps only its newer half. If the history cannot be kept, the chat goes on without it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from cortexfs.chat.commands import ORDERS, goes_on
 from cortexfs.core.frames import MAX_LINE
 
 MAX_ENTRIES = 1000
-MAX_ENTRY = 16 << 10  # a pasted log is not what somebody looks for again
+MAX_ENTRY = 16 << 10  # bytes; nobody searches the history for a longer text, such as a pasted log
 MAX_FILE = 1 << 20
 
 
@@ -59,7 +58,7 @@ def bindings(deeds: Deeds) -> KeyBindings:
 
     @keys.add("c-x", "c-e", filter=typing)
     def _edit(event: KeyPressEvent) -> None:
-        event.current_buffer.open_in_editor()  # from where it comes back to be sent, or not
+        event.current_buffer.open_in_editor()  # the text comes back to the input line, and is not sent yet
 
     @keys.add("c-c", filter=typing)
     @keys.add(Keys.SIGINT)
@@ -86,12 +85,12 @@ def bindings(deeds: Deeds) -> KeyBindings:
 
 class History(PromptHistory):
     def __init__(self, path: Path | None) -> None:
-        """Without a path it remembers nothing."""
+        """Without a path, the history remembers nothing."""
         super().__init__()
         self._path = path or Path(os.devnull, "nowhere")
 
     def load_history_strings(self) -> Iterable[str]:
-        """The entries, newest first."""
+        """Returns the entries, newest first."""
         try:
             with open(self._path, "rb", opener=_private) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -100,7 +99,7 @@ class History(PromptHistory):
         except OSError:
             return []
         entries = []
-        for line in data.split(b"\n"):  # the first may be cut, and other programs may have written here
+        for line in data.split(b"\n"):  # the first may be cut, and other programs may have written lines
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 entries.append(msgspec.json.decode(line, type=str))
         newest = entries[: -MAX_ENTRIES - 1 : -1]
@@ -110,7 +109,7 @@ class History(PromptHistory):
         return newest
 
     def store_string(self, string: str) -> None:
-        # A terminal of another locale may have sent what is no character.
+        # A terminal with another encoding may have sent bytes that are not UTF-8.
         text = string.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         line = msgspec.json.encode(text) + b"\n"
         if len(line) > MAX_ENTRY:
@@ -135,12 +134,12 @@ class History(PromptHistory):
 
 
 def _private(path: str, flags: int) -> int:
-    """A pipe in its place is not waited for."""
+    """Open a file that only its user can read. Do not wait if there is a pipe in its place."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
 class Orders(Completer):
-    """Orders, the names of sessions behind /resume, and those of files."""
+    """Completes orders, the names of sessions after /resume, and the names of files."""
 
     def __init__(self, sessions: Callable[[], list[str]]) -> None:
         self._sessions = sessions

@@ -1,14 +1,14 @@
 """Markdown as lines for a terminal, also while it is still being written.
 
     answer.add(text)         a piece arrives
-    answer.settled(width)    what can no longer change, to be printed once
+    answer.settled(width)    the part that can no longer change, to be printed once
     answer.end(width)        all of the rest
     answer.live(width, rows) the end of the rest, to be drawn again and again
 
-Rules: whatever the text holds, no control character of it reaches the terminal, not even one that is
-written as an entity: text is escaped after Markdown has been understood. HTML is text, a line break
-stays one, and a link shows where it leads. Work is bounded: a block without end is printed in parts.
-This file must never know where the text comes from or who draws.
+Rules: no control character of the text reaches the terminal, not even one that is written as an entity: text
+is escaped after Markdown is parsed. HTML is shown as text, a line break stays a line break, and a link shows
+its address. Work is bounded: a block that does not end is printed in parts.
+This file must never know where the text comes from or how it is drawn.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rich.theme import Theme
 from cortexfs.core.safe_text import prose
 
 MAX_BLOCK = 8 << 10  # characters of a block that are parsed at each drawing
-MAX_STEP = MAX_BLOCK + MAX_BLOCK // 2  # and of what is settled in one step: some 50 ms of work
-MAX_FENCE = 256  # an opening line longer than that is not repeated
+MAX_STEP = MAX_BLOCK + MAX_BLOCK // 2  # characters that are settled in one step: about 50 ms of work
+MAX_FENCE = 256  # characters; a longer opening line of a code block is not repeated
 CODE = "ansi_dark"  # the terminal's own colours on its own background
 
-_THEME = Theme({"markdown.code": "cyan", "markdown.block_quote": "dim"})  # on whatever background there is
+_THEME = Theme({"markdown.code": "cyan", "markdown.block_quote": "dim"})  # readable on any background
 _parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
@@ -49,17 +49,17 @@ class MarkdownStream:
     def __init__(self, style: Style) -> None:
         self._style = style
         self._text = ""
-        self._has_news = False  # since it was looked for complete blocks
+        self._has_news = False  # text has come since the last search for complete blocks
         self._gap = ""  # what separates the next block from what was printed
-        self._drawn: tuple[str, int, str] = ("", 0, "")  # a text, a width, and what came of them
+        self._drawn: tuple[str, int, str] = ("", 0, "")  # a text, a width, and the lines rendered from them
 
     @property
     def behind(self) -> bool:
-        """Returns True if there is more than one step can settle."""
+        """Returns True if there is more text than one step can settle."""
         return len(self._text) > MAX_STEP
 
     def __bool__(self) -> bool:
-        """Returns True if there is something that is not settled."""
+        """Returns True if some text is not settled."""
         return bool(self._text)
 
     def add(self, text: str) -> None:
@@ -67,11 +67,11 @@ class MarkdownStream:
         self._has_news = True
 
     def drop(self) -> None:
-        """Nobody wants the rest: forget what one step cannot settle."""
+        """Forget the text that one step cannot settle, as the rest is not wanted any more."""
         self._text = self._text[:MAX_STEP]
 
     def settled(self, width: int) -> str:
-        """Returns the complete part as lines; the work of one step."""
+        """Returns the complete blocks as lines. Does the work of one step."""
         if not self._has_news:
             return ""
         self._has_news = self.behind
@@ -80,7 +80,7 @@ class MarkdownStream:
         return self._lines(done, width, whole)
 
     def end(self, width: int) -> str:
-        """The answer is over: the rest of it, and the next one begins anew."""
+        """Returns the rest of a finished answer. The next answer begins anew."""
         said = ""
         while self.behind:
             said += self.settled(width)
@@ -90,7 +90,7 @@ class MarkdownStream:
         return said
 
     def live(self, width: int, rows: int) -> str:
-        """The last `rows` lines of what is not settled; nothing while it cannot be settled fast enough."""
+        """Returns the last `rows` lines that are not settled; empty while more than one step is left."""
         if self.behind:
             return ""
         text = self._text[-MAX_BLOCK:]
@@ -105,12 +105,12 @@ class MarkdownStream:
 
 
 def split(text: str) -> tuple[str, str, bool]:
-    """Returns the complete part, the part that may still change, and True if the first consists of whole
-    blocks.
+    """Returns the complete part, the part that may still change, and True if the first ends with a whole
+    block.
 
     The last line is still being written: `3` may become `3. third`, and belong to the list above.
     """
-    tokens: list[Token] = []  # where blocks begin; what is in their lines does not matter here
+    tokens: list[Token] = []  # the blocks and their first lines; the text inside them is not parsed
     _parser.block.parse(_lined(text[: text.rfind("\n") + 1]), _parser, {}, tokens)
     blocks = [token for token in tokens if token.level == 0 and token.nesting >= 0]
     last = blocks[-1] if blocks else None
@@ -120,28 +120,28 @@ def split(text: str) -> tuple[str, str, bool]:
     if len(rest) <= MAX_BLOCK:
         return text[:done], rest, True
     cut = max(rest.rfind("\n", 0, MAX_BLOCK), rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
-    # The remainder of a code block is opened by the same line, so that it is code too.
+    # The rest of a code block begins with the same opening line, so that it is code too.
     line = rest.partition("\n")[0]
     opening = f"{line}\n" if last and last.type == "fence" and len(line) < MAX_FENCE else ""
     return text[: done + cut], opening + rest[cut:], False
 
 
 def _lined(text: str) -> str:
-    """`text` with newlines only where Python and Markdown both see one, character for character."""
+    """Returns `text`, in its length, with newlines only where Python and Markdown both see one."""
     return text.translate(_OTHER_BREAKS)
 
 
-# What str.splitlines takes for line ends: a piece of text must not be counted differently twice.
+# Further line ends of str.splitlines, which Markdown does not know: both must count the same lines.
 _OTHER_BREAKS = {ord(char): " " for char in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 
 
 def rendered(text: str, width: int, style: Style) -> str:
-    """`text` as lines of at most `width` columns, with the sequences that style them and no others."""
+    """Returns `text` as lines of at most `width` columns. They have styling sequences and no others."""
     text = _lined(text.replace("\r\n", "\n"))
     if not text.strip():
         return ""
     console = Console(
-        file=io.TextIOWrapper(io.BytesIO(), style.encoding),  # it says which characters it could take
+        file=io.TextIOWrapper(io.BytesIO(), style.encoding),  # rich asks it for its encoding
         width=max(width, 10),
         force_terminal=True,
         color_system="standard" if style.colour else None,
@@ -154,7 +154,7 @@ def rendered(text: str, width: int, style: Style) -> str:
     groups: list[list[Token]] = [[]]  # the tokens of each top-level block
     for token in _parser.parse(text):
         for child in token.children or []:
-            if child.type == "softbreak":  # a line break stays one
+            if child.type == "softbreak":  # a line break stays a line break
                 child.type = "hardbreak"
         groups[-1].append(token)
         if token.level == 0 and token.nesting <= 0:
@@ -163,7 +163,7 @@ def rendered(text: str, width: int, style: Style) -> str:
 
 
 def _block(console: Console, tokens: list[Token]) -> str:
-    """A block's lines, without the blank ones around it, which differ from kind to kind."""
+    """Returns a block's lines, without the blank lines around it, which differ by kind of block."""
     markdown = _Markdown("", code_theme=CODE, hyperlinks=False)
     markdown.parsed = tokens
     lines = [_line(console, line) for line in console.render_lines(markdown, pad=False)]
@@ -172,14 +172,14 @@ def _block(console: Console, tokens: list[Token]) -> str:
 
 
 class _Code(CodeBlock):
-    """Code as it is, so that it can be copied from the screen."""
+    """A code block exactly as it is written, so that it can be copied from the screen."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True)
 
 
 class _Title(Heading):
-    """A heading where reading begins."""
+    """A heading at the left edge, where reading begins."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -187,7 +187,7 @@ class _Title(Heading):
 
 
 class _Table(TableElement):
-    """A table whose narrow columns break long words, and lose none of them."""
+    """A table whose narrow columns break long words, and lose no part of them."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for part in super().__rich_console__(console, options):
@@ -208,7 +208,7 @@ class _Markdown(Markdown):
 
 
 def _line(console: Console, segments: list[Segment]) -> str:
-    """A line without the spaces that would fill it up, which wrap when the window gets narrower."""
+    """Returns a line without the spaces that would fill it up: they wrap when the window gets narrower."""
     system = console._color_system
     told = [segment for segment in segments if not segment.control]
     while told and not told[-1].text.strip():

@@ -1,8 +1,8 @@
-"""A talk as plain text: for pipes, for terminals that can do no more, and for `ctx send`.
+"""A talk as plain text: for pipes, for simple terminals, and for `ctx send`.
 
-Rules: answers go to stdout, as they are where a program reads and escaped where a terminal shows them;
-everything else goes to stderr, and what tools do only where a person looks or it failed. What a stream cannot
-encode is replaced.
+Rules: answers go to stdout, unchanged if a program reads them, and escaped if a terminal shows them. All else
+goes to stderr. The work of tools is shown only on a terminal, or if it failed. Characters that a stream
+cannot encode are replaced.
 This file must never know conversations.
 """
 
@@ -15,14 +15,14 @@ from typing import TextIO
 from cortexfs.chat.calls import Kind, Show
 from cortexfs.core.safe_text import prose, quoted
 
-# With which mark something is told: one for those who see Unicode, and one for others and to be read aloud.
+# The mark before a line: one in Unicode, and one in ASCII, which is also for screen readers.
 MARKS: dict[Kind, tuple[str, str]] = {
     "progress": ("\N{MIDDLE DOT} ", "- "),
     "call": ("\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", "call: "),
 }
 
 DIM, RED, GREEN, YELLOW, CYAN, BOLD, PLAIN = "2", "31", "32", "33", "36", "1", ""
-# And in which colours.
+# The colour of a line.
 STYLES: dict[Kind, str] = {
     "note": DIM,
     "progress": DIM,
@@ -40,11 +40,11 @@ STYLES: dict[Kind, str] = {
 }
 
 
-SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of what a person said
+SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of a person's message that are shown
 
 
 def uttered(text: str) -> list[Show]:
-    """A person's message: the beginning of it, as whoever pasted a page has seen it."""
+    """Returns the beginning of a person's message, as its writer has seen the rest."""
     shown = "\n".join(text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES])
     said = [Show("other", quoted(shown))]
     if more := text[len(shown) :].count("\n"):
@@ -58,7 +58,7 @@ class Printer:
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out, self._err = out, err
         self._out_is_terminal = out.isatty()
-        self._chatty = err.isatty()  # where a person looks, what tools do is told as well
+        self._chatty = err.isatty()  # a person looks at stderr, so the work of tools is shown too
         self._encoding = "ascii" if os.environ.get("TERM") == "dumb" else err.encoding
         self._mid_line = False
         for stream in (out, err):
@@ -90,7 +90,7 @@ class Printer:
 
 
 def marked(show: Show, encoding: str) -> str:
-    """A line about what goes on, as a stream of that encoding can show it."""
+    """Returns a line with its mark, as a stream of that encoding can show it."""
     plain, ascii_ = MARKS.get(show.kind, ("", ""))
     return (plain if encoding.lower() in ("utf-8", "utf8") else ascii_) + show.text
 

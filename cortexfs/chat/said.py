@@ -1,4 +1,4 @@
-"""The messages of a session and its newest events, as its files in the mount tell of them.
+"""The messages of a session and its newest events, read from its files in the mount.
 
 Rules: those of sessions.py. This file must never know which sessions there are.
 """
@@ -16,12 +16,12 @@ import msgspec
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 
-TAIL = 1 << 20  # bytes of a log in which a chat looks for what was said last
+TAIL = 1 << 20  # bytes at the end of a log in which a chat looks for the newest messages
 MESSAGES = 20
 
 
 def messages(place: Path) -> Iterator[frames.Message]:
-    """Returns the messages, oldest first; a line of the file is a frame without its type."""
+    """Yields the messages, oldest first. A line of the file is a frame without its type."""
     with open(place / "messages.jsonl", "rb") as file:
         for line in file:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
@@ -30,19 +30,19 @@ def messages(place: Path) -> Iterator[frames.Message]:
 
 
 def last(place: Path) -> str | None:
-    """The id of the last event that is there now."""
+    """Returns the id of the newest event, or None if there is none."""
     past = tail(place)
     return past[-1].id if past else None
 
 
 def tail(place: Path) -> list[AnyFrame]:
-    """The newest events, as many as a chat looks at."""
+    """Returns the newest events, as many as a chat reads."""
     return [frame for _, frame in window(place)]
 
 
 def window(place: Path, end: int | None = None) -> list[tuple[int, AnyFrame]]:
-    """The events before this byte of the log, or before its end, each with the byte at which it begins: as
-    many as a chat looks at."""
+    """Returns the last events of the log, or the last before byte `end`, each with the byte at which it
+    begins. Reads as much of the log as a chat needs."""
     try:
         with open(place / "events.jsonl", "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -53,7 +53,7 @@ def window(place: Path, end: int | None = None) -> list[tuple[int, AnyFrame]]:
         return []
     found: list[tuple[int, AnyFrame]] = []
     at, lines = start, data.split(b"\n")
-    for number, line in enumerate(lines[:-1]):  # what follows the last newline is being written
+    for number, line in enumerate(lines[:-1]):  # the text after the last newline is still being written
         if number or not start:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 found.append((at, frames.decode(line)))
@@ -62,7 +62,7 @@ def window(place: Path, end: int | None = None) -> list[tuple[int, AnyFrame]]:
 
 
 def recent(past: list[AnyFrame], most: int = MESSAGES) -> tuple[list[AnyFrame], bool]:
-    """The end of `past` that has so many messages, and whether something was left out."""
+    """Returns the last `most` messages of `past` with all after them, and True if something was left out."""
     places = [number for number, frame in enumerate(past) if isinstance(frame, frames.Message)]
     if len(places) <= most:
         return past, bool(past) and past[0].id != "1"

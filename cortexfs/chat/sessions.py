@@ -1,10 +1,10 @@
-"""Sessions as their files in the mount tell of them: which there are, and what may go.
+"""The sessions of objects, read from their files in the mount: list, find, rename and remove them.
 
-Rules: only what every program could read too is read, and a session is removed as `rm -r` would do it.
-A file that is missing or damaged makes an answer poorer, never an error: a session may go at any moment.
-What a path on the mount does may block, so whoever calls has made sure that the mount answers. Lines are read
-by json, as msgspec takes longer to import than a thousand of them to read.
-What was said is said.py's. This file must never know commands, terminals or sockets.
+Rules: only files that every program could read too are read, and a session is removed as `rm -r` would do it.
+A file that is missing or damaged makes an answer poorer, never an error: a session may go at any moment. A
+path on the mount may block, so the caller makes sure first that the mount answers. The json module reads the
+lines, because importing msgspec takes longer than reading a thousand of them.
+Messages and events are the part of said.py. This file must never know commands, terminals or sockets.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.names import INDEX
 
 SPACES = ("private", "shared")
-LEAVE_SECONDS = 1.0  # for whoever has just left a session to be gone from it
-KEPT = "default"  # whoever gives no name means this one; it is not cleared away
-_REFUSED = {  # by the kernel's word for it
+LEAVE_SECONDS = 1.0  # a session that was just left may be in use for that long
+KEPT = "default"  # the session that is meant if no name is given; it is not cleared away
+_REFUSED = {  # by the kernel's error code
     "EBUSY": "the session is in use; leave it everywhere, and try again",
     "EEXIST": "there is a session {name} already; choose another name",
     "ENOTEMPTY": "there is a session {name} already; choose another name",
     "EACCES": "of shared sessions only the daemon's owner renames any",
 }
-FACTS = ".facts"  # in a folder of sessions: a line for each, which the daemon writes as it is read
+FACTS = ".facts"  # a file in a folder of sessions, with one line for each; the daemon writes it on each read
 
 
 class StoredSession(NamedTuple):
@@ -44,22 +44,22 @@ class StoredSession(NamedTuple):
     messages: int
     size: int
     path: Path
-    machine: str | None = None  # of a team, whose session it is
+    machine: str | None = None  # the machine of a team whose session it is
     cwd: str = ""
 
 
 def home(root: str, space: str) -> Path:
-    """Where the sessions of a space are: ours, or everybody's."""
+    """Returns the folder of the sessions of a space: the user's, or the shared one."""
     return Path(root) / ("shared/main" if space == "shared" else f"home/{os.getuid()}")
 
 
 def folder(root: str, object_: str, space: str) -> Path:
-    """Where the sessions of an object are."""
+    """Returns the folder of an object's sessions."""
     return home(root, space) / f"{object_}.d" / "session"
 
 
 def kept_by(path: str, whole: str) -> str:
-    """Says which other machine keeps the sessions of an agent of it; nothing where this one does."""
+    """Returns a sentence about the other machine that keeps an agent's sessions; empty if none does."""
     origin = text(Path(f"{os.path.realpath(path)}.d/origin")) if whole.startswith("agent/") else ""
     if not origin.startswith("machine:"):
         return ""
@@ -68,7 +68,7 @@ def kept_by(path: str, whole: str) -> str:
 
 
 def objects(root: str, space: str) -> list[str]:
-    """The objects that have sessions in a space."""
+    """Returns the objects that have sessions in a space."""
     base, found = home(root, space), []
     for class_, depth in (("model", "*/*.d"), ("agent", "*.d")):
         for path in sorted((base / class_).glob(f"{depth}/session")):
@@ -77,14 +77,14 @@ def objects(root: str, space: str) -> list[str]:
 
 
 def listing(root: str, object_: str, space: str) -> list[StoredSession]:
-    """An object's sessions, newest first."""
+    """Returns an object's sessions, newest first."""
     return list(each(root, object_, space))
 
 
 def each(root: str, object_: str, space: str) -> Iterator[StoredSession]:
-    """An object's sessions, newest first, as they come: there may be very many."""
+    """Yields an object's sessions, newest first, one by one, as there may be very many."""
     inside = folder(root, object_, space)
-    if not (inside / FACTS).exists():  # of a daemon of an earlier version
+    if not (inside / FACTS).exists():  # a daemon of an earlier version has no such file
         yield from _walked(inside, object_, space)
         return
     with contextlib.suppress(OSError), open(inside / FACTS, "rb") as file:
@@ -105,7 +105,7 @@ def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
 
 
 def place(root: str, object_: str, space: str, session: str) -> Path:
-    """Where a session is, or would be."""
+    """Returns the path of a session, which need not exist."""
     names.check_session(session)
     return folder(root, object_, space) / session
 
@@ -138,7 +138,7 @@ def _stored(place: Path, object_: str, space: str) -> StoredSession | None:
 
 
 def meta(place: Path) -> dict[str, Any]:
-    """Returns the fields of meta.json, as far as it can be read."""
+    """Returns the fields of meta.json; empty if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         if isinstance(said := json.loads((place / "meta.json").read_bytes()), dict):
             return said
@@ -146,7 +146,7 @@ def meta(place: Path) -> dict[str, Any]:
 
 
 def text(path: Path) -> str:
-    """Returns the text of a small file; nothing where it cannot be read."""
+    """Returns the text of a small file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -154,8 +154,8 @@ def text(path: Path) -> str:
 
 
 def expired(there: list[StoredSession], age: float | None, keep: int | None) -> list[StoredSession]:
-    """Returns those of one object's sessions, newest first, that may go: those unused for `age` seconds,
-    and those that are not among the `keep` newest; never the newest, one that runs, or `default`."""
+    """Returns the sessions of one object that may go, from a list with the newest first. A session may go if
+    unused for `age` seconds, or not among the `keep` newest. The newest, a running one and `default` stay."""
     now = time.time()
     return [
         one
@@ -188,7 +188,7 @@ def rename(one: StoredSession, name: str) -> None:
 
 
 def remove(one: StoredSession) -> None:
-    import shutil  # only a removal pays for it
+    import shutil  # a slow import that only removing needs
 
     try:
         shutil.rmtree(one.path)

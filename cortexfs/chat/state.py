@@ -1,13 +1,13 @@
-"""A chat's side of a conversation, without wire and screen: what frames and keys lead to.
+"""A chat's side of a conversation, without connection and screen: the effects of frames and keys.
 
     talk.say(text)  talk.hear(frame)  talk.interrupt()  talk.decide(decision, input)  talk.back()
 
 each return what is to be done now: requests to write, things to show, an end.
 
-Rules: an event is shown once, whatever the connection went through: `back` asks for what came after the
-last one, and says again only messages that were not begun, under their own ids. What the person typed is
-on the screen already; the words of everybody else in the session are shown. An answer's text is passed
-on raw, as only who prints it knows for whom; all other text is escaped here.
+Rules: an event is shown once, even if the connection was lost: `back` asks for the events after the last one.
+It sends again, under their own ids, only messages that were not begun. The person's own messages are on the
+screen already; those of others in the session are shown. An answer's text is passed on unescaped, as only its
+printer knows the reader. All other text is escaped here.
 This file must never know sockets, terminals or time.
 """
 
@@ -26,7 +26,7 @@ from cortexfs.core.safe_text import escaped, one_line
 from cortexfs.core.talk import approvals, refusals, requests
 from cortexfs.core.talk.requests import Cancel, Decision, Input, Resume, Scope, Send
 
-RESUME = "resume"  # the id of our resume requests; those of messages are given
+RESUME = "resume"  # the id of our resume requests; messages get theirs from `new_id`
 
 EDIT: Final = "edit"
 Reply: TypeAlias = Decision | Literal["edit"]
@@ -53,15 +53,15 @@ class _Run:
 
     def __init__(self, request: str | None = None) -> None:
         self.request = request
-        self.streamed = 0  # characters that came as deltas, and that a message will repeat
+        self.streamed = 0  # characters that came as deltas; a message will repeat them
         self.complained = False
 
 
 class Talk:
     """A conversation as the chat shows it.
 
-    Its attributes are what was shown, asked, sent and decided so far: each of them decides what the next
-    frame shows.
+    Its attributes are what was shown, asked, sent and decided so far: each of them affects how the next frame
+    is shown.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Talk:
         self.questions: dict[str, frames.Approval] = {}
         self.forms = OpenForms()
         self.cancelling = False
-        self.interrupted = False  # once, whatever came of it
+        self.interrupted = False  # True from the first cancel on, whatever its effect
         self._sight = sight or Surroundings()
         self._warned = False
-        self._is_past = False  # what is heard happened before we came
-        self._latest: tuple[str, Any] | None = None  # the call that was shown last, if nothing was since
-        self._cut: list[Show] = []  # what did not fit of that
-        self._rest: dict[str, list[Show]] = {}  # and of each question that was shown, what was not seen yet
+        self._is_past = False  # the frames are from before we came
+        self._latest: tuple[str, Any] | None = None  # the call shown last, if nothing was shown since
+        self._cut: list[Show] = []  # the lines of that call that did not fit
+        self._rest: dict[str, list[Show]] = {}  # by call: the lines of its question that were not seen yet
         self._decided: set[str] = set()  # calls about which we decided
         self._new_id = new_id
         self._cwd = cwd
-        self._sent: dict[str, Send] = {}  # ours, not known to have begun
+        self._sent: dict[str, Send] = {}  # our messages, not known to have begun
         self._runs: dict[str, _Run] = {}
         self._ours: set[str] = set()
         self._shown: set[str] = set()
@@ -102,17 +102,17 @@ class Talk:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait until another one is answered."""
+        """Returns the number of messages that wait until another one is answered."""
         return len(self._sent) if self._runs else 0
 
     @property
     def question(self) -> frames.Approval | None:
         return next(iter(self.questions.values()), None)
 
-    # What the person does.
+    # The person's actions.
 
     def say(self, said: Input, id_: str | None = None, is_shown: bool = True) -> list[Deed]:
-        """Say something. What is not shown already is when its turn comes."""
+        """Send a message. If it is not shown already, it is shown when its run begins."""
         self._warned = False
         id_, cwd = id_ or self._new_id(), self._cwd
         send = Send(id=id_, session=self.session, scope=self.scope, cwd=cwd, input=said)
@@ -136,14 +136,13 @@ class Talk:
         return [Show("note", "Ctrl-C again leaves, and so does Ctrl-D")]
 
     def is_ours(self, asked: frames.Approval | frames.Question) -> bool:
-        """Returns True if a message of ours led to it."""
+        """Returns True if one of our messages led to the question."""
         return (run := self._runs.get(asked.run or "")) is not None and run.request in self._ours
 
     def decide(
         self, decision: Decision, input: dict[str, Any] | None = None, call: str | None = None
     ) -> list[Deed]:
-        """Returns the decision about this question, or about the one that stands first; `input` replaces
-        the model's."""
+        """Decide the question about `call`, by default the first one. `input` replaces the model's input."""
         call = next(iter(self.questions)) if call is None else call
         asked = self.questions[call]
         if input == asked.input:
@@ -157,8 +156,8 @@ class Talk:
         return [said, approve, *self._settled(call)]
 
     def unseen(self, call: str | None = None) -> list[Show]:
-        """Returns the page that its user must see before this call, or the first, may be allowed: the next
-        part of the cut text and the question again, or nothing."""
+        """Returns the page that the person must see before this call, or the first, may be allowed: the next
+        part of the cut text and the question again. Returns nothing if all was seen."""
         asked = self.questions[next(iter(self.questions)) if call is None else call]
         if (rest := self._rest.get(asked.call)) is None:
             return self._put(asked)
@@ -168,8 +167,8 @@ class Talk:
         return shows
 
     def _denials(self) -> list[requests.Approve]:
-        """Before a run is cancelled: nobody is to find its questions open. In a shared session they may be
-        somebody else's."""
+        """Returns denials to send before a cancel, so that no question of the run stays open. In a shared
+        session the questions may be another person's, so there are none."""
         asked = self.questions if self.scope != "shared" else {}
         self._decided |= asked.keys()
         return [
@@ -177,15 +176,15 @@ class Talk:
         ]
 
     def back(self) -> list[Deed]:
-        """Connected (again): what to ask for."""
+        """Returns the requests to send on a new connection."""
         resume = Resume(id=RESUME, session=self.session, scope=self.scope, after=self.last)
         asked: list[Deed] = [resume, *self._sent.values()]
-        if self.cancelling:  # and nobody may have heard it
+        if self.cancelling:  # the daemon may not have received it
             asked += [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
         return asked
 
     def lost(self) -> list[Deed]:
-        """The connection is gone. A temp session went with it, and its runs will not say that they ended."""
+        """The connection is lost. A temp session ends with it, and its runs will not report their end."""
         if self.scope != "temp":
             return []
         busy = self.busy
@@ -197,10 +196,10 @@ class Talk:
         self.status = exit_status("EHOSTDOWN") if busy else self.status
         return [Show("end"), Show("error", "the temp session went with its connection and begins anew")]
 
-    # What is heard.
+    # Received frames.
 
     def recall(self, past: list[AnyFrame]) -> list[Deed]:
-        """Shows the past without the way in which it came; the last of it is where we go on."""
+        """Show the past, without deltas and tool calls of finished runs. The chat goes on after its end."""
         over = {frame.run for frame in past if isinstance(frame, frames.Done)}
         deeds: list[Deed] = []
         self._is_past = True
@@ -223,14 +222,14 @@ class Talk:
         if run is None:
             run = self._runs[frame.run] = _Run()
         heard = _HEARD.get(type(frame))
-        if isinstance(frame, frames.ToolCall | frames.ToolResult):  # what follows is another answer
+        if isinstance(frame, frames.ToolCall | frames.ToolResult):  # the text after it is another answer
             run.streamed = 0
         if not isinstance(frame, _ABOUT_CALLS):
             self._latest = None
         return heard(self, run, frame) if heard else []
 
     def _answered(self, frame: frames.Error) -> list[Deed]:
-        """An error that answers a request of ours."""
+        """Handle an error that answers one of our requests."""
         if frame.request == RESUME and frame.code == "EINVAL" and self.last is not None:
             self.last = None
             return [
@@ -240,10 +239,10 @@ class Talk:
         if frame.request in self._cancelled and frame.code in ("EALREADY", "ENOENT"):
             self._sent.pop(frame.request or "", None)
             self._settle()
-            return []  # it ended by itself, and its done is here or on its way
+            return []  # the run ended by itself, and its Done frame is here or on its way
         if refused := self._sent.pop(frame.request or "", None):
             self.status = exit_status(frame.code)
-            self._cwd = self._cwd or refused.cwd  # the session does not work there yet
+            self._cwd = self._cwd or refused.cwd  # the session does not work in that directory yet
             self._settle()
         return [self._complaint(frame.code, frame.message)]
 
@@ -273,7 +272,7 @@ class Talk:
     def _called(self, run: _Run, frame: frames.ToolCall) -> list[Deed]:
         self.doing = one_line(frame.name)
         self._latest = frame.call, frame.input
-        if self._is_past:  # the files have changed since
+        if self._is_past:  # the files may have changed since
             return [Show("end"), Show("call", calls.line(frame.name, frame.input, calls.BRIEF))]
         shows, self._cut = calls.called(frame.name, frame.input, self._sight)
         return [Show("end"), *(calls.below(shows) if frame.parent else shows)]
@@ -285,14 +284,14 @@ class Talk:
         return [Show("end"), *calls.resulted(frame, is_apart), *self._settled(frame.call)]
 
     def _settled(self, call: str) -> list[Deed]:
-        """A question that need not be answered any more; the next one, if it was asked."""
+        """Remove a question that is settled. If it was the first, ask the next one."""
         was_asked = self.question is not None and self.question.call == call
         self.questions.pop(call, None)
         self._rest.pop(call, None)
         return self._ask() if was_asked else []
 
     def _observed(self, run: _Run, frame: frames.Observer) -> list[Deed]:
-        """Notes are for programs, but for a decision that was not made here."""
+        """Notes are for programs, except for decisions and answers that were not made here."""
         if answer := approvals.read_answer(frame):
             return [*self.forms.settle(answer.question)]
         said = approvals.read(frame)
@@ -325,7 +324,7 @@ class Talk:
         return [] if self._is_past else [Show("end"), *self.forms.hear(frame)]
 
     def _ask(self) -> list[Deed]:
-        """The question that stands first, below its call, unless that is what stands there."""
+        """Returns the first question below its call. The call is left out if it is the last thing shown."""
         asked = self.question
         return [] if asked is None or self._is_past else [*self._put(asked)]
 
@@ -336,7 +335,7 @@ class Talk:
         return told.shows
 
     def _error(self, run: _Run, frame: frames.Error) -> list[Deed]:
-        if frame.request in self._sent:  # its session could not be written, and so has no start
+        if frame.request in self._sent:  # its session could not be written, so it has no Start
             self._start(run, frame)
         run.complained = True
         return [Show("end"), self._complaint(frame.code, frame.message)]
@@ -390,7 +389,7 @@ _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
 
 
 def answer(text: str) -> Reply:
-    """Returns the answer to a question; raises a Fault where the words are none."""
+    """Returns the answer that the text means. Raises a Fault if it means none."""
     if (reply := ANSWERS.get(text.strip().lower())) is None:
         raise Fault("EINVAL", "answer y (yes, this once), n (no), a (always in this session) or e (edit it)")
     return reply

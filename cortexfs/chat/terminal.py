@@ -1,11 +1,11 @@
-"""The chat on a terminal: what is said scrolls by above a line in which one can type at any time.
+"""The chat on a terminal: messages scroll by above a line in which the person can type at any time.
 
-Main path: `_hear` takes frames in, `Talk` says what to do about them, `_do` does it; `_draw` prints what can
-no longer change and lets the rest be drawn above the input line.
+Main path: `_hear` takes frames in, `Talk` returns what to do about them, `_do` does it. `_draw` prints the
+lines that can no longer change, and has the rest drawn above the input line.
 
-Rules: nothing but `_draw` prints, so output and input line never mix. What arrives faster than it can be
-shown is left in the socket. A lost connection is no end: it is opened again, and nothing is shown twice.
-This file must never know what a frame means.
+Rules: nothing but `_draw` prints, so output and input line never mix. Frames that arrive faster than they can
+be shown stay in the socket. A lost connection is no end: it is opened again, and nothing is shown twice.
+This file must never know the meaning of a frame.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 class Terminal:
     """The screen of a chat.
 
-    Its attributes are what is drawn, and what the person is doing at the input line, which the two tasks of
-    the screen share.
+    Its attributes are the state of the screen and of the input line, which the two tasks of the screen share.
     """
 
     def __init__(
@@ -68,17 +67,17 @@ class Terminal:
         self._conversation: Conversation | None = None
         self._is_reading = False
         self._returning: asyncio.Task[None] | None = None
-        self._lines: list[str] = []  # to be printed
-        self._typing = False  # when the question came that stands first
-        self._draft: Document | None = None  # what was being typed then
-        self._asked: Approval | AskedForm | None = None  # the question that stands first
-        self._edited: Approval | None = None  # and if it is being edited
+        self._lines: list[str] = []  # still to be printed
+        self._typing = False  # the person was typing when the first question came
+        self._draft: Document | None = None  # the text that was typed then
+        self._asked: Approval | AskedForm | None = None  # the first question
+        self._edited: Approval | None = None  # the call that the person is editing
         self._since = time.monotonic()
         self._prompt = self._made(history)
         self._output = self._prompt.app.output
         self._style = Style(colour, self._output.encoding())
         self._answer = MarkdownStream(self._style)
-        self._drawn = ("", "")  # what is above the input line
+        self._drawn = ("", "")  # the text above the input line
         self._parsed: tuple[str, StyleAndTextTuples] = ("", [])
         self._talk, self._past = place.enter(session, cwd)
 
@@ -96,12 +95,12 @@ class Terminal:
             prompt_continuation="  ",
             color_depth=None if self._colour else ColorDepth.DEPTH_1_BIT,
         )
-        # The library has more keys that accept a line, which would leave the chat with it.
+        # The library has more keys that accept a line. Without this handler they would end the chat.
         prompt.default_buffer.accept_handler = self._accepted
         return prompt
 
     async def run(self) -> int:
-        """Until the person leaves; an exit status."""
+        """Run until the person leaves. Returns an exit status."""
         self._greet()
         self._connect()
         ticking = asyncio.create_task(self._tick())
@@ -117,7 +116,7 @@ class Terminal:
             self._farewell()
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A bug: let the terminal go first, then let the one guard of the command line say so."""
+        """Handle a bug: release the terminal, then the guard of the command line reports the bug."""
         problem = context.get("exception")
         if problem and self._prompt.app.is_running and not self._prompt.app.is_done:
             self._prompt.app.exit(exception=problem)
@@ -138,7 +137,7 @@ class Terminal:
     # Connecting.
 
     def _connect(self) -> None:
-        """Open the connection, and ask for what came since we were connected last."""
+        """Open the connection, and ask for the events since the last one."""
         self._conversation = self._place.connect()
         self._listen(True)
         self._do(self._talk.back())
@@ -183,14 +182,14 @@ class Terminal:
             for frame in self._conversation.waiting():
                 self._do(self._talk.hear(frame))
         except Fault as fault:
-            if fault.code == "EPROTO":  # it would only say the same again
+            if fault.code == "EPROTO":  # a new connection would report the same
                 self._complain(fault.message)
                 self._leave(exit_status(fault.code))
             self._lost()
         if self._answer.behind:
-            self._listen(False)  # until what was heard is drawn
+            self._listen(False)  # until the received frames are drawn
 
-    # What the person does.
+    # The person's actions.
 
     def _enter(self, buffer: Buffer) -> None:
         try:
@@ -204,12 +203,12 @@ class Terminal:
                 self._take(buffer, commands.meaning(buffer.text))
         except Fault as fault:
             self._complain(fault.message)
-            if fault.code != "EMSGSIZE":  # who pasted too much may shorten it
+            if fault.code != "EMSGSIZE":  # a person who pasted too much may shorten it
                 buffer.reset(append_to_history=not self._talk.forms.first)
 
     def _accepted(self, buffer: Buffer) -> bool:
         self._enter(buffer)
-        return True  # what is left there is meant to be
+        return True  # keep the text that `_enter` left
 
     def _take(self, buffer: Buffer, meant: TypedText | TypedCommand | None) -> None:
         said = self._place.along.with_text(meant.text) if isinstance(meant, TypedText) else ""
@@ -229,15 +228,15 @@ class Terminal:
                 self._send(outcome.message, outcome.message)
 
     def _send(self, text: str, said: Input) -> None:
-        waits = self._talk.busy  # then it is shown when its turn comes, and not amid another answer
+        waits = self._talk.busy  # then it is shown when its run begins, and not amid another answer
         if not waits:
             self._utter(text)
             self._since = time.monotonic()
         self._do(self._talk.say(said, is_shown=not waits))
 
     def _decide(self, buffer: Buffer) -> None:
-        """Answer a question. What was being typed when it came is no answer, and is kept; any other word
-        that is none goes."""
+        """Answer a question. Text that was being typed when the question came is no answer, and is kept. Any
+        later text that is no answer is dropped."""
         was_typing, self._typing = self._typing, False
         try:
             reply = answer(buffer.text)
@@ -256,7 +255,7 @@ class Terminal:
             self._do(self._talk.decide(reply))
 
     def _fill(self, buffer: Buffer) -> None:
-        """Answer the form. What was being typed when it came is no answer, and is kept."""
+        """Answer the form. Text that was being typed when the form came is no answer, and is kept."""
         if self._typing:
             self._typing, self._draft = False, buffer.document
             self._say("note", "what you were typing is kept; now answer the tool")
@@ -266,7 +265,7 @@ class Terminal:
         self._do(deeds)
 
     def _allow(self, buffer: Buffer) -> None:
-        """Allow the call as it was edited; what cannot be sent stays, to be edited further."""
+        """Allow the call as it was edited. If the text is not valid, it stays, to be edited further."""
         try:
             deeds = self._talk.decide("allow_once", calls.edited(buffer.text))
         except Fault as fault:
@@ -277,18 +276,18 @@ class Terminal:
             self._do(deeds)
 
     def _tend(self) -> None:
-        """When another question stands first, or none, what was typed is no answer to it. What the questions
-        kept waiting returns."""
+        """If another question, or none, is now the first, the typed text is no answer to it and is dropped.
+        The text that was kept during the questions returns."""
         buffer, asked = self._prompt.default_buffer, self._talk.question or self._talk.forms.first
         if asked is not self._asked:
             if self._edited or buffer.text.strip().lower() in ANSWERS:
                 buffer.reset()
             self._asked, self._edited, self._typing = asked, None, bool(buffer.text)
-        if self._draft and not self._talk.busy and not buffer.text:  # or the next question would find it
+        if self._draft and not self._talk.busy and not buffer.text:  # else the next question would find it
             buffer.document, self._draft = self._draft, None
 
     def _interrupt(self, buffer: Buffer) -> None:
-        if self._edited or (buffer.text and not self._talk.busy):  # of an edit, back to the question
+        if self._edited or (buffer.text and not self._talk.busy):  # an edit goes back to its question
             self._edited = None
             buffer.reset()
         elif self._talk.forms.first and not self._talk.question:
@@ -316,7 +315,7 @@ class Terminal:
             self._complain(fault.message)
             self._lost()
 
-    # What is to be done.
+    # Carry out deeds.
 
     def _do(self, deeds: Iterable[Deed]) -> None:
         for deed in deeds:
@@ -329,7 +328,7 @@ class Terminal:
                     self._conversation.request(deed)
                 except Fault:
                     self._lost()
-                # Writing reads what comes meanwhile, of which the loop would not hear.
+                # A write also reads the frames that arrive meanwhile, and the loop would not notice them.
                 asyncio.get_running_loop().call_soon(self._hear)
         self._tend()
 
@@ -343,7 +342,7 @@ class Terminal:
         elif show.kind != "end":
             self._say(show.kind, marked(show, self._style.encoding))
 
-    # What is on the screen.
+    # The screen.
 
     def _complain(self, sentence: str) -> None:
         self._say("error", sentence)
@@ -354,7 +353,7 @@ class Terminal:
             self._say(*show)
 
     def _say(self, kind: Kind, text: str) -> None:
-        """Lines of text, to be printed above what is still being drawn."""
+        """Add lines of text, to be printed above the part that is still being drawn."""
         for line in escaped(text).split("\n"):
             styled = self._colour and line and STYLES[kind]
             self._lines.append(f"\x1b[{STYLES[kind]}m{line}\x1b[0m\n" if styled else f"{line}\n")
@@ -382,14 +381,14 @@ class Terminal:
 
     @property
     def _room(self) -> tuple[int, int]:
-        """The columns and rows that there are for an answer that is not settled."""
+        """Returns the columns and rows for the part of an answer that is not settled."""
         size = self._output.get_size()
         return size.columns, max(1, size.rows - BELOW)
 
     def _message(self) -> AnyFormattedText:
         """Returns the text above and before the input line."""
         live, status = self._answer.live(*self._room), self._status()
-        if live != self._parsed[0]:  # its sequences are read anew only when there are others
+        if live != self._parsed[0]:  # its sequences are parsed again only if they changed
             self._parsed = (live, to_formatted_text(ANSI(live)))
         faint = "ansibrightblack" if self._colour else ""
         form = self._talk.forms.first

@@ -14,7 +14,7 @@ SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 
 
 def line(talk: Talk, since: float, is_lost: bool, encoding: str) -> str:
-    """Empty where nothing is waited for, or the person is who is waited for."""
+    """Returns the line. It is empty if the chat waits for nothing, or only for the person."""
     if talk.question or talk.forms.first or not (talk.busy or is_lost):
         return ""
     seconds = int(time.monotonic() - since)

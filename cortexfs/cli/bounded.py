@@ -1,8 +1,8 @@
-"""Asking something that may never answer: a path on a mount whose daemon hangs.
+"""Asks a question that may never be answered: a system call on a mount whose daemon hangs.
 
-Rules: such a system call can be ended by SIGKILL alone, so it is made in a forked child that we can
-kill, and leave behind when not even that helps. The child makes system calls and nothing else. This
-process must have a single thread.
+Rules: only SIGKILL can end such a system call, so a forked child makes it. We can kill that child, or leave
+it behind if even SIGKILL does not help. The child makes system calls and nothing else. This process must have
+a single thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-# A status text is a page or two; more is not one.
+# A status text is a page or two; a longer text is no status.
 MAX_ANSWER = 1 << 20
 _OK = 0
 
@@ -48,7 +48,7 @@ def ask(question: Callable[[], bytes], seconds: float) -> bytes:
 
 
 def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:
-    """The child: one byte of errno, then the answer; it never returns into the caller's code."""
+    """The child writes one byte of errno, then the answer. It never returns into the caller's code."""
     try:
         said = bytes([_OK]) + question()[:MAX_ANSWER]
     except OSError as problem:

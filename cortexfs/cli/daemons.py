@@ -1,12 +1,13 @@
-"""The daemon of a mount: which process it is, and with which directories it was started.
+"""The daemon of a mount: its process, and the directories with which it was started.
 
-    daemon = of(mount)      None where it cannot be told
+    daemon = of(mount)      None if it cannot be found
     daemon.process.end(signal.SIGTERM, seconds)
 
-Rules: nothing is believed that a daemon could have made up, as root asks in order to send a signal, or to
-start another one with the same directories: not its status, and not its own command line. Its starter tells
-(host/starter.py), which hears the daemon and is none: a process of the mount's owner, in whose tree the mount
-lies where its command line has it, and whose parent is the daemon. A pid is signalled only through a pidfd.
+Rules: nothing is believed that a daemon could have forged, neither its status nor its own command line. Root
+uses the answer to send a signal, or to start another daemon with the same directories. The command line of
+the daemon's starter (host/starter.py) is believed, as the starter is a separate process. The starter must
+belong to the mount's owner, be a child of the daemon, and have the mount where its command line says. A pid
+is signalled only through a pidfd.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _PARENT = r"(?m)^PPid:\t(\d+)$"
 
 
 class PinnedProcess:
-    """A process that cannot turn into another one between two looks (pidfd_open(2))."""
+    """A process whose pid cannot pass to another process between two looks (pidfd_open(2))."""
 
     def __init__(self, pid: int) -> None:
-        """Raises OSError where there is none."""
+        """Raises OSError if there is no such process."""
         self.pid = pid
         self._pidfd = os.pidfd_open(pid)
 
@@ -44,11 +45,11 @@ class PinnedProcess:
         os.close(self._pidfd)
 
     def send(self, number: signal.Signals) -> None:
-        """Raises OSError where it has ended, or is not ours to signal."""
+        """Raises OSError if the process has ended, or is not ours to signal."""
         signal.pidfd_send_signal(self._pidfd, number)
 
     def end(self, number: signal.Signals, seconds: float) -> bool:
-        """Send a signal; returns whether the process is gone `seconds` later."""
+        """Send a signal. Returns True if the process is gone within `seconds`."""
         try:
             self.send(number)
         except ProcessLookupError:
@@ -70,20 +71,20 @@ def of(mount: Mount) -> RunningDaemon | None:
     """Returns the daemon of the mount, if it is in this pid namespace and may be looked at."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            with suppress(OSError):  # it has ended, or is not ours
+            with suppress(OSError):  # the process has ended, or is not ours
                 if found := _by(f"/proc/{name}", mount):
                     return found
     return None
 
 
 def places_of(options: argparse.Namespace) -> Places:
-    """The directories that a command with `parser.PLACES` works on."""
+    """Returns the directories that a command with `parser.PLACES` works on."""
     return places_at(options.root, options.state, options.config)
 
 
 def places_at(root: str | None, state: str | None = None, directory: str | None = None) -> Places:
-    """Unless others are named, the directories of the daemon that is meant, if it is ours (abi.md 8.12). A
-    daemon would not see another state."""
+    """Returns the named directories, by default those of the meant daemon, if it is ours (abi.md 8.12). A
+    daemon would not notice changes in other directories."""
     if not {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
         with suppress(Fault):
             mount = mounts.mounted_at(mounts.root(root))
@@ -107,7 +108,7 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
         (each.connection, each.point) for each in mountinfo.mounts(_read(f"{starter}/mountinfo"))
     ]:
         return None
-    if not _runs_as(mount.owner, _read(f"/proc/{parent}/status")):  # a user's may have a parent of root's
+    if not _runs_as(mount.owner, _read(f"/proc/{parent}/status")):  # a user may own a child of root
         return None
     process = PinnedProcess(parent)
     if re.findall(_PARENT, _read(f"{starter}/status")) == [str(parent)]:  # it lives, so the pid was its own
@@ -118,9 +119,9 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
 
 
 def _is_of(owner: int, starter: str, status: str) -> bool:
-    """Returns True if the owner of the mount started the process. Its own words are the starter's then: a
-    setuid program has those of somebody else; and what a daemon of root that was taken over can have made
-    has no powers."""
+    """Returns True if the owner of the mount started the process: then its command line is the starter's. A
+    setuid program has the command line of another user. For root, the process must have capabilities: no
+    process that a compromised daemon could start has any."""
     if not _runs_as(owner, status) or not (owner or re.search(_POWERS, status)):
         return False
     return not os.stat(f"{starter}/exe").st_mode & (stat.S_ISUID | stat.S_ISGID)

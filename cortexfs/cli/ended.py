@@ -1,7 +1,7 @@
-"""Whoever interrupts a command, or ends it, leaves nothing of it behind.
+"""Leaves nothing behind of a command that is interrupted or ended.
 
-Rules: SIGTERM and SIGHUP put away what was begun, as an interrupt does, and say nothing either. A signal that
-is ignored stays so.
+Rules: SIGTERM and SIGHUP clean up what was begun, as an interrupt does, and print nothing either. A signal
+that is ignored stays ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def put_away() -> Iterator[None]:
-    """Have them raise what ends a program."""
+    """Have SIGTERM and SIGHUP raise SystemExit."""
     ours = [each for each in _ENDING if signal.getsignal(each) == signal.SIG_DFL]
     for each in ours:
         signal.signal(each, lambda number, frame: _end(number))
@@ -36,8 +36,8 @@ def _end(number: int) -> NoReturn:
 
 
 def run(work: Callable[[], Awaitable[Result]]) -> Result:
-    """Run it with trio. A signal cancels it, as an exception in the middle of trio would break that."""
-    import trio  # for those who have begun it
+    """Run `work` with trio. A signal cancels it, as an exception in the middle of trio would break trio."""
+    import trio  # a slow import
 
     made: list[Result] = []
     told: list[int] = []

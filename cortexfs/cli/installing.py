@@ -1,8 +1,8 @@
-"""Packages that a command installs into its own environment, by the program that made that: pip, uv or pipx.
+"""Installs packages into the command's own environment, with the program that made it: pip, uv or pipx.
 
-Rules: an environment of uv's and of pipx's has no pip, and is theirs to change. One that the system's package
-manager keeps is left alone. Output goes to standard error, as it may take long.
-This file must never know what the packages are for.
+Rules: an environment made by uv or pipx has no pip, and only that program may change it. One that the
+system's package manager keeps is left alone. Output goes to standard error, as it may take long.
+This file must never know the purpose of the packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PIP = ("-m", "pip", "--disable-pip-version-check", "--retries", "2", "install")
 
 
 def install(words: Sequence[str]) -> None:
-    """The words are what follows `pip install`; the last of them is a package."""
+    """Install packages. `words` are the words after `pip install`, and the last of them is a package."""
     site = sysconfig.get_path("purelib")
     command = [*_installer(words[-1]), *words]
     if not os.access(site, os.W_OK):
@@ -43,7 +43,7 @@ def install(words: Sequence[str]) -> None:
 
 
 def _installer(package: str) -> list[str]:
-    """The command that stands before what is to be installed; EHOSTDOWN where there is none."""
+    """Returns the command without its packages. Raises EPERM or EHOSTDOWN if no program can install here."""
     prefix = Path(sys.prefix)
     if (pipx := shutil.which("pipx")) and (prefix / "pipx_metadata.json").exists():
         return [pipx, "runpip", prefix.name, "install"]

@@ -1,9 +1,9 @@
-"""The user's word on whether questions are kept: `ctx log off` and `on`.
+"""The user's choice of whether questions are kept: `ctx log off` and `on`.
 
     if not kept.is_on(): ...    `ctx ask` then keeps nothing, as with --no-log
 
-Rules: the word is a file in the configuration directory, whose presence means off. A directory that nobody
-can name, or look into, means on, which is the default.
+Rules: the choice is a file in the configuration directory; if the file exists, the log is off. A directory
+that cannot be named or looked into means on, which is the default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = "log.off"
 
 
 def is_on() -> bool:
-    """Returns True where what is asked is to be kept."""
+    """Returns True if questions are to be kept."""
     try:
         return not os.path.lexists(_path())
     except Fault:
@@ -26,7 +26,7 @@ def is_on() -> bool:
 
 
 def turn(on: bool) -> None:
-    """Have what is asked from now on kept, or not."""
+    """Keep the questions that are asked from now on, or keep none."""
     path = _path()
     if on:
         path.unlink(missing_ok=True)

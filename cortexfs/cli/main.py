@@ -1,9 +1,9 @@
-"""The program `ctx`: find the command, run it, and turn whatever happens into an exit status.
+"""The program `ctx`: find the command, run it, and turn every outcome into an exit status.
 
-Rules: this is the one guard of the command line. Every failure leaves as one sentence on stderr and
-a status of abi.md 4.23; a traceback is shown to those who set CTX_DEBUG. Nothing here imports trio,
-pyfuse3 or msgspec. Of a process of its own, a command's modules are left alone by the collector, and are not
-taken apart at the end: that was a fifth of what a listing takes.
+Rules: this is the one guard of the command line. Every failure becomes one sentence on stderr and a status of
+abi.md 4.23; a traceback is shown only if CTX_DEBUG is set. Nothing here imports trio, pyfuse3 or msgspec. If
+a command has the process to itself, its modules are not garbage collected, and not taken apart at the end.
+That was a fifth of the time of a listing.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ SIGINT, SIGPIPE = 2, 13
 
 
 def main(line: Sequence[str] | None = None) -> int:
-    """Run one command line; an exit status. Without one, run that of this process, and end it."""
+    """Run one command line and return its status. Without one, run that of this process, and exit."""
     if line is None:
-        gc.disable()  # until all is loaded, which parser.run sees to
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child's status is told
+        gc.disable()  # until all modules are loaded; parser.run enables it again
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the status of a child is lost
         _end(_guarded(sys.argv[1:]))
     return _guarded(line)
 
 
 def _end(status: int) -> NoReturn:
-    """End the process, as sys.exit does where there are threads to wait for."""
+    """End the process at once, or by sys.exit if there are threads to wait for."""
     if "threading" in sys.modules and sys.modules["threading"].active_count() > 1:
         sys.exit(status)
     atexit._run_exitfuncs()
-    with suppress(OSError):  # nobody hears it any more
+    with suppress(OSError):  # stderr may be closed
         sys.stderr.flush()
     os._exit(status)
 
@@ -68,7 +68,7 @@ def _guarded(line: Sequence[str]) -> int:
         return exit_status(fault.code)
     except KeyboardInterrupt:
         return SIGNALLED + SIGINT
-    except BrokenPipeError:  # nobody reads us: let the flush at exit go nowhere instead of failing aloud
+    except BrokenPipeError:  # no reader is left: the flush at exit goes to /dev/null, so it cannot fail aloud
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -92,7 +92,7 @@ def _run(top: argparse.Namespace, rest: list[str]) -> int:
         return EXIT_OK
     command, *words = rest
     if not parser.is_ours(command):
-        from cortexfs.cli import plugin_commands  # only a command of a plugin pays for it
+        from cortexfs.cli import plugin_commands  # a slow import that only commands of plugins need
 
         return plugin_commands.run(command, words, top.root)
     if command in parser.HIDDEN:

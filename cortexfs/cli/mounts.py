@@ -1,8 +1,8 @@
-"""The CortexFS mounts of this machine, which of them a command means, and their answers.
+"""The CortexFS mounts of this machine, the mount that a command means, and the answers of mounts.
 
-Rules: /proc/self/mountinfo says what is mounted and never blocks; a path on a mount may block for
-ever, so it is only touched through `bounded.ask`. What a mount says about itself is shown, and nothing is
-done to a process because of it (daemons.py).
+Rules: /proc/self/mountinfo lists the mounts and never blocks. A path on a mount may block for ever, so it is
+only touched through `bounded.ask`. The status text of a mount is shown, but never decides which process is
+signalled (daemons.py).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ ANSWER_SECONDS = 2.0
 
 
 def mounts() -> list[Mount]:
-    """The CortexFS mounts of this mount namespace, in mounting order."""
+    """Returns the CortexFS mounts of this mount namespace, in mounting order."""
     with open(mountinfo.TABLE, encoding="utf-8", errors="surrogateescape") as file:
         return mountinfo.mounts(file.read())
 
 
 def absolute(path: str) -> str:
-    """A mount point as mountinfo spells it, without touching the mount point itself."""
+    """Returns a mount point as mountinfo spells it, without touching the mount point itself."""
     parent, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
     return os.path.join(os.path.realpath(parent), name)
 
 
 def mounted_at(point: str) -> Mount | None:
-    """The mount that a lookup of `point` reaches: the last one made there."""
+    """Returns the mount that a lookup of `point` reaches: the last one made there."""
     return next((mount for mount in reversed(mounts()) if mount.point == point), None)
 
 
 def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The mount that a command means: --root, CTX_ROOT, the one and only, else /ctx.
+    """Returns the mount that a command means: --root, CTX_ROOT, the only mount, or else /ctx.
 
-    One whose daemon has died is none where there is another. Root's /ctx gives way to a user's own single
-    one. Raises EHOSTDOWN where all that there is belongs to other users, who are never meant unless named.
+    A mount whose daemon has died does not count if there is another. Root's /ctx gives way to a user's single
+    own mount. Mounts of other users count only if named. Raises EHOSTDOWN if there are no others.
     """
     if named := given or environ.get("CTX_ROOT"):
         return absolute(named)
@@ -68,14 +68,14 @@ def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def answering(given: str | None, seconds: float | None = None) -> str:
-    """The mount that a command means, which has answered; a Fault that says what is wrong with it."""
+    """Returns the mount that a command means, once it answered. Raises a Fault that says what is wrong."""
     point = root(given)
     status_text(point, seconds)
     return point
 
 
 def status_text(point: str, seconds: float | None = None) -> str:
-    """The text of <root>/status; a Fault that says what is wrong with the mount."""
+    """Returns the text of <root>/status. Raises a Fault that says what is wrong with the mount."""
     try:
         return ask(lambda: _read(f"{point}/status"), seconds or ANSWER_SECONDS).decode(errors="replace")
     except TimeoutError:
@@ -92,7 +92,7 @@ def status_text(point: str, seconds: float | None = None) -> str:
 
 
 def _read(path: str) -> bytes:
-    """As it is now: what others read may be a second old. That of somebody else's mount may have no end."""
+    """Read past the cache (O_RSYNC), which may be a second old. Another user's file may have no end."""
     with open(os.open(path, os.O_RDONLY | os.O_RSYNC | os.O_CLOEXEC), "rb") as file:
         return file.read(MAX_ANSWER)
 
@@ -101,19 +101,19 @@ def is_stale(point: str) -> bool:
     """Returns True if the mount at `point` has lost its daemon."""
 
     def look() -> bytes:
-        with os.scandir(point) as found:  # so the daemon is asked; its folder may have no end
+        with os.scandir(point) as found:  # this asks the daemon; a folder of it may have no end
             next(found, None)
         return b""
 
     try:
         ask(look, ANSWER_SECONDS)
     except OSError as problem:
-        return problem.errno in (errno.ENOTCONN, errno.ECONNABORTED)  # it dies while it is asked
+        return problem.errno in (errno.ENOTCONN, errno.ECONNABORTED)  # ECONNABORTED: it died meanwhile
     return False
 
 
 def facts(text: str) -> dict[str, list[str]]:
-    """The `key: value` lines of a status text; keys may repeat."""
+    """Returns the `key: value` lines of a status text. Keys may repeat."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, colon, value = line.partition(": ")
@@ -123,15 +123,15 @@ def facts(text: str) -> dict[str, list[str]]:
 
 
 def wrong(facts: Mapping[str, list[str]]) -> dict[str, str]:
-    """The tools that nobody can call, and why, by plugin."""
+    """Returns, by plugin, the tools that cannot be called, and why."""
     return dict(line.partition(": ")[::2] for line in facts.get("wrong tools", []))
 
 
 def taken(facts: Mapping[str, list[str]]) -> dict[str, str]:
-    """The objects whose names were others', by plugin."""
+    """Returns, by plugin, the objects whose names others had taken."""
     return dict(line.partition(": ")[::2] for line in facts.get("taken names", []))
 
 
 def broken(facts: Mapping[str, list[str]], kind: str) -> dict[str, str]:
-    """The reasons of broken plugins, providers or agents, by name."""
+    """Returns, by name, the reasons why plugins, providers or agents are broken."""
     return dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))

@@ -1,8 +1,8 @@
-"""The objects of a mount, found by what people call them.
+"""The objects of a mount, found by the names that people type.
 
-Rules: a listing reads one file about everybody's objects, and each other executable once. A mount may have
-ten thousand objects, and every further file costs calls to the daemon. Whoever lists first makes sure that
-the mount answers (mounts.status_text), as these reads may block.
+Rules: a listing reads one file about all objects of the system, and each other executable once. A mount may
+have ten thousand objects, and every further file costs calls to the daemon. Before a listing, the caller
+makes sure that the mount answers (mounts.status_text), as these reads may block.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ObjectRow(NamedTuple):
 
 
 def tiers(root: str) -> list[str]:
-    """The directories that hold classes: the system's and the user's own."""
+    """Returns the directories that hold classes: the system's and the user's own."""
     return [root, f"{root}/home/{os.getuid()}"]
 
 
 def paths(root: str) -> list[str]:
-    """Every object that this user sees, as paths, in the order of lookup."""
+    """Returns the paths of all objects that this user sees, in the order of lookup."""
     return [path for class_ in ORDER for path in paths_of(root, class_)]
 
 
@@ -57,7 +57,7 @@ def paths_of(root: str, class_: str) -> list[str]:
 
 
 def _named(directory: str) -> list[str]:
-    """The objects in a directory: names with a `.d` (which a provider lacks), and aliases."""
+    """Returns the objects in a directory: names with a `.d` (which a provider lacks), and aliases."""
     names, found = _entries(directory), []
     controls = {name for name in names if name.endswith(".d")}
     for name in names:
@@ -75,18 +75,18 @@ def _entries(directory: str) -> list[str]:
 
 
 def short(root: str, path: str) -> str:
-    """How a listing names the object at `path`."""
+    """Returns the name of the object at `path` in listings."""
     return path.removeprefix(f"{root}/")
 
 
 def bare(name: str) -> str:
-    """The name without its class, and without the home that it lies in."""
+    """Returns the name without its class, and without the home of the object."""
     parts = name.split("/")
     return "/".join(parts[3:] if parts[0] == "home" else parts[1:])
 
 
 def resolve(root: str, name: str) -> str:
-    """The path of the object that is called `name`: fs.read, tool/fs.read, openai/gpt, or a path."""
+    """Returns the path of the object called `name`: fs.read, tool/fs.read, openai/gpt, or a path."""
     if name.startswith(("/", "./", "../", "~/")):
         return _checked(os.path.expanduser(name), name)
     first = name.partition("/")[0]
@@ -100,13 +100,13 @@ def resolve(root: str, name: str) -> str:
             for tier in tiers(root)
             if os.path.lexists(path := f"{tier}/{class_}/{name}")
         ]
-        # A provider is a folder, in your home too as soon as you have sessions; it is no object.
+        # A provider is a folder and no object. Your home has one too, as soon as you have sessions.
         found = [path for path in there if not os.path.isdir(path)] or there[:1]
     classes = sorted({short(root, path) for path in found})
     if len(classes) > 1:
         raise Fault("EINVAL", f"{name!r} may mean {' or '.join(classes)}; say which")
     if not found:
-        whole = [short(root, path) for path in paths(root)]  # names of the kind that was typed, whole or bare
+        whole = [short(root, path) for path in paths(root)]  # names as complete or as short as the typed name
         known = whole if first in (*CLASSES, "home") else [bare(one) for one in whole]
         hint = parser.nearest(name, known) or "; see: ctx ls"
         raise Fault("ENOENT", f"there is no object {name!r}{hint}")
@@ -114,8 +114,8 @@ def resolve(root: str, name: str) -> str:
 
 
 def conversing(root: str, name: str) -> tuple[str, str]:
-    """The path and the whole name of an object that holds conversations."""
-    path = resolve(root, name.removesuffix(".sock"))  # no name ends so
+    """Returns the path and the whole name of an object that holds conversations."""
+    path = resolve(root, name.removesuffix(".sock"))  # the name of an object never ends so
     whole = re.fullmatch(_WHOLE, os.path.realpath(path))
     if not whole:
         raise Fault("EINVAL", f"{name!r} is no model and no agent; see: ctx ls")
@@ -125,7 +125,7 @@ def conversing(root: str, name: str) -> tuple[str, str]:
 
 
 def _checked(path: str, name: str) -> str:
-    """`path`, if it can be an object; a control directory or a provider is none."""
+    """Returns `path` if it can be an object. Raises a Fault for a control directory or a provider."""
     try:
         os.lstat(path)
     except PermissionError:
@@ -140,14 +140,14 @@ def _checked(path: str, name: str) -> str:
 
 
 def rows(root: str, paths: Iterable[str]) -> Iterator[ObjectRow]:
-    """The facts about the objects at these paths."""
+    """Returns the facts about the objects at these paths."""
     told = _told(root)
     return (told.get(short(root, path)) or listed(root, path) for path in paths)
 
 
 def _told(root: str) -> dict[str, ObjectRow]:
-    """Everybody's objects by name, as one file has them; nothing where a daemon has no such file."""
-    import json  # completion does without
+    """Returns the system's objects by name, from one file; empty if the daemon has no such file."""
+    import json  # a slow import that completion does not need
 
     try:
         with open(f"{root}/{FACTS}", "rb") as file:
@@ -158,7 +158,7 @@ def _told(root: str) -> dict[str, ObjectRow]:
 
 def allowed(root: str) -> str:
     """Returns a line of five fields (core/finding.py) for each tool that this process may run. Only the
-    daemon knows: it may be a person's, or an agent's."""
+    daemon knows whether this is the process of a person or of an agent."""
     words = [f"{root}/{RUNNER}", f"{root}/{ALLOWED}"]
     read, write = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, write, 1)]
@@ -185,7 +185,7 @@ def listed(root: str, path: str) -> ObjectRow:
 
 
 def select(root: str, name: str | None) -> list[str]:
-    """The paths that `ctx ls NAME` means: all, a class, a provider's models, or one object."""
+    """Returns the paths that `ctx ls NAME` means: all, a class, a provider's models, or one object."""
     if name is None:
         return paths(root)
     wanted = name.rstrip("/")
@@ -207,7 +207,7 @@ def is_elsewhere(path: str) -> bool:
 
 
 def control(path: str, name: str) -> str:
-    """The value of a control of the object at `path`; one that is not there is empty."""
+    """Returns the text of a control of the object at `path`; empty if the control is missing."""
     try:
         with open(f"{path}.d/{name}", encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -1,11 +1,10 @@
 """The standard streams of commands: tables, JSON, colour, one-line reports, and questions to a person.
 
-Rules: data goes to stdout and everything about the work to stderr. Colour and cut lines are for
-terminals alone (NO_COLOR and TERM=dumb are obeyed); a column that says why is never cut. Text that came
-from an object is never printed with its control characters: a tool's description must not move the
-reader's cursor. A descriptor that the caller closed becomes /dev/null, so that nothing which is opened
-later takes its number and is written into.
-What the locale cannot show is replaced, and is no failure.
+Rules: data goes to stdout and everything about the work to stderr. Only terminals get colour and cut lines
+(NO_COLOR and TERM=dumb are obeyed); a column that gives reasons is never cut. Control characters in an
+object's text are never printed: a tool's description must not move the reader's cursor. A descriptor that the
+caller closed becomes /dev/null, so that no file opened later gets its number and receives the output.
+Characters that the locale cannot show are replaced, and cause no failure.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ COLOURS = {
 
 def prepare() -> None:
     for name, (number, mode) in STREAMS.items():
-        if getattr(sys, name) is None:  # so Python tells that it was closed
+        if getattr(sys, name) is None:  # Python's sign of a closed stream
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # stderr does so by itself
+    if isinstance(sys.stdout, io.TextIOWrapper):  # stderr replaces characters by default
         sys.stdout.reconfigure(errors="replace")
 
 
 def say(text: str) -> None:
-    """One line about the work, for a person."""
+    """Print one line about the work, for a person."""
     with progress.apart():
         print(within(text), file=sys.stderr, flush=True)
 
 
 def sure(question: str) -> bool:
-    """Ask before something is removed for good; where nobody can answer, say what to give instead."""
+    """Ask before something is removed for good. If no person can answer, raise a Fault that names --yes."""
     if not sys.stdin.isatty():
         raise Fault("EINVAL", "nobody can be asked here; say --yes")
     print(f"{within(question)} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -56,15 +55,15 @@ def sure(question: str) -> bool:
 
 
 def emit(value: Any) -> None:
-    """One JSON value on stdout."""
-    import json  # only those who ask for JSON pay for it
+    """Print one JSON value on stdout."""
+    import json  # a slow import that only JSON needs
 
     takes_all = sys.stdout.encoding.lower() in ("utf-8", "utf8")
     print(json.dumps(value, indent=2, ensure_ascii=not takes_all))
 
 
 def listed(as_json: bool, values: Any, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
-    """Print the values as JSON, or a table of these rows; the exit status of a list."""
+    """Print the values as JSON, or a table of these rows. Returns the exit status of a list."""
     if as_json:
         emit(values)
     else:
@@ -77,17 +76,17 @@ def colourful(stream: IO[str]) -> bool:
 
 
 def dumb() -> bool:
-    """The terminal shows lines and no more: it is read aloud, or by a program."""
+    """Returns True if the terminal only shows lines: it is read aloud, or by a program."""
     return os.environ.get("TERM") == "dumb"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int] = ()) -> None:
-    """Print a table. With `widths` (one a column, the last one's ignored) rows are printed as they come."""
+    """Print a table. With `widths` (one a column, the last is ignored), each row is printed as it comes."""
     if not widths:
         rows = list(rows)
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     widths = [max(width, len(head)) for width, head in zip(widths, heads, strict=True)]
-    room = 0  # how wide a line may be: 0 for no limit
+    room = 0  # the width of a line; 0 for no limit
     is_aloud = sys.stdout.isatty() and dumb()
     if sys.stdout.isatty() and not is_aloud and heads[-1] != "why":
         try:
@@ -97,7 +96,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[
     colour = colourful(sys.stdout)
     _row([head.upper() for head in heads], widths, room, False)
     for row in rows:
-        # Who hears a row counts its words: an empty cell would give its place to the next one.
+        # A listener counts the words of a row: "-" keeps an empty cell's place.
         _row([cell or "-" for cell in row] if is_aloud else row, widths, room, colour)
 
 

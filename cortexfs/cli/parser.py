@@ -1,8 +1,8 @@
-"""The command table, what a command is declared by, and how a command line is taken apart.
+"""The command table, the declaration of a command, and the parsing of a command line.
 
 Rules: a command is a row of COMMANDS, and a `Command` in the dict of that name of its module: the table has
-the names, so that help and completion need not import them. Only the module of the command that was asked for
-is imported: start-up is part of every command's price.
+the names, so that help and completion need not import modules. Only the module of the command in use is
+imported: start-up is part of every command's price.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from cortexfs.core.errors import Fault
 
-# By name: the module, which is imported for it alone, and the summary.
+# By name: the module, which is imported only for this command, and the summary.
 COMMANDS = {
     "mount": ("mount.mount", "mount CortexFS and start its daemon"),
     "umount": ("mount.umount", "unmount it and end its daemon, also a dead or hung one"),
@@ -54,17 +54,17 @@ COMMANDS = {
     "help": ("shell.about", "show this help, or that of a command"),
     "version": ("shell.about", "print the version"),
 }
-# Words of other programs for the same verb: the first of these that a command has is meant.
+# Other programs' words for a verb, and our verbs for them: the first one that the command has is meant.
 SYNONYMS = {
     "ls": ("list",),
     "rm": ("remove", "uninstall"),
     "remove": ("rm", "uninstall"),
     "delete": ("rm", "remove", "uninstall"),
 }
-COLUMNS = 80  # where nobody says how wide a line may be
-# With which the original makes a plugin, before any command.
+COLUMNS = 80  # the width of a line if no terminal tells it
+# The original program creates a plugin with this option, before any command.
 _NEW_PLUGIN = r"--new-(?:(process|native|python|rust)-)?plugin"
-# Called by completion scripts; in no help.
+# Called by completion scripts; not shown in any help.
 HIDDEN = {"complete": ("shell.complete", "")}
 
 
@@ -76,16 +76,16 @@ class CommandArgument(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command, or a verb of one: all that its parser is made of, and the function that does it."""
+    """A command, or a verb of a command: the parts of its parser, and the function that carries it out."""
 
-    run: Callable[[argparse.Namespace], int] | str = ""  # or "module.function", imported when it is called
+    run: Callable[[argparse.Namespace], int] | str = ""  # or "module.function", imported on call
     arguments: tuple[CommandArgument, ...] = ()
-    examples: tuple[str, ...] = ()  # ctx stands for the program's name; else the first of each verb
+    examples: tuple[str, ...] = ()  # ctx stands for the program's name; default: the first of each verb
     summary: str = ""  # of a verb
     verbs: Mapping[str, Command] = MappingProxyType({})
     usage: str | None = None
     intermixed: bool = False  # options may stand between the words of the last argument
-    takes_command: bool = False  # all that follows `--` is `command`, whatever stands before it
+    takes_command: bool = False  # all words after `--` are `command`, even if options come before
 
 
 def arg(name: str, metavar: str | None, help: str, **how: Any) -> CommandArgument:
@@ -113,13 +113,13 @@ FAIL_ON_DENIED_FLAG = flag(
 class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one sentence."""
 
-    intermixed = takes_command = False  # as Command has them
+    intermixed = takes_command = False  # as in Command
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         if not self.intermixed:
             return super().parse_args(args, namespace)
         words = [each.dest for each in self._actions if each.nargs == "*" and not each.option_strings]
-        place = args.index("--") if words and "--" in args else len(args)  # what follows is no option
+        place = args.index("--") if words and "--" in args else len(args)  # the words after -- are no options
         found = super().parse_intermixed_args(args[:place], namespace)
         for name in words:
             setattr(found, name, [*getattr(found, name), *args[place + 1 :]])
@@ -136,10 +136,10 @@ class CommandParser(argparse.ArgumentParser):
         return found, rest
 
     def _get_formatter(self) -> argparse.HelpFormatter:
-        # One is made for each argument: without a width, the first of them has shutil imported.
+        # argparse creates one for each argument. Without a width, the first of them would import shutil.
         made: Callable[..., argparse.HelpFormatter] = self.formatter_class
         formatter = made(prog=self.prog, width=_columns() - 2)
-        if paint := getattr(formatter, "_set_color", None):  # by default Python 3.14 colours it for terminals
+        if paint := getattr(formatter, "_set_color", None):  # Python 3.14 colours help by default
             paint(False)
         return formatter
 
@@ -160,12 +160,12 @@ def _columns() -> int:
 
 
 def program() -> str:
-    """`cortex` is the same program; anything else (python -m) is called ctx."""
+    """Returns "cortex" if that is the program's name. Any other name (python -m) becomes ctx."""
     return "cortex" if os.path.basename(sys.argv[0]) == "cortex" else "ctx"
 
 
 def top(more: str = "") -> CommandParser:
-    """The parser of the program itself; its help goes on with `more`."""
+    """Returns the parser of the program itself. Its help goes on with `more`."""
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
     parser = CommandParser(
@@ -184,15 +184,15 @@ def top(more: str = "") -> CommandParser:
 
 
 def print_top(given: str | None) -> None:
-    """The help of the program, with the commands of the mount's plugins."""
-    from cortexfs.cli import plugin_commands  # only help and those commands pay for it
+    """Print the help of the program, with the commands of the mount's plugins."""
+    from cortexfs.cli import plugin_commands  # a slow import that only help and those commands need
 
     lines = plugin_commands.help_lines(given).replace("%", "%%")
     top(f"\ncommands of plugins:\n{lines}\n" if lines else "").print_help()
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """The options of `ctx` itself, and the command with its own words."""
+    """Returns the options of `ctx` itself, and the command with its own words."""
     place = 0
     while place < len(words) and words[place].startswith("-") and not re.match(_NEW_PLUGIN, words[place]):
         place += 2 if words[place] == "--root" else 1
@@ -200,7 +200,7 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def spelt(words: list[str]) -> list[str]:
-    """The command as we call it: `ls` for list, list where a command with verbs is given none."""
+    """Returns the command under our names: `ls` for list; list if the command has verbs and none is typed."""
     if words and (made := re.fullmatch(_NEW_PLUGIN, words[0].partition("=")[0])):
         named = [words[0].partition("=")[2]] if "=" in words[0] else []
         return ["plugin", "new", *named, *words[1:], "--template", made[1] or "process"]
@@ -218,7 +218,7 @@ def is_ours(command: str) -> bool:
 
 
 def any_command(command: str, given: str | None) -> CommandParser:
-    """The parser of one command, ours or a plugin's; EINVAL with the nearest name when there is none."""
+    """Returns the parser of a command, ours or a plugin's. Raises EINVAL with the nearest name."""
     if is_ours(command):
         return of_command(command)
     from cortexfs.cli import plugin_commands
@@ -227,7 +227,7 @@ def any_command(command: str, given: str | None) -> CommandParser:
 
 
 def of_command(name: str, verb: str = "") -> CommandParser:
-    """The parser of one command. Of its verbs it has `verb` alone, if it is one: many take a while."""
+    """Returns the parser of one command. If `verb` is a verb, the parser has only it: many take a while."""
     made = CommandParser(prog=f"{program()} {name}", allow_abbrev=False)
     made.add_argument(ROOT.name, **ROOT.how)
     summary = (COMMANDS | HIDDEN)[name][1]
@@ -243,8 +243,8 @@ def _declared(name: str) -> Command:
 
 
 def _imported(module: str) -> Any:
-    """A module of commands. msgspec, which most of them import, takes from typing_extensions, where that is
-    installed, what typing has: it would be half of what they import."""
+    """Import a module of commands. Most import msgspec, which uses typing_extensions if installed, although
+    typing has the same. That would be half of the import time, so it is hidden here."""
     hidden = "typing_extensions" not in sys.modules
     if hidden:
         sys.modules["typing_extensions"] = None  # type: ignore[assignment]
@@ -274,21 +274,21 @@ def _filled(made: CommandParser, of: Command) -> CommandParser:
 
 
 def run(name: str, options: argparse.Namespace) -> int:
-    """Run a command of ours, or its verb; an exit status."""
+    """Run a command of ours, or its verb. Returns an exit status."""
     declared = _declared(name)
     chosen = declared.verbs[options.verb].run if getattr(options, "verb", None) else declared.run
     if isinstance(chosen, str):
         module, _, function = chosen.rpartition(".")
         chosen = getattr(_imported(module), function)
-    if not gc.isenabled():  # cli/main.py; what is there by now is there to stay
+    if not gc.isenabled():  # cli/main.py turned it off; objects that exist by now stay
         gc.freeze()
         gc.enable()
     return chosen(options)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence: "; did you mean X?" or nothing."""
-    from difflib import get_close_matches  # only a mistake pays for it
+    """Returns the end of a sentence: "; did you mean X?" or nothing."""
+    from difflib import get_close_matches  # a slow import that only a mistake needs
 
     found = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(found)}?" if found else ""

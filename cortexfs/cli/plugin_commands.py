@@ -1,11 +1,12 @@
-"""`cortex NAME` of a plugin: the command is found in the mount, read as declared, and run as the caller.
+"""`cortex NAME` of a plugin: the command is found in the mount, parsed as declared, and run as the caller.
 
-Main path: `run` asks the mount for the declaration and makes a parser of it like those of our own commands.
-It becomes the runner, which has the mount call the command with one JSON object. So exit status, streams and
-signals are those of any object.
+Main path: `run` asks the mount for the declaration, and makes a parser of it like those of our own commands.
+The process becomes the runner, which has the mount call the command with one JSON object. So exit status,
+streams and signals are those of any object.
 
-Rules: nothing here is imported for a command of our own, which no plugin's ever hides. What a plugin declares
-is a stranger's word: it is shown without control characters, and its host checks the input again.
+Rules: nothing here is imported for a command of our own, and no plugin's command ever hides one of ours. A
+plugin's declaration is untrusted input: it is shown without control characters, and the plugin's host checks
+the input again.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from cortexfs.core.safe_text import within
 
 FILE = ".commands"  # below the root, in no listing
 RUNNER = "bin/cortexfs-object-runner"
-SECONDS = 1.0  # that help and completion wait for a mount
+SECONDS = 1.0  # the time that help and completion wait for a mount
 READY = "ready"
-_OURS = ":"  # how names of values begin in a namespace: no option of ours is called so
+_OURS = ":"  # the beginning of a value's name in a namespace: no option of ours begins so
 
 
 def run(name: str, words: list[str], given: str | None) -> int:
-    """Become the command; it returns only by a Fault, or after showing help. Text is what a program prints,
-    also in a pipe; CTX_OUTPUT decides otherwise."""
+    """Become the command. Returns only after showing help, or raises a Fault. Output is text like that of a
+    program, also in a pipe, unless CTX_OUTPUT says otherwise."""
     point, one = found(name, given)
     options = parser_of(one).parse_args(_marked(words))
     input = json.dumps(dict(_values(one, vars(options))))
@@ -48,7 +49,7 @@ def run(name: str, words: list[str], given: str | None) -> int:
 
 
 def found(name: str, given: str | None) -> tuple[str, dict[str, Any]]:
-    """The mount that has the command, and its declaration; a Fault that says why there is none."""
+    """Returns the mount that has the command, and its declaration. Raises a Fault if there is none."""
     unknown = f"; see: {parser.program()} --help"
     known: dict[str, dict[str, Any]] = {}
     try:
@@ -67,18 +68,18 @@ def found(name: str, given: str | None) -> tuple[str, dict[str, Any]]:
 
 
 def listed(point: str, seconds: float) -> dict[str, dict[str, Any]]:
-    """The commands of plugins by name, as the mount tells them; of those that are ready, all of it."""
+    """Returns the commands of plugins by name, as the mount lists them. Only ready ones are complete."""
     try:
         text = ask(Path(point, FILE).read_bytes, seconds)
     except OSError:
-        mounts.status_text(point, seconds)  # which says what is wrong with the mount
+        mounts.status_text(point, seconds)  # raises a Fault that says what is wrong
         return {}
     rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
     return {row["name"]: row for row in rows if row["name"] not in parser.COMMANDS}
 
 
 def ready(given: str | None) -> dict[str, dict[str, Any]]:
-    """Those that can be run, for help and completion; none where no mount answers at once."""
+    """Returns the ready commands, for help and completion; none if no mount answers at once."""
     try:
         known = listed(mounts.root(given), SECONDS)
     except Fault:
@@ -87,7 +88,7 @@ def ready(given: str | None) -> dict[str, dict[str, Any]]:
 
 
 def help_lines(given: str | None) -> str:
-    """Returns the lines about them in the help of the program."""
+    """Returns the lines about plugins' commands in the help of the program."""
     known = ready(given)
     width = max(map(len, [*parser.COMMANDS, *known]))
     return "\n".join(f"  {name:{width}}  {_shown(one['description'])}" for name, one in known.items())
@@ -128,7 +129,7 @@ def _add(made: parser.CommandParser, said: dict[str, Any], names: list[str], sho
 
 
 def _marked(words: list[str]) -> list[str]:
-    """argparse loses `--` where options may stand anywhere: what follows it gets a mark that no word has."""
+    """Returns the words, with a mark (that no word has) on those after `--`, as argparse would lose `--`."""
     own = words.index("--") if "--" in words else len(words)
     return words[:own] + [f"\0{word}" for word in words[own + 1 :]]
 
@@ -138,7 +139,7 @@ def _word(text: str) -> str:
 
 
 def _number(text: str) -> int | float:
-    """As JSON writes one, and as a host reads it."""
+    """Returns a number as JSON writes one, and as a host reads it."""
     text = _word(text)
     try:
         value = jsontext.decode(text, "")
@@ -158,7 +159,7 @@ _TYPES: dict[str, dict[str, Any]] = {
 
 
 def _values(one: dict[str, Any], given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """abi.md 9.17; what was not given has no key."""
+    """Yields the input (abi.md 9.17). A value that was not passed has no key."""
     for said in (*one["args"], *one["options"]):
         name, value = said["name"], given.get(_OURS + said["name"])
         try:
@@ -170,10 +171,10 @@ def _values(one: dict[str, Any], given: dict[str, Any]) -> Iterator[tuple[str, A
 
 
 def _shown(text: str) -> str:
-    """On one line, as a stranger's text may be anything."""
+    """Returns untrusted text on one line."""
     return within(" ".join(text.split()))
 
 
 def _plain(text: str) -> str:
-    """Where argparse would look for its own words."""
+    """Returns `text` for argparse, which would read % as its own."""
     return _shown(text).replace("%", "%%")

@@ -1,9 +1,9 @@
-"""One line on a terminal that says what a long command is at, and that is gone when it is done.
+"""One line on a terminal about the progress of a long command, which disappears when the command is done.
 
-Rules: it is shown on a standard error that is a terminal, and from when the command has taken DELAY. A
-terminal that can clear no line, and one without colours, gets it once, as a line that stays. It has no
-colour. What else is said clears it before (`apart`). A timer's signal paints it and no thread, as commands
-ask in forked children (cli/bounded.py). This file must never know what is waited for.
+Rules: the line is shown if standard error is a terminal, once the command has taken DELAY. A terminal that
+can clear no line, and one without colours, gets it once, as a line that stays. It has no colour. Other output
+clears it first (`apart`). A timer's signal paints it, and no thread, because commands fork children for
+questions (cli/bounded.py). This file must never know what is waited for.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 
 from cortexfs.core.safe_text import within
 
-DELAY = 0.5  # seconds; less is not worth a line that comes and goes
+DELAY = 0.5  # seconds; a shorter wait is not worth a line
 TICK = 0.2
-COLUMNS = 80  # where a terminal does not say how many it has
+COLUMNS = 80  # for a terminal that does not report its width
 _CLEAR = "\r\x1b[K"
 
 
@@ -50,7 +50,7 @@ class _Line:
 
 
 def stays() -> bool:
-    """No line is painted again: what reads a screen aloud would say it anew each time."""
+    """Returns True if no line may be painted again: a screen reader would read it aloud each time."""
     return os.environ.get("TERM") in (None, "", "dumb") or bool(os.environ.get("NO_COLOR"))
 
 
@@ -59,7 +59,7 @@ _line: _Line | None = None
 
 @contextlib.contextmanager
 def shown(text: str) -> Iterator[Callable[[str], None]]:
-    """Shows `text` and for how long it has lasted. Gives what changes it. There may be one within another."""
+    """Show `text` and the time passed. Yields a function that changes the text. Uses may be nested."""
     global _line  # there is one terminal
     if _line is not None:
         outer, _line.text = _line.text, text
@@ -85,7 +85,7 @@ def shown(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Whatever is written within has a line of its own."""
+    """Have output that is written inside the block begin on its own line."""
     if (line := _line) is None:
         yield
         return
@@ -98,10 +98,10 @@ def apart() -> Iterator[None]:
 
 
 def _put(text: str) -> None:
-    """Past the buffers of the stream, which may be in use when the signal comes."""
-    with contextlib.suppress(OSError):  # it is nobody's terminal any more
+    """Write without the buffers of the stream, which may be in use when the signal comes."""
+    with contextlib.suppress(OSError):  # the terminal may be gone
         os.write(2, text.encode(sys.stderr.encoding, "replace"))
 
 
 def _nothing(text: str) -> None:
-    """There is no terminal."""
+    """Used if there is no terminal."""

@@ -1,7 +1,7 @@
-"""Telling a running daemon that the configuration has changed, and hearing what came of it.
+"""Tells a running daemon that the configuration has changed, and reports the result.
 
-Rules: the daemon is told by SIGHUP; that it is not there, or not ours to tell, is no failure. Nothing
-here waits for longer than RELOAD_SECONDS for a daemon in which nothing goes on.
+Rules: SIGHUP tells the daemon. If no daemon runs, or we may not signal it, that is no failure. Nothing here
+waits longer than RELOAD_SECONDS for a daemon that makes no progress.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def told(
     *,
     waits: bool = True,
 ) -> str:
-    """Tell the daemon, wait until it has taken the change over, and say what came of it: `outcome` finds
-    in the facts of its status what has gone wrong, if anything, and `goes_on` whether something does."""
+    """Tell the daemon, wait until it has taken the change over, and return a sentence about the result.
+    `outcome` finds a failure in the facts of its status, `goes_on` whether work goes on."""
     try:
         root = mounts.root(given)
         mount = mounts.mounted_at(root)
@@ -46,7 +46,7 @@ def told(
         if daemon is None:
             return NOT_MOUNTED
         daemon.process.send(signal.SIGHUP)
-        # What is going on has begun before the change, perhaps; the next one reads it.
+        # A reload that runs already may have begun before the change; the next one reads it.
         reloads = _reloads(before) + ("reloading" in before)
         end = time.monotonic() + RELOAD_SECONDS
         with progress.shown(f"the daemon of {root} reads the change"):
@@ -63,7 +63,7 @@ def told(
 
 
 def broken(kind: str, name: str, verb: str) -> Outcome:
-    """Returns the outcome that says why a plugin, provider or agent is broken."""
+    """Returns an outcome that tells why a plugin, provider or agent is broken."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         rows = mounts.broken(facts, kind)
@@ -81,4 +81,4 @@ def _said(facts: dict[str, list[str]], root: str, outcome: Outcome) -> str:
 
 def _reloads(facts: dict[str, list[str]]) -> int:
     said = facts.get("reloads", ["0"])[0]
-    return int(said) if _NUMBER.fullmatch(said) else 0  # a mount may say anything
+    return int(said) if _NUMBER.fullmatch(said) else 0  # the text of a mount is untrusted

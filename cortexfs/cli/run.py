@@ -12,7 +12,7 @@ from cortexfs.cli import mounts, objects
 from cortexfs.cli.parser import FAIL_ON_DENIED, FAIL_ON_DENIED_FLAG, Command, arg
 from cortexfs.core.errors import Fault
 
-# What execve(2) of an object can say, whose fault it is and what to do.
+# By errno of execve(2) of an object: whose fault it is, and what to do.
 FAULTS = {
     errno.ENOENT: ("EHOSTDOWN", "the runner that its first line names is not installed; see: ctx doctor"),
     errno.ENOTCONN: ("EHOSTDOWN", "its daemon is dead; see: ctx mount"),
@@ -21,7 +21,7 @@ FAULTS = {
 }
 
 
-_OUTPUT: dict[str, Any] = {"action": "store_const", "dest": "output"}  # of two options, the last one counts
+_OUTPUT: dict[str, Any] = {"action": "store_const", "dest": "output"}  # of both options, the last one counts
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         root = mounts.answering(options.root)
     path = objects.resolve(root, options.runnable)
     if _counts_denials(options, path):
-        from cortexfs.cli.talk.watched import watch  # imports what a run needs not
+        from cortexfs.cli.talk.watched import watch  # imports modules that a plain run does not need
 
         return watch(path, options.words, options.output)
     try:
@@ -41,17 +41,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _counts_denials(options: argparse.Namespace, path: str) -> bool:
-    """Returns True if somebody has to look at the run: only an agent is denied calls."""
+    """Returns True if this process has to watch the run for denied calls; only agents have any."""
     wanted = options.fail_on_denied or os.environ.get(FAIL_ON_DENIED) == "1"
     return wanted and os.path.basename(os.path.dirname(os.path.realpath(path))) == "agent"
 
 
 def become(path: str, words: list[str], **environ: str) -> NoReturn:
-    """execve(2); what Python ignores for itself ends this program as it ends what a shell starts."""
+    """Call execve(2), with the signals that Python ignores reset, as for a program of a shell."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execve(path, words, os.environ | environ)
-    finally:  # it is still this program
+    finally:  # execve(2) failed: this program goes on
         for number, action in before.items():
             signal.signal(number, action)
 

@@ -1,7 +1,4 @@
-"""The common part of the commands that talk to objects: the object, its socket, and how its run is printed.
-
-Rules: the mount has answered before a path on it is touched, so no command hangs with its daemon.
-"""
+"""The common part of the commands that talk to objects: the object, its socket, and the output of its run."""
 
 from __future__ import annotations
 
@@ -39,11 +36,11 @@ LOOK_SECONDS = 1.0
 
 
 def read(path: str) -> bytes:
-    """A file, as far as it is compared: read as the user, so that nobody sees in a diff what he could not
-    read. What a path lies on may never answer."""
+    """Returns the beginning of a file, for comparing. It is read as the user, so that a diff shows nothing
+    the user could not read. The file system may never answer, so the wait is bounded."""
 
     def content() -> bytes:
-        # To open a pipe would hang, and devices may do something.
+        # Opening a pipe would block, and opening a device may have effects.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -53,7 +50,7 @@ def read(path: str) -> bytes:
 
 
 def directory(given: str | None) -> str | None:
-    """A working directory that was named, from the root."""
+    """Returns a named working directory as an absolute path."""
     return os.path.abspath(os.path.expanduser(given)) if given else None
 
 
@@ -63,7 +60,7 @@ def session(scopes: tuple[str, ...] = SCOPES) -> tuple[CommandArgument, ...]:
 
 
 def named(options: argparse.Namespace) -> ChatPlace:
-    """The object, if it can hold conversations, as the place of a chat; its calls are about files here."""
+    """Returns the object as the place of a chat about files here. Raises a Fault for a tool."""
     root = mounts.answering(options.root)
     path, whole = objects.conversing(root, options.object)
     sight = Surroundings(read, lambda: shutil.get_terminal_size().lines)
@@ -72,7 +69,7 @@ def named(options: argparse.Namespace) -> ChatPlace:
 
 
 def _attached(source: str) -> tuple[str, bytes]:
-    from cortexfs.cli.ask import attach  # only those who attach something pay for it
+    from cortexfs.cli.ask import attach  # a slow import that only attaching needs
 
     return attach.read(source)
 
@@ -85,7 +82,7 @@ def output(options: argparse.Namespace) -> str:
 
 
 def printing(chosen: str) -> tuple[Callable[[AnyFrame], None], Callable[[Show], None]]:
-    """The printing of each frame, and of the part of it that a person would see."""
+    """Returns two functions: one prints each frame, one the part of it that a person would see."""
 
     def line(frame: AnyFrame) -> None:
         sys.stdout.buffer.write(frames.encode(frame))
@@ -97,7 +94,7 @@ def printing(chosen: str) -> tuple[Callable[[AnyFrame], None], Callable[[Show], 
 
 
 class DeniedCalls:
-    """The denied calls of a run, where its user wants them to count as a failure of it."""
+    """The denied calls of a run, for a user who wants them to count as a failure of the run."""
 
     def __init__(self, is_wanted: bool) -> None:
         self._is_wanted = is_wanted or os.environ.get(FAIL_ON_DENIED) == "1"
@@ -107,6 +104,6 @@ class DeniedCalls:
         self._found |= isinstance(frame, ToolResult) and refusals.is_denied(frame)
 
     def status(self, status: int) -> int:
-        """Returns the exit status in the place of the run's own."""
+        """Returns the exit status that replaces the run's own."""
         cancelled = status == exit_status("ECANCELED")
         return exit_status("EACCES") if self._found and self._is_wanted and not cancelled else status

@@ -1,6 +1,6 @@
-"""The skills and prompts of a mount's plugins, as its `.texts` has them.
+"""The skills and prompts of a mount's plugins, read from its `.texts`.
 
-This file must never know what is done with them.
+This file must never know their use.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class ListedText(msgspec.Struct, frozen=True):
 
 
 def listed(point: str, kind: str, seconds: float = mounts.ANSWER_SECONDS) -> dict[str, ListedText]:
-    """Returns those of a kind by name; none where the mount tells of none."""
+    """Returns the texts of a kind by name; none if the mount has none."""
     try:
         lines = ask(Path(point, FILE).read_bytes, seconds).splitlines()
         rows = [msgspec.json.decode(line, type=ListedText) for line in lines]
     except (OSError, *UNREADABLE):
-        mounts.status_text(point, seconds)  # which says what is wrong with the mount
+        mounts.status_text(point, seconds)  # raises a Fault that says what is wrong
         return {}
     return {row.name: row for row in rows if row.kind == kind}

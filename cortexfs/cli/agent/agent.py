@@ -3,9 +3,9 @@
     ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'
     ctx agent rm coder
 
-Rules: a record is made (agents/records.py), the running daemon is told, and the command ends when the agent
-is there, or gone. All else about an agent is edited as the files of its `.d/`. Agents in agent/ are the
-daemon owner's to make; everybody else's are in his home (own.py).
+Rules: a record is written (agents/records.py), the running daemon is told, and the command ends when the
+agent is there, or gone. All other properties of an agent are edited as the files of its `.d/`. Only the
+daemon's owner makes agents in agent/; other users have theirs in their homes (own.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _state(options: argparse.Namespace) -> Path:
 
 
 def _new_own(options: argparse.Namespace, name: str) -> int:
-    """In the home of whoever calls, through the mount."""
+    """Make the agent in the home of the caller, through the mount."""
     root = mounts.answering(options.root)
     if options.description:
         raise Fault("EINVAL", f"--description is for agents in {CLASS}/; one of your own has none")
@@ -79,7 +79,7 @@ def _new_own(options: argparse.Namespace, name: str) -> int:
 
 
 def _plain(word: str) -> str:
-    """The name of an agent of agent/, or of one's own: coder, agent/coder, home/1000/agent/coder."""
+    """Returns the name of an agent from any of its forms: coder, agent/coder, home/1000/agent/coder."""
     return word.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
 
 
@@ -118,7 +118,7 @@ def _record(
 
 
 def _tools(given: list[str], root: str | None) -> list[str]:
-    """The tools that are named, patterns replaced by the names that fit them now."""
+    """Returns the named tools, with each pattern replaced by the names that match it now."""
     found: dict[str, None] = {}
     known = _names(root, "tool")
     for word in filter(None, (part.strip() for words in given for part in words.split(","))):
@@ -140,7 +140,7 @@ def _tools(given: list[str], root: str | None) -> list[str]:
 def _check_there(
     root: str | None, model: str, tools: Iterable[str], skills: Sequence[str], own: bool
 ) -> None:
-    """Refuses a model, a tool or a skill that the mount has not. Without a mount nobody can tell."""
+    """Raises EINVAL for a model, tool or skill that the mount lacks. Without a mount, checks nothing."""
     if root is None:
         return
     value_formats.skill_names(defaults.lines(skills))
@@ -157,7 +157,7 @@ def _check_there(
 
 
 def _names(root: str | None, class_: str, own: bool = False) -> list[str]:
-    """The models that everybody has, and with `own` one's own, links too, or the tools, own ones always."""
+    """Returns names of models, with links, or of tools. Own models need `own`, own tools do not."""
     if root is None:
         return []
     everybodys = f"{root}/{class_}/" if class_ == "model" and not own else ""
@@ -179,7 +179,7 @@ def _text(file: str) -> str:
 
 
 def _labels(state: Path) -> frozenset[str]:
-    """The types of the labels that agents of this state have, as they began and as they were changed."""
+    """Returns the types of all labels of agents in this state, both original and changed ones."""
     kept = records.load(state).objects
     written = [path.read_text(errors="replace") for path in (state / "tree" / CLASS).glob("*.d/label")]
     return frozenset(
@@ -205,7 +205,7 @@ def remove(options: argparse.Namespace) -> int:
     for name in own:
         assert root
         agent_own.remove(root, name)
-    if chosen:  # the records, and what was written into the agents: by us where no daemon does it
+    if chosen:  # remove the records, and the control values if no daemon does it
         with state_lock.unserved(state) as alone:
             for name in chosen:
                 records.remove(state, name)
@@ -219,7 +219,7 @@ def remove(options: argparse.Namespace) -> int:
 
 
 def _own_name(given: str | None, root: str | None, word: str) -> str:
-    """The name of an agent of one's own, if the word means one."""
+    """Returns the name of the user's own agent if the word means one; else an empty text."""
     name, of_others = _plain(word), _is_of_others(given)
     if names.fault_of(name):
         return ""
@@ -237,7 +237,7 @@ def _own_name(given: str | None, root: str | None, word: str) -> str:
 
 
 def _is_of_others(given: str | None) -> bool:
-    """Returns True if the mount is another user's, so that agents in agent/ are, too."""
+    """Returns True if the mount is another user's, so that agents in agent/ are too."""
     try:
         mount = mounts.mounted_at(mounts.root(given))
     except Fault:
@@ -246,7 +246,7 @@ def _is_of_others(given: str | None) -> bool:
 
 
 def _serves(root: str | None, state: Path) -> bool:
-    """Returns True if the daemon of the mount that answers, if one does, is that of this state."""
+    """Returns True if no mount answers, or if the answering mount's daemon has this state."""
     if root is None:
         return True
     pid = mounts.facts(mounts.status_text(root)).get("pid")
@@ -259,7 +259,7 @@ def _elsewhere(root: str | None) -> str:
 
 
 def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -> str:
-    """Tell the daemon, and wait until it shows what was done."""
+    """Tell the daemon, and wait until its mount shows the change."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         for name in chosen if there else ():
@@ -273,8 +273,8 @@ def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -
 
 
 def _awaited(path: str, there: bool) -> bool:
-    """Returns True if the entry is there, or gone, in time: the reload that was waited for may be one
-    before ours."""
+    """Returns True if the entry is there, or gone, in time. A loop is needed, as the awaited reload may be
+    one before ours."""
     end = time.monotonic() + reload.RELOAD_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(OSError):

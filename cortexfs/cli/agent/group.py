@@ -1,6 +1,6 @@
-"""`ctx agent`, as it is declared: to make, list and remove agents.
+"""The declaration of `ctx agent`: make, list and remove agents.
 
-Rules: only the module of the verb that is asked for is imported.
+Rules: only the module of the verb in use is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ctx agent list`: as the files of a mount say, if there is one; else what is kept for the next.
+"""`ctx agent list`: from the files of a mount, or without one, from the records kept for the next mount.
 
 This file must never know how an agent is made.
 """
@@ -34,21 +34,21 @@ def listing(options: argparse.Namespace) -> int:
 def _rows(root: str | None, state: Path) -> list[dict[str, Any]]:
     if root is not None:
         return [shown(root, path) for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
-    from cortexfs.agents import records  # a mount that answers spares it
+    from cortexfs.agents import records  # a slow import that is not needed with a mount
 
     own = (one for one in records.load_own(state) if one.serves(os.getuid()))
     return [row(one, "not mounted") for one in (*records.load(state).objects, *own)]
 
 
 def shown(root: str, path: str) -> dict[str, Any]:
-    """As a mount has it."""
+    """Returns the row of an agent of a mount."""
     said = objects.listed(root, path)
     values = {name: objects.control(path, name) for name in CONTROLS}
     return _cells(said.object, values, said.status, said.description)
 
 
 def row(one: Object, status: str) -> dict[str, Any]:
-    """As it is kept."""
+    """Returns the row of a kept record."""
     status = status if one.status == "ready" else one.status
     return _cells(one.path, one.extra, status, one.description)
 

@@ -1,7 +1,7 @@
-"""`ctx agent` and `ctx tool` in your home: what is your own, made and removed as files of the mount.
+"""`ctx agent` and `ctx tool` in your home: your own objects, made and removed as files of the mount.
 
-Rules: only what every user can do by hand is done here. An agent that cannot be set up as it was asked for is
-removed again.
+Rules: only actions that every user can do by hand are done here. An agent that cannot be set up as requested
+is removed again.
 This file must never know where the daemon keeps agents.
 """
 
@@ -24,7 +24,7 @@ _KEPT = {
 
 
 def answering(given: str | None) -> str | None:
-    """The mount that is meant, if it answers; agents can be made without one."""
+    """Returns the meant mount, or None if it does not answer: agents can be made without a mount."""
     try:
         return mounts.answering(given)
     except Fault:
@@ -32,7 +32,7 @@ def answering(given: str | None) -> str | None:
 
 
 def path_of(name: str, class_: str = CLASS) -> str:
-    """Below the root."""
+    """Returns the path below the root."""
     return f"home/{os.getuid()}/{class_}/{name}"
 
 
@@ -43,7 +43,7 @@ def has(root: str, name: str, class_: str = CLASS) -> bool:
 
 
 def make(root: str, name: str, texts: Mapping[str, str], class_: str = CLASS) -> None:
-    """An object whose controls say this; when this returns, an agent answers on its socket."""
+    """Make an object with these controls. When this returns, an agent answers on its socket."""
     path = path_of(name, class_)
     if os.path.lexists(f"{root}/{class_}/{name}"):
         why = f"there is {class_}/{name}, and {_KEPT[class_]} of {path}"
@@ -57,7 +57,7 @@ def make(root: str, name: str, texts: Mapping[str, str], class_: str = CLASS) ->
     try:
         for control, text in texts.items():
             write(f"{root}/{path}.d/{control}", text)
-    except BaseException:  # an interrupt, say: it goes on, and no half-made object stays
+    except BaseException:  # such as an interrupt: no half-made object stays
         with contextlib.suppress(OSError):
             os.unlink(f"{root}/{path}")
         raise
@@ -66,7 +66,7 @@ def make(root: str, name: str, texts: Mapping[str, str], class_: str = CLASS) ->
 
 
 def write(control: str, text: str) -> None:
-    """As an editor would: a value is judged when it is closed."""
+    """Write a control as an editor would: the daemon checks the value when the file is closed."""
     try:
         with open(os.open(control, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), "wb", buffering=0) as file:
             data = text.encode()
@@ -78,7 +78,7 @@ def write(control: str, text: str) -> None:
 
 
 def _await_socket(path: str) -> None:
-    """It is bound a moment later; of an agent that cannot work, never."""
+    """Wait for the socket, which is bound a moment later. A broken agent never gets one."""
     end = time.monotonic() + reload.RELOAD_SECONDS
     while time.monotonic() < end:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""`ctx policy`: why a call would be allowed or not, what is wrong, and how to undo what was written.
+"""`ctx policy`: why a call would be allowed or denied, what is wrong, and how to undo changes of policies.
 
-Rules: nothing is run, and `reset` alone changes something. The code that decides about calls makes the
-answers (core/policy/decision.py), from what the tree's files say now.
+Rules: nothing is run, and only `reset` changes something. The code that decides about calls gives the answers
+(core/policy/decision.py), from the present text of the tree's files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The facts for `ctx policy`, read from the tree's own files: who asks, for what, and what is written.
+"""The facts for `ctx policy`, read from the tree's own files: the caller, the object, and the policies.
 
-Rules: what a control file says is read there, as everybody else would; what is missing means its default.
+Rules: control files are read in the tree, as every user would read them; a missing file means its default.
 The mount has answered before a path on it is touched.
 """
 
@@ -36,12 +36,12 @@ _PLUGIN = re.compile(r"plugin:([^@]+)(?:@.*)?")
 
 
 class Real(NamedTuple):
-    """An object, links followed."""
+    """An object, with links followed."""
 
     below: str  # its path below the root
     class_: str
     name: str
-    home: int | None  # in whose home it is
+    home: int | None  # the uid in whose home it is
 
     @property
     def in_policy(self) -> str:
@@ -52,7 +52,7 @@ class Real(NamedTuple):
 
 
 def real(root: str, path: str) -> Real:
-    """The object that a path means."""
+    """Returns the object that a path means."""
     whole = os.path.realpath(path)
     below = os.path.relpath(whole, os.path.realpath(root))
     if not (found := _OBJECT.fullmatch(below)):
@@ -61,12 +61,12 @@ def real(root: str, path: str) -> Real:
 
 
 def thing(root: str, word: str) -> Thing:
-    """The object that a word names, with all that decides who may have it."""
+    """Returns the object that a word names, with all facts that decide who may have it."""
     called = objects.resolve(root, word)
     there = real(root, called)
     below, class_, name, _ = there
     path = os.path.join(root, below)
-    bits = []  # of the root, the folders on the way and the object: who may go through
+    bits = []  # of the root, the folders on the way and the object: each must let the caller through
     for step in ("", *(str(one) for one in reversed(Path(below).parents) if one.name), below):
         status = os.stat(os.path.join(root, step))
         bits.append(Bits(step or root, status.st_uid, status.st_gid, status.st_mode))
@@ -83,7 +83,7 @@ def thing(root: str, word: str) -> Thing:
 
 
 def _aliases(root: str) -> list[str]:
-    """The links in model/, by which an agent may ask for a model."""
+    """Returns the links in model/, by which an agent may ask for a model."""
     paths = objects.paths_of(root, "model")
     return [path for path in paths if os.path.dirname(path) == f"{root}/model" and os.path.islink(path)]
 
@@ -110,7 +110,7 @@ def tool(path: str, name: str) -> RatedTool:
 
 
 def caller(root: str, word: str, user: str | None) -> PolicyCaller:
-    """A user, or an agent that works for `user` (you, unless named)."""
+    """Returns a user, or an agent that works for `user` (you, unless named)."""
     if "/" not in word:
         if user:
             raise Fault("EINVAL", "--user is for agents, which work for somebody; a user is one already")
@@ -139,7 +139,7 @@ def caller(root: str, word: str, user: str | None) -> PolicyCaller:
 
 
 def is_its_model(root: str, caller: PolicyCaller, thing: Thing) -> bool:
-    """Returns true of the model that an agent is made of, by the name under which it was asked for."""
+    """Returns True for the model of an agent, if asked for by the name in the agent's `model` control."""
     if caller.kind is not CallerKind.AGENT or thing.class_ != "model":
         return False
     model = objects.control(os.path.join(root, caller.name), "model").strip()
@@ -147,7 +147,7 @@ def is_its_model(root: str, caller: PolicyCaller, thing: Thing) -> bool:
 
 
 def person(word: str) -> PolicyCaller:
-    """A user by name or number; a number needs no entry in the user database."""
+    """Returns a user by name or number. A number needs no entry in the user database."""
     numeric = word.isascii() and word.isdecimal()
     if numeric and (len(word) > len(str(U32)) or int(word) > U32):
         raise Fault("EINVAL", f"{word} is no uid; the highest is {U32}")
@@ -162,17 +162,17 @@ def person(word: str) -> PolicyCaller:
 
 
 def serves(root: str) -> int | None:
-    """The one user whom a mount's daemon serves; None for everybody."""
+    """Returns the one user whom a mount's daemon serves, or None if it serves everybody."""
     mount = mounts.mounted_at(root)
     return None if mount is None or mount.everyone else mount.owner
 
 
 def settings(root: str, directory: str | None) -> RiskSettings:
-    """policy.toml of the daemon's owner; without one, the defaults."""
+    """Returns the policy.toml of the daemon's owner, or the defaults without one."""
     owner = os.stat(root).st_uid
     if owner == os.getuid():
         path = places_at(root, directory=directory).config / FILE
-    else:  # our environment says where our files are; theirs is not known, and their home is
+    else:  # our environment names our own directories only; the owner's are below the owner's home
         environ = {"HOME": pwd.getpwuid(owner).pw_dir} if owner else os.environ
         path = directories.places(environ, owner, config=directory).config / FILE
     try:
@@ -185,7 +185,7 @@ def settings(root: str, directory: str | None) -> RiskSettings:
 
 
 def world(root: str, directory: str | None, status: str) -> LintInput:
-    """Everything that `ctx policy lint` looks at. What is wrong with policy.toml is for it to tell."""
+    """Returns all that `ctx policy lint` checks. Faults of policy.toml are for lint to report."""
     said, fault = risk.DEFAULT, ""
     try:
         said = settings(root, directory)
@@ -230,7 +230,7 @@ def _agent(root: str, path: str) -> LintedAgent:
 
 
 def _plugins(tools: list[str], status: str) -> tuple[LintedPlugin, ...]:
-    """Those that gave a tool, and those that are broken and so gave none."""
+    """Returns the plugins that have a tool here, and the broken ones, which have none."""
     given: dict[str, list[str]] = {}
     for path in tools:
         if found := _PLUGIN.fullmatch(objects.control(path, "origin").strip()):
@@ -243,8 +243,8 @@ def _plugins(tools: list[str], status: str) -> tuple[LintedPlugin, ...]:
 
 
 def _governed(plugin: LintedPlugin, state: Path) -> LintedPlugin:
-    """The plugin, with what its manifest says of it. Where this user cannot read that, it is judged by its
-    tools alone."""
+    """Returns the plugin with facts from its manifest. If this user cannot read the manifest, the plugin is
+    judged by its tools alone."""
     folder = state / directory.FOLDER / plugin.name
     if folder not in directory.folders(state / directory.FOLDER):
         return plugin

@@ -1,7 +1,7 @@
-"""MCP servers for an agent: the lines that their tools need beside their own, and whether these are there.
+"""MCP servers for an agent: the policy lines that their tools need besides their own, and if these exist.
 
-Rules: the network is the whole agent's, and not a server's. So it is given where no other tool of the agent
-could use it, and elsewhere its line is said.
+Rules: network access belongs to the whole agent, and not to one server. So it is granted if no other tool of
+the agent could use it. Else its line is only shown.
 This file must never know how an agent is made.
 """
 
@@ -40,12 +40,12 @@ def is_of_server(root: str, tool: str) -> bool:
 
 
 def is_for_models(root: str, tool: str) -> bool:
-    """False of a server itself, which is for people and programs."""
+    """Returns False for the object of a server itself, which is for people and programs."""
     return not tool.endswith(f".{OBJECT}") or not is_of_server(root, tool)
 
 
 def reason(root: str, pattern: str) -> str:
-    """Returns the end of a sentence that no tool fits, where that is for a server that is not there yet."""
+    """Returns the end of the sentence "no tool fits", if the pattern names a server that is not there yet."""
     server = pattern.partition(".")[0]
     broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin")
     why = broken.get(f"{PREFIX}{server}", "")
@@ -53,7 +53,7 @@ def reason(root: str, pattern: str) -> str:
 
 
 def network_line(root: str, tools: Collection[str], label: str) -> str:
-    """Returns the policy line by which servers have the network, if they are to have it."""
+    """Returns the policy line that lets servers use the network, or nothing if they are not to use it."""
     if not any(is_of_server(root, tool) for tool in tools):
         return ""
     line = Rule(label, "network", "default", "connect").text
@@ -69,14 +69,14 @@ def network_line(root: str, tools: Collection[str], label: str) -> str:
 def _reaches(root: str, tool: str) -> bool:
     try:
         effects = effects_of(objects.control(f"{root}/tool/{tool}", "effects"))
-    except (Fault, OSError):  # one that is to come
+    except (Fault, OSError):  # the tool does not exist yet
         return True
     return any(effect.kind in _REACHING for effect in effects)
 
 
 def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerAnswer]:
-    """Returns what an agent's call meets behind policy: its server, the program of that, the network, and
-    what the server may ask."""
+    """Yields the answers of the layers behind policy for an agent's call: its server, the server's program,
+    the network, and the requests that the server may make."""
     caller, thing = asked.caller, asked.thing
     if caller.kind is not CallerKind.AGENT or thing.class_ != "tool" or not is_of_server(root, thing.name):
         return
@@ -97,7 +97,7 @@ def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerA
 
 
 def _asks(server: str, itself: Thing, asked: PolicyQuery) -> Iterator[LayerAnswer]:
-    """Returns a row for each thing that the server may ask of its client, by the object of the server."""
+    """Yields a row for each request that the server may make of its client, by the object of the server."""
     for permission, layer in ((rules.SAMPLE, "sampling"), (rules.ROOTS, "roots")):
         thing = replace(itself, tool=RatedTool(server, (ASKED[permission],), builtin=True))
         said = decide(replace(asked, thing=thing, permission=permission))
@@ -106,7 +106,7 @@ def _asks(server: str, itself: Thing, asked: PolicyQuery) -> Iterator[LayerAnswe
 
 
 def _program(root: str, name: str, config: str | None) -> str:
-    """The path of a server's program; empty where it has none, or where that is not for this user to know."""
+    """Returns the path of a server's program; empty if it has none, or if this user may not know it."""
     with contextlib.suppress(Fault, OSError):
         where = places_at(root, directory=config)
         server = Servers(where.config, where.state).read(name)

@@ -1,7 +1,7 @@
-"""The answer to a question on the standard streams: as it comes, or whole as a code block or as JSON.
+"""The answer to a question on the standard streams: piece by piece, or whole as a code block or as JSON.
 
-Rules: standard output has the answer alone. What else happens goes to standard error, beside the line that
-says that somebody waits; that line goes with the first piece of the answer, and before a person is asked.
+Rules: standard output has the answer alone. All else goes to standard error, next to the waiting line. That
+line disappears with the first piece of the answer, and before a person is asked.
 This file must never know connections.
 """
 
@@ -26,7 +26,7 @@ _BLOCK = re.compile(
 
 
 class Answer:
-    """One answer, as far as it was heard and shown. `is_held` is for those that are printed whole."""
+    """One answer, as far as it was received and shown. With `is_held`, it is printed whole at its end."""
 
     def __init__(self, is_held: bool, waiting: contextlib.ExitStack) -> None:
         self._held = io.StringIO() if is_held else None
@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Returns the text of one that is held."""
+        """Returns the text of a held answer."""
         return self._held.getvalue() if self._held else ""
 
     def hear(self, frame: AnyFrame) -> None:
@@ -54,15 +54,15 @@ class Answer:
 
 
 def code_block(text: str) -> str:
-    """The first code block; EBADMSG where there is none."""
+    """Returns the first code block. Raises EBADMSG if there is none."""
     if found := _BLOCK.search(text):
         return found[2]
     raise Fault("EBADMSG", "the answer has no code block, and nothing was printed; ask without -x to see it")
 
 
 def usage(tokens: dict[str, int], model: str) -> tuple[dict[str, Any], str]:
-    """The tokens and the cost, for programs and in words. Without a price of the user's there is no cost."""
-    from cortexfs.cli import prices  # only those who want to know pay for it
+    """Returns the tokens and the cost, as fields and as a sentence. Without a price there is no cost."""
+    from cortexfs.cli import prices  # a slow import that only this needs
 
     if not tokens:
         return {}, "this model does not tell how many tokens it took"

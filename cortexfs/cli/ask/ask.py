@@ -1,10 +1,10 @@
 """`ctx ask`: one question to a model or an agent, and its answer.
 
-Main path: `run` makes the options whole (template.py), reads what goes along (attach.py), chooses the session
-(place.py), and has the exchange of `ctx send` carry it, whose frames answer.py prints.
+Main path: `run` completes the options (template.py), reads the attachments (attach.py) and chooses the
+session (place.py). The exchange of `ctx send` carries the question, and answer.py prints its frames.
 
-Rules: everything that can be wrong with a question is said before it is sent. What keeps nothing is a temp
-session, which is in the daemon's memory alone and ends with the connection.
+Rules: every fault of a question that can be known is raised before it is sent. A question that is not kept is
+asked in a temp session, which is in the daemon's memory alone and ends with the connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cortexfs.core.talk.requests import Input, Scope
 from cortexfs.models.ask.model import parameters
 
 REPEATED: Any = {"action": "append", "default": []}
-# Fields of an input that are no options of a model.
+# Fields of an input that are not options of a model.
 FIELDS = ("content", "input", "messages", "role", "schema", "system", "task", "tool_choice", "tools")
 
 
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _given(options: argparse.Namespace) -> AskOptions:
-    """The part of the command line that a template may have as well."""
+    """Returns the options of the command line that a template may also have."""
     chosen = _pairs("-o", options.option)
     if wrong := sorted(chosen.keys() & set(FIELDS)):
         raise Fault("EINVAL", f"-o {wrong[0]}: is no option of a model; see: ctx ask --help")
@@ -89,7 +89,7 @@ def _given(options: argparse.Namespace) -> AskOptions:
 
 
 def _check_schema(wanted: dict[str, Any]) -> None:
-    from cortexfs.models.ask.structured import Schema  # only those who want one pay for it
+    from cortexfs.models.ask.structured import Schema  # a slow import that only schemas need
 
     Schema(wanted)
 
@@ -138,7 +138,7 @@ def _continued(asked: AskOptions, before: LastQuestion) -> AskOptions:
 
 
 def _spoken(words: list[str], attachments: tuple[str, ...]) -> str:
-    """The text of the question, with standard input at its end where that is a pipe or a file."""
+    """Returns the text of the question. Standard input is appended if it is a pipe or a file."""
     said = " ".join(words)
     kind = os.fstat(0).st_mode
     is_fed = stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)
@@ -150,7 +150,7 @@ def _spoken(words: list[str], attachments: tuple[str, ...]) -> str:
 
 @contextlib.contextmanager
 def _place(root: str, asked: AskOptions, session: str, scope: Scope) -> Iterator[tuple[ChatPlace, ChatPlace]]:
-    """The object that is asked, and the one that was named: with tools, an agent that has them is asked."""
+    """Yields the object to ask, and the named object. With tools, an agent that has the tools is asked."""
     model = place.named(root, asked.model or place.MAIN, scope)
     if not asked.tools:
         yield model, model
@@ -201,7 +201,7 @@ def _ask(
 def _printed(
     options: argparse.Namespace, asked: AskOptions, heard: Answer, model: ChatPlace, session: str, status: int
 ) -> int:
-    """Print what was held, and what was asked for beside it."""
+    """Print the held answer, and the usage if wanted."""
     text, is_block = heard.text, asked.extract and status == EXIT_OK
     fields, told = answer.usage(heard.tokens, model.name) if options.json or options.usage else ({}, "")
     if options.json:
@@ -216,7 +216,7 @@ def _printed(
 
 
 def _input(asked: AskOptions, where: ChatPlace, model: ChatPlace) -> Input:
-    """The question as sockets take it; a Fault where this model or agent cannot be asked so."""
+    """Returns the question as sockets take it. Raises a Fault if this model or agent cannot be asked so."""
     if not (asked.prompt.strip() or asked.attachments):
         raise Fault("EINVAL", "there is no question; say it, or pipe it in: git diff | ctx ask what is this")
     if where.is_agents and (asked.schema or asked.options):

@@ -1,7 +1,7 @@
 """The attachments of a question: a file, an address or standard input, as its name and its bytes.
 
-Rules: everything is read as the user who asks, is bounded in size and in time, and is refused before anything
-is sent. A pipe, a device or a folder is no attachment: to open one may wait for ever, or do something.
+Rules: everything is read as the asking user, is bounded in size and in time, and is refused before anything
+is sent. A pipe, a device or a folder is no attachment: opening one may block for ever, or have effects.
 This file must never know models.
 """
 
@@ -29,14 +29,14 @@ def is_address(source: str) -> bool:
 
 
 def read(source: str) -> tuple[str, bytes]:
-    """Returns the attachment; raises a Fault that names it."""
+    """Returns the attachment. Raises a Fault that names it."""
     if source == STDIN:
         return "standard input", piped()
     if source.startswith("data:"):
         return "the prompt's file", _inline(source)
     scheme, separator, _ = source.partition("://")
     if separator and scheme.lower() in SCHEMES:
-        from cortexfs.net import web  # only addresses pay for it
+        from cortexfs.net import web  # a slow import that only addresses need
 
         parts = urlsplit(source)
         with progress.shown(f"fetching {source}"):
@@ -46,7 +46,7 @@ def read(source: str) -> tuple[str, bytes]:
 
 
 def _inline(source: str) -> bytes:
-    """The bytes of a data: address (RFC 2397), which is base64."""
+    """Returns the bytes of a data: address (RFC 2397) in base64."""
     head, _, data = source.partition(",")
     try:
         if not head.endswith(";base64"):
@@ -57,7 +57,7 @@ def _inline(source: str) -> bytes:
 
 
 def file(path: str) -> bytes:
-    """Returns the beginning of a regular file, by which it is seen whether it is too large."""
+    """Returns the beginning of a regular file, with one byte more than fits if it is too large."""
     path = os.path.expanduser(path)
 
     def content() -> bytes:
@@ -65,7 +65,7 @@ def file(path: str) -> bytes:
             return opened.read(MOST + 1)
 
     with os_faults(f"{path} cannot be attached"):
-        # Looked at before it is opened, which a device may take for an order.
+        # Check the type before opening: opening a device may have effects.
         if not ask(lambda: b"x" * stat.S_ISREG(os.stat(path).st_mode), FILE_SECONDS):
             raise Fault("EINVAL", f"{path} is no regular file; attach a file, or pipe it in with -a -")
         return ask(content, FILE_SECONDS)

@@ -1,9 +1,9 @@
 """The prompts of MCP servers, as templates of a question: -t SERVER.PROMPT -p ARGUMENT=VALUE.
 
-Rules: which prompts there are stands in the tree, as the server has told it. Each is made by the server, in a
-run of SERVER.mcp, about which the mount decides. It is text that goes to a model, and no template: a dollar
-in it stays one.
-This file must never know what is asked.
+Rules: the tree lists the prompts, as the server reported them. The server makes each prompt in a run of
+SERVER.mcp, which the mount allows or denies. A prompt is text for a model, and no template: a dollar in it
+stays a dollar.
+This file must never know the question.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE, nearest
 from cortexfs.core.mcp_session import OBJECT, ListedPrompt
 
-SECONDS = 1.0  # that a list waits for a mount
+SECONDS = 1.0  # the time that a list waits for a mount
 _END = f".{OBJECT}"
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class _Schema(msgspec.Struct):
 
 
 def load(name: str, given: str | None, values: Mapping[str, str]) -> AskOptions | None:
-    """The prompt, made with these arguments; None where the part before the first dot is no server."""
+    """Returns the prompt made with these arguments, or None if the part before the first dot is no server."""
     server, _, prompt = name.partition(".")
     if not prompt or names.fault_of(server):
         return None
@@ -81,7 +81,7 @@ def load(name: str, given: str | None, values: Mapping[str, str]) -> AskOptions 
 def completed(
     name: str, given: str | None, argument: Mapping[str, str], values: Mapping[str, str]
 ) -> list[str]:
-    """Returns what its server proposes for an argument, `name` and `value`; nothing where it has no say."""
+    """Returns the server's proposals for an argument (`name` and `value`); none if the server has none."""
     server, _, prompt = name.partition(".")
     asked: dict[str, Any] = {"ref": {"type": "ref/prompt", "name": prompt}, "argument": dict(argument)}
     asked |= {"context": {"arguments": dict(values)}} if values else {}
@@ -90,7 +90,7 @@ def completed(
 
 
 def known(given: str | None) -> dict[str, str]:
-    """Returns their descriptions by name; none where no mount answers at once."""
+    """Returns the descriptions of prompts by name; none if no mount answers at once."""
     return {name: f"{one.description} {_usage(one)}".strip() for name, one in listed(given).items()}
 
 
@@ -129,7 +129,7 @@ def _check(prompt: ListedPrompt, values: Mapping[str, str]) -> None:
 
 
 def _asked(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) -> T:
-    from cortexfs.client import run, text  # only those who ask for a prompt pay for it
+    from cortexfs.client import run, text  # a slow import that only making a prompt needs
 
     asked = msgspec.json.encode({"method": method, "params": params})
     said = text(run(object_, input=asked))
@@ -140,7 +140,7 @@ def _asked(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) 
 
 
 def _options(said: list[_Said]) -> AskOptions:
-    """The last message is the question, beside what the person says; those before it go before it."""
+    """Returns options with the last user message as the question. Earlier messages go before it."""
     texts = [(one.role, _text(one.content)) for one in said]
     files = tuple(file for one in said if (file := _file(one.content)))
     if not any(role == "assistant" for role, _ in texts):
@@ -157,7 +157,7 @@ def _text(content: _Content) -> str:
 
 
 def _file(content: _Content) -> str:
-    """A picture, sound or file that comes along, as an attachment."""
+    """Returns a picture, sound or file of the message, as an attachment."""
     part = content.resource or content
     data = part.blob or part.data
     return f"data:{part.mimeType or 'application/octet-stream'};base64,{data}" if data else ""

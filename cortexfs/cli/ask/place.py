@@ -1,9 +1,9 @@
-"""The session that a question is asked in: one of its own, one that was named, or the last one.
+"""The session of a question: a new one, a named one, or the last one.
 
-Rules: the last question's session is a file of the user's state, for `ctx ask -c` alone. It is written when a
-question was taken down, and may go at any time. Tools are offered by an agent of the user's home (tools.py),
-which bears the session's name: so that name and the tools are all that it takes to go on with one.
-This file must never know what is asked.
+Rules: a file of the user's state names the session of the last question, for `ctx ask -c` alone. It is
+written once a question was accepted, and may disappear at any time. Tools are offered by an agent of the
+user's home (tools.py), which has the session's name. The name and the tools suffice to go on.
+This file must never know the question.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_FILE = 1 << 20
 
 
 class LastQuestion(msgspec.Struct, frozen=True):
-    """The session that `-c` goes on with; of one with tools, `object` is the model that had them."""
+    """The session that `-c` goes on with. If it has tools, `object` is the model that used them."""
 
     root: str
     object: str
@@ -53,7 +53,7 @@ def chosen(name: str | None) -> str:
 
 
 def last(root: str) -> LastQuestion:
-    """The last question of this user on this mount; ENOENT where it is not known, or its session is gone."""
+    """Returns this user's last question on this mount. Raises ENOENT if it or its session is gone."""
     data = believed.whole(_path(), MAX_FILE, "question")
     with contextlib.suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(data or b"", type=LastQuestion)
@@ -66,7 +66,7 @@ def last(root: str) -> LastQuestion:
 
 
 def remember(question: LastQuestion) -> None:
-    """Where a user has no place for it, `-c` finds nothing."""
+    """Keep the question for `-c`. If it cannot be written, `-c` finds nothing."""
     with contextlib.suppress(OSError, Fault):
         path = _path()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def remember(question: LastQuestion) -> None:
 
 
 def agent_of(session: str) -> str:
-    """The agent of the user's home that offers tools in a session."""
+    """Returns the agent of the user's home that offers tools in a session."""
     name = session if session.startswith(START) else START + session
     return f"agent/{name[:64]}"
 

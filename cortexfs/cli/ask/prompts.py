@@ -1,8 +1,8 @@
 """The prompts of plugins, as templates of a question: -t PLUGIN/PROMPT.
 
-Rules: the mount tells a prompt whole, so no path of a stranger's is opened here. It is text with variables,
-and nothing else: a plugin does not choose what goes along, or to whom.
-This file must never know what is asked.
+Rules: the mount sends the whole text of a prompt, so no path that a plugin chose is opened here. A prompt is
+text with variables, and nothing else: a plugin does not choose attachments, or the model.
+This file must never know the question.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import nearest
 from cortexfs.core.mcp_session import ListedPrompt
 
-SECONDS = 1.0  # that a list waits for a mount
+SECONDS = 1.0  # the time that a list waits for a mount
 
 
 def named(name: str, given: str | None, values: dict[str, str]) -> tuple[AskOptions, dict[str, str]]:
-    """A template of the user's own, or a prompt of a plugin's or an MCP server's; the variables that it has
-    left."""
+    """Returns a template of the user, or a prompt of a plugin or an MCP server, and the variables that are
+    still to be filled in."""
     if name in template.known():
         return template.load(name), values
     if (made := mcp_prompts.load(name, given, values)) is not None:
@@ -42,7 +42,7 @@ def load(name: str, given: str | None) -> AskOptions:
 
 
 def known(given: str | None) -> dict[str, str]:
-    """Returns their descriptions by name; none where no mount answers at once."""
+    """Returns the descriptions of prompts by name; none if no mount answers at once."""
     return {name: one.description for name, one in listed(given).items()}
 
 

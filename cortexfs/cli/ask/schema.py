@@ -1,9 +1,9 @@
-"""The schema of an answer, as somebody writes it: JSON, or the concise form that llm has.
+"""The schema of an answer, as a person writes it: JSON, or the concise form of the program llm.
 
     concise("name, age int, bio: in one sentence")
 
-Rules: fields are parted by commas, or by the ends of lines where there are any, so that a description may
-hold commas. Every field is required and there are no others, which providers can then hold a model to.
+Rules: line ends separate fields if there are any, and else commas, so that a description may have commas.
+Every field is required and there are no others: providers can hold a model to such a schema.
 This file must never know files.
 """
 
@@ -18,7 +18,7 @@ TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"
 
 
 def read(text: str) -> dict[str, Any]:
-    """Returns the schema that a text is, in either form."""
+    """Returns the schema that the text means, in either form."""
     if not text.lstrip().startswith("{"):
         return concise(text)
     schema: dict[str, Any] = jsontext.decode(text, "--schema")

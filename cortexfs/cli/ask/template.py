@@ -4,12 +4,12 @@
     prompt = "$input"
     defaults = {language = "French"}
 
-    asked = template.load("translate").under(given)     what the command line says counts more
+    asked = template.load("translate").under(given)     the command line overrides the template
     asked.filled({"language": "Danish"}, "good day")
 
-Rules: a template is a file of the folder `templates`, which nobody but its user and root may have written: it
-chooses what is sent, and to whom. A name that could leave the folder is none. A variable without a value is a
-fault, and a dollar that begins none stays as it is.
+Rules: a template is a file of the folder `templates`. Only its user and root may have write access, because
+it chooses what is sent, and to whom. A name that could leave the folder is invalid. A variable without a
+value is a fault. A dollar that begins no variable stays as it is.
 This file must never know mounts or models.
 """
 
@@ -35,7 +35,7 @@ INPUT = "input"
 
 
 class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The content of a template, and what a command line says of the same."""
+    """The content of a template, and the same options of a command line."""
 
     system: str = ""
     prompt: str = ""
@@ -46,10 +46,10 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     tools: tuple[str, ...] = ()
     extract: bool = False
     defaults: dict[str, str] = {}
-    before: tuple[dict[str, str], ...] = ()  # messages, of a prompt that has several
+    before: tuple[dict[str, str], ...] = ()  # earlier messages, for a prompt with several
 
     def under(self, given: AskOptions) -> AskOptions:
-        """These, where `given` says nothing else. Attachments and tools are added up."""
+        """Returns these options, overridden by those of `given`. Attachments and tools are added up."""
         fields = {name: value for name, value in asdict(given).items() if value}
         for name in ("attachments", "tools"):
             fields[name] = (*getattr(self, name), *getattr(given, name))
@@ -58,7 +58,7 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return replace(self, **fields)
 
     def filled(self, given: Mapping[str, str], said: str) -> AskOptions:
-        """These with their variables replaced; the prompt has the text, at its end unless it says where."""
+        """Returns these options with variables replaced. The text goes last, unless the prompt places it."""
         texts = Template(self.system), Template(self.prompt)
         wanted = {name for text in texts for name in text.get_identifiers()} - {INPUT}
         values = {**self.defaults, **given}
@@ -96,7 +96,7 @@ def save(name: str, asked: AskOptions) -> Path:
 
 
 def known() -> list[str]:
-    """The names of the templates that there are."""
+    """Returns the names of the templates."""
     try:
         found = os.listdir(_folder())
     except (OSError, Fault):

@@ -1,8 +1,8 @@
-"""Tools for one question: an agent of the user's home that has them, for as long as the question takes.
+"""Tools for one question: an agent of the user's home that has them, for the duration of the question.
 
-Rules: it is made as every user can make one (docs/agents.md), so policy, approvals and its view are those of
-any agent, and it may no more than its user. A child of ours removes it at our end, whatever that is.
-This file must never know what is asked.
+Rules: the agent is made as every user can make one (docs/agents.md), so policy, approvals and its view are
+those of any agent. It may do no more than its user. A child removes it when this process ends in any way.
+This file must never know the question.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ so, and do not try another way to do what was refused.
 
 @contextlib.contextmanager
 def offered(root: str, name: str, model: str, wanted: Sequence[str]) -> Iterator[None]:
-    """The agent of that name, with this model and these tools, is there."""
+    """The agent of that name, with this model and these tools, exists inside the block."""
     found = _names(root, wanted)
     if own.has(root, name):
         why = f"a question with tools is being asked in the session of {own.path_of(name)}"
@@ -54,7 +54,7 @@ def _names(root: str, wanted: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _removed_at_our_end(path: str) -> Iterator[None]:
-    """A child removes the file when the pipe ends, which it does with us, also by SIGKILL."""
+    """A child removes the file when the pipe closes, which happens when we end, also by SIGKILL."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -69,7 +69,7 @@ def _removed_at_our_end(path: str) -> Iterator[None]:
 
 
 def _wait_and_remove(path: str, reader: int) -> NoReturn:
-    """The child, which signals of the terminal do not meet and which holds nothing that others wait for."""
+    """Run the child. Signals of the terminal do not reach it, and it holds no stream that others wait for."""
     try:
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDWR)

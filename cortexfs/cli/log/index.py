@@ -1,12 +1,13 @@
-"""The index of one's own sessions with a mount, and of shared ones: what was said there, by its words.
+"""The index of the user's own sessions with a mount, and of shared ones, by the words of their messages.
 
-    with index.opened(root, told) as log: ...       brought up to date with the sessions that there are
+    with index.opened(root, told) as log: ...       brought up to date with the sessions
     log.find(Wanted(words="migration"))             the runs, newest first
 
-Rules: all of it can be thrown away, and is made anew from the sessions; what is no index of ours in its
-place is removed, and never followed. It is its user's alone, in a folder where nobody else can put anything.
-What is looked for is words and no query, whoever wrote it. A session that is gone is out of it before any is
-shown, and its text out of the file. Without FTS5 each text is looked through.
+Rules: the index can be deleted, and is made anew from the sessions. A file in its place that is not such an
+index is removed, and a link is never followed. The index is its user's alone, in a folder where no other user
+can put anything. A search is for words and not a query language, even if the words look like one. A session
+that is gone leaves the index before anything is shown, and its text leaves the file. Without FTS5, a search
+reads each text.
 This file must never know a terminal, nor the daemon's own files.
 """
 
@@ -30,9 +31,9 @@ from cortexfs.state import believed, directories, no_links
 if TYPE_CHECKING:
     from cortexfs.cli.log.reading import LoggedRun
 
-VERSION = 2  # of the tables; an index of another one is made anew
-BUSY_SECONDS = 60.0  # for which another command of the same user may be at work
-TOGETHER = 500  # sessions that are kept if the command is interrupted after them
+VERSION = 2  # of the tables; an index of another version is made anew
+BUSY_SECONDS = 60.0  # the time that another command of the same user may take
+TOGETHER = 500  # sessions taken in together; an interrupt loses no more
 LOG = "events.jsonl"
 _TABLES = """
 CREATE TABLE sessions (id INTEGER PRIMARY KEY, space TEXT, object TEXT, name TEXT, mtime INTEGER,
@@ -79,13 +80,13 @@ class Entry(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The runs that are meant: those of which all this is true."""
+    """The wanted runs: those that match all of these fields."""
 
     words: str = ""
     model: str = ""  # a part of its name
     agent: str = ""
     since: float = 0
-    id: str = ""  # its beginning, or all of the run's own
+    id: str = ""  # the beginning of the entry's id, or the whole id of the run
     most: int = -1  # the newest ones; -1: all
 
 
@@ -100,32 +101,32 @@ class _Seen(NamedTuple):
 
 
 class LogIndex:
-    """An open index, which another command of its user waits for."""
+    """An open index, locked: another command of its user waits for it."""
 
     def __init__(self, db: sqlite3.Connection, root: str, told: Callable[[str], None]) -> None:
         self._db = db
         self._root = root
         self._told = told
-        self._is_soiled = False  # there may be text of sessions that are gone
+        self._is_soiled = False  # the file may hold text of removed sessions
         self.has_fts = (
             "fts5" in db.execute("SELECT sql FROM sqlite_master WHERE name = 'texts'").fetchone()[0]
         )
 
-    # Up to date.
+    # Bring the index up to date.
 
     def update(self) -> None:
-        """Take in what the sessions say now, and let go of those that are gone."""
+        """Take in new events of the sessions, and drop the sessions that are gone."""
         known = self._db.execute("SELECT space, object FROM lists").fetchall()
         there = [(space, name) for space in SPACES for name in sessions.objects(self._root, space)]
-        for which in sorted({*there, *known}):  # private ones first, as anybody may have said much in others
+        for which in sorted({*there, *known}):  # private ones first, as others may fill the shared ones
             self._update_object(*which)
-        if self._is_soiled and self.has_fts:  # else deleted words stay in it until they are merged away
+        if self._is_soiled and self.has_fts:  # else deleted words stay in the file until a merge
             self._db.execute("INSERT INTO texts (texts) VALUES ('optimize')")
 
     def _update_object(self, space: str, object_: str) -> None:
-        """By the list of its sessions, the one used last first: behind the first one that has not changed
-        there are only those that were not known. The oldest is taken in first, so that whoever is interrupted
-        finds the rest again."""
+        """Bring an object's sessions up to date. Its list has the last used first, so behind the first
+        unchanged session only unknown ones are new. The oldest is taken in first, so that after an interrupt
+        the rest is found again."""
         which = (space, object_)
         folder = sessions.folder(self._root, object_, space)
         listed = _read(folder / "index" / "list")
@@ -164,12 +165,12 @@ class LogIndex:
 
     def _take(self, which: tuple[str, str], places: list[Path]) -> None:
         """Bring sessions up to date."""
-        from cortexfs.cli.log import reading  # and msgspec with it, where something is new
+        from cortexfs.cli.log import reading  # imports msgspec, only if something is new
 
         rows = [self._row(which, place.name) for place in places]
         logs = [(place / LOG, row.next, row.head) for place, row in zip(places, rows, strict=True)]
         for place, row, log in zip(places, rows, reading.read_all(logs), strict=True):
-            if log is None:  # it is just going
+            if log is None:  # the session is being removed
                 continue
             if log.is_other and row.id is not None:
                 self._forget(row.id)
@@ -197,10 +198,10 @@ class LogIndex:
         self._db.execute(f"DELETE FROM texts WHERE rowid IN (SELECT id FROM runs WHERE {where})", values)
         self._db.execute(f"DELETE FROM runs WHERE {where}", values)
 
-    # What is found.
+    # Find.
 
     def find(self, wanted: Wanted) -> list[Entry]:
-        """Returns the runs that are meant, newest first."""
+        """Returns the wanted runs, newest first."""
         spelt = [word for word in wanted.words.split() if self.has_fts and any(map(str.isalnum, word))]
         fts = " ".join('"{}" *'.format(word.replace('"', '""')) for word in spelt)
         tests: list[tuple[str, tuple[object, ...]]] = [
@@ -221,7 +222,7 @@ class LogIndex:
 
 
 def _part(text: str) -> str:
-    """A pattern of LIKE for texts with this part."""
+    """Returns a pattern of LIKE for texts that contain `text`."""
     plain = text.encode(errors="replace").decode()
     for sign in "!%_":
         plain = plain.replace(sign, f"!{sign}")
@@ -239,7 +240,7 @@ def _read(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def opened(root: str, told: Callable[[str], None] = lambda _: None) -> Iterator[LogIndex]:
-    """Yields the index of the sessions with a mount, up to date. It is made anew where it is damaged."""
+    """Yields the up-to-date index of the sessions with a mount. A damaged index is made anew."""
     path = place(root)
     with contextlib.ExitStack() as stack:
         try:
@@ -257,7 +258,7 @@ def opened(root: str, told: Callable[[str], None] = lambda _: None) -> Iterator[
 
 
 def freshen(root: str) -> None:
-    """Have what was removed out of the index at once, where there is one."""
+    """Bring an existing index up to date, so that it drops removed sessions at once."""
     if place(root).exists():
         with opened(root):
             pass
@@ -268,7 +269,7 @@ def _is_busy(problem: sqlite3.Error) -> bool:
 
 
 def place(root: str) -> Path:
-    """The file of a mount's index: what is at a place, and is somebody's, is told apart from others."""
+    """Returns the path of a mount's index. It depends on the mount's path and owner."""
     owner = os.stat(f"{root}/status").st_uid
     name = blake2b(f"{owner} {root}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
     return directories.cache(os.environ, os.getuid()) / f"log-{name}.db"

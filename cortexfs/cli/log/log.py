@@ -1,7 +1,7 @@
-"""`ctx log`: what was asked and answered, newest first.
+"""`ctx log`: questions and answers, newest first.
 
-Rules: one's own sessions and shared ones are shown, as their files in the mount tell of them, and found by an
-index of one's own (index.py). A question is removed with its session. What models have said is escaped on a
+Rules: it shows the user's own sessions and shared ones, as their files in the mount have them, and finds them
+by the user's own index (index.py). A question is removed with its session. Text of models is escaped on a
 terminal. A list needs neither prices nor msgspec, and does not import them.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cortexfs.core.models.prices import Prices
 
 MOST = 20
-ALL = 1 << 40  # characters of a text that is shown
+ALL = 1 << 40  # characters of a shown text
 UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGO = r"(\d{1,6})([mhdw])"
 _MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M")
@@ -44,7 +44,7 @@ def _list(options: argparse.Namespace) -> int:
         most=options.n or -1,
     )
     if options.usage:
-        from cortexfs.cli.log import usage  # what shows no money does not pay for its tables
+        from cortexfs.cli.log import usage  # a slow import that only --usage needs
 
         return usage.shown(root, wanted, options.json)
     found = _found(root, wanted)
@@ -89,7 +89,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _rm(options: argparse.Namespace) -> int:
-    from cortexfs.cli.talk import session  # only a removal pays for it
+    from cortexfs.cli.talk import session  # a slow import that only a removal needs
 
     root = mounts.answering(options.root)
     entry = _one(root, options.logged)
@@ -110,7 +110,7 @@ def _found(root: str, wanted: Wanted) -> list[Entry]:
 
 
 def _one(root: str, id_: str) -> Entry:
-    """The entry that is meant by an id, its beginning, or the id of its run."""
+    """Returns the entry with this id, with an id that begins so, or with this id of its run."""
     found = _found(root, Wanted(id=id_))
     if len(found) == 1:
         return found[0]
@@ -120,7 +120,7 @@ def _one(root: str, id_: str) -> Entry:
 
 
 def _model(root: str, name: str) -> str:
-    """The part of a model's name that was given, or what an alias of that name means."""
+    """Returns the part of a model's name, or the model that an alias of that name means."""
     link = f"{root}/model/{name.removeprefix('model/')}"
     name = os.path.relpath(os.path.realpath(link), f"{root}/model") if os.path.islink(link) else name
     return name.removeprefix("model/")
@@ -146,7 +146,7 @@ def when(seconds: float) -> str:
 
 
 def moment(text: str, now: float) -> float:
-    """The time that is meant by `3d`, `12h`, `2026-11-25` or `2026-11-25T08:30`, here; EINVAL for others."""
+    """Returns the time of `3d`, `12h`, `2026-11-25` or `2026-11-25T08:30`, here. Raises EINVAL for others."""
     if ago := re.fullmatch(_AGO, text):
         return now - int(ago[1]) * UNITS[ago[2]]
     for form in _MOMENTS:

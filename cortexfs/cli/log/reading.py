@@ -1,10 +1,10 @@
-"""The runs of a session, as its log tells them: a `LoggedRun` for each message.
+"""The runs of a session, read from its log: a `LoggedRun` for each message.
 
-Main path: `read_all` reads logs from where they were read up to. `told` gives the runs of one, and the place
-from which to go on: behind the last run, or where one begins that is not over.
+Main path: `read_all` reads logs, each from the place where the last reading ended. `told` returns the runs of
+one log, and the place for the next reading: after the last run, or at the first run that is not over.
 
-Rules: a log is read as its user may, through the mount, and its lines are a stranger's: what is no event of
-ours is passed over. Of a text, MOST characters are kept. This file must never know an index or a terminal.
+Rules: a log is read as its user may, through the mount. Its lines are untrusted: a line that is no event of
+ours is skipped. Of a text, MOST characters are kept. This file must never know an index or a terminal.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.models.usage import bounded
 
 READERS = 8
-HEAD = 128  # bytes of a log's first line, with the id of a run, which no other log has
-MOST = 1 << 20  # characters of a question, or of an answer, that are found by
-# The lines that say something here; deltas, which most lines are, come again as a whole.
+HEAD = 128  # bytes of a log's first line; it has the id of a run, so it differs for each log
+MOST = 1 << 20  # characters of a question or answer that a search can find
+# The lines that are used here. Most lines are deltas, whose text comes again in whole messages.
 _TELLING = tuple(b'{"type":"%b"' % name for name in (b"start", b"message", b"usage", b"error", b"done"))
 _TS = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class LoggedRun(msgspec.Struct):
-    """A message, and what came of it. `start` and `end` are where it stands in its log."""
+    """A message and its answer. `start` and `end` are its place in the log."""
 
     run: str
     start: int
@@ -69,28 +69,28 @@ _events = msgspec.json.Decoder(_Event)
 
 
 class SessionLog(NamedTuple):
-    """The log of a session, as it was when it was read from a place on."""
+    """The part of a session's log from one place on, at the time of reading."""
 
     mtime: int
     size: int
     head: bytes
-    is_other: bool  # than the one that was known by its head: it was read from its beginning
+    is_other: bool  # another log than the one with the known head: it was read from its beginning
     runs: list[LoggedRun]
     next: int
 
 
 def read_all(logs: Sequence[tuple[Path, int, bytes]]) -> Iterable[SessionLog | None]:
-    """Reads logs, each from its place on. To read one is to wait for the daemon, so many are read at once."""
+    """Read logs, each from its own place. Each read waits for the daemon, so many are read at once."""
     if len(logs) < READERS:
         return [read(*log) for log in logs]
-    from concurrent.futures import ThreadPoolExecutor  # whose import takes longer than a few logs
+    from concurrent.futures import ThreadPoolExecutor  # this import takes longer than a few logs
 
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda log: read(*log), logs))
 
 
 def read(path: Path, start: int, head: bytes) -> SessionLog | None:
-    """Returns what a log says from there on; None where it is gone."""
+    """Returns the log from that place on, or None if it is gone."""
     try:
         with open(path, "rb") as file:
             seen, first = os.fstat(file.fileno()), file.readline(HEAD)
@@ -102,7 +102,7 @@ def read(path: Path, start: int, head: bytes) -> SessionLog | None:
 
 
 def told(log: BinaryIO, start: int, stop: int | None = None, most: int = MOST) -> tuple[list[LoggedRun], int]:
-    """Returns the runs of a log between two places, and the place from which to go on the next time."""
+    """Returns the runs of a log between two places, and the place for the next reading."""
     found: dict[str, LoggedRun] = {}
     end = start
     for offset, line in _lines(log, start, stop):
@@ -149,7 +149,7 @@ def _event(line: bytes) -> _Event | None:
 
 
 def _lines(log: BinaryIO, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
-    """The whole lines of a log, with their places."""
+    """Yields the whole lines of a log, with their places."""
     log.seek(start)
     while (stop is None or start < stop) and (line := log.readline(frames.MAX_LINE)).endswith(b"\n"):
         yield start, line
@@ -157,7 +157,7 @@ def _lines(log: BinaryIO, start: int, stop: int | None) -> Iterator[tuple[int, b
 
 
 def _seconds(ts: str) -> float:
-    """The time of an event; 0 where it has none, as those of earlier versions."""
+    """Returns the time of an event; 0 if it has none, as in earlier versions."""
     try:
         return float(timegm(time.strptime(ts, _TS)))
     except ValueError:

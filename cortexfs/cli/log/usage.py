@@ -1,7 +1,7 @@
-"""`ctx log --usage`: one's own tokens by day, model and agent, and what they cost.
+"""`ctx log --usage`: the user's own tokens by day, model and agent, and their cost.
 
-Rules: the daemon has counted each answer, whatever became of its session (`.usage` in the user's home). Costs
-are by one's own prices, limits by the prices of whoever has set them.
+Rules: the daemon has counted each answer, even if its session is gone (`.usage` in the user's home). Costs
+use the user's own prices; a limit uses the prices of the person who set it.
 """
 
 from __future__ import annotations

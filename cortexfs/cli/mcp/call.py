@@ -1,8 +1,8 @@
-"""`ctx mcp call` and `ctx mcp inspect`: an MCP server used from a shell, added or not.
+"""`ctx mcp call` and `ctx mcp inspect`: use an MCP server from a shell, added to the mount or not.
 
-Rules: one that was added is used by way of the mount, which decides; any other is a program of the user's, or
-an address. Standard output has the answer alone. A question of the server's is asked on a terminal, and its
-defaults are the answer with --yes.
+Rules: an added server is used through the mount, which decides. Any other server is a program of the user, or
+an address. Standard output has the answer alone. The server's questions are asked on a terminal; with --yes,
+their defaults are the answer.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def _place(options: argparse.Namespace) -> McpPlace:
-    """The server that the words mean: an address, one of the mount, or a command line."""
+    """Returns the server that the words mean: an address, a server of the mount, or a command line."""
     from cortexfs.mcp.client import McpPlace, of_mount
 
     server, rest = options.server, getattr(options, "rest", [])
@@ -119,7 +119,7 @@ def _words(line: str) -> list[str]:
 
 
 def _root_of(given: str | None, name: str, *, or_program: bool) -> str | None:
-    """The mount that has this server. A program is used without one."""
+    """Returns the mount that has this server. Returns None for a program that no mount has as a server."""
     try:
         root = mounts.answering(given)
     except Fault:

@@ -1,4 +1,4 @@
-"""The extra `mcp`: a sentence for those who have not installed it."""
+"""The extra `mcp`: an error for users who have not installed it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def is_there() -> bool:
 
 
 def check() -> None:
-    """Raises EHOSTDOWN where it is not."""
+    """Raises EHOSTDOWN if the extra is not installed."""
     if not is_there():
         raise Fault(
             "EHOSTDOWN", "MCP needs the extra mcp, which is not installed: pip install 'cortexfs[mcp]'"

@@ -1,8 +1,8 @@
 """`ctx mcp import` and `ctx plugin import-mcp`: the MCP servers of another client's file.
 
-Rules: `import-mcp` takes a file as it is, whole or not at all, and asks nothing, for scripts. `import` fills
-in what a file wants, and says what it leaves out. A value that was filled in is a secret, and nothing prints
-it.
+Rules: `import-mcp` takes a file as it is, whole or not at all, and asks nothing, for scripts. `import` asks
+for the values that a file leaves open, and names the parts it leaves out. A value that was filled in is a
+secret, and nothing prints it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _kept(
     options: argparse.Namespace, found: Mapping[str, McpServer], typed: Mapping[str, set[str]]
 ) -> Servers:
     where = places_of(options)
-    directories.create(where)  # which closes the state to others
+    directories.create(where)  # this closes the state to others
     servers = Servers(where.config, where.state)
     drafts = {name: mcp_server.parted(name, one, typed.get(name, ())) for name, one in found.items()}
     servers.write(drafts, replace=options.replace)
@@ -77,7 +77,7 @@ def _read(path: Path) -> object:
 
 
 class _Typing:
-    """Somebody who fills in what a file wants, a line each, which is not shown."""
+    """Fills in the values that a file leaves open. The person types each on a line, which is not shown."""
 
     def variable(self, name: str) -> str | None:
         return os.environ.get(name)

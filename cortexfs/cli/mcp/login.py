@@ -1,7 +1,7 @@
-"""`ctx mcp login` and `logout`: at MCP servers that want one (OAuth).
+"""`ctx mcp login` and `logout`: at MCP servers that require a login (OAuth).
 
-Rules: a token is shown to nobody, and is kept as a secret of the server. A browser is opened where a person
-sits at a terminal, and the address is printed in any case.
+Rules: a token is never shown, and is kept as a secret of the server. A browser is opened if a person sits at
+a terminal, and the address is printed in any case.
 """
 
 from __future__ import annotations

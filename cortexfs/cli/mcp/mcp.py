@@ -1,7 +1,7 @@
 """`ctx mcp`: a mount's tools for MCP clients, and the MCP servers whose tools are in a mount (docs/mcp.md).
 
-Rules: a secret is in no argument, where every user of the machine could read it. On standard output nothing
-but the protocol is said.
+Rules: no argument contains a secret, as every user of the machine could read it. Standard output has nothing
+but the protocol.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _of_server(root: str, name: str) -> list[str]:
 
 
 async def _over_http(server: Server[Any], where: tuple[str, int], given: str | None, root: str) -> None:
-    import secrets  # and OpenSSL with it
+    import secrets  # imports OpenSSL too
 
     from cortexfs.mcp import http
 
@@ -118,7 +118,7 @@ async def _over_http(server: Server[Any], where: tuple[str, int], given: str | N
 
 
 def address(text: str) -> tuple[str, int]:
-    """The host and port of `[HOST:]PORT`."""
+    """Returns the host and port of `[HOST:]PORT`."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise Fault("EINVAL", f"--http is [HOST:]PORT, as 8808 or 127.0.0.1:8808, and not {text!r}")
@@ -126,7 +126,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def _given(file: str | None) -> str | None:
-    """The token that the user has chosen; None if he has not."""
+    """Returns the token that the user has chosen, or None without one."""
     if file:
         with open(os.path.expanduser(file), encoding="ascii", errors="replace") as opened:
             if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:

@@ -1,8 +1,8 @@
-"""The templates of `ctx ask`, and the agents of a mount, for clients of `ctx mcp serve`.
+"""The templates of `ctx ask`, and the agents of a mount, as prompts for clients of `ctx mcp serve`.
 
-Rules: a template is what `ctx ask -t` makes of it: one of the user's own, a plugin's or an MCP server's. Its
-text is an argument, too. An agent is its system prompt and a task. They are read anew for each client that
-asks. A prompt is text for the client's own model; nothing is asked here.
+Rules: a template is that of `ctx ask -t`: the user's own, a plugin's or an MCP server's. Its text is one of
+the prompt's arguments. The prompt of an agent is its system prompt and a task. Prompts are read anew for each
+request. A prompt is text for the client's own model; no model is asked here.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ TASK = "task"
 AGENT = "agent/"
 MAX_SYSTEM = 1 << 20
 MAX_LISTED = 1000
-MAX_VALUES = 100  # that the protocol lets be proposed
-SECONDS = 20.0  # for one prompt, which an MCP server of the mount may have to make
+MAX_VALUES = 100  # the most proposals that the protocol allows
+SECONDS = 20.0  # for one prompt, which may need an MCP server of the mount
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
@@ -71,13 +71,13 @@ class TemplateBook:
         return found[:MAX_LISTED]
 
     def _agents(self) -> list[str]:
-        """Those whose words are here."""
+        """Returns the agents of this machine, whose system prompts are here."""
         paths = objects.paths_of(self._root, "agent")
         return [path for path in paths if not objects.is_elsewhere(path)]
 
     def made(self, name: str, values: Mapping[str, str]) -> Sequence[tuple[str, str | bytes]]:
-        """Its messages, texts and files, each with its role; a Fault says what is wrong with the name or the
-        values."""
+        """Returns the messages of a prompt, texts and files, each with its role. Raises a Fault for a wrong
+        name or wrong values."""
         known = {one.name: one for one in self.listed()}
         if name not in known:
             raise Fault("ENOENT", f"there is no prompt {name!r}{nearest(name, known)}")
@@ -93,7 +93,7 @@ class TemplateBook:
         return [*before, *files, *([("user", text)] if text else [])]
 
     def completed(self, name: str, argument: Mapping[str, str], values: Mapping[str, str]) -> Sequence[str]:
-        """Returns values that an argument, `name` and `value`, may be meant to have."""
+        """Returns proposed values for an argument, which has a `name` and the beginning of a `value`."""
         known = {one.name: one for one in self.listed()}
         wanted = argument["name"]
         if name not in known or wanted not in (*known[name].required, *known[name].optional):

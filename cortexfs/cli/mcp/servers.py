@@ -1,7 +1,7 @@
 """`ctx mcp list`, `add` and `remove`: the MCP servers whose tools are in a mount.
 
-Rules: a secret is in no argument, where every user of the machine could read it: it is typed, or comes on
-standard input, and nothing prints it. A running daemon follows every change.
+Rules: no argument contains a secret, as every user of the machine could read it. A secret is typed, or comes
+from standard input, and nothing prints it. A running daemon follows every change.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def add(options: argparse.Namespace) -> int:
     where, name = places_of(options), mcp_server.check_name(options.name)
     server, typed = _described(options)
     servers = Servers(where.config, where.state)
-    directories.create(where)  # which closes the state to others
+    directories.create(where)  # this closes the state to others
     starts = Starts(where.state, [name])
     servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
     said, status = told(options.root, [name], starts)
@@ -92,8 +92,8 @@ def add(options: argparse.Namespace) -> int:
 
 
 def told(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, int]:
-    """Have the daemon take servers over; what came of it, and the exit status. What they print meanwhile is
-    shown. One that only wants a login is no failure."""
+    """Have the daemon take servers over. Returns a sentence about the result, and the exit status. The output
+    of the servers is shown meanwhile. A server that only requires a login is no failure."""
     failed: list[str] = []
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
@@ -106,7 +106,7 @@ def told(root: str | None, names: Iterable[str], starts: Starts) -> tuple[str, i
 
 
 def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
-    """The server that the arguments mean, and which of its variables and headers were typed."""
+    """Returns the server that the arguments mean, and the names of its typed variables and headers."""
     command, *words = options.command or ("",)
     if words and not command:
         raise Fault("EINVAL", "the COMMAND behind -- is empty; is the program installed that it should name?")
@@ -137,7 +137,7 @@ def _pairs(given: list[str], sign: str) -> dict[str, str | None]:
 
 
 def typed(keys: list[str]) -> dict[str, str]:
-    """Values that are piped, one a line, or typed without being shown."""
+    """Returns values that are piped, one a line, or typed without being shown."""
     if not keys:
         return {}
     if sys.stdin.isatty():
@@ -151,7 +151,7 @@ def typed(keys: list[str]) -> dict[str, str]:
 
 
 def known(options: argparse.Namespace) -> Servers:
-    """The servers, if the one that is named is among them."""
+    """Returns the servers. Raises ENOENT if the named one is not among them."""
     where = places_of(options)
     servers = Servers(where.config, where.state)
     if options.name not in (names := servers.names()):

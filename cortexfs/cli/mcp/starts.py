@@ -1,8 +1,8 @@
-"""The words of MCP servers while they start: a program may download itself first, and nobody else says how
-far it has come.
+"""The output of MCP servers while they start. A program may download itself first, and only its output tells
+how far it is.
 
-Rules: a server's user may write these files as he likes. So no link is followed, only a regular file is read,
-and only so much of it.
+Rules: a server's user may write these files at will. So no link is followed, only a regular file is read, and
+only a bounded part of it.
 This file must never know how servers are added.
 """
 
@@ -20,13 +20,13 @@ from cortexfs.plugins.mcp_servers import home_of
 from cortexfs.state import no_links
 from cortexfs.state.directories import kept_of
 
-MAX_SHOWN = 64 << 10  # at once
+MAX_SHOWN = 64 << 10  # bytes at once
 MAX_LAST = 4 << 10
 LAST_LINES = 5
 
 
 class Starts:
-    """The starts of these servers, from now on."""
+    """The output of these servers' starts, from now on."""
 
     def __init__(self, state: Path, names: Iterable[str]) -> None:
         self._paths = {name: _path(state, name) for name in names}
@@ -34,7 +34,7 @@ class Starts:
         self._rest = dict.fromkeys(self._paths, b"")
 
     def go_on(self, facts: dict[str, list[str]]) -> bool:
-        """Show what they have printed; whether they have printed, or are still being started."""
+        """Show new output. Returns True if there was any, or if a server is still being started."""
         has_printed = any([self._show(name) for name in self._paths])
         rows = mounts.broken(facts, "plugin")
         return has_printed or any(rows.get(PREFIX + name, "").startswith(STARTING) for name in self._paths)
@@ -53,13 +53,13 @@ class Starts:
 
 
 def last_lines(state: Path, name: str) -> list[str]:
-    """The last lines that a server printed, as it was started for its description."""
+    """Returns the last lines that a server printed when it was started for its description."""
     printed = _read(_path(state, name), -MAX_LAST, MAX_LAST).decode(errors="replace")
     return [line.rstrip() for line in printed.split("\n") if line.strip()][-LAST_LINES:]
 
 
 def _path(state: Path, name: str) -> Path:
-    """In the home of who describes servers: nobody under root, else the mount's user."""
+    """Returns the path of the output. Its home is that of nobody under root, else of the mount's user."""
     try:
         owner = os.stat(state).st_uid
     except OSError:

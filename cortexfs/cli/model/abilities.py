@@ -1,6 +1,6 @@
-"""`ctx provider abilities`: the table of what models can, for those whose providers do not tell.
+"""`ctx provider abilities`: the table of models' abilities, for providers that do not list them.
 
-Rules: nothing is fetched unless an address is named with --renew. A running daemon follows.
+Rules: nothing is fetched unless --renew names an address. A running daemon follows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _about(table: AbilityTable) -> str:
 
 def _source(named: str) -> bytes:
     if named.lower().startswith(("http://", "https://")):
-        from cortexfs.net import web  # only an address pays for it
+        from cortexfs.net import web  # a slow import that only an address needs
 
         return web.download(named, MAX_SOURCE, SECONDS)
     path = Path(os.path.expanduser(named))

@@ -1,6 +1,6 @@
-"""`ctx provider` and `ctx model`, as they are declared.
+"""The declarations of `ctx provider` and `ctx model`.
 
-Rules: only the module of the verb that is asked for is imported.
+Rules: only the module of the verb in use is imported.
 """
 
 from __future__ import annotations

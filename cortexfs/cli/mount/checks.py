@@ -1,7 +1,7 @@
 """The checks of `ctx doctor`: of the machine, of the installation and of the mount.
 
-Rules: a check is a function from `Subject` to one `Finding`, and CHECKS has them all. Whatever touches a
-mount is asked in a child that may hang (bounded.ask).
+Rules: a check is a function from `Subject` to one `Finding`, and CHECKS has them all. A child process, which
+may hang, makes each access to a mount (bounded.ask).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cortexfs.state.directories import Places, place_of
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 LOG_READ = 256 << 10  # bytes of the end of a daemon's log
-REFUSED = " stays as it is: "  # as the daemon writes of a control whose value is none
+REFUSED = " stays as it is: "  # in the daemon's log: it refused a control's value
 LEAST_ROOM = 16 << 20  # bytes: a disk with less will be full within a few runs
 LSM = "/sys/kernel/security/lsm"
 MTAB, MTAB_MEND = Path("/etc/mtab"), "ln -s ../proc/self/mounts /etc/mtab"
@@ -60,9 +60,9 @@ class Subject(NamedTuple):
 class Finding(NamedTuple):
     level: str
     why: str  # what was found
-    mend: str = ""  # what to do about it
-    fix: tuple[str, ...] = ()  # the command that does it, where there is one
-    by_root: bool = False  # who has to run that
+    mend: str = ""  # the advice
+    fix: tuple[str, ...] = ()  # the command that follows the advice, if there is one
+    by_root: bool = False  # True if root has to run the command
 
     @property
     def told(self) -> str:
@@ -149,7 +149,7 @@ def peer_pidfd(subject: Subject) -> Finding:
 def landlock(subject: Subject) -> Finding:
     try:
         return ok(f"Landlock ABI {syscalls.landlock_abi()}")
-    except OSError:  # not built in, not switched on, or hidden by a container's seccomp filter
+    except OSError:  # not built in, not enabled, or hidden by a container's seccomp filter
         return warn(
             "the kernel has no Landlock, so no tool of an agent runs, nor a plugin whose sandbox needs it",
             f"run Linux 5.13 or later with landlock in {LSM}: add it to lsm= at boot; in a container, let its"
@@ -158,7 +158,7 @@ def landlock(subject: Subject) -> Finding:
 
 
 def view_mounts(subject: Subject) -> Finding:
-    """Tried as it is done, in a process of its own."""
+    """Tries to make mounts as a host does, in a process of its own."""
     words = [sys.executable, "-I", "-c", "from cortexfs.host.confine.readonly_mounts import enter; enter()"]
     if subprocess.run(words, capture_output=True, check=False).returncode == 0:
         return ok("tools of agents have mounts of their own")
@@ -207,7 +207,7 @@ def packaged_runner(subject: Subject) -> Finding:
 
 
 def readable_by_callers(subject: Subject) -> Finding:
-    """Hosts run as their callers, so every caller has to read the interpreter, its library and us."""
+    """Hosts run as their callers, so every caller has to read the interpreter, its library and CortexFS."""
     package = os.path.dirname(cortexfs.__file__)
     needed = [os.path.realpath(sys.executable), sysconfig.get_path("stdlib"), package]
     closed = next((path for one in needed if (path := _closed(one))), None)
@@ -221,7 +221,7 @@ def readable_by_callers(subject: Subject) -> Finding:
 
 
 def _closed(path: str) -> str | None:
-    """The first directory on the way to `path`, or itself, that not everyone may pass."""
+    """Returns the first directory on the way to `path`, or `path`, that not everyone may pass."""
     way = Path(path)
     for step in (*reversed(way.parents), way):
         wanted = stat.S_IXOTH if step != way else stat.S_IXOTH | stat.S_IROTH
@@ -298,7 +298,7 @@ def run_socket(subject: Subject) -> Finding:
 
 
 def object_sockets(subject: Subject) -> Finding:
-    """An object that is declared and cannot be talked to now refuses connections (abi.md 5.6)."""
+    """An object that is declared, but cannot talk now, refuses connections (abi.md 5.6)."""
     if _silent(subject):
         return ok("no mount to ask")
     try:
@@ -321,20 +321,20 @@ def _refusing(root: Path) -> bytes:
 
 
 def _silent(subject: Subject) -> bool:
-    """Returns True if there is no use in asking further; `answers` has said why."""
+    """Returns True if further questions are useless; `answers` reports the reason."""
     return answers(subject).level == FAIL
 
 
 def _connected(path: str) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
-        # By a descriptor of the directory: the path of a socket may have 107 bytes only (unix(7)).
+        # Connect by a descriptor of the directory: the path of a socket may have 107 bytes only (unix(7)).
         directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
         runner.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
     return b""
 
 
 def refused_controls(subject: Subject) -> Finding:
-    """An editor shows an errno, which cannot say why. The log has it, whose end is what counts."""
+    """An editor only shows an errno. The end of the log has the reason."""
     log = subject.where.state / "daemon.log"
     try:
         lines = no_links.read(log, -LOG_READ, LOG_READ).decode(errors="replace").splitlines()
@@ -364,7 +364,7 @@ def broken_others(subject: Subject) -> Finding:
 
 
 def plugin_copies(subject: Subject) -> Finding:
-    """Under root, hosts that are other users pass through every folder above."""
+    """Under root, hosts run as other users, and must pass through every folder above."""
     copies = place_of(subject.where.state)
     if subject.uid != 0 or not copies.is_dir():
         return ok("plugins run as who may read them")

@@ -1,10 +1,10 @@
-"""`ctx doctor`: look at everything that CortexFS needs, and say how to mend what is missing.
+"""`ctx doctor`: check everything that CortexFS needs, and say how to mend what is missing.
 
 Rules: the table in checks.py is the list, and docs/commands.md repeats it. A check never raises, never hangs,
-never mends anything, and blames one thing. What only matters to some is a warning, not a failure. A report
-tells all that a report of a fault should, and no secret: of settings, providers, servers, plugins and
-variables the names, and never a value. A part that cannot be read says so, and the others are there. Whoever
-sends it reads it first, so it is text.
+never mends anything, and blames one thing. A fault that matters only to some users is a warning, not a
+failure. A report has all that a report of a fault needs, and no secret: it names settings, providers,
+servers, plugins and variables, and never has a value. If one part cannot be read, it says so, and the others
+are there. A report is text, as its sender reads it first.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from cortexfs.core.wire import PROTOCOL
 from cortexfs.state import no_links
 from cortexfs.version import VERSION
 
-MAX_LOG = 64 << 10  # of its end, in bytes
-FOLDERS = ("providers", "mcp")  # of the configuration, whose files are named
-# What is never in our own log. It may be in a plugin's name, or in what a plugin has said of its failure.
+MAX_LOG = 64 << 10  # bytes of its end
+FOLDERS = ("providers", "mcp")  # folders of the configuration; their files are named
+# Our own log never has such text. A plugin's name may, or a plugin's message about its failure.
 _HIDDEN = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b(?:sk|pk|key|ghp|gho|xox[abp]|AIza)[-_]?[\w-]{16,}")
 
 
 def run(options: argparse.Namespace) -> int:
     where = places_of(options)
-    root = ""  # where no mount is meant, which is for a check to say
+    root = ""  # no mount is meant; a check reports that
     with contextlib.suppress(Fault):
         root = mounts.root(options.root)
     subject = Subject(root, where, os.getuid())
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _fix(found: dict[str, Finding], subject: Subject) -> None:
-    """Run the commands that mend what was found, each when somebody says so, and look again."""
+    """Run the commands that mend the findings, each after a question, and check again."""
     if not sys.stdin.isatty():
         raise Fault("EINVAL", "--fix asks before each command, and nobody can be asked here")
     for name, one in found.items():
@@ -90,7 +90,7 @@ def _fix(found: dict[str, Finding], subject: Subject) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """Never over a file that is there."""
+    """Write the report, but never over an existing file."""
     if path == "-":
         sys.stdout.write(text)
         return

@@ -1,9 +1,9 @@
-"""`ctx mount`: make the mount point fit, start the daemon in an interpreter of its own, and wait for it.
+"""`ctx mount`: prepare the mount point, start the daemon in an interpreter of its own, and wait for it.
 `ctx restart`: end a mount's daemon and start it again at the same place, with the same directories.
 
-Rules: the daemon inherits nothing but the environment named here: no descriptors, directory,
-terminal or session of whoever typed the command (cli/mount/serve.py has its side). A live mount is left
-alone, the one of a dead daemon is replaced.
+Rules: the daemon inherits only the environment named here, and no descriptors, directory, terminal or session
+of the caller (cli/mount/serve.py has the daemon's side). A live mount is left alone; the mount of a dead
+daemon is replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cortexfs.state.directories import Places, create, places
 START_SECONDS = 20.0
 END_SECONDS = 5.0
 MAX_LOG = 1 << 20
-# Language, places, how to reach the network, settings of plugins; nothing that changes what code is loaded.
+# Language, places, network access and settings of plugins. None of these changes which code is loaded.
 ENVIRONMENT = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|CTX_\w+|SSL_CERT_\w+|(https?|no|all)_proxy"
     r"|CORTEX_(PLUGIN|WASM)_[\w-]+",
@@ -43,7 +43,7 @@ ENVIRONMENT = re.compile(
 
 
 def run(options: argparse.Namespace) -> int:
-    # Not the mount that is there already, which other commands would mean.
+    # Do not use the mount that exists already, which other commands would mean.
     root = mounts.absolute(options.point or options.root or os.environ.get("CTX_ROOT") or mounts.DEFAULT_ROOT)
     where = places(os.environ, os.getuid(), state=options.state, config=options.config)
     if options.ready_fd is not None:
@@ -59,17 +59,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def restart(options: argparse.Namespace, between: Callable[[], None] | None = None) -> int:
-    """`ctx umount` and then `ctx mount`, with something `between` or nothing. A configuration that no daemon
-    would start with ends none, unless what is `between` replaces it. State and configuration are
-    those of the daemon that runs, unless others are named, so that nobody restarts into another state by
-    mistake."""
+    """`ctx umount` and then `ctx mount`, with `between` called in the middle. If no daemon could start with
+    the configuration, none is ended, unless `between` replaces it. Unless others are named, the state and
+    configuration of the running daemon stay: a restart never changes them by mistake."""
     root = options.point = mounts.root(options.point or options.root)
     found = mounts.mounted_at(root)
     if not found:
         raise Fault("EHOSTDOWN", f"nothing of CortexFS is mounted at {root}; start it with: ctx mount {root}")
-    if found.owner != os.getuid():  # it would become ours, with directories that somebody else chose
+    if found.owner != os.getuid():  # it would become ours, with directories that another user chose
         mend = "only that user may restart it"
-        if os.getuid() == 0:  # who else asks may not end it either
+        if os.getuid() == 0:  # other users may not end it either
             mend += f"; to end it: ctx umount {root}"
         raise Fault("EPERM", f"{root} was mounted by uid {found.owner}; {mend}")
     kept, served = None, None
@@ -124,8 +123,7 @@ COMMANDS = {
 
 
 def _live(root: str) -> str | None:
-    """Returns the sentence for a `root` that a daemon serves already; a dead one's mounts are detached
-    here."""
+    """Returns the sentence for a `root` that a daemon serves already. Detaches the mounts of dead daemons."""
     while mount := mounts.mounted_at(root):
         if not mounts.is_stale(root):
             if mount.is_strangers(os.getuid()):
@@ -136,7 +134,7 @@ def _live(root: str) -> str | None:
             except Fault:
                 if not mounts.is_stale(root):
                     raise
-                continue  # its daemon has died meanwhile
+                continue  # its daemon has just died
             return f"{root} is mounted already (pid {said.get('pid', ['unknown'])[0]})"
         umount.detach(mount)
         say(f"detached the mount that a dead daemon left at {root}")
@@ -144,7 +142,7 @@ def _live(root: str) -> str | None:
 
 
 def _prepare(root: str) -> None:
-    """Make the mount point if it is missing; refuse one that the mount would hide something in."""
+    """Make the mount point if it is missing. Refuse a directory with files that the mount would hide."""
     mend = "name a directory of your own: ctx mount DIR"
     try:
         with contextlib.suppress(FileExistsError):
@@ -161,11 +159,11 @@ def _prepare(root: str) -> None:
 
 
 def _environment(where: Places) -> dict[str, str]:
-    """Returns the daemon's environment: the variables that ENVIRONMENT names, and those that providers'
-    files name for their keys."""
+    """Returns the daemon's environment: the variables that ENVIRONMENT names, and the keys' variables that
+    providers' files name."""
     keys = set[str | None]()
     if any((where.config / "providers").glob("*.toml")):
-        from cortexfs.models.providers.files import Providers  # loading it takes as long as all else here
+        from cortexfs.models.providers.files import Providers  # this import takes as long as all the rest
 
         found = Providers(where.config, where.state).load().providers.values()
         keys = {provider.key.env for provider in found if provider.key}
@@ -173,7 +171,7 @@ def _environment(where: Places) -> dict[str, str]:
 
 
 def _start(root: str, where: Places, options: argparse.Namespace) -> int:
-    """Start a detached daemon and wait until it is ready; its exit status when it will not be."""
+    """Start a detached daemon and wait until it is ready. If it fails to start, returns its exit status."""
     log_path = where.state / "daemon.log"
     reader, writer = os.pipe()
     with _log(log_path) as log:
@@ -201,7 +199,7 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
 
 
 def _command(root: str, where: Places, ready: int, strict: bool) -> list[str]:
-    """The daemon's command line: an isolated interpreter that finds this very package."""
+    """Returns the daemon's command line: an isolated interpreter that finds this very package."""
     package = os.path.dirname(os.path.dirname(cortexfs.__file__))
     program = (
         f"import sys; sys.path.append({package!r}); from cortexfs.cli.main import main; sys.exit(main())"
@@ -212,7 +210,7 @@ def _command(root: str, where: Places, ready: int, strict: bool) -> list[str]:
 
 
 def _log(path: Path) -> BinaryIO:
-    """The daemon's log; what is over 1 MiB becomes daemon.log.1."""
+    """Opens the daemon's log. A log over 1 MiB becomes daemon.log.1 first."""
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_size > MAX_LOG:
             path.replace(path.with_suffix(".log.1"))
@@ -220,7 +218,7 @@ def _log(path: Path) -> BinaryIO:
 
 
 def _wait(reader: int) -> bytes | None:
-    """Returns the daemon's words until it closes the pipe; None when it says nothing for too long."""
+    """Returns the daemon's message when it closes the pipe, or None if it sends nothing for too long."""
     said, known = b"", 0
     with progress.shown("the daemon starts") as now:
         while select.select([reader], [], [], START_SECONDS)[0]:
@@ -233,7 +231,7 @@ def _wait(reader: int) -> bytes | None:
 
 
 def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
-    """The exit status of a daemon that did not start; one that is still trying is ended."""
+    """Returns the exit status of a daemon that did not start. One that is still trying is ended."""
     if late:
         daemon.terminate()
     try:
@@ -244,7 +242,7 @@ def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
 
 
 def _explain(said: bytes | None, log: Path, before: int) -> None:
-    """Why there is no mount; the last line that the log has grown by may hold what a library had to say."""
+    """Report why there is no mount. The last new line of the log may hold a library's error."""
     lines = no_links.read(log, before, MAX_LOG).decode(errors="replace").splitlines()
     hint = f" ({lines[-1]})" if lines and lines[-1] else ""
     if said is None:

@@ -1,7 +1,7 @@
 """The daemon's side of `ctx mount`: hold the state, begin the starter, read the daemon's modules, serve.
 
-Rules: the daemon says through a pipe that the mount answers, or one sentence why it does not, and before that
-that it is at work. Without a pipe it says so on stderr.
+Rules: the daemon reports through a pipe that the mount answers, or one sentence why not. Before that, it
+reports that it is at work. Without a pipe, it reports on stderr.
 This file must never know how a daemon is started.
 """
 
@@ -36,8 +36,8 @@ def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
 
 
 def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: ServiceManager) -> int:
-    os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
-    gc.disable()  # until all is loaded, of which collections took a tenth
+    os.umask(os.umask(0o077) | 0o022)  # the daemon must later believe the files it writes
+    gc.disable()  # until all is loaded: collections took a tenth of that time
     try:
         config = load(where)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
@@ -57,9 +57,9 @@ def _serve(root: str, where: Places, tell: Ready, strict: bool, manager: Service
 
 
 class Sparing(logging.Filter):
-    """At most MOST lines of one origin within SECONDS: whoever can cause a line in the log, which is anybody,
-    must not fill it. What is said first is kept whole; of what one place in the code says again and again,
-    little is, and the last line that is kept says so."""
+    """At most MOST lines of one origin within SECONDS: anybody can cause a line, and must not fill the log.
+    The first lines are kept whole. Of lines that one place in the code repeats, MOST are kept, and the last
+    of them says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,8 +79,8 @@ class Sparing(logging.Filter):
 
 
 class Ready:
-    """Tells whoever started the daemon that it is ready, or why not: through the pipe or on stderr, and to a
-    service manager. Through the pipe also, for an empty sentence, that the daemon is still at work."""
+    """Tells the starting process that the daemon is ready, or why not, through the pipe or on stderr, and
+    tells a service manager. An empty sentence means "still at work", for the pipe only."""
 
     def __init__(self, root: str, pipe: int | None, manager: ServiceManager | None = None) -> None:
         self._root = root
@@ -106,7 +106,7 @@ class Ready:
         self._pipe = None
 
     def _write(self, said: bytes) -> None:
-        """Whoever started us may have given up waiting."""
+        """Write to the pipe. The starting process may have given up waiting."""
         if self._pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._pipe, said)

@@ -1,11 +1,11 @@
-"""`ctx umount`: end a mount and its daemon, also a dead or a hung one, and say what was done.
+"""`ctx umount`: end a mount and its daemon, also a dead or a hung one, and report what was done.
 
 A mount whose daemon answers is ended by SIGTERM: the daemon syncs sessions and closes the sockets that would
 keep the mount busy. A daemon that does not answer gets the same signal. Then its FUSE connection is aborted,
-which alone frees a daemon that waits for itself. Then it is killed. A mount without daemon is detached.
+as only this frees a daemon that waits for itself. Then it is killed. A mount without a daemon is detached.
 
-Rules: the mount point is never touched by this process (a stat may hang for ever). Which process the daemon
-is, it does not say itself (daemons.py).
+Rules: this process never touches the mount point (a stat may hang for ever). A daemon is not believed about
+which process it is (daemons.py).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _force(mount: Mount, process: PinnedProcess | None) -> None:
 
 
 def _abort(mount: Mount) -> None:
-    """Fail every request in the kernel: what hangs on the mount, the daemon too, gets ENOTCONN."""
+    """Fail every request in the kernel: all that hangs on the mount, the daemon too, gets ENOTCONN."""
     try:
         if os.getuid() == 0:
             syscalls.abort_fuse(mount.point)
@@ -97,14 +97,14 @@ def _abort(mount: Mount) -> None:
 
 
 def _sweep(mount: Mount) -> None:
-    """Detach the mount if its daemon did not take it along."""
+    """Detach the mount if it outlived its daemon."""
     left = mounts.mounted_at(mount.point)
     if left and left.connection == mount.connection:
         detach(mount)
 
 
 def detach(mount: Mount) -> None:
-    """Take the mount out of the tree at once, whoever uses it (umount2(2), MNT_DETACH)."""
+    """Take the mount out of the tree at once, even if it is in use (umount2(2), MNT_DETACH)."""
     if os.getuid() == 0:
         with os_faults(f"{mount.point} cannot be unmounted"):
             syscalls.unmount(mount.point)

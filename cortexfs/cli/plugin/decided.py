@@ -1,9 +1,9 @@
 """`ctx plugin config` and `ctx plugin permissions`: decisions about an installed plugin with a manifest.json.
 
-Rules: what was decided counts for the running mount when the command has ended, or the command says why not.
-Of settings, what somebody has set counts, else the manifest's default. A secret is shown to nobody, and may
-be given on standard input, where no list of processes shows it. Of permissions, what counts is declared -
-denied + granted (abi.md 9.26). One word is decided once for a plugin.
+Rules: a decision is in effect for the running mount when the command has ended, or the command says why not.
+A setting has the value that the user has set, else the manifest's default. A secret is never shown. It may
+come from standard input, so that no list of processes shows it. The permissions in effect are declared -
+denied + granted (abi.md 9.26). A decision about one word holds for the whole plugin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cortexfs.plugins.install.decisions import Chosen, Decision, DecisionStore
 from cortexfs.plugins.package import directory, manifests
 from cortexfs.state import directories
 
-# A host is told of all of them in the packet that starts it.
+# The packet that starts a host has all of them.
 MAX_SETTINGS = 24 << 10
 INPUT = "-"
 DECISIONS = ("grant", "deny", "default")
@@ -48,7 +48,7 @@ def folder_of(where: directories.Places, name: str) -> Path:
 
 
 def manifest_of(where: directories.Places, name: str) -> JsonManifest:
-    """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
+    """Returns the plugin's manifest. Raises a Fault if it is missing, or is a manifest.toml."""
     folder = folder_of(where, name)
     manifest = directory.read(folder)
     if not manifests.is_json(manifest):
@@ -58,7 +58,7 @@ def manifest_of(where: directories.Places, name: str) -> JsonManifest:
 
 
 def _decide(options: argparse.Namespace, where: directories.Places, make: Callable[[Chosen], Chosen]) -> str:
-    """Write it down and tell the daemon; what came of it."""
+    """Write the decision down and tell the daemon. Returns a sentence about the result."""
     DecisionStore(where.state).change(options.name, make)
     return reload.told(options.root, reload.broken("plugin", options.name, "does not load"))
 
@@ -104,7 +104,7 @@ def _set(options: argparse.Namespace, where: directories.Places, known: Mapping[
 
 def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], said: Chosen) -> None:
     sealed = {key: one for key, one in said.secrets.items() if key in known and known[key].is_secret}
-    chosen = said.config | sealed  # of which only is shown that they are there
+    chosen = said.config | sealed  # a sealed value only shows that it is set
     there = {key: chosen.get(key, one.default) for key, one in known.items()}
     values = {key: known[key].shown(value) for key, value in there.items() if value is not None}
     if options.key is not None:
@@ -129,12 +129,12 @@ def _show_settings(options: argparse.Namespace, known: Mapping[str, Setting], sa
 
 
 def _field(one: Setting, is_set: bool, value: Any) -> dict[str, Any]:
-    """A setting, with all that a form for it needs."""
+    """Returns a setting, with all that a form for it needs."""
     return {**msgspec.to_builtins(one), "default": one.shown(one.default), "value": value, "is_set": is_set}
 
 
 def _source(is_set: bool, is_there: bool, setting: Setting) -> str:
-    """Returns where the value comes from."""
+    """Returns the source of the value."""
     if is_set or is_there:
         return "set" if is_set else "default"
     return "required" if setting.is_required else "-"

@@ -1,7 +1,7 @@
-"""`ctx plugin`: plugins as they are made, checked, installed, enabled, and what came of them.
+"""`ctx plugin`: make, check, install, enable and list plugins.
 
 Rules: enabling writes plugins.json beside config.toml, never config.toml itself. Only the module of the verb
-that is asked for is imported.
+in use is imported.
 """
 
 from __future__ import annotations

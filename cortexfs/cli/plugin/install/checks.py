@@ -1,7 +1,7 @@
-"""The one judgement about a plugin, of `ctx plugin review`, `test` and `install` alike.
+"""The one judgement about a plugin, for `ctx plugin review`, `test` and `install` alike.
 
-Rules: all that is wrong is told at once. Nothing of the plugin runs here. What a plugin's tools say of
-themselves is no part of this: only a host asks them.
+Rules: all faults are reported at once. Nothing of the plugin runs here. Tools' descriptions of themselves are
+no part of this: only a host asks for them.
 This file must never know how a review is printed, or where the plugin will lie.
 """
 
@@ -30,8 +30,8 @@ from cortexfs.plugins.package.package import PackageFiles
 
 
 def of_tree(tree: PackageFiles) -> list[InstallCheck]:
-    """Every check of a plugin whose files could all be read."""
-    with written(tree) as place:  # as it will lie there: commands that lead outside, a library that is none
+    """Returns all checks of a plugin whose files could all be read."""
+    with written(tree) as place:  # as in its place: finds commands that lead outside, or a false library
         checks = of_manifest(tree.manifest, tree, place)
         if not any(check.fault for check in checks):
             checks.append(tried("files as it would be loaded", lambda: offers.declared(tree, place)))
@@ -39,7 +39,7 @@ def of_tree(tree: PackageFiles) -> list[InstallCheck]:
 
 
 def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> list[InstallCheck]:
-    """The checks of what could be read, where `place` has the files."""
+    """Returns the checks of all that could be read. `place` has the files."""
     if manifests.is_json(manifest):
         checks = json_review.checks(manifest.json, tree, tuple(json_kinds.KINDS))
         if manifest.json.cli_commands:
@@ -54,12 +54,12 @@ def of_manifest(manifest: Manifest, tree: PackageFiles | None, place: Path) -> l
 
 
 def unread(path: Path) -> list[InstallCheck]:
-    """All that is wrong with a manifest.json, where that is what there is."""
+    """Returns all faults of a manifest.json, if the folder has no manifest.toml."""
     return [] if (path / FILE).exists() else json_review.errors(path)
 
 
 def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
-    """Returns the lines on what stands in nobody's way."""
+    """Returns the warnings, which prevent nothing."""
     own = manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
     if tree and manifests.is_json(manifest):
         own += json_review.warnings(manifest.json, tree)
@@ -69,7 +69,7 @@ def warnings(manifest: Manifest, tree: PackageFiles | None) -> list[str]:
 
 
 def _texts(tree: PackageFiles) -> Iterator[InstallCheck]:
-    """Returns the check that a plugin has some of the texts which it provides."""
+    """Yields the check that a plugin has some of the texts which it provides."""
     provides = tree.manifest.capabilities.provides
     named = {kind: folder for kind, folder in texts.FOLDERS.items() if folder in provides}
     judged = [texts.judged(tree.contents, kind) for kind in named]
@@ -81,7 +81,7 @@ def _texts(tree: PackageFiles) -> Iterator[InstallCheck]:
 
 
 def refuse(name: str, checks: list[InstallCheck]) -> None:
-    """Raises a Fault where any has failed, and says each of several."""
+    """Raises a Fault if any check has failed. If several have, prints each."""
     broken = [check for check in checks if check.fault]
     if len(broken) > 1:
         for check in broken:
@@ -97,7 +97,7 @@ def refuse(name: str, checks: list[InstallCheck]) -> None:
 
 @contextlib.contextmanager
 def written(tree: PackageFiles) -> Iterator[Path]:
-    """A copy of the plugin for as long as this goes on."""
+    """Yields a copy of the plugin, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
         place = Path(folder) / tree.manifest.name
         installing.write(place, tree.files, durable=False)
@@ -113,7 +113,7 @@ def _check_name(name: str) -> None:
 
 
 def _commands_fault(manifest: manifests.JsonPluginManifest) -> str | None:
-    """Why its commands cannot be called: one of ours is, of two with one name."""
+    """Returns why its commands cannot be called: a command of ours has the name of one."""
     for command in manifest.json.cli_commands:
         if parser.is_ours(command.name):
             of = f"{command.name} is a command of {parser.program()} itself"
@@ -122,9 +122,9 @@ def _commands_fault(manifest: manifests.JsonPluginManifest) -> str | None:
 
 
 def _check_schema(tool: DeclaredProcessTool) -> None:
-    """Here, in the process of whoever installs: the daemon compiles none, and a host only to use it."""
+    """Check in this process: the daemon compiles no schema, and a host only does so to use it."""
     try:
         Validator(tool.input_schema).check({})
     except Fault as fault:
-        if fault.code == "EPROTO":  # EINVAL is of the input, which was made up
+        if fault.code == "EPROTO":  # EINVAL is about the input, which was made up
             raise Fault("EINVAL", f"process tool '{tool.name}' has no sound input_schema: {fault}") from None

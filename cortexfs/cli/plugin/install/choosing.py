@@ -1,8 +1,8 @@
 """The decision about a plugin, and the running daemon's answer to it.
 
-Rules: whoever says --replace lets a plugin take the names that it takes then, and no others: those that the
-daemon tells are kept as the decision. Without a daemon, the consent is to the files that lie there, whatever
-names they take.
+Rules: --replace lets a plugin take the names that it takes at that time, and no others: the names that the
+daemon reports are kept as the decision. Without a daemon, the consent is to the present files, and to any
+names that they take.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from cortexfs.cli import mounts, reload
 from cortexfs.core.errors import Fault
 from cortexfs.state import directories
 
-_CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
+_CONSENT = "--replace"  # in the daemon's text about a plugin that needs consent
 _MEND = "; to take that name"
 
 
 class Outcome(NamedTuple):
-    said: str  # of the daemon, for a person
+    said: str  # the daemon's sentence, for a person
     refused: str = ""  # the plugin, and why
-    taken: tuple[str, ...] | None = None  # names of others; None: no daemon has told
+    taken: tuple[str, ...] | None = None  # names of others that it took; None: no daemon has answered
 
     @property
     def is_taken(self) -> bool:
-        """It is refused as it has the name of another's."""
+        """Returns True if the plugin is refused because it has the name of another object."""
         return _CONSENT in self.refused
 
     @property
     def why(self) -> str:
-        """Of such a refusal, without the command that is for a plugin that stays installed."""
+        """Returns the reason of such a refusal, without the advice for a plugin that stays installed."""
         return self.refused.partition(_MEND)[0]
 
 
 def choose(where: directories.Places, given: str | None, name: str, choice: config.Choice | None) -> Outcome:
-    """Write the choice down and tell the daemon. Consent becomes the names that the daemon tells."""
+    """Write the choice down and tell the daemon. Consent becomes the names that the daemon reports."""
     config.choose(where.config, name, choice)
     heard: list[dict[str, list[str]]] = []
 
@@ -58,15 +58,15 @@ def choose(where: directories.Places, given: str | None, name: str, choice: conf
 
 
 def leave_disabled(where: directories.Places, given: str | None, name: str, outcome: Outcome) -> NoReturn:
-    """A new plugin has names of others, and nobody said that it may: the daemon is to forget it."""
+    """Disable a new plugin that needs names of others without consent: the daemon is to forget it."""
     config.choose(where.config, name, False)
     reload.told(given)
     raise Fault("EEXIST", f"{name} is not enabled: {outcome.refused}")
 
 
 def kept(where: directories.Places, given: str | None, name: str, *, is_same: bool) -> config.Choice:
-    """The choice for the next copy of a plugin, whose files are the same or not: enabled, with the names that
-    it has taken so far."""
+    """Returns the choice for the next copy of a plugin: enabled, with the names that it has taken so far. If
+    the files are the same, a consent to all names stays."""
     before = config.choices(where.config).get(name) or True
     if before != config.REPLACE or is_same:
         return before

@@ -1,7 +1,7 @@
-"""The rest of the judgement about a plugin: whether it could be enabled here, beside the others.
+"""The rest of the judgement about a plugin: if it could be enabled here, beside the others.
 
-Rules: what fails here fails an installation without --replace. Where no mount answers, nobody knows the
-names that are taken.
+Rules: a failure here fails an installation without --replace. If no mount answers, the taken names are
+unknown.
 """
 
 from __future__ import annotations
