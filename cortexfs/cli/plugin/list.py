@@ -1,5 +1,4 @@
-"""`ctx plugin list` and `trust`: plugins of Python packages and installed ones, what the mount made of them,
-and whose plugins may be installed and loaded."""
+"""`ctx plugin list` and `trust`: all plugins with their state in the mount, and the trusted publishers."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str,
     rows += _installed(where.state, enabled, live)
     known = {row["name"] for row in rows}
     for name in enabled:
-        if name not in known:  # enabled, and not where this user can see it
+        if name not in known:  # enabled, and not visible to this user
             version = live.versions.get(name) if live else None
             fault = None if version else "it is not installed, or closed to you"
             rows.append(_row(name, version or "-", "-", True, fault, live))
@@ -77,9 +76,9 @@ def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str,
 
 
 def _installed(state: Path, enabled: list[str], live: LivePlugins | None) -> list[dict[str, Any]]:
-    if not os.path.exists(state / directories.PLUGINS):  # nor where it may not be looked at
+    if not os.path.exists(state / directories.PLUGINS):  # or this user may not look there
         return []
-    from cortexfs.plugins.package import directory  # whose packages are half of what this command imports
+    from cortexfs.plugins.package import directory  # half of the import time of this command
 
     there = directory.folders(state / directories.PLUGINS)
     return [_installed_row(folder, folder.name in enabled, live) for folder in there]
@@ -102,13 +101,13 @@ def _installed_row(folder: Path, enabled: bool, live: LivePlugins | None) -> dic
 
 @functools.cache
 def _available() -> frozenset[Mechanism]:
-    from cortexfs.linux import kernel_support  # where nothing is installed, nobody asks
+    from cortexfs.linux import kernel_support  # needed only if a plugin is installed
 
     return kernel_support.available()
 
 
 def boundary_of(manifest: Manifest) -> str:
-    """Returns the boundary between a plugin's code and the rest."""
+    """Returns the kind of boundary between a plugin's code and the rest."""
     from cortexfs.plugins.package import manifests
 
     if manifests.is_json(manifest):

@@ -1,6 +1,6 @@
-"""The plugins of a running mount, as commands that list them see it: by its status, its objects and commands.
+"""The plugins of a running mount, for commands that list them: from its status, its objects and its commands.
 
-This file must never know what is installed.
+This file must never know which plugins are installed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from cortexfs.cli import mounts, objects, plugin_commands
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import key_of, plain
 
-HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
+HOOKS = "hooks of "  # the beginning of a line of the status, with the plugin's hooks
 _ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
 
 
 class LivePlugins:
-    """The plugins of a running daemon: their tools, models and commands, and which are broken."""
+    """The plugins of a running daemon: their tools, models and commands, and the broken ones."""
 
     def __init__(self, root: str, text: str) -> None:
         facts = mounts.facts(text)
@@ -40,7 +40,7 @@ class LivePlugins:
 
 
 def live_of(options: argparse.Namespace) -> LivePlugins | None:
-    """None where no daemon has the directories that are listed: there is none, or it is another user's."""
+    """Returns None if no daemon has the listed directories: none runs, or it is another user's."""
     try:
         root = mounts.root(options.root)
         mount = mounts.mounted_at(root)
@@ -49,7 +49,7 @@ def live_of(options: argparse.Namespace) -> LivePlugins | None:
             return None
         return LivePlugins(root, mounts.status_text(root))
     except Fault:
-        return None  # a listing works without a mount, and says so in its status column
+        return None  # a listing works without a mount, and its status column says so
 
 
 def status_of(broken: bool, enabled: bool, serves: bool, mounted: bool) -> str:

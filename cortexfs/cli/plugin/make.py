@@ -1,4 +1,4 @@
-"""`ctx plugin new`, `keygen`, `sign` and `pack`: what an author and a publisher do with a plugin."""
+"""`ctx plugin new`, `keygen`, `sign` and `pack`: the commands of an author and of a publisher."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def sign(options: argparse.Namespace) -> int:
 
 
 def pack(options: argparse.Namespace) -> int:
-    """Like upstream, the package is named after the directory and lies where the command is given."""
+    """As upstream does, names the package after the directory, and writes it into the current directory."""
     folder = Path(options.directory)
     tree = package.read(folder)
     out = Path(options.out or package.archive_name(folder.resolve().name, tree.manifest))
     data = package.pack(tree)
-    package.unpack(data, str(out))  # what nobody could install is not made
+    package.unpack(data, str(out))  # a package that cannot be installed is not written
     out.write_bytes(data)
     output.say(f"packed {len(tree.files)} files into {out}; {signing.verify(tree).text}")
     print(package.checksum(data, out.name), end="")

@@ -1,8 +1,8 @@
 """`ctx plugin ui`: the panels and widgets of plugins with a manifest.json, and the files of one of them.
 
-Rules: nothing is shown of a plugin that is disabled, broken, changed since it was installed, or without the
-capability. The files of a panel are those below the directory of its page, of kinds that a page is made of,
-read as the files of a package are: no link is followed, and no name leads outside.
+Rules: a part is not shown if its plugin is disabled, broken, changed since its installation, or without the
+capability. The files of a panel are those below the directory of its page, of the kinds that pages use. They
+are read like the files of a package: no link is followed, and no name leads outside.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ KINDS = {
     ".mp4": "video/mp4",
 }
 MAX_PAGE = 2 << 20  # bytes of one file
-MAX_FILES = 8 << 20  # and of all those of a panel
-PAGE = "index.html"  # of a widget whose config has the text itself
+MAX_FILES = 8 << 20  # bytes of all files of a panel
+PAGE = "index.html"  # the page of a widget whose config has the text itself
 HEADS = ("plugin", "part", "title", "type", "status")
 
 
 class ShownPart(NamedTuple):
-    """A panel or a widget, and why it is not shown."""
+    """A panel or a widget, and the reason if it is not shown."""
 
     plugin: str
     is_panel: bool
@@ -72,7 +72,7 @@ class ShownPart(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The decisions that all plugins have in common."""
+    """The decisions about all plugins."""
 
     where: Places
     enabled: frozenset[str]
@@ -100,20 +100,20 @@ def _known(options: argparse.Namespace) -> _Known:
         root = mounts.root(options.root)
         broken = mounts.broken(mounts.facts(mounts.status_text(root)), "plugin")
     except Fault:
-        pass  # without a mount none is known to be broken
+        pass  # without a mount, no plugin is known to be broken
     enabled = frozenset(config.enabled(config.load(where)))
     return _Known(where, enabled, broken)
 
 
 def _names(known: _Known) -> list[str]:
-    """The installed plugins that have a manifest.json which can be read."""
+    """Returns the installed plugins with a readable manifest.json."""
     found = []
     for folder in directory.folders(known.where.state / directory.FOLDER):
         try:
             if manifests.is_json(directory.read(folder)):
                 found.append(folder.name)
         except Fault:
-            continue  # ctx plugin list says what is wrong with it
+            continue  # ctx plugin list reports the fault
     return found
 
 
@@ -149,7 +149,7 @@ def _one(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> 
         told = {name: (_kind(name), base64.b64encode(data).decode()) for name, data in files.items()}
         manifest = manifest_of(known.where, part.plugin)
         events = manifest.events if "events:listener" in known.capabilities(manifest) else ()
-        is_hooked = bool(events) and manifest.kind == hostcalls.ESM  # so the mount tells it events
+        is_hooked = bool(events) and manifest.kind == hostcalls.ESM  # then the mount sends it events
         watched = [*map(str, _watched(known.where, folder))]
         more = {"page": page, "files": told, "events": events, "is_hooked": is_hooked, "watched": watched}
         output.emit(part.row() | more)
@@ -159,7 +159,7 @@ def _one(options: argparse.Namespace, known: _Known, parts: list[ShownPart]) -> 
 
 
 def _watched(where: Places, folder: Path) -> Iterator[Path]:
-    """The files that have to change before the part is shown no more."""
+    """Yields the files of which one has to change before the part is hidden."""
     yield where.config / config.FILE
     yield where.config / config.CHOICES
     yield where.state / STORE
@@ -167,7 +167,7 @@ def _watched(where: Places, folder: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path, part: Panel | Widget) -> tuple[str, dict[str, bytes]]:
-    """The name of its page, and its files by their names below the page's directory."""
+    """Returns the name of its page, and its files by their names below the page's directory."""
     tree = package.read(folder)
     records.check(tree, records.read(folder))
     path = part.html_path if isinstance(part, Panel) else widgets.page_of(part)

@@ -1,7 +1,7 @@
-"""`ctx service`: have systemd keep the mount running, and the page of it.
+"""`ctx service`: have systemd keep the mount, or its page, running.
 
-Rules: without systemd nothing is written, and what to run instead is said. A unit of somebody else is
-only replaced when they say so. What is removed is what was installed here.
+Rules: without systemd nothing is written, and the error names a command to run instead. A unit that was not
+made here is replaced only with --replace. Only units made here are removed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def install(options: argparse.Namespace) -> int:
 
 
 def _take_over(root: str) -> None:
-    """End a mount that somebody made by hand: the unit's daemon would find it there, and end at once."""
+    """End a mount that was made by hand. Else the unit's daemon would find it there, and end at once."""
     found = mounts.mounted_at(root)
     daemon = daemons.of(found) if found and found.owner == os.getuid() else None
     if daemon:
@@ -117,7 +117,7 @@ def _root(options: argparse.Namespace) -> str:
 
 
 def _is_system(options: argparse.Namespace) -> bool:
-    """Root's is the machine's, unless they say otherwise."""
+    """Returns True for the machine's systemd. Root uses it by default."""
     system: bool = options.system or (not options.user and os.geteuid() == 0)
     return system
 
@@ -145,7 +145,7 @@ def _runs_here(system: bool) -> bool:
 def _folder(system: bool) -> Path:
     if system:
         return SYSTEM
-    where = directories.places(os.environ, os.getuid() or -1)  # as root has it too, in the home
+    where = directories.places(os.environ, os.getuid() or -1)  # in root's home, too
     return where.config.parent / "systemd/user"
 
 

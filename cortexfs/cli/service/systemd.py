@@ -1,6 +1,6 @@
-"""systemd, through its program: what it is told, and which daemon it keeps.
+"""systemd, through the program systemctl: commands to it, and the daemon that it keeps.
 
-This file must never know what is in a unit.
+This file must never know the content of a unit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _UNIT = re.compile(rf"(?m)^(?:0:|\d+:name=systemd):(.*/{MOUNT}\.service)(?:/|$)"
 
 
 def tell(system: bool, *words: str) -> str:
-    """Returns what systemctl says; raises EHOSTDOWN where it fails."""
+    """Returns the output of systemctl. Raises EHOSTDOWN if it fails."""
     command = ["systemctl", "--system" if system else "--user", "--no-pager", *words]
-    environ = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}  # as after su, which sets none
+    environ = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}  # after su, it is not set
     done = subprocess.run(
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environ, check=False
     )
@@ -31,12 +31,12 @@ def tell(system: bool, *words: str) -> str:
 
 
 def keeps(daemon: RunningDaemon) -> bool | None:
-    """Returns True where the daemon is that of the machine's unit, False for a user's, None for neither. What
-    tools of it start is in its control group, too, and is not kept."""
+    """Returns True if the daemon is that of the machine's unit, False for a user's unit, None for neither. A
+    process that a tool started is in the unit's control group too, but does not count."""
     if not (unit := _UNIT.search(daemon.groups)):
         return None
     system = "/user@" not in unit[1]
-    with suppress(Fault, OSError):  # of no systemd that can be asked here
+    with suppress(Fault, OSError):  # no systemd can be asked here
         said = tell(system, "show", "--property=MainPID", "--value", MOUNT)
         return system if said.strip() == str(daemon.process.pid) else None
     return None

@@ -1,10 +1,10 @@
 """The systemd units of a mount and of its page, as text.
 
-Rules: the mount's has nothing that gives it mounts of its own (systemd.exec(5): Private*, Protect*,
-Read*Paths, BindPaths and others), as others would not see what it mounts. It has no filter of system calls
-and no no_new_privs: hosts are children of the daemon, tools would have them too, and fusermount3 is setuid. A
+Rules: the mount's unit has no setting that gives it a mount namespace (systemd.exec(5): Private*, Protect*,
+Read*Paths, BindPaths and others), as then no other process would see its mount. It has no filter of system
+calls and no no_new_privs: tools, in hosts below the daemon, would inherit them, and fusermount3 is setuid. A
 client's unit, which calls the mount, has no filter either, or the daemon would refuse it (abi.md 4.41, 4.42).
-This file must never know what is installed.
+This file must never know which units are installed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ WantedBy={"multi-user.target" if system else "default.target"}
 
 
 def command(words: Sequence[str]) -> str:
-    """A command line as systemd.service(5) reads it."""
+    """Returns a command line as systemd.service(5) reads it."""
     return " ".join(map(_quoted, words))
 
 
@@ -86,5 +86,5 @@ def _quoted(word: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Without specifiers, and on one line."""
+    """Returns `text` without specifiers, and on one line."""
     return text.replace("%", "%%").replace("\n", "\\n")

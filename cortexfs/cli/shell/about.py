@@ -1,4 +1,4 @@
-"""`ctx help`, `ctx version` and `ctx completion`: the program itself, and the script by which shells ask."""
+"""`ctx help`, `ctx version` and `ctx completion`: facts about the program, and the scripts for shells."""
 
 from __future__ import annotations
 

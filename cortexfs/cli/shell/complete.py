@@ -1,10 +1,10 @@
-"""`ctx complete -- WORDS...`: what the last word may become, one candidate a line.
+"""`ctx complete -- WORDS...`: prints candidates for the last word, one a line.
 
-WORDS is a command line up to the cursor: of `ctx` itself, or of an object typed as a path. Without
-WORDS it prints the paths of all objects, which bash wants to have registered one by one.
+WORDS is a command line up to the cursor: of `ctx` itself, or of an object typed as a path. Without WORDS it
+prints the paths of all objects, as bash must register each of them.
 
-Rules: for scripts, so no candidate, no mount and no such command are the same empty answer; the
-shell then offers files. Options come from the parsers, so nothing is listed twice in this program.
+Rules: the answer is for scripts. Without a candidate, a mount or a command it is empty, and the shell then
+offers files. Options come from the parsers, so nothing is listed twice in this program.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.names import CLASSES
 
 PROGRAMS = ("ctx", "cortex")
-# Completion is typed ahead of: a mount that takes longer has no candidates.
+# A person types on during completion, so a mount that takes longer has no candidates.
 SECONDS = 1.0
-MAIN = "model/main"  # whose sessions are meant where no object is named
+MAIN = "model/main"  # the object of sessions if none is named
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,7 +43,7 @@ COMMANDS = {"complete": Command(run)}
 
 
 def candidates(words: list[str], root: str | None = None) -> list[str]:
-    """Returns the words that the last of `words` may become."""
+    """Returns the candidates for the last of `words`."""
     if os.path.basename(words[0]) not in PROGRAMS:
         return _of_object(_expanded(words[0]), words[1:])
     own, rest = parser.split(words[1:-1])
@@ -57,7 +57,7 @@ def candidates(words: list[str], root: str | None = None) -> list[str]:
 
 
 def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, root: str | None) -> list[str]:
-    """Follow the words through the parser to the argument that the cursor is in."""
+    """Follow the words through the parser to the argument under the cursor."""
     places = [action for action in of._actions if not action.option_strings]
     waiting: argparse.Action | None = None
     named: str | None = None
@@ -87,7 +87,7 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
 
 
 def _values(of: argparse.Action, named: str | None, current: str, root: str | None) -> list[str]:
-    """The words that an argument may be."""
+    """Returns the possible words of an argument."""
     if of.metavar == "SESSION":
         return _matching(_sessions(named or MAIN, root), current)
     if of.choices:
@@ -97,12 +97,12 @@ def _values(of: argparse.Action, named: str | None, current: str, root: str | No
 
 
 def _expanded(word: str) -> str:
-    """A word as the shell will give it to its command: $CTX_ROOT/tool/fs.read is typed, too."""
+    """Returns a word as the shell expands it for its command: $CTX_ROOT/tool/fs.read may be typed too."""
     return os.path.expandvars(os.path.expanduser(word))
 
 
 def _sessions(named: str, root: str | None) -> list[str]:
-    """Those of the object that was named before, whoever may see them."""
+    """Returns the sessions of the object that was named before, in both spaces."""
     from cortexfs.chat import sessions
 
     _, whole = objects.conversing(mount := _live(root), named)
@@ -118,12 +118,12 @@ def _objects(current: str, root: str | None) -> list[str]:
 
 
 def _talking(current: str, root: str | None) -> list[str]:
-    """Tools hold no talks."""
+    """Returns agents and models, as tools hold no conversations."""
     return _called(current, _live(root), ("agent", "model"))
 
 
 def _called(current: str, point: str, classes: tuple[str, ...]) -> list[str]:
-    """Bare names, and whole ones as soon as a class has been typed."""
+    """Returns bare names, or whole ones once a class has been typed."""
     whole = [objects.short(point, path) for class_ in classes for path in objects.paths_of(point, class_)]
     is_whole = current.partition("/")[0] in (*CLASSES, "home")
     return whole if is_whole else [objects.bare(name) for name in whole]
@@ -166,7 +166,7 @@ def _formats(current: str, root: str | None) -> list[str]:
 
 
 def _agents(current: str, root: str | None) -> list[str]:
-    """Those that can be removed: not the built-in one, and no link."""
+    """Returns the agents that can be removed, so neither the built-in one nor links."""
     point = _live(root)
     paths = [path for path in objects.paths_of(point, "agent") if not os.path.islink(path)]
     return [os.path.basename(path) for path in paths if objects.listed(point, path).origin != "builtin"]
@@ -184,7 +184,7 @@ def _added(current: str, root: str | None) -> list[str]:
 
 
 def _logged(current: str, root: str | None) -> list[str]:
-    """The ids of what was asked last."""
+    """Returns the ids of the newest questions."""
     from cortexfs.cli.log import index
 
     with index.opened(_live(root)) as log:
@@ -205,7 +205,7 @@ def _templates(current: str, root: str | None) -> list[str]:
     return [*template.known(), *prompts.known(root), *mcp_prompts.known(root)]
 
 
-# By the name that the program uses for an argument, else by the one that its help does.
+# By the program's name for an argument, or else by the name in its help.
 VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "runnable": _objects,
     "wanted": _objects,
@@ -229,7 +229,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
 
 
 def _of_object(path: str, words: list[str]) -> list[str]:
-    """The arguments of an object, by its schema; models and agents take words of any kind."""
+    """Returns the arguments of an object by its schema. Models and agents take words of any kind."""
     from cortexfs.core.arguments import usage
 
     try:
@@ -243,7 +243,7 @@ def _of_object(path: str, words: list[str]) -> list[str]:
 
 
 def _schema(path: str) -> bytes:
-    """A tool's schema; nothing for an object without one; OSError for what is no object."""
+    """Returns a tool's schema; empty for an object without one. Raises OSError if there is no such object."""
     controls = f"{os.path.realpath(path)}.d"
     if "schema" not in os.listdir(controls):
         return b""
@@ -252,12 +252,12 @@ def _schema(path: str) -> bytes:
 
 
 def _spelt(candidate: str, current: str, files: str) -> list[str]:
-    """The candidate, or the file names that it stands for."""
+    """Returns the candidate, or the file names that it stands for."""
     return _files(candidate.removesuffix(files), current) if candidate.endswith(files) else [candidate]
 
 
 def _files(lead: str, current: str) -> list[str]:
-    if current.startswith("~"):  # zsh would quote it in a candidate; each shell has these itself
+    if current.startswith("~"):  # zsh would quote it in a candidate; shells complete these themselves
         return []
     directory, slash, start = current.removeprefix(lead).rpartition("/")
     try:

@@ -1,9 +1,9 @@
-"""`ctx find`: the tools that have to do with some words, best first.
+"""`ctx find`: the tools that match some words, best first.
 
     ctx find read a file
     ctx find issues --json | jq -r '.[0].schema'
 
-Rules: tools that the caller may not run are not found. core/finding.py has the order.
+Rules: tools that the caller may not run are not listed. core/finding.py has the order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find(options: argparse.Namespace) -> int:
 
 
 def _whole(root: str, row: AllowedRow) -> dict[str, Any]:
-    import json  # only those who ask for JSON pay for it
+    import json  # a slow import that only JSON needs
 
     path = f"{root}/{row.object}"
     return {

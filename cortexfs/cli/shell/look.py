@@ -1,4 +1,4 @@
-"""`ctx ls`, `ctx status` and `ctx env`: a mount's objects, what it says about itself, a shell's way to it."""
+"""`ctx ls`, `ctx status` and `ctx env`: a mount's objects, its status, and the environment for a shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.finding import AllowedRow
 from cortexfs.core.safe_text import within
 
-# As wide as the status words and `plugin:NAME@VERSION` usually are: rows are printed as they come.
+# The usual widths of the status and of `plugin:NAME@VERSION`, as rows are printed one by one.
 STATUS_WIDTH, ORIGIN_WIDTH = 8, 18
 ALLOWED = flag("--allowed", "those tools that you may run, or the agent in whose run this is")
 _NUMBER = re.compile(r"(\d+)(?: s)?")
@@ -38,7 +38,7 @@ def ls(options: argparse.Namespace) -> int:
 
 
 def _allowed(root: str, options: argparse.Namespace) -> int:
-    """In one pass: they may be ten thousand, and their fields are plain already."""
+    """Print all at once: there may be ten thousand, and their fields have no control characters."""
     if options.name not in (None, "tool", "tool/"):
         raise Fault("EINVAL", "--allowed is about tools; say: ctx ls tool --allowed")
     rows = [line.split("\t") for line in objects.allowed(root).splitlines()]
@@ -64,7 +64,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """The status as JSON: numbers as numbers, `3 active, 120 total` as an object, what repeats as a list."""
+    """Returns the status as JSON: numbers, `3 active, 120 total` as an object, repeated keys as a list."""
     found: dict[str, Any] = {"broken_plugins": {}}
     for key, values in mounts.facts(text).items():
         if key == "broken plugin":
@@ -105,8 +105,8 @@ def env(options: argparse.Namespace) -> int:
 
 
 def _finds_program_of(root: str, path: list[str]) -> bool:
-    """Returns True if this PATH finds the mount's `ctx` where it stays: of a program in the mount a shell
-    remembers where it was, also when the mount has gone."""
+    """Returns True if this PATH finds the mount's `ctx` in its permanent place. A shell would remember a path
+    in the mount even after the mount has gone."""
     found = next((each for place in path if os.access(each := os.path.join(place, "ctx"), os.X_OK)), "")
     try:
         own = bounded.ask(lambda: os.readlink(os.fsencode(f"{root}/bin/ctx")), mounts.ANSWER_SECONDS)

@@ -1,15 +1,15 @@
 """A state and its configuration as one file: a compressed tar.
 
-    cortexfs-state.json    what is in it
-    state/...              all but secrets, what a daemon makes anew, and what it says of itself
+    cortexfs-state.json    the facts about the archive
+    state/...              all but secrets, files that a daemon makes anew, and its reports about itself
     config/...             config.toml, providers and the rest
-    cortexfs-end           without which it is no whole one
+    cortexfs-end           the end of a whole archive
 
-Rules: a file is in it as it was at one moment, as a daemon replaces files and only ever adds to logs. Of a
-log that grows meanwhile all whole lines are in it. Whoever reads an archive believes no name of it. Nothing
-is written outside of the folder that is given, nor through a link, nor with a mode that others may write by.
-No more is written than there is room for.
-This file must never know what runs.
+Rules: each file in the archive is as it was at one moment, as a daemon replaces files or only appends to
+logs. Of a growing log, the archive has all whole lines. A reader trusts no name in an archive. Nothing is
+written outside of the passed folder, through a link, or with a mode that lets others write. No more is
+written than there is room for.
+This file must never know which processes run.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from cortexfs.version import VERSION
 HEAD, END = "cortexfs-state.json", "cortexfs-end"
 MAX_HEAD = 4096
 MAX_READ = 1 << 20  # bytes at once
-BLOCK = 4096  # bytes of a disk that also an empty file is counted as
+BLOCK = 4096  # bytes on a disk that even an empty file takes
 TOPS = {"state": "the state", "config": "the configuration"}
 SECRETS = "secrets"
 TEAM = "team"
-DRAFT = ".import-"  # how the name of an archive begins that is being read
-# What a daemon makes anew, or is about the one that runs.
+DRAFT = ".import-"  # the prefix of an archive's folder while it is read
+# Files that a daemon makes anew, or that are about the running daemon.
 LEFT_OUT = ("lock", "descriptions", "daemon.log", "daemon.log.1", "trace.jsonl")
 LOG = ".jsonl"
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# What tarfile raises for what is no archive, and the system for a time or a name that none has.
+# Errors of tarfile for a broken archive, and of the system for an impossible time or name.
 _NONE = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError, OverflowError)
 
 
@@ -58,7 +58,7 @@ class ArchiveHead(msgspec.Struct, frozen=True):
 
 
 def write(file: BinaryIO, where: Places, *, secrets: bool) -> int:
-    """Write an archive; returns how many files are in it."""
+    """Write an archive. Returns the number of its files."""
     head = ArchiveHead(1, VERSION, state_version.version(where.state), secrets)
     count = 0
     with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT) as packed:
@@ -72,8 +72,8 @@ def write(file: BinaryIO, where: Places, *, secrets: bool) -> int:
 
 
 def _found(base: Path, *, secrets: bool) -> Iterator[tuple[PurePosixPath, int, str]]:
-    """Yields what is below, folders before what is in them: where, a descriptor of that folder, and a name.
-    By descriptors, as a daemon that was taken over could put a link in the place of a folder. The base itself
+    """Yields all entries below, folders before their contents: their place, a descriptor of their folder, and
+    a name. Descriptors are used, as a compromised daemon could replace a folder by a link. The base itself
     may be a link of its owner's."""
     for above, folders, names, descriptor in os.fwalk(f"{base}/.", onerror=_told):
         place = PurePosixPath(os.path.relpath(above, base))
@@ -85,24 +85,24 @@ def _found(base: Path, *, secrets: bool) -> Iterator[tuple[PurePosixPath, int, s
 
 
 def _told(problem: OSError) -> None:
-    """A folder that cannot be read is no empty one. It may have gone meanwhile."""
+    """Raises the error, as a folder that cannot be read is not empty. A folder that has just gone is no
+    error."""
     if not isinstance(problem, FileNotFoundError):
         raise problem
 
 
 def is_secret(place: PurePosixPath) -> bool:
-    """Returns True for the folders of keys: the daemon's, the machine's part in a team, and those of users'
-    own providers."""
+    """Returns True for the folders of keys: the daemon's, the team's, and those of users' own providers."""
     return place.parts in ((SECRETS,), (TEAM,)) or (place.match(f"own/*/{SECRETS}") and len(place.parts) == 3)
 
 
 def stays(name: str) -> bool:
-    """Returns True for what is in the state and neither exported nor replaced."""
+    """Returns True for an entry of the state that is neither exported nor replaced."""
     return name in LEFT_OUT or name.startswith((state_version.COPY, DRAFT))
 
 
 def _add(packed: tarfile.TarFile, folder: int, name: str, told: str) -> int:
-    """Add a file, folder or link that is still there; returns 1 for a file."""
+    """Add a file, folder or link that is still there. Returns 1 for a file."""
     with contextlib.suppress(FileNotFoundError):
         seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(seen.st_mode):
@@ -126,7 +126,7 @@ def _add(packed: tarfile.TarFile, folder: int, name: str, told: str) -> int:
 
 
 def _whole(descriptor: int, size: int) -> int:
-    """The bytes of a log up to its last whole line."""
+    """Returns the number of bytes of a log up to its last whole line."""
     end = size
     while end:
         start = max(0, end - (1 << 16))
@@ -145,8 +145,8 @@ def _member(name: str, mode: int, size: int, mtime: float = 0) -> tarfile.TarInf
 
 
 class _Unpacked(gzip.GzipFile):
-    """An unpacked archive: a name in it may say that it is of any length, and would be read at once, or piece
-    by piece since Python 3.14."""
+    """An unpacked archive with limited reads. A name in it may claim any length, and Python would read it at
+    once, or piece by piece since 3.14."""
 
     left: float = MAX_READ  # bytes that may be read before the data of the next member
 
@@ -165,8 +165,8 @@ def _next(packed: tarfile.TarFile, data: _Unpacked) -> tarfile.TarInfo | None:
 
 
 def read(file: BinaryIO, into: Path, room: int) -> ArchiveHead:
-    """Write an archive into an empty folder. Raises EINVAL where it is none, or has what none has, and ENOSPC
-    before it would take more bytes of a disk than `room`."""
+    """Write an archive into an empty folder. Raises EINVAL if it is broken, or has a forbidden entry. Raises
+    ENOSPC before it would take more than `room` bytes of a disk."""
     try:
         with _Unpacked(fileobj=file) as data, tarfile.open(fileobj=data, mode="r:") as packed:
             head = _head(packed, _next(packed, data))
@@ -198,8 +198,8 @@ def _head(packed: tarfile.TarFile, member: tarfile.TarInfo | None) -> ArchiveHea
 
 
 def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, into: Path, folders: set[Path]) -> None:
-    """The folders are those that were made here: whatever else has a name is not written through, and no link
-    that has taken the place of one meanwhile."""
+    """Write one entry. It may only lie in the folders made here: nothing is written through any other name,
+    or through a link that has replaced such a folder meanwhile."""
     name = PurePosixPath(member.name)
     leaves = "\0" in member.name or name.is_absolute() or ".." in name.parts
     if leaves or into / name.parent not in folders or (len(name.parts) == 2 and stays(name.name)):

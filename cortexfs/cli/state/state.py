@@ -1,8 +1,8 @@
-"""`ctx state`: a copy of a daemon's state and configuration in one file, and back.
+"""`ctx state`: copy a daemon's state and configuration into one file, and back.
 
-Rules: nothing of a state is read but by its owner. What an import replaces is moved aside, and kept until the
-next import. Nothing is replaced before all of the archive was read and is known to fit. Secrets that are not
-in an archive stay as they are.
+Rules: only the owner of a state reads it. The parts that an import replaces are moved aside, and kept until
+the next import. Nothing is replaced before the whole archive was read and is known to fit. Secrets that are
+not in an archive stay as they are.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def import_(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _read(file: BinaryIO, where: Places) -> Iterator[Path]:
-    """Yields the folder with an archive that fits, on the disk of the state. Until it has ended, a daemon
-    that was taken over could put a link in its place, or in that of a folder in it."""
+    """Yields a folder with the unpacked archive, on the disk of the state. A compromised daemon could replace
+    it, or a folder in it, by a link, until that daemon has ended."""
     with os_faults(f"{where.state} cannot be written"):
         folder = Path(tempfile.mkdtemp(prefix=archive.DRAFT, dir=where.state))
     try:
         with no_links.folder(where.state, folder.name, 0o700) as found:
             try:
-                disk = os.statvfs(found)  # half of it, as what it replaces stays until the next import
+                disk = os.statvfs(found)  # half of it, as the replaced parts stay until the next import
                 head = archive.read(file, found, disk.f_bavail * disk.f_frsize // 2)
                 if head.state_version > len(state_version.STEPS):
                     why = f"it is of a newer CortexFS ({head.version}) than this one; install that one first"
@@ -87,7 +87,7 @@ def _read(file: BinaryIO, where: Places) -> Iterator[Path]:
 
 
 def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
-    """The mount whose daemon has this state; none where no daemon has it."""
+    """Returns the mount whose daemon has this state, or None if no daemon has it."""
     with state_lock.unserved(where.state) as is_ours:
         if is_ours:
             return None
@@ -104,8 +104,8 @@ def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
 
 
 def _put(found: Path, where: Places) -> None:
-    """Have the new parts in the place of the old ones, or none of them where one cannot be moved. A kill
-    leaves all of both, in two folders."""
+    """Put the new parts in the place of the old ones, or none of them if one cannot be moved. After a kill,
+    all parts of both are still there, in two folders."""
     with contextlib.ExitStack() as held, contextlib.ExitStack() as back:
         new = {top: held.enter_context(no_links.folder(found, top, 0o700)) for top in archive.TOPS}
         _complete(new["state"], where.state)
@@ -116,11 +116,11 @@ def _put(found: Path, where: Places) -> None:
             moves = [(base / name, old / name) for name in _names(base) if not archive.stays(name)]
             moves += [(new[top] / name, base / name) for name in _names(new[top])]
             for path, to in moves:
-                shutil.move(path, to)  # also to another disk, where the configuration may be
+                shutil.move(path, to)  # also to another disk, as the configuration may be on one
                 back.callback(shutil.move, to, path)
         back.pop_all()
     kept = where.state / ASIDE
-    if kept.is_symlink():  # which nobody has reason to put there
+    if kept.is_symlink():  # nobody has a reason to put a link there
         kept.unlink()
     shutil.rmtree(kept, ignore_errors=True)
     aside.rename(kept)
@@ -132,7 +132,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _complete(new: Path, state: Path) -> None:
-    """Have the secrets of this state in a new one that has none, through no link of either."""
+    """Copy the secrets of this state into a new one that has none, through no link of either."""
     for old in [state / archive.SECRETS, state / archive.TEAM, *state.glob(f"own/*/{archive.SECRETS}")]:
         to = new / old.relative_to(state)
         is_there = old.is_dir() and to.parent.is_dir() and not os.path.lexists(to)
@@ -141,7 +141,7 @@ def _complete(new: Path, state: Path) -> None:
 
 
 def _is_linked(path: Path, base: Path) -> bool:
-    """Returns True where a link is on the way from there."""
+    """Returns True if there is a link on the way from `base` to `path`."""
     return path.resolve() != base.resolve() / path.relative_to(base)
 
 

@@ -1,7 +1,7 @@
 """`ctx chat`: talk with a model or agent, on a terminal or through a pipe.
 
-Rules: what a terminal needs is imported only where one is; a pipe and a terminal that can do nothing get
-plain lines.
+Rules: modules for the terminal are imported only if there is one. A pipe, and a terminal without cursor
+control, get plain lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DUMB = ("", "dumb", "unknown")
 def run(options: argparse.Namespace) -> int:
     place, cwd = talking.named(options), talking.directory(options.cwd)
     try:
-        # A person sits at a terminal that can be drawn on.
+        # A person sits at a terminal with cursor control.
         if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in DUMB:
             return _terminal(place, options.session, cwd)
         return PipedInput(place, options.session, cwd).run()
@@ -47,7 +47,7 @@ def _terminal(place: ChatPlace, session: str, cwd: str | None) -> int:
         except OSError as problem:
             raise Fault(code_of(problem.errno), f"{place.path} does not answer") from None
 
-    history = None  # where it is not known where the user keeps such things
+    history = None  # the user's state directory may be unknown
     with contextlib.suppress(Fault):
         history = directories.places(os.environ, os.getuid()).state / "chat_history"
     chat = Terminal(place, session, cwd, History(history), output.colourful(sys.stdout), reach)

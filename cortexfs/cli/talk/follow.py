@@ -1,7 +1,7 @@
-"""`ctx resume`, `ctx cancel` and `ctx ping`: requests to an object's socket that say nothing in a session.
+"""`ctx resume`, `ctx cancel` and `ctx ping`: requests to an object's socket that send no message.
 
-Rules: what is there to catch up with is the newest event of the session's log when `resume` begins, read from
-its file in the mount: nothing on the connection says where history ends.
+Rules: the past ends with the newest event of the session's log at the time when `resume` begins. It is read
+from the log's file in the mount, because the connection does not tell where the past ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def resume(options: argparse.Namespace) -> int:
         output.say(f"the session {options.session!r} of {where.name} is empty")
         return EXIT_OK
     if not options.follow and _reached(options.after, newest):
-        if options.after != newest:  # asked for, it would be waited for
+        if options.after != newest:  # a request for it would wait for such an event
             raise Fault("EINVAL", f"after: the session has no event {options.after!r}; leave it out")
         return EXIT_OK
     with where.connect() as conversation:
@@ -44,7 +44,7 @@ def resume(options: argparse.Namespace) -> int:
 
 
 def _reached(id_: str | None, newest: str | None) -> bool:
-    """Returns True if an event is the newest one that was there, or came later."""
+    """Returns True if an event is the newest one of the past, or came later."""
     return bool(id_ and newest and id_.isdecimal() and int(id_) >= int(newest))
 
 

@@ -1,4 +1,4 @@
-"""`ctx send`: say something to an object in one of its sessions, and print what comes of it."""
+"""`ctx send`: send a message to an object in one of its sessions, and print the answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from cortexfs.core.talk.requests import Input
 
 
 def run(options: argparse.Namespace) -> int:
-    words = [b"--", *map(os.fsencode, options.text)] if options.text else []  # the parser took the one given
+    words = [b"--", *map(os.fsencode, options.text)] if options.text else []  # the parser took the typed --
     chosen = talking.output(options)
     where = talking.named(options)
-    room = parse.prompt_room(words)  # as far as standard input is wanted and could be sent
+    room = parse.prompt_room(words)  # the part of standard input that is wanted and can be sent
     said = _spoken(parse.prompt(words, b"" if room is None else sys.stdin.buffer.read(room + 1)))
     cwd = talking.directory(options.cwd) or where.beginning(options.session)
     talk = Talk(where.name, options.session, options.scope, new_id, cwd, where.sight(options.session, cwd))
@@ -44,28 +44,28 @@ def run(options: argparse.Namespace) -> int:
         except Failed as failed:
             if chosen == "text":
                 raise
-            # A program that reads frames is told as by exec.
+            # A program that reads frames gets the failure as from exec.
             heard(Error(run=failed.run, code=failed.code, message=failed.message))
             heard(Done(run=failed.run, status="error", code=failed.code))
             return exit_status(failed.code)
 
 
 def carry_out(exchange: Exchange, talk: Talk, said: Input, id_: str | None = None) -> int:
-    """Say it; the exit status of what came of it. Failed where the connection is lost."""
+    """Send the message. Returns the exit status of its run. Raises Failed if the connection is lost."""
     try:
         exchange.do(talk.say(said, id_))
         exchange.run()
     except PersonLeft as left:
         return left.status
-    except BrokenPipeError:  # nobody reads: as with exec, the run ends with its reader
+    except BrokenPipeError:  # no reader is left: as with exec, the run ends with its reader
         exchange.cancel()
         raise
-    # A run that was denied what it asked may end well before it is cancelled; its user has interrupted it.
+    # A run may end well after its question was denied, before the cancel. Still, its user interrupted it.
     return exit_status("ECANCELED") if talk.interrupted else talk.status
 
 
 def _spoken(prompt: Input) -> Input:
-    """A prompt as sockets take it: they know messages, and not the two other keys of exec."""
+    """Returns a prompt as sockets take it: they know messages, and not the two other keys of exec."""
     if isinstance(prompt, str) or "messages" in prompt:
         return prompt
     said = prompt.get("input") or prompt.get("task")
@@ -73,7 +73,7 @@ def _spoken(prompt: Input) -> Input:
 
 
 def _asking(show: Show) -> None:
-    """Where frames go to stdout, a person still sees what is asked."""
+    """Show questions on stderr, as frames go to stdout."""
     if show.kind not in ("answer", "end", "other"):
         Printer(sys.stderr, sys.stderr).show(show)
 
@@ -103,6 +103,6 @@ COMMANDS = {
             "git diff | ctx send model/main --output text review this: -",
             "ctx send debug/echo --id msg-7 once only | jq -r 'select(.type==\"delta\").text'",
         ),
-        intermixed=True,  # options may stand behind OBJECT
+        intermixed=True,  # options may come after OBJECT
     ),
 }

@@ -1,7 +1,7 @@
-"""`ctx session`: the sessions of objects, as their files in the mount tell of them.
+"""`ctx session`: the sessions of objects, read from their files in the mount.
 
-Rules: only files are read, and a session is removed as `rm -r` would; whoever may not do that may not do
-it here. What is removed cannot be had back, so a person is asked first.
+Rules: only files are read, and a session is removed as `rm -r` would. A user who may not do that may not do
+it here. A removed session cannot be restored, so the person is asked first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.safe_text import counted, prose, quoted, within
 
 DAY = 86400.0
-PAGE = 200  # rows that say how wide the columns are, and are shown first
+PAGE = 200  # the first rows set the widths of the columns
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -56,7 +56,7 @@ def _cells(one: StoredSession, now: float, team: bool) -> tuple[str, ...]:
 
 def _show(options: argparse.Namespace) -> int:
     one = _one(options)
-    from cortexfs.chat import said as said_before  # and frames with it, of which a listing has none
+    from cortexfs.chat import said as said_before  # imports frames, which a listing does not need
 
     said, meta = said_before.messages(one.path), sessions.meta(one.path)
     if options.json:
@@ -86,7 +86,7 @@ def _rm(options: argparse.Namespace) -> int:
 
 
 def removed(options: argparse.Namespace, one: StoredSession) -> int:
-    """Remove it, if that is what is wanted."""
+    """Remove the session, after a question."""
     what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
     if not options.yes and not sure(f"remove {what}?"):
         raise Fault("ECANCELED", "nothing was removed")
@@ -106,7 +106,7 @@ def _rename(options: argparse.Namespace) -> int:
 
 def _take(options: argparse.Namespace) -> int:
     root, object_ = _named(options)
-    from cortexfs.client import Conversation  # what lists sessions only does not pay for it
+    from cortexfs.client import Conversation  # a slow import that only this needs
 
     with Conversation(f"{root}/{object_}.sock") as conversation:
         conversation.take(options.session, options.force)
@@ -142,13 +142,13 @@ def _gc(options: argparse.Namespace) -> int:
 
 
 def _unlog(options: argparse.Namespace) -> None:
-    from cortexfs.cli.log import index  # a removal alone pays for SQLite
+    from cortexfs.cli.log import index  # imports SQLite, which only a removal needs
 
     index.freshen(mounts.answering(options.root))
 
 
 def _there(options: argparse.Namespace) -> Iterator[StoredSession]:
-    """The sessions that are meant, newest first, as they come."""
+    """Yields the chosen sessions, newest first, one by one."""
     if options.object:
         return sessions.each(*_named(options), options.scope)
     root = mounts.answering(options.root)
@@ -167,8 +167,8 @@ def _named(options: argparse.Namespace) -> tuple[str, str]:
         if kept := sessions.kept_by(path, whole):
             raise Fault("EINVAL", f"{kept}; there: ctx session list {whole.partition('+')[0]}")
         return root, whole
-    except Fault as fault:  # sessions stay when their object goes
-        space = vars(options).get("scope", "private")  # `take` has none, as those of a team are private
+    except Fault as fault:  # sessions stay when their object is removed
+        space = vars(options).get("scope", "private")  # `take` has no scope: a team's are private
         if fault.code != "ENOENT" or options.object not in sessions.objects(root, space):
             raise
         return root, options.object
@@ -180,13 +180,13 @@ def _row(one: StoredSession) -> dict[str, Any]:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """Returns a number of bytes for people."""
     step = next((step for step, _ in enumerate(UNITS) if count < 1024 ** (step + 1)), len(UNITS) - 1)
     return f"{count} B" if not step else f"{count / 1024**step:.1f} {UNITS[step]}"
 
 
 def age(seconds: float) -> str:
-    """How long ago, for people."""
+    """Returns a past time for people."""
     length, unit = next((length, unit) for length, unit in AGES if seconds >= length or length == 1)
     return f"{max(0, int(seconds // length))} {unit} ago"
 

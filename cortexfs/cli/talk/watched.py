@@ -1,7 +1,7 @@
-"""A run of an agent as a process of ours, for `ctx run --fail-on-denied`: somebody has to hear its frames.
+"""An agent's run as a child process, for `ctx run --fail-on-denied`, which has to read the frames of the run.
 
-Rules: standard input is the run's own, and its frames are printed as exec prints them. A Ctrl-C meets the run
-as well, which says how it ended; other signals that end this program are passed on to it.
+Rules: standard input is the run's own, and its frames are printed as exec prints them. A Ctrl-C reaches the
+run too, and the run reports its end. Other signals that end this program are passed on to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 def watch(path: str, words: list[str], output: str | None) -> int:
-    """Run it; the exit status, which is 13 where a call was denied."""
+    """Run it. Returns the exit status, which is 13 if a call was denied."""
     name = os.path.basename(path)
     heard, show = talking.printing(talking.output(argparse.Namespace(output=output)))
     talk, denials = Talk(name, "", "private", new_id), talking.DeniedCalls(True)
@@ -41,7 +41,7 @@ def watch(path: str, words: list[str], output: str | None) -> int:
                     if isinstance(deed, Show):
                         show(deed)
     except Failed:
-        if not run.status:  # else its runner has said why it ended, as after a signal
+        if not run.status:  # else its runner has reported why it ended, as after a signal
             raise
     finally:
         for number, handler in before.items():

@@ -1,7 +1,7 @@
-"""`ctx team export`: what others may call here, and as whom.
+"""`ctx team export`: the objects that other machines may call here, and the users as whom they run.
 
-Rules: an object is exported to those who are named. `--as` or team.map says who they are here; by default
-they are nobody.
+Rules: an object is exported to the named users and machines. `--as` or team.map maps each to a user here;
+without a mapping they are nobody.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _made(path: str, options: argparse.Namespace, machine: str) -> Export:
 
 
 def _agent(name: str | None, root: str) -> str:
-    """The path of the agent whose policy decides."""
+    """Returns the path of the agent whose policy decides."""
     if not name:
         return ""
     path = f"agent/{names.check(name.removeprefix('agent/'))}"

@@ -1,7 +1,7 @@
-"""`ctx team status`: the team as this machine sees it, and what its daemon's link says of itself for other
-commands (team/status.json).
+"""`ctx team status`: the team as this machine sees it, from the report of its daemon's link for commands
+(team/status.json).
 
-Rules: a command waits for it where there is a mount, and never for longer than WAIT_SECONDS.
+Rules: a command waits for the report if there is a mount, and never longer than WAIT_SECONDS.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MAX_FILE = 4 << 20
 
 
 class LinkStatus(msgspec.Struct):
-    """The words of team/status.json."""
+    """The content of team/status.json."""
 
     team: str
     machine: str
     server: str
     problem: str
     machines: dict[str, bool]
-    exports: dict[str, str]  # by path: what is wrong, if anything
+    exports: dict[str, str]  # by path: the fault, or an empty text
     problems: list[str] = []
     servers: list[str] = []
     is_cluster: bool = False
@@ -41,7 +41,7 @@ class LinkStatus(msgspec.Struct):
 
 
 def heard(places: TeamPlaces) -> LinkStatus | None:
-    """None where no link has written it."""
+    """Returns the link's report, or None if no link has written one."""
     try:
         said = believed.whole(places.status, _MAX_FILE, "the status of a link")
         return None if said is None else msgspec.json.decode(said, type=LinkStatus)
@@ -52,7 +52,7 @@ def heard(places: TeamPlaces) -> LinkStatus | None:
 def wait(
     given: str | None, places: TeamPlaces, until: Callable[[LinkStatus], bool] = lambda said: not said.problem
 ) -> bool:
-    """Wait for the link, where there is a mount that has one; returns whether it came to that."""
+    """Wait for the link if a mount has one. Returns True if `until` came true."""
     if not mounts.mounted_at(mounts.root(given)):
         return False
     end = time.monotonic() + WAIT_SECONDS
@@ -70,7 +70,7 @@ def status(options: argparse.Namespace) -> int:
     places = TeamPlaces(where.state, where.config)
     member = places.read_member()
     with state_lock.unserved(where.state) as is_unserved:
-        said = None if is_unserved else heard(places)  # of a daemon that has ended it is no news
+        said = None if is_unserved else heard(places)  # the report of an ended daemon is out of date
     if said is None:
         why = (
             "no daemon is running here; see: ctx mount" if is_unserved else "no daemon has joined it here yet"

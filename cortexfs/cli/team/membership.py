@@ -1,7 +1,7 @@
-"""`ctx team init`, `join` and `leave`: whether this machine is in a team.
+"""`ctx team init`, `join` and `leave`: begin or end this machine's membership of a team.
 
-Rules: member.json is the last file that is written, and the first that is removed: half a member is none.
-What ends other machines' work is asked for by a flag.
+Rules: member.json is the last file that is written, and the first that is removed: a machine is a member
+entirely or not at all. A flag is required for a step that ends other machines' work.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _addresses(options: argparse.Namespace) -> list[str]:
-    """The addresses of a server here, HOST:PORT."""
+    """Returns the addresses of a server here, HOST:PORT."""
     port = joining.check_address(options.listen).rpartition(":")[2]
     given = options.address or [socket.gethostname()]
     return [joining.check_address(f"[{each}]:{port}" if ":" in each else f"{each}:{port}") for each in given]
@@ -92,7 +92,7 @@ def _begun(places: TeamPlaces, options: argparse.Namespace) -> Invitation:
 
 
 def _another(places: TeamPlaces, *, is_server: bool) -> Invitation:
-    """Another token, where the team was begun."""
+    """Returns another token. Only the machine that began the team can make one."""
     account = keys.Key.of_seed(places.read_secrets().account)
     return _invitation(places, places.read_member().servers, account, is_server=is_server)
 
@@ -147,8 +147,8 @@ def leave(options: argparse.Namespace) -> int:
 
 
 def _removed(places: TeamPlaces, member: Member, machine: str) -> int:
-    """Have another machine be no member any more."""
-    places.read_secrets()  # or it was not begun here
+    """Remove another machine from the team."""
+    places.read_secrets()  # raises a Fault if the team was not begun here
     records = places.read_machines()
     record = records.get(machine)
     if record is None or machine == member.machine:
@@ -168,6 +168,6 @@ def _refuse_to_leave(places: TeamPlaces, member: Member) -> None:
 
 
 def _host() -> str:
-    """The host's name as one of a machine."""
+    """Returns the host's name in the form of a machine's name."""
     name = re.sub("[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower())[:31].strip("-")
     return name or "machine"

@@ -1,9 +1,9 @@
-"""`ctx team`: one tree over many machines. init and join make a machine a member, and leave ends that; export
-says who elsewhere may use what is here, and status what there is.
+"""`ctx team`: one tree over many machines. `init` and `join` make a machine a member, and `leave` ends that.
+`export` says who elsewhere may use which objects of this machine, and `status` shows the team.
 
-Rules: these write the files of team/places.py and have the daemon look at them; all that is said to other
-machines is said by the daemon's link, but for the one question of a machine that joins. A token is printed
-once, and nothing else that is secret.
+Rules: these commands write the files of team/places.py and have the daemon read them. Only the daemon's link
+talks to other machines, except for the one request of a joining machine. A token is printed once, and no
+other secret ever is.
 """
 
 from __future__ import annotations

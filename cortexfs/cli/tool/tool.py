@@ -1,11 +1,11 @@
 """`ctx tool`: scripts that are tools, each one executable file with a comment at its top (docs/tools.md).
 
-    ctx tool add ./greet.sh      live, in one's own home of the mount; by root a copy, for all
+    ctx tool add ./greet.sh      live, in the user's home of the mount; by root a copy, for all
     ctx tool list
     ctx tool rm greet
 
-Rules: one's own is made as a file of the mount, which every user can do by hand. One for all is a plugin of
-one file, so it is kept, copied, enabled and removed as plugins are.
+Rules: a user's own tool is made as a file of the mount, which every user can do by hand. A tool for all is a
+plugin of one file, so it is kept, copied, enabled and removed as plugins are.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 CLASS = "tool"
 PROTOCOL = "argv"
 MAX_FILE = 16 << 20
-SCRIPT = "script"  # the control of one that is one's own
+SCRIPT = "script"  # the control of a user's own script
 SHOWN = (SCRIPT, "description", "schema", "status")
 
 
 def add(options: argparse.Namespace) -> int:
-    import msgspec  # what lists tools pays for none of these
+    import msgspec  # slow imports that listing tools does not need
 
     from cortexfs.core.manifest import own_script, script
     from cortexfs.state import script_files
@@ -64,7 +64,7 @@ def _name(options: argparse.Namespace, path: str, said: script.Script) -> str:
 
 
 def _settled(place: str, wanted: list[str]) -> str:
-    """Wait until the daemon shows what is wanted, or has written otherwise into its control; its status."""
+    """Wait until the daemon shows the wanted texts, or another script. Returns the tool's status."""
     end = time.monotonic() + reload.RELOAD_SECONDS
     while True:
         with os_faults(f"{place}.d cannot be read"):
@@ -75,7 +75,7 @@ def _settled(place: str, wanted: list[str]) -> str:
 
 
 def _add_for_all(options: argparse.Namespace, path: str) -> int:
-    # What checks and keeps plugins is imported for these alone.
+    # Imports what checks and keeps plugins, for these tools alone.
     import msgspec
 
     from cortexfs.cli.plugin.install import install
@@ -112,7 +112,7 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
 
 
 def _holder(given: str | None, name: str) -> str:
-    """Everybody's tool of this name, if it is no script; nothing without a mount."""
+    """Returns the system's tool of this name, if it is no script; empty without a mount."""
     try:
         root = mounts.answering(given)
     except Fault:
@@ -123,7 +123,7 @@ def _holder(given: str | None, name: str) -> str:
 
 
 def _plugin(options: argparse.Namespace, name: str) -> str:
-    """The installed plugin of this name, if it is no script: its files would go."""
+    """Returns the installed plugin of this name, if it is no script: its files would be replaced."""
     from cortexfs.cli.daemons import places_of
     from cortexfs.plugins.package import directory
     from cortexfs.plugins.trust import succession
@@ -138,7 +138,7 @@ def listing(options: argparse.Namespace) -> int:
 
 
 def added(root: str) -> list[objects.ObjectRow]:
-    """The tools that are scripts: one's own, and everybody's."""
+    """Returns the tools that are scripts: the user's own, and the system's."""
     rows = objects.rows(root, objects.paths_of(root, CLASS))
     return [
         row for row in rows if row.origin.startswith("script:") or row.origin.endswith(f"@{SCRIPT_VERSION}")

@@ -1,7 +1,8 @@
 """`ctx web`: the tree in a browser, served by a process of its user's.
 
-Rules: arguments are public, others read the journal, and the link lets in whoever comes first. So a browser
-and the journal are given a file of the user's alone, which leads to the link, and goes when the page ends.
+Rules: arguments are public, other users read the journal, and the link lets in the first visitor. So the
+browser and the journal get the path of a file of the user's alone, which leads to the link and goes when the
+page ends.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from cortexfs.core.errors import Fault
 from cortexfs.state import directories
 
 SIGNALLED = 128
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # where one of these is set, a browser can be seen
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # if one of these is set, a browser can be shown
 _WAY = """<!doctype html><meta charset="utf-8"><title>CortexFS</title>
 <meta http-equiv="refresh" content="0;url={link}"><a href="{link}">CortexFS</a>
 """
 
 
 def run(options: argparse.Namespace) -> int:
-    import trio  # only a page pays for it
+    import trio  # a slow import that only the page needs
 
     from cortexfs.web.children import WebPlace
     from cortexfs.web.serving import Page, serve
@@ -51,11 +52,11 @@ def run(options: argparse.Namespace) -> int:
             try:
                 way = ending.enter_context(_way(link))
             except Fault as fault:
-                return output.say(fault.message)  # a link that was printed works
+                return output.say(fault.message)  # a printed link still works
             if is_logged:
                 print(f"the link is in {way}, for its user alone", flush=True)
             if opens:
-                import webbrowser  # only those who open one pay for it
+                import webbrowser  # needed only to open a browser
 
                 threading.Thread(target=webbrowser.open, args=(f"file://{way}",), daemon=True).start()
 
@@ -68,14 +69,14 @@ def _objects(root: str) -> list[dict[str, str]]:
 
 
 def _goes_to_journal() -> bool:
-    """Returns True where systemd keeps what is printed (systemd.exec(5), JOURNAL_STREAM)."""
+    """Returns True if systemd keeps the output (systemd.exec(5), JOURNAL_STREAM)."""
     seen = os.fstat(sys.stdout.fileno())
     return os.environ.get("JOURNAL_STREAM") == f"{seen.st_dev}:{seen.st_ino}"
 
 
 @contextlib.contextmanager
 def _way(link: str) -> Iterator[str]:
-    """The path of a file that leads to the link, and that only its user can read."""
+    """Yields the path of a file that leads to the link, and that only its user can read."""
     folder = directories.cache(os.environ, os.getuid())
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""`ctx plugin install`, `uninstall`, `enable` and `disable`: what is there to load, and what is loaded.
+"""`ctx plugin install`, `uninstall`, `enable` and `disable`: the plugins to load, and the loaded ones.
 
-Main path of `install`: read the source once, check it, ask about what it replaces and about its publisher,
-write it, enable it, and tell the running daemon, whose answer is waited for.
+Main path of `install`: read the source once, check it, ask about the copy that it replaces and about its
+publisher, write it, enable it, and tell the running daemon. Then wait for the daemon's answer.
 
-Rules: everything is checked before anything is written. A plugin whose tools have the names of others is not
-left enabled without consent, and what that plugin had for an earlier publisher is not consent.
+Rules: everything is checked before anything is written. A plugin whose tools have the names of others stays
+enabled only with consent. Consent that an earlier publisher's copy had does not count.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import directories
 from cortexfs.state.directories import kept_of
 
-# That the mount may take for last hooks: also to check the plugin and to start a host.
+# The time that the mount may take for last hooks, and to check the plugin and start a host.
 HOOKS_SECONDS = UNINSTALL_SECONDS + 30
 MODULE_SECONDS = 300.0  # for a module of WebAssembly
 
@@ -58,7 +58,7 @@ def install(options: argparse.Namespace) -> int:
 
 @ended.put_away()
 def installed(options: argparse.Namespace, source: PluginSource) -> int:
-    """Check what was read, keep it, and enable it."""
+    """Check the read source, keep it, and enable it."""
     where = places_of(options)
     source = source._replace(tree=fetched(source.tree, where, options.private))
     name = source.tree.manifest.name
@@ -85,7 +85,7 @@ def installed(options: argparse.Namespace, source: PluginSource) -> int:
 def _replaces(
     options: argparse.Namespace, where: directories.Places, name: str, after: succession.Copy
 ) -> Consented:
-    """Raises a Fault where it takes the place of another copy, and nobody consents to that."""
+    """Raises a Fault if the plugin takes the place of an unlike copy without consent."""
     base = where.state / directory.FOLDER
     installing.settle(base)
     before = succession.installed(base / name)
@@ -103,7 +103,7 @@ def _replaces(
 
 
 def _allow(options: argparse.Namespace, where: directories.Places, manifest: Manifest) -> None:
-    """Raises a Fault where it asks for everything, and nobody says yes to that, now or of a former copy."""
+    """Raises a Fault if the plugin asks for all files, without consent to it now or in a former copy."""
     wanted = governance.wants_everything(manifest)
     if not wanted or options.yes:
         return
@@ -119,7 +119,7 @@ def _allow(options: argparse.Namespace, where: directories.Places, manifest: Man
 
 
 def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
-    """The key that has signed a manifest.json, and what to say where that was not looked at."""
+    """Returns the key that has signed a manifest.json, and a reason if the signature was not checked."""
     if not manifests.is_json(tree.manifest):
         return "", ""
     keys = where.config / openpgp.KEYS
@@ -128,10 +128,10 @@ def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
 
 
 def _try(tree: PackageFiles) -> None:
-    """Raises a Fault where a library or a Python module does not load. A module of JavaScript or WebAssembly
-    may need its settings first, and a program is seen to be one without being run."""
+    """Raises a Fault if a library or a Python module does not load. Modules of JavaScript or WebAssembly may
+    need settings first, and a program needs no trial run."""
     if not manifests.is_json(tree.manifest) and (tree.manifest.python or library_of(tree.manifest)):
-        from cortexfs.cli.plugin.install import trying  # it brings trio
+        from cortexfs.cli.plugin.install import trying  # imports trio
 
         found, _ = trying.tried(tree)
         checks.refuse(tree.manifest.name, found)
@@ -143,8 +143,8 @@ def _try(tree: PackageFiles) -> None:
 def _is_trusted(
     options: argparse.Namespace, where: directories.Places, verdict: SignatureVerdict, packaged: bool
 ) -> bool:
-    """Returns True where its publisher is to be trusted from now on. Raises a Fault where that is needed and
-    nobody wants it."""
+    """Returns True if its publisher is to be trusted from now on. Raises a Fault if trust is needed and
+    denied."""
     store = trust.TrustStore(where.state)
     trusted = verdict.status == "verified" and store.trusts(verdict)
     decision = trust.decide(
@@ -168,7 +168,7 @@ def uninstall(options: argparse.Namespace) -> int:
     if options.purge:
         installing.remove(where.state / directory.FOLDER, name)
         decisions.forget(where.state, name)
-        reload.told(options.root)  # it knows the commands of what is disabled
+        reload.told(options.root)  # the daemon also knows the commands of disabled plugins
         output.say(f"removed {name}; {said}")
     else:
         output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")
@@ -176,8 +176,8 @@ def uninstall(options: argparse.Namespace) -> int:
 
 
 def _last_hooks(given: str | None, name: str) -> str:
-    """Have them called in a host of whoever uninstalls it. Returns the reason of a failure, which holds
-    nothing up; nothing, else. Plugins that were never told of their installation have none."""
+    """Call the last hooks in a host of the uninstalling user. Returns the reason of a failure, which stops
+    nothing, or an empty text. Plugins that were never told of their installation have no last hooks."""
     try:
         point = mounts.answering(given)
     except Fault as fault:
@@ -219,7 +219,7 @@ def enable(options: argparse.Namespace) -> int:
 
 
 def _known(where: directories.Places) -> dict[str, str | None]:
-    """The plugins of Python packages, with what is wrong with each, and those that are installed."""
+    """Returns the plugins of Python packages, each with its fault, and the installed ones."""
     folders = directory.folders(where.state / directory.FOLDER)
     return {one.plugin.name: one.fault for one in found()} | {folder.name: None for folder in folders}
 
@@ -235,7 +235,7 @@ def disable(options: argparse.Namespace) -> int:
 
 
 def fetched(tree: PackageFiles, where: directories.Places, private: str) -> PackageFiles:
-    """With all that it needs; from the network, unless the very same plugin is installed."""
+    """Returns the plugin with all modules it needs, from the network unless this very plugin is installed."""
     installed = where.state / directory.FOLDER / tree.manifest.name
     own = networks(private)
     download = partial(web.download, seconds=MODULE_SECONDS, private=own)
@@ -244,7 +244,7 @@ def fetched(tree: PackageFiles, where: directories.Places, private: str) -> Pack
 
 
 def _told(tree: PackageFiles, where: directories.Places) -> str:
-    """For the line that says that it is installed."""
+    """Returns the end of the line about the installation."""
     if not (count := len(fetch.pins(tree))):
         return ""
     see = where.state / directory.FOLDER / tree.manifest.name
@@ -252,7 +252,7 @@ def _told(tree: PackageFiles, where: directories.Places) -> str:
 
 
 def _modules(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
-    from cortexfs.host.esm import fetch as esmfetch  # what it takes is for those who fetch
+    from cortexfs.host.esm import fetch as esmfetch  # a slow import that only fetching needs
 
     with progress.shown("fetching what it imports") as now:
 

@@ -1,7 +1,7 @@
-"""A checked plugin takes its place and is enabled, or all is as it was.
+"""A checked plugin takes its place and is enabled, or everything is restored.
 
-Rules: what a mount refuses is taken back, and so is what somebody interrupts. A plugin with settings stays,
-as it may need them first. A new one whose names are taken stays, too, disabled.
+Rules: a plugin that the mount refuses is removed again, and so is an interrupted one. A plugin with settings
+stays, as it may need them first. A new plugin whose names are taken also stays, but disabled.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from cortexfs.state import directories
 
 
 class Consented(NamedTuple):
-    """An answer of somebody, to what was asked."""
+    """The answers of a person about this installation."""
 
-    names: bool  # that it takes names of others
+    names: bool  # it may take names of others
     is_other: bool  # the copy that was there is another publisher's
-    copy: str  # why somebody had to agree to this copy; empty: nobody had to
+    copy: str  # the reason why a person had to agree to this copy; empty if not needed
 
 
 class FormerPlugin(NamedTuple):
-    """The copy that there was, to go back to."""
+    """The copy that there was, to be restored on a failure."""
 
-    files: dict[str, File]  # none where nothing was whole
+    files: dict[str, File]  # none if no whole copy was there
     choice: config.Choice | None
 
     def restore(self, where: directories.Places, name: str) -> None:
@@ -55,7 +55,7 @@ def place(
     consented: Consented,
     by: str,
 ) -> int:
-    """Write it, enable it, and say `by` whom it is."""
+    """Write the plugin, enable it, and print the result. `by` names its signers."""
     base, name = where.state / directory.FOLDER, tree.manifest.name
     former = FormerPlugin(_installed(base / name), config.choices(where.config).get(name))
     choice = _choice(where, root, tree, former, consented)
@@ -73,7 +73,7 @@ def place(
         reload.told(root, waits=False)
         raise
     if consented.names and consented.copy and outcome.said == reload.NOT_MOUNTED:
-        config.choose(where.config, name, True)  # it was said of the copy
+        config.choose(where.config, name, True)  # the consent was to the copy
     if outcome.refused:
         _take_back(where, root, tree, former, outcome)
     output.say(f"{told}; {outcome.said}")
@@ -100,7 +100,7 @@ def _take_back(
     former: FormerPlugin,
     outcome: choosing.Outcome,
 ) -> None:
-    """Raises a Fault, unless it stays installed and broken."""
+    """Undo the installation and raise a Fault, unless the plugin stays installed and broken."""
     name = tree.manifest.name
     if outcome.is_taken and not former.files:
         choosing.leave_disabled(where, root, name, outcome)
@@ -115,13 +115,13 @@ def _take_back(
 
 
 def lacks(where: directories.Places, name: str, manifest: Manifest | None = None) -> str | None:
-    """Returns the needs that nothing meets; of a copy that is not installed, by its manifest."""
+    """Returns the needs that nothing meets. For a copy that is not installed, pass its manifest."""
     enabled = config.enabled(config.load(where))
     return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name, manifest)
 
 
 def _installed(folder: Path) -> dict[str, File]:
-    """Returns the files of what is installed there, as a copy to go back to; none where nothing is whole."""
+    """Returns the files of the installed copy, to be restored on a failure; none if it is not whole."""
     with contextlib.suppress(Fault):
         tree = package.read(folder)
         return {**tree.files, records.FILE: records.file(records.read(folder))}

@@ -1,8 +1,8 @@
-"""`ctx plugin review` and `ctx plugin test`: what a plugin asks for, what holds it, and whether it works.
+"""`ctx plugin review` and `ctx plugin test`: a plugin's requests, its limits, and if it works.
 
-Rules: both fetch what a plugin imports, as installing it would. `review` runs nothing of it; `test` opens its
-library, imports its module, and with --run calls its tools, all of it in hosts, from a copy. `test` fails if
-any check does.
+Rules: both fetch the modules that a plugin imports, as an installation would. `review` runs nothing of the
+plugin. `test` opens its library, imports its module, and with --run calls its tools, all in hosts, from a
+copy. `test` fails if any check does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test(options: argparse.Namespace) -> int:
         return _say_wrong(path, wrong)
     manifest, tree, checks = _read(path, where, options.private)
     if tree and not any(check.fault for check in checks):
-        from cortexfs.cli.plugin.install import trying  # it brings trio
+        from cortexfs.cli.plugin.install import trying  # imports trio
 
         tried, brought = trying.tried(tree, _sure(options) if options.run else None)
         checks += [*tried, *here.checks(options.root, where, tree.manifest, brought)]
@@ -65,7 +65,7 @@ def test(options: argparse.Namespace) -> int:
 
 
 def _sure(options: argparse.Namespace) -> trying.Ask:
-    """Returns the question before tools are called: what they do, they do."""
+    """Returns the question that is asked before tools are called, as the calls are real."""
 
     def ask(calls: list[str]) -> bool:
         for line in ("these calls are for real; they begin in an empty folder:", *calls):
@@ -86,7 +86,7 @@ def _say_wrong(path: Path, wrong: list[InstallCheck]) -> int:
 def _read(
     path: Path, where: directories.Places, private: str
 ) -> tuple[Manifest, PackageFiles | None, list[InstallCheck]]:
-    """Returns the readable part of a directory, and every check of it."""
+    """Returns the readable part of a directory, and all checks of it."""
     try:
         whole = package.read(path)
     except Fault as fault:
@@ -100,7 +100,7 @@ def _read(
 def _completed(
     tree: PackageFiles, where: directories.Places, private: str
 ) -> tuple[PackageFiles, list[InstallCheck]]:
-    """With what installing would fetch, and why not."""
+    """Returns the plugin with the modules that an installation would fetch, and the fault if that fails."""
     if not manifests.is_json(tree.manifest) or tree.manifest.json.kind != hostcalls.ESM:
         return tree, []
     try:
@@ -110,7 +110,7 @@ def _completed(
 
 
 def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, list[str]], ...]:
-    """Returns the plugin's claims, and what holds it, by its kind of manifest."""
+    """Returns the plugin's claims and limits, by its kind of manifest."""
     available = kernel_support.available()
     has_landlock = governance.Mechanism.LANDLOCK in available
     if manifests.is_json(manifest):

@@ -1,8 +1,8 @@
-"""Trying a plugin without a mount: a host describes it, and calls each tool with an example of its input.
+"""Tries a plugin without a mount: a host describes it, and calls each tool with an example of its input.
 
-Rules: it runs as whoever tests it (and is described as nobody under root, as by a daemon), from a copy that
-is removed afterwards, in an empty folder. No tool is called before somebody has seen how. An example is what
-the schema gives as one, else the least that the schema asks for.
+Rules: the host runs as the testing user (under root, it describes as nobody, like a daemon's), from a copy
+that is removed afterwards, in an empty folder. No tool is called before the person has seen the calls. The
+input is the schema's example, or else the least that the schema requires.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cortexfs.pool.tool_call import ToolCalls
 
 CALL_SECONDS = 30.0
 _LIMITS = hostcalls.HostLimits(2 << 30, 512, 1024)
-# What the host says of a tool that does not work, where other codes are what a tool answers.
+# Codes of the host for a tool that does not work. Any other code is a tool's own answer.
 _BROKEN = ("EPROTO", "ETIMEDOUT", "EHOSTDOWN", "ENOEXEC")
 Ask: TypeAlias = Callable[[list[str]], bool]
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ _LEAST: Mapping[str, Any] = {
 
 
 def tried(tree: PackageFiles, ask: Ask | None = None) -> tuple[list[InstallCheck], list[Object]]:
-    """Load it; and call its tools, if `ask` says yes to the lines that say how. Also returns its objects."""
+    """Load it, and call its tools if `ask` agrees to the lines with the calls. Returns checks and objects."""
     with written(tree) as place:
         os.chmod(place.parent, 0o755)
         try:
@@ -67,7 +67,7 @@ def tried(tree: PackageFiles, ask: Ask | None = None) -> tuple[list[InstallCheck
 
 
 async def _hosted(work: Callable[[Pool], Awaitable[Result]]) -> Result:
-    """Do it with hosts, which end with it."""
+    """Do the work with hosts, which end with it."""
     pool = Pool(_LIMITS, Starter(begin()))
     try:
         async with trio.open_nursery() as nursery:
@@ -81,7 +81,7 @@ async def _hosted(work: Callable[[Pool], Awaitable[Result]]) -> Result:
 
 
 async def _loaded(plugin: hostcalls.Plugin, pool: Pool) -> tuple[list[InstallCheck], list[Object]]:
-    """The checks of its loading, and the objects that it has."""
+    """Returns the checks of the loading, and the objects of the plugin."""
     catalog = Catalog(pool)
     with progress.shown("loading it"):
         registry = await catalog.registry([plugin], consents={plugin.name: config.REPLACE})
@@ -118,7 +118,7 @@ async def _call(pool: Pool, tool: Object, given: bytes, scratch: str) -> Install
         outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, asked, _ignore)
         let_go()
     name = f"tool {tool.name} called with {given.decode()}"
-    # Any other is the tool's answer to an input that was made up: it works.
+    # Any other fault is the tool's answer to a made-up input, so the tool works.
     if outcome.fault and (outcome.fault.code in _BROKEN or outcome.fault.message.startswith(NOT_STARTED)):
         return InstallCheck(name, str(outcome.fault))
     said = outcome.fault.message if outcome.fault else outcome.output
@@ -127,7 +127,7 @@ async def _call(pool: Pool, tool: Object, given: bytes, scratch: str) -> Install
 
 @contextlib.contextmanager
 def _connection() -> Iterator[socket.socket]:
-    """One of our own, by which the fork server knows us; it takes no pair for the connection of a caller."""
+    """Yields a connection by which the fork server knows us, as it takes no socket pair for a caller's."""
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
             listener.bind(f"{folder}/socket")
@@ -142,7 +142,7 @@ async def _ignore(*said: frames.Frame) -> None:
 
 
 def example(schema: Any) -> Any:
-    """An input that the schema probably allows."""
+    """Returns an input that the schema probably allows."""
     if not isinstance(schema, dict):
         return {}
     for word in ("examples", "enum"):
