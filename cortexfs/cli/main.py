@@ -23,7 +23,7 @@ from cortexfs.cli.output import say
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
 
 SIGNALLED = 128
-_NOTHING = argparse.Namespace(version=False, help=False, root=None)  # of the options of ctx itself
+_NOTHING = argparse.Namespace(version=False, help=False, root=None)  # no options of ctx itself
 SIGINT, SIGPIPE = 2, 13
 
 

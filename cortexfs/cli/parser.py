@@ -81,7 +81,7 @@ class Command(NamedTuple):
     run: Callable[[argparse.Namespace], int] | str = ""  # or "module.function", imported on call
     arguments: tuple[CommandArgument, ...] = ()
     examples: tuple[str, ...] = ()  # ctx stands for the program's name; default: the first of each verb
-    summary: str = ""  # of a verb
+    summary: str = ""  # of a verb only
     verbs: Mapping[str, Command] = MappingProxyType({})
     usage: str | None = None
     intermixed: bool = False  # options may stand between the words of the last argument
@@ -263,7 +263,7 @@ def _filled(made: CommandParser, of: Command) -> CommandParser:
         action = made.add_argument(*argument.name.split(), **argument.how)
         action.required &= (
             action.nargs != argparse.REMAINDER
-        )  # or an error about a missing OBJECT asks for both
+        )  # else the error for a missing OBJECT asks for ARGS too
     examples = of.examples or [verb.examples[0] for verb in of.verbs.values()]
     made.epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples)
     if of.verbs:

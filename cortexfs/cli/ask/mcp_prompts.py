@@ -140,7 +140,7 @@ def _asked(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) 
 
 
 def _options(said: list[_Said]) -> AskOptions:
-    """Returns options with the last user message as the question. Earlier messages go before it."""
+    """Returns options: the last message asks, with the person's own text. Earlier messages go before it."""
     texts = [(one.role, _text(one.content)) for one in said]
     files = tuple(file for one in said if (file := _file(one.content)))
     if not any(role == "assistant" for role, _ in texts):

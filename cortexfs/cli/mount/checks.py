@@ -59,7 +59,7 @@ class Subject(NamedTuple):
 
 class Finding(NamedTuple):
     level: str
-    why: str  # what was found
+    why: str  # the finding
     mend: str = ""  # the advice
     fix: tuple[str, ...] = ()  # the command that follows the advice, if there is one
     by_root: bool = False  # True if root has to run the command

@@ -181,7 +181,7 @@ def read(file: BinaryIO, into: Path, room: int) -> ArchiveHead:
                     why = "the archive unpacks to more than half of what is free on the disk of the state"
                     raise Fault("ENOSPC", f"{why}; nothing was imported")
                 _extract(packed, member, into, folders)
-                packed.members.clear()  # type: ignore[attr-defined]  # or it keeps all of them
+                packed.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps them all
             raise EOFError("it has no end")
     except _NONE as problem:
         raise Fault("EINVAL", f"it is no whole archive of ctx state export: {problem}") from None

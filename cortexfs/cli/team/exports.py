@@ -1,7 +1,7 @@
 """`ctx team export`: the objects that other machines may call here, and the users as whom they run.
 
-Rules: an object is exported to the named users and machines. `--as` or team.map maps each to a user here;
-without a mapping they are nobody.
+Rules: an object is exported to the named users and machines. `--as` or team.map maps each of them to a user
+here. A caller without a user here is refused.
 """
 
 from __future__ import annotations
