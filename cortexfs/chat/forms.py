@@ -61,7 +61,7 @@ class AskedForm:
         if not self._left:
             return self._confirmed(line)
         field = self._left[0]
-        line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # may be bytes, no UTF-8
+        line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # not always UTF-8
         if (value := field.read(line)) is not None:
             self._values[field.name] = value
         del self._left[0]

@@ -127,7 +127,7 @@ def split(text: str) -> tuple[str, str, bool]:
 
 
 def _lined(text: str) -> str:
-    """Returns `text`, in its length, with newlines only where Python and Markdown both see one."""
+    """Returns `text` with newlines only where Python and Markdown both see one, character for character."""
     return text.translate(_OTHER_BREAKS)
 
 

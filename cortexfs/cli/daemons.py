@@ -108,7 +108,7 @@ def _by(starter: str, mount: Mount) -> RunningDaemon | None:
         (each.connection, each.point) for each in mountinfo.mounts(_read(f"{starter}/mountinfo"))
     ]:
         return None
-    if not _runs_as(mount.owner, _read(f"/proc/{parent}/status")):  # a user may own a child of root
+    if not _runs_as(mount.owner, _read(f"/proc/{parent}/status")):  # root's child may be a user's
         return None
     process = PinnedProcess(parent)
     if re.findall(_PARENT, _read(f"{starter}/status")) == [str(parent)]:  # it lives, so the pid was its own

@@ -218,7 +218,7 @@ def is_ours(command: str) -> bool:
 
 
 def any_command(command: str, given: str | None) -> CommandParser:
-    """Returns the parser of a command, ours or a plugin's. Raises EINVAL with the nearest name."""
+    """Returns the parser of a command, ours or a plugin's. Raises EINVAL with the nearest name if unknown."""
     if is_ours(command):
         return of_command(command)
     from cortexfs.cli import plugin_commands

@@ -47,7 +47,7 @@ def _counts_denials(options: argparse.Namespace, path: str) -> bool:
 
 
 def become(path: str, words: list[str], **environ: str) -> NoReturn:
-    """Call execve(2), with the signals that Python ignores reset, as for a program of a shell."""
+    """Call execve(2). First reset the signals that Python ignores, as for a program that a shell starts."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execve(path, words, os.environ | environ)

@@ -59,7 +59,7 @@ def last_lines(state: Path, name: str) -> list[str]:
 
 
 def _path(state: Path, name: str) -> Path:
-    """Returns the path of the output. Its home is that of nobody under root, else of the mount's user."""
+    """Returns the path of the output, in the home of nobody under root, else in that of the mount's user."""
     try:
         owner = os.stat(state).st_uid
     except OSError:

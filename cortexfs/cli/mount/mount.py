@@ -231,7 +231,7 @@ def _wait(reader: int) -> bytes | None:
 
 
 def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
-    """Returns the exit status of a daemon that did not start. One that is still trying is ended."""
+    """Returns the exit status of a daemon that did not start. A daemon that still tries is ended."""
     if late:
         daemon.terminate()
     try:

@@ -36,7 +36,7 @@ def keeps(daemon: RunningDaemon) -> bool | None:
     if not (unit := _UNIT.search(daemon.groups)):
         return None
     system = "/user@" not in unit[1]
-    with suppress(Fault, OSError):  # no systemd can be asked here
+    with suppress(Fault, OSError):  # there may be no systemd to ask
         said = tell(system, "show", "--property=MainPID", "--value", MOUNT)
         return system if said.strip() == str(daemon.process.pid) else None
     return None

@@ -31,7 +31,7 @@ from cortexfs.plugins.package.package import PackageFiles
 
 def of_tree(tree: PackageFiles) -> list[InstallCheck]:
     """Returns all checks of a plugin whose files could all be read."""
-    with written(tree) as place:  # as in its place: finds commands that lead outside, or a false library
+    with written(tree) as place:  # a copy shows commands that lead outside, and files that are no library
         checks = of_manifest(tree.manifest, tree, place)
         if not any(check.fault for check in checks):
             checks.append(tried("files as it would be loaded", lambda: offers.declared(tree, place)))
