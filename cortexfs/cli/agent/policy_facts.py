@@ -74,7 +74,7 @@ def thing(root: str, word: str) -> Thing:
         class_,
         there.in_policy,
         bits=tuple(bits),
-        rules=() if class_ == "agent" else _rules(path, below),  # its policy is what it may itself
+        rules=() if class_ == "agent" else _rules(path, below),  # it holds for calls by the agent
         file=f"{below}.d/policy",
         tool=tool(path, name) if class_ == "tool" else STARTING if class_ == "agent" else None,
         alias=os.path.basename(called) if called in _aliases(root) else "",

@@ -189,7 +189,7 @@ def _ask(
             try:
                 status = denials.status(carry_out(exchange, talk, said))
             except Failed as failed:
-                if options.json:  # the session is named, in which the run may go on
+                if options.json:  # the output names the session, in which the run may go on
                     _printed(options, asked, heard, model, session, exit_status(failed.code))
                 raise
             finally:
