@@ -77,11 +77,19 @@ async function asked(path, options = {}) {
   return answer;
 }
 
+/** The value of a JSON text. A whole number that JavaScript cannot hold, as an id may be, keeps its digits. */
+export function exact(text) {
+  if (!JSON.rawJSON || !/\d{16}/.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (key, value, { source }) =>
+    (Number.isInteger(value) && !Number.isSafeInteger(value) ? JSON.rawJSON(source) : value));
+}
+
 function address(path, words) {
   return words ? `${path}?${new URLSearchParams(words)}` : path;
 }
 
-export const get = async (path, words, signal) => (await asked(address(path, words), { signal })).json();
+export const get = async (path, words, signal, read = JSON.parse) =>
+  read(await (await asked(address(path, words), { signal })).text());
 export const post = async (path, value) => (await asked(path, posted(value))).json();
 
 /** A picture, sound or film that lies at an address of this machine. */
@@ -99,7 +107,7 @@ async function read(answer, hear) {
     const found = [];
     for (const part of parts) {
       const place = part.indexOf("data: ");
-      if (place >= 0) found.push(JSON.parse(part.slice(place + 6)));
+      if (place >= 0) found.push(exact(part.slice(place + 6)));
     }
     if (found.length) hear(found);
   }

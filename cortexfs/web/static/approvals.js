@@ -1,7 +1,7 @@
 // What waits to be decided: each question with all that it is about, and the answers to it.
 
-import { get, post } from "./api.js";
-import { button, h, show, written } from "./dom.js";
+import { exact, get, post } from "./api.js";
+import { button, h, seen, show, written } from "./dom.js";
 import { question, whence } from "./questions.js";
 
 const CONSIDER = 500;  // ms in which no click counts after a card has gone: the next moves to where it was
@@ -19,7 +19,7 @@ export function diffed(lines) {
   const names = { "+": "added", "-": "removed", "@": "place", "!": "remark", " ": "same" };
   return h("pre", { class: "diff", tabindex: "0", role: "group", "aria-label": "Change" }, lines.map((line) => {
     const [side, text] = Array.isArray(line) ? line : [line.side, line.text];
-    return h("span", { class: names[side] }, `${text}\n`);
+    return h("span", { class: names[side] }, `${seen(text)}\n`);
   }));
 }
 
@@ -31,7 +31,7 @@ export function about(name, input, diff) {
     parts.push(diffed(diff));
     rest = Object.fromEntries(Object.entries(input).filter(([key]) => !["content", "old", "new", "diff"].includes(key)));
   } else if (name === "shell.exec" && typeof input?.cmd === "string") {
-    parts.push(h("pre", { class: "command", tabindex: "0", role: "group", "aria-label": "Command" }, input.cmd));
+    parts.push(h("pre", { class: "command", tabindex: "0", role: "group", "aria-label": "Command" }, seen(input.cmd)));
     rest = Object.fromEntries(Object.entries(input).filter(([key]) => key !== "cmd"));
   }
   if (rest && (typeof rest !== "object" || Object.keys(rest).length))
@@ -41,7 +41,7 @@ export function about(name, input, diff) {
 
 /** A question, with its answers. */
 function card(asked, say) {
-  const text = JSON.stringify(asked.input, null, 2);
+  const text = seen(JSON.stringify(asked.input, null, 2));
   const edit = h("textarea", { "aria-label": "Input", rows: "6", spellcheck: "false" });
   edit.value = text;
   const fault = h("p", { class: "error", role: "alert" });
@@ -49,8 +49,9 @@ function card(asked, say) {
     fault.textContent = "";
     const changed = edit.value !== text;
     try {
-      const input = changed && decision !== "deny" ? JSON.parse(edit.value) : undefined;
+      const input = changed && decision !== "deny" ? exact(edit.value) : undefined;
       if (input && decision === "allow_session") throw new Error("what was edited can be allowed once only");
+      made.focus();  // as a button that is disabled loses it
       for (const each of buttons) each.disabled = true;
       await post("/api/approve", { object: asked.object, run: asked.run, call: asked.call, decision, input });
       say(`${done}: ${asked.name}`);
@@ -64,16 +65,18 @@ function card(asked, say) {
     button("Allow for this session", () => decide("allow_session", "allowed for this session")),
     button("Deny", () => decide("deny", "denied")),
   ];
-  return h("section", { class: "asked", "aria-label": `Question about ${asked.name}` },
+  const made = h("section", { class: "asked", tabindex: "-1", "aria-label": `Question about ${asked.name}` },
     h("h2", {}, `Allow ${asked.name}?`),
-    h("p", {}, whence(asked), asked.reason ? `: ${asked.reason}` : ""),
-    asked.effects?.length ? h("ul", { "aria-label": "Effects" }, asked.effects.map((each) => h("li", {}, each))) : null,
+    h("p", {}, whence(asked), asked.reason ? `: ${seen(asked.reason)}` : ""),
+    asked.effects?.length ? h("ul", { "aria-label": "Effects" }, asked.effects.map((each) => h("li", {}, seen(each)))) : null,
     about(asked.name, asked.input, asked.diff),
     h("details", {}, h("summary", {}, "Edit"), edit), h("div", { class: "row" }, buttons), fault);
+  return made;
 }
 
-/** The cards of what is asked, in a list: each stays as long as it is asked, with what was written into it. */
-export function cards(list, say) {
+/** The cards of what is asked, in a list: each stays as long as it is asked, with what was written into it.
+ * The focus of one that goes is the next one's, or that of `rest`. */
+export function cards(list, say, rest) {
   const made = new Map();
   let waits;
   const wait = () => {
@@ -85,7 +88,9 @@ export function cards(list, say) {
     const now = new Map(asked.map((one) => [`${one.type} ${one.run} ${one.question || one.call}`, one]));
     for (const [key, element] of made) {
       if (now.has(key)) continue;
+      const had = element.contains(document.activeElement);
       element.remove();
+      if (had) (list.querySelector(".asked") || rest).focus();
       made.delete(key);
       wait();
     }
@@ -100,7 +105,7 @@ export function cards(list, say) {
 export async function approvals(place, words, { signal, say }) {
   const list = h("div", {});
   const none = h("p", {}, "Nothing waits to be decided.");
-  const put = cards(list, say);
+  const put = cards(list, say, place);
   const look = ({ asked }) => {
     put(asked);
     none.hidden = asked.length > 0;

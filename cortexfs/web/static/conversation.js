@@ -1,6 +1,6 @@
 // One session as it goes on: what was said, what is asked, and the message that is being written.
 
-import { follow, get, post } from "./api.js";
+import { exact, follow, get, post } from "./api.js";
 import { cards, watch } from "./approvals.js";
 import { Answers } from "./answers.js";
 import { base64, button, h, show } from "./dom.js";
@@ -37,7 +37,7 @@ export class Conversation {
       state: () => this.stated(),
     });
     const questions = h("div", { class: "questions" });
-    this.asked = cards(questions, say);
+    this.asked = cards(questions, say, this.log);
     this.place = h("small", {}, where.object);
     this.element = h("section", { class: "conversation", "aria-label": `${where.object} ${where.session}` },
       h("div", { class: "row" }, h("h1", {}, where.session, " ", this.place), button("Rename", () => this.rename())), this.log, questions, this.note,
@@ -45,7 +45,7 @@ export class Conversation {
   }
 
   async begin() {
-    const [past, draft, sent] = await Promise.all([get("/api/past", this.where, this.signal),
+    const [past, draft, sent] = await Promise.all([get("/api/past", this.where, this.signal, exact),
       kept(`draft ${this.key}`), kept(`sent ${this.key}`)]);
     this.message.box.value ||= draft;
     this.pending = new Map(Object.entries(JSON.parse(sent || "{}")));
@@ -67,7 +67,7 @@ export class Conversation {
     const load = async () => {
       more.disabled = true;
       try {
-        const past = await get("/api/past", { ...this.where, before }, this.signal);
+        const past = await get("/api/past", { ...this.where, before }, this.signal, exact);
         const place = h("div", {});
         const height = this.log.scrollHeight - this.log.scrollTop;
         new Answers(place, { begun: () => {}, state: () => {} }).hear(past.events);

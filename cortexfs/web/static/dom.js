@@ -56,5 +56,14 @@ export function base64(bytes) {
 }
 
 export function written(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return seen(typeof value === "string" ? value : JSON.stringify(value, null, 2));
+}
+
+// What turns, hides or strikes out other text, or looks like none: that of core/safe_text.py for decisions.
+const UNSEEN = /(?![ \n\t])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}]\p{M}*|(?<![\p{L}\p{N}\P{ASCII}])\p{M}+/gu;
+
+/** A text that somebody decides by, with each sign for what it is; JSON stays the same JSON. */
+export function seen(text) {
+  const spelled = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return String(text).replace(UNSEEN, (found) => found.split("").map(spelled).join(""));
 }

@@ -1,6 +1,6 @@
 // The frame of the page: its parts, which of them is shown, and what waits to be decided.
 
-import { enter, follow, loaded, Refused } from "./api.js";
+import { enter, exact, follow, loaded, Refused } from "./api.js";
 import { h, show } from "./dom.js";
 import { models, sessions } from "./lists.js";
 import { talk } from "./talk.js";
@@ -92,8 +92,8 @@ function inbox(links) {
   };
   let latest = null;
   channel.onmessage = ({ data }) => {
-    if (data !== "latest?") hear(data);
-    else if (latest) channel.postMessage(latest);
+    if (data !== "latest?") hear(exact(data));
+    else if (latest) channel.postMessage(JSON.stringify(latest));
   };
   channel.postMessage("latest?");
   navigator.locks.request("inbox", () => follow("/api/inbox", () => null, (found) => {
@@ -101,7 +101,7 @@ function inbox(links) {
     latest = found.at(-1);
     if (latest.asked.length > before) ring(latest.asked.at(-1));
     hear(latest);
-    channel.postMessage(latest);
+    channel.postMessage(JSON.stringify(latest));
   }, new AbortController().signal));
 }
 

@@ -1,7 +1,7 @@
 // What a tool asks a person: a form to fill in, or an address to open. Who asks stands above it.
 
 import { post } from "./api.js";
-import { button, h } from "./dom.js";
+import { button, h, seen } from "./dom.js";
 import { addressed } from "./lists.js";
 import { group } from "./tools.js";
 
@@ -39,7 +39,7 @@ export function question(asked, say) {
     }
   };
   const decline = button("Decline", () => answer(undefined, "declined"));
-  return h("section", { class: "asked", "aria-label": `Question of ${asked.name}` },
+  return h("section", { class: "asked", tabindex: "-1", "aria-label": `Question of ${asked.name}` },
     h("h2", {}, `${asked.name} asks`), h("p", {}, whence(asked)), h("p", { class: "about" }, asked.message),
     body(asked, answer, decline), fault);
 }
@@ -49,7 +49,7 @@ function body(asked, answer, decline) {
   if (asked.url) {
     const opened = { href: asked.url, target: "_blank", rel: "noopener noreferrer nofollow",
       onclick: () => answer({}, "opened") };
-    return [h("p", {}, "It asks you to open: ", h("code", {}, asked.url)),
+    return [h("p", {}, "It asks you to open: ", h("code", {}, seen(asked.url))),
       h("div", { class: "row" }, h("a", opened, `Open ${host(asked.url)}`), decline)];
   }
   const fields = form(asked.fields);
