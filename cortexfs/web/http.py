@@ -191,7 +191,7 @@ class _Guest:
         while isinstance(event := await self._event(), h11.Data):
             body += event.data
             if len(body) > most:
-                raise Refusal(413, "EMSGSIZE", f"the request is over {most} bytes")
+                raise Refusal(413, "EMSGSIZE", f"it is over {most >> 10} KiB, more than the page takes at once; make it smaller")
         return bytes(body)
 
     async def _event(self) -> h11.Event | None:

@@ -139,3 +139,50 @@ def test_who_is_in_a_conversation_stays_there_when_its_past_comes(tab: Tab, page
     with tab.expect_request("**/api/events*"):  # what follows the past
         held[0].continue_()
     assert attach.evaluate("button => button === document.activeElement")
+
+
+def test_what_was_stopped_before_it_was_sent_is_never_sent(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    # abi.md 13.40. Found: it was sent as soon as the connection came back
+    go(tab, page, ECHO, "stopped")
+    tab.context.set_offline(True)
+    say(tab, "never mind")
+    tab.get_by_role("button", name="Stop").click()
+    log(tab).get_by_text("Stopped before it was sent.").wait_for()
+    assert tab.get_by_role("textbox", name="Message").input_value() == "never mind"
+    tab.context.set_offline(False)
+    say(tab, "said instead")
+    answer(tab).get_by_text("tokens in").wait_for()
+    tab.reload()
+    answer(tab).get_by_text("tokens in").wait_for()
+    assert [one["content"][0]["text"] for one in history(ctx, "stopped") if one["type"] == "message"] == [
+        "said instead",
+        "said instead",
+    ]
+
+
+def test_a_message_waits_for_its_files(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.40. Found: a message that was sent at once went without them
+    go(tab, page, ECHO, "waits")
+    held: list[Any] = []
+    tab.route("**/api/attach", lambda route: held.append(route), times=1)
+    attach(tab, "slow.txt", b"what is in it")
+    until(lambda: bool(tab.wait_for_timeout(1) or held))
+    say(tab, "look")
+    tab.get_by_role("status").get_by_text("being read").wait_for()
+    held[0].continue_()
+    tab.get_by_role("list", name="Attached").get_by_text("slow.txt").wait_for()
+    tab.get_by_role("button", name="Send").click()
+    answer(tab).get_by_text("tokens in").wait_for()
+    assert "what is in it" in log(tab).get_by_role("article", name="You").inner_text()
+
+
+def test_what_is_too_large_is_said_of_the_file(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.22. Found: "the request is over 2097152 bytes"
+    go(tab, page, ECHO, "larger")
+    attach(tab, "photo.jpg", b"\xff\xd8\xff" + b"x" * 3_000_000)
+    tab.get_by_role("status").get_by_text("photo.jpg: it is over 2048 KiB").wait_for()
+
+
+def test_an_object_that_is_not_there_is_named(tab: Tab, page: WebProcess) -> None:
+    go(tab, page, "agent/none", "nobody")
+    tab.get_by_text("trying again. agent/none is not there").wait_for()

@@ -26,6 +26,7 @@ export class Conversation {
     this.say = say;
     this.key = `${where.scope} ${where.object} ${where.session}`;
     this.pending = new Map();
+    this.why = "";  // nobody can be reached, in the words of ctx web
     this.log = h("div", { class: "log", role: "log", "aria-label": "Conversation", tabindex: "0" });
     this.note = h("p", { class: "note" });
     this.message = new Message(this.where, { signal, say }, () => this.send(), () => this.draft());
@@ -96,7 +97,8 @@ export class Conversation {
   }
 
   connected(is_there) {
-    this.note.textContent = is_there ? "" : "The connection is lost; trying again.";
+    this.note.textContent = is_there ? "" : `The connection is lost; trying again. ${this.why}`;
+    this.why = "";
     if (is_there) for (const [id, input] of this.pending) this.deliver(id, input);
   }
 
@@ -110,7 +112,7 @@ export class Conversation {
   }
 
   refused(frame) {
-    this.note.textContent = frame.message;
+    this.note.textContent = this.why = frame.message;
     if (frame.code === "EINVAL" && this.last) {  // the session was begun anew
       this.last = "";
       show(this.log);
@@ -135,7 +137,7 @@ export class Conversation {
       if (STOPPED.has(problem.code)) return;  // it is said again under the same id
       this.begun(id);
       this.answers.failed(id, problem.message);
-      this.message.box.value ||= typeof input === "string" ? input : "";
+      this.message.box.value ||= words(input);
       this.stated();
     }
   }
@@ -153,15 +155,23 @@ export class Conversation {
   }
 
   stated() {
+    const had = this.stop === document.activeElement;
     this.stop.disabled = !(this.answers.active.size || this.pending.size);
+    if (had && this.stop.disabled) this.message.box.focus();
     this.again.hidden = !(this.answers.ended && this.answers.ended !== "ok" && this.answers.words);
   }
 
   async cancel() {
     const ids = [...this.answers.active, ...this.pending.keys()];
     for (const run of ids) {
-      await post("/api/cancel", { object: this.where.object, run }).catch((problem) => this.say(problem.message));
+      await post("/api/cancel", { object: this.where.object, run }).catch((problem) => {
+        if (!STOPPED.has(problem.code) || !this.pending.has(run)) return this.say(problem.message);
+        this.message.box.value ||= words(this.pending.get(run));
+        this.begun(run);
+        this.answers.failed(run, "Stopped before it was sent.");
+      });
     }
+    this.stated();
   }
 
   /** A session in use keeps its name, so this tab leaves it first. */
@@ -199,14 +209,17 @@ class Message {
     chosen.addEventListener("change", () => this.attach([...chosen.files]).then(() => { chosen.value = ""; }));
     this.row = h("div", { class: "row" }, h("button", { type: "submit", class: "go" }, "Send"),
       button("Attach", () => chosen.click()), chosen);
-    this.element = h("form", { onsubmit: (event) => { event.preventDefault(); send(); } }, this.box, this.list,
+    const submit = (event) => {
+      event.preventDefault();
+      if (this.reading) this.say("A file is being read; send the message when it is attached.");
+      else send();
+    };
+    this.reading = 0;
+    this.element = h("form", { onsubmit: submit }, this.box, this.list,
       this.row, prompts(context, (told) => this.put(told)));
     this.box.addEventListener("input", changed);
     this.box.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        send();
-      }
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
     });
     for (const [name, field] of [["paste", "clipboardData"], ["drop", "dataTransfer"]]) {
       this.element.addEventListener(name, (event) => {
@@ -233,19 +246,19 @@ class Message {
   }
 
   async attach(files) {
-    for (const file of files) {
-      const data = base64(new Uint8Array(await file.arrayBuffer()));
-      await this.add(file.name, data);
-    }
+    this.reading += 1;
+    for (const file of files) await this.add(file.name, file.arrayBuffer().then((data) => base64(new Uint8Array(data))));
+    this.reading -= 1;
   }
 
   /** What the model of this object cannot take is refused now, with the reason. */
   async add(name, data) {
     try {
-      this.files.push({ name, parts: await post("/api/attach", { object: this.where.object, name, data }) });
+      const parts = await post("/api/attach", { object: this.where.object, name, data: await data });
+      this.files.push({ name, parts });
       this.say(`attached ${name}`);
     } catch (problem) {
-      this.say(problem.message);
+      this.say(problem.message.includes(name) ? problem.message : `${name}: ${problem.message}`);
     }
     this.shown();
   }
