@@ -110,3 +110,70 @@ def test_a_keyboard_is_enough(tab: Tab, page: WebProcess) -> None:
         tab.keyboard.press("Shift+Tab")
     tab.keyboard.press("Enter")
     answer(tab).get_by_text("allow_once").wait_for()
+
+
+def test_the_focus_is_in_what_is_shown(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.14. Found: it was at the beginning of the document after each step
+    part(tab, page, "agents")
+    tab.get_by_role("link", name="Set up base").press("Enter")
+    tab.get_by_role("heading", name="base", exact=True).wait_for()
+    assert tab.evaluate("document.activeElement.id") == "main"
+    part(tab, page, "tools/text.word_count")
+    tab.locator("main textarea").first.fill("two words")
+    run = tab.get_by_role("button", name="Run", exact=True)
+    run.press("Enter")
+    tab.get_by_role("status").get_by_text("the run ended: ok").wait_for()
+    assert run.evaluate("button => button === document.activeElement")
+    go(tab, page, SCRIPTED, "stopped")
+    play(tab, {"hang": True})
+    stop = tab.get_by_role("button", name="Stop")
+    until(stop.is_enabled)
+    stop.press("Enter")
+    answer(tab).get_by_text("Stopped.").wait_for()
+    until(lambda: tab.evaluate("document.activeElement.ariaLabel"), lambda seen: seen == "Message")
+
+
+def test_a_part_that_comes_late_is_not_shown(tab: Tab, page: WebProcess) -> None:
+    # Found: on a slow line it took the place of the part that was wanted since
+    held: list[Any] = []
+    tab.route("**/approvals.js", lambda route: held.append(route))
+    tab.reload()
+    tab.get_by_role("link", name="Approvals").click()
+    tab.get_by_role("link", name="Models").click()
+    tab.get_by_role("heading", name="Models").wait_for()
+    until(lambda: bool(tab.wait_for_timeout(1) or held))
+    for each in held:
+        each.continue_()
+    tab.evaluate("import('/approvals.js')")
+    assert tab.locator("h1").all_inner_texts() == ["Models"]
+
+
+BLOCKED = """Object.defineProperty(window, "localStorage", { get() {
+    if (!document.cookie.includes("allowed")) throw new DOMException("denied", "SecurityError");
+    return sessionStorage;
+} });"""
+
+
+def test_a_link_works_where_the_page_is_open(browser: Any, page: WebProcess) -> None:
+    # abi.md 13.2. Found: nothing happened, and the ticket stayed in the address
+    context = browser.new_context()
+    tab = context.new_page()
+    tab.goto(page.url)
+    tab.get_by_text("open the link that it prints").wait_for()
+    tab.goto(page.link)
+    tab.get_by_role("heading", name="Talk").wait_for()
+    assert "ticket" not in tab.url
+    context.close()
+
+
+def test_a_browser_that_keeps_nothing_is_told_so(browser: Any, page: WebProcess) -> None:
+    # abi.md 13.2. Found: the page told its user to open the link that was open
+    context = browser.new_context()
+    context.add_init_script(BLOCKED)
+    tab = context.new_page()
+    tab.goto(page.link)
+    tab.get_by_text("lets the page keep nothing").wait_for()
+    tab.evaluate("document.cookie = 'allowed=1'")  # and the ticket was not used up
+    tab.reload()
+    tab.get_by_role("heading", name="Talk").wait_for()
+    context.close()

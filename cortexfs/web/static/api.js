@@ -14,10 +14,11 @@ export class Refused extends Error {
 /** Exchanges the ticket of the link for the token, and takes it out of the address. */
 export async function enter() {
   const found = /^#ticket=([\w-]+)$/.exec(location.hash);
-  if (!found) return Boolean(localStorage.getItem(TOKEN));
+  const had = Boolean(localStorage.getItem(TOKEN));  // fails before the ticket is used where nothing can be kept
+  if (!found) return had;
   history.replaceState(null, "", "/#/talk");
   const answer = await fetch("/api/enter", posted({ ticket: found[1] }));
-  if (!answer.ok && !localStorage.getItem(TOKEN)) throw await refusal(answer);
+  if (!answer.ok && !had) throw await refusal(answer);
   if (answer.ok) localStorage.setItem(TOKEN, (await answer.json()).token);
   return true;
 }

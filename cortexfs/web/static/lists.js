@@ -91,6 +91,7 @@ export async function sessions(place, words, { signal, say }) {
     if (!confirm(`Remove the session ${one.session} of ${one.object}? It cannot be had back.`)) return;
     await post("/api/remove", { object: one.object, session: one.session, scope: one.space });
     row.closest("tr").remove();
+    place.focus();
     say(`removed the session ${one.session}`);
   };
   const team = found.some(({ machine }) => machine);

@@ -6,7 +6,11 @@ import { models, sessions } from "./lists.js";
 import { talk } from "./talk.js";
 
 // Parts that are not the first to be seen are loaded when they are wanted, or when there is nothing else to do.
-const part = (file, name = file) => async (...given) => (await loaded(file))[name](...given);
+const part = (file, name = file) => async (...given) => {
+  const found = await loaded(file);
+  given.at(-1).signal.throwIfAborted();  // another part is shown by now
+  return found[name](...given);
+};
 const VIEWS = {
   talk, models, sessions, approvals: part("approvals"), tools: part("tools"), agents: part("agents"),
   plugins: connected, status: part("status"), widgets: part("panels", "widgets"),
@@ -52,7 +56,9 @@ async function route(links) {
     if (is_here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  const had = main.contains(document.activeElement);
   show(main);
+  if (had) main.focus();
   try {
     await view(main, words, { signal, say });
   } catch (problem) {
@@ -114,10 +120,13 @@ function ring(asked) {
 }
 
 async function begin() {
+  // A link that is opened where the page is already changes the address alone.
+  addEventListener("hashchange", () => location.hash.startsWith("#ticket=") && location.reload());
   try {
     if (!(await enter())) return shut();
   } catch (problem) {
-    return shut(problem instanceof Refused ? problem.message : undefined);
+    return shut(problem instanceof Refused ? problem.message : problem.name === "SecurityError"
+      ? "This browser lets the page keep nothing, as where cookies are blocked. Allow that, and reload the page." : undefined);
   }
   const links = shell();
   addEventListener("shut", () => shut());

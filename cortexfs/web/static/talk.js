@@ -13,6 +13,7 @@ export async function talk(place, words, context) {
     return;
   }
   const { Conversation } = await loaded("conversation");
+  context.signal.throwIfAborted();  // another part is shown by now
   const conversation = new Conversation({ scope, object, session: session || "default" }, context, cwd);
   show(place, h("div", { class: "talk" }, list, conversation.element));
   listed(list, conversation.where, context).catch((problem) => context.say(problem.message));

@@ -143,11 +143,12 @@ async function one(place, object, { signal, say }) {
   };
   const press = async (event) => {
     event.preventDefault();
+    if (!stop.disabled) return;  // it runs; a button that is disabled would lose the focus
     fault.textContent = "";
     output.textContent = "";
     show(made);
     going = new AbortController();
-    [start.disabled, stop.disabled] = [true, false];
+    stop.disabled = false;
     try {
       const input = form.value() || {};
       await run("/api/run", { object, input, dry: dry.checked }, (frames) => hear(frames, { output, made, fault, say }),
@@ -156,7 +157,8 @@ async function one(place, object, { signal, say }) {
     } catch (problem) {
       fault.textContent = problem.name === "AbortError" ? "Stopped." : problem.message;
     }
-    [start.disabled, stop.disabled] = [false, true];
+    if (stop === document.activeElement) start.focus();
+    stop.disabled = true;
   };
   const effects = facts.effects.trim();
   show(place, h("h1", {}, bare(object)), h("p", { class: "about" }, facts.description),
