@@ -1,6 +1,6 @@
 // Tools: a form made from each one's schema, the command that does the same, and the output as it comes.
 
-import { get, run } from "./api.js";
+import { exact, get, run } from "./api.js";
 import { offered } from "./apps.js";
 import { base64, button, h, show } from "./dom.js";
 import { addressed, table } from "./lists.js";
@@ -33,9 +33,13 @@ function field(name, schema, is_required) {
   if (kind === "integer" || kind === "number") {
     const made = h("input", { ...told, type: "number", step: kind === "integer" ? "1" : "any",
       min: schema.minimum, max: schema.maximum, value: start });
-    return part([label, made, hint], () => (made.value === "" ? undefined : Number(made.value)));
+    return part([label, made, hint], () => (made.value === "" ? undefined : counted(made.value)));
   }
-  if (kind === "object" && schema.properties) return group(name, schema, hint);
+  if (kind === "object" && schema.properties) {
+    if (is_required || !schema.required?.length) return group(name, schema, hint);
+    const { element, value } = many(name, { items: schema, maxItems: 1 }, hint);  // with all that it needs, or not
+    return { element, value: () => value()?.[0] };
+  }
   if (kind === "array" && schema.items) return many(name, schema, hint);
   if (schema.isLine) {
     const made = h("input", { ...told, type: "text", value: start });
@@ -53,9 +57,15 @@ function field(name, schema, is_required) {
   return part([label, made, hint], () => (made.value.trim() ? parsed(name, made.value) : undefined));
 }
 
+/** A number, with all digits of one that JavaScript cannot hold. */
+function counted(text) {
+  const number = Number(text);
+  return Number.isInteger(number) && !Number.isSafeInteger(number) ? parsed("number", text) : number;
+}
+
 function parsed(name, text) {
   try {
-    return JSON.parse(text);
+    return exact(text);
   } catch {
     throw new Error(`${name}: this is no JSON`);
   }
@@ -96,13 +106,17 @@ function many(name, schema, hint) {
     const row = h("div", { class: "row" }, one.element, button("Remove", () => {
       rows.splice(rows.indexOf(one), 1);
       row.remove();
+      more.disabled = false;
+      more.focus();
       list.dispatchEvent(new Event("input", { bubbles: true }));
     }, { "aria-label": `Remove ${name} ${rows.length}` }));
     list.append(row);
+    more.disabled = rows.length >= schema.maxItems;
   };
+  const more = button("Add", () => add(), { "aria-label": `Add ${name}` });
   for (const each of Array.isArray(schema.default) ? schema.default : []) add(each);
   return {
-    element: h("fieldset", {}, h("legend", {}, name), hint, list, button("Add", () => add(), { "aria-label": `Add ${name}` })),
+    element: h("fieldset", {}, h("legend", {}, name), hint, list, more),
     value: () => (rows.length ? rows.map((one) => one.value()) : undefined),
   };
 }
