@@ -191,7 +191,8 @@ class _Guest:
         while isinstance(event := await self._event(), h11.Data):
             body += event.data
             if len(body) > most:
-                raise Refusal(413, "EMSGSIZE", f"it is over {most >> 10} KiB, more than the page takes at once; make it smaller")
+                why = "more than the page takes at once; make it smaller"
+                raise Refusal(413, "EMSGSIZE", f"it is over {most >> 10} KiB, {why}")
         return bytes(body)
 
     async def _event(self) -> h11.Event | None:

@@ -1,6 +1,6 @@
 """The addresses of the page: its files, and below /api what its user may do with the mount.
 
-    answer = await Routes(gate, place, link, nursery).answer(asked)
+    answer = await Routes(gate, place, nursery).answer(asked)
 
 Rules: the files hold nothing of anybody's, and are there for everybody. All else is for who shows the token,
 except the exchange of a ticket for it, the proof of who we are, and the files of a frame (panels.py).
@@ -66,10 +66,9 @@ Route: TypeAlias = "Callable[[Routes, PageRequest], Awaitable[PageAnswer | Event
 
 
 class Routes:
-    def __init__(self, gate: Gate, place: WebPlace, link: str, nursery: trio.Nursery) -> None:
+    def __init__(self, gate: Gate, place: WebPlace, nursery: trio.Nursery) -> None:
         self._gate = gate
         self._place = place
-        self._link = link
         self._files = files.all_files()
         self._readers = trio.CapacityLimiter(MEDIA_READERS)
         self._holders = Holders(place, nursery)
@@ -295,8 +294,9 @@ class Routes:
         return PageAnswer(data, kind)
 
     async def ticket(self, asked: PageRequest) -> PageAnswer:
-        """One more link that works once, for another browser of the same user's."""
-        return answer_of({"link": f"{self._link}#ticket={self._gate.ticket()}"})
+        """One more link that works once, for another browser of the same user's: under the name by which this
+        one came, which `ssh -L` may lead here from another port."""
+        return answer_of({"link": f"{asked.origin}/#ticket={self._gate.ticket()}"})
 
 
 _GET: dict[str, Route] = {

@@ -64,7 +64,7 @@ async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) ->
     link = f"{'https' if context else 'http'}://{host}:{port}/"
     ends = [partial(trio.SSLListener, ssl_context=context, https_compatible=True)] if context else []
     async with trio.open_nursery() as nursery:
-        answering = routes.Routes(gate, place, link, nursery)
+        answering = routes.Routes(gate, place, nursery)
         listening = [end(each) for each in listeners for end in ends] or listeners
         nursery.start_soon(Listener(gate, answering.answer).serve, listening)
         with trio.open_signal_receiver(*ENDING) as signals:
