@@ -35,7 +35,7 @@ from cortexfs.web.http import PageRequest
 SLOW = 8 << 10  # characters of a message that is parsed beside the loop
 DIFF_SECONDS = 5.0
 MOUNT_SECONDS = 10.0
-MOST_SESSIONS = 500  # that are listed, the newest
+MOST_SESSIONS = 500  # that are listed, the newest; lists.js says so
 CHANGES = ("fs.write", "fs.replace")
 SCOPES: dict[str, Scope] = {"private": "private", "shared": "shared"}
 # What is told of a run that is over: its pieces are in its messages.
@@ -169,6 +169,8 @@ def _first(found: list[AnyFrame]) -> int:
 
 def stored(root: str) -> list[dict[str, Any]]:
     """The newest sessions of every object, private and shared."""
+    if not os.path.exists(f"{root}/status"):
+        raise Fault("EHOSTDOWN", f"no mount is at {root}; see: ctx status")
     every = [
         one
         for space in SCOPES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.mounted.ctx_mount import Ctx
 from tests.waiting import until
-from tests.web.acting import SCRIPTED, answer, go, part, play, question
+from tests.web.acting import ECHO, SCRIPTED, answer, go, part, play, question, say
 from tests.web.browsing import Tab, WebProcess, opened
 
 ID = 1234567890123456789  # which JavaScript holds as ...800
@@ -65,3 +66,64 @@ def test_a_decision_keeps_the_focus(tab: Tab, page: WebProcess) -> None:
         question(tab, f"tool.{number}").get_by_role("button", name="Allow", exact=True).press("Enter")
         question(tab, f"tool.{number}").wait_for(state="detached")
         assert focus(tab) == "Conversation"
+
+
+def test_what_cannot_be_looked_at_is_not_called_empty(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
+    # Found: without a mount, there were no tools, no models and no sessions, and nothing to decide
+    part(tab, page, "status")
+    ctx.umount()
+    try:
+        for view in ("tools", "models", "sessions", "talk"):
+            part(tab, page, view)
+            tab.get_by_role("alert").get_by_text("see: ctx status").or_(
+                tab.get_by_role("alert").get_by_text("mount one with: ctx mount")
+            ).wait_for()
+        part(tab, page, "approvals")
+        tab.get_by_role("alert").get_by_text("no mount is at").wait_for()
+        assert not tab.get_by_text("Nothing waits to be decided.").is_visible()
+    finally:
+        ctx.mount()
+    tab.get_by_text("Nothing waits to be decided.").wait_for()
+    part(tab, page, "plugins/none")
+    tab.get_by_role("alert").get_by_text("there is no plugin none").wait_for()
+
+
+def test_a_list_of_sessions_says_that_it_ends(tab: Tab, page: WebProcess) -> None:
+    row = {"object": ECHO, "space": "private", "state": "done", "updated": 0, "messages": 2, "cwd": ""}
+    rows = [row | {"session": f"s-{number}"} for number in range(500)]
+    tab.route("**/api/sessions", lambda route: route.fulfill(json=rows))
+    for view in ("sessions", "talk"):
+        part(tab, page, view)
+        tab.get_by_text("The newest 500 are listed").wait_for()
+
+
+def test_another_link_leads_where_this_one_does(tab: Tab, page: WebProcess) -> None:
+    # abi.md 13.2. Found: behind ssh -L it had the port of the other machine
+    token = tab.evaluate("new Promise(go => setTimeout(() => go(localStorage.getItem('cortexfs.token'))))")
+    headers = {"Host": "localhost:9", "Authorization": f"Bearer {token}"}
+    answered = tab.context.request.post(f"{page.url}api/ticket", data={}, headers=headers)
+    assert answered.json()["link"].startswith("http://localhost:9/#ticket=")
+
+
+def test_a_conversation_is_printed_whole(tab: Tab, page: WebProcess) -> None:
+    # Found: one screen of it
+    go(tab, page, ECHO, "printed")
+    say(tab, "\n\n".join(f"line {number}" for number in range(200)))
+    answer(tab).get_by_text("tokens in").wait_for()
+    tab.emulate_media(media="print")
+    ends = [answer(tab).get_by_text(f"line {number}", exact=True) for number in (0, 199)]
+    first, last = (each.bounding_box() for each in ends)
+    assert first["y"] >= 0
+    assert last["y"] < tab.evaluate("document.documentElement.scrollHeight")
+    assert not tab.get_by_role("textbox", name="Message").is_visible()
+
+
+def test_each_paragraph_has_its_own_direction(tab: Tab, page: WebProcess) -> None:
+    go(tab, page, ECHO, "directions")
+    say(tab, "\u05e9\u05dc\u05d5\u05dd\n\nhello")
+    answer(tab).get_by_text("tokens in").wait_for()
+    place = """text => { const range = document.createRange();
+        const all = [...document.querySelectorAll(".answer p")];
+        range.selectNodeContents(all.find(each => each.textContent === text));
+        return range.getBoundingClientRect().left; }"""
+    assert tab.evaluate(place, "\u05e9\u05dc\u05d5\u05dd") > tab.evaluate(place, "hello") + 100

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _objects(root: str) -> list[dict[str, str]]:
-    return [row._asdict() for row in objects.rows(root, objects.paths(root))]
+    return [row._asdict() for row in objects.rows(root, objects.paths(mounts.answering(root)))]
 
 
 def _goes_to_journal() -> bool:

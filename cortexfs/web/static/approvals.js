@@ -105,19 +105,27 @@ export function cards(list, say, rest) {
 export async function approvals(place, words, { signal, say }) {
   const list = h("div", {});
   const none = h("p", {}, "Nothing waits to be decided.");
+  const fault = h("p", { class: "error", role: "alert" });
+  let state = latest;
   const put = cards(list, say, place);
-  const look = ({ asked }) => {
-    put(asked);
-    none.hidden = asked.length > 0;
+  const look = (now) => {
+    state = now;
+    put(now.asked);
+    none.hidden = now.asked.length > 0 || fault.textContent !== "";
+  };
+  const told = (why) => {
+    if (why !== fault.textContent) fault.textContent = why;  // it is read aloud each time that it is set
+    look(state);
   };
   const ring = window.Notification && Notification.permission === "default"
     ? button("Notify me", () => Notification.requestPermission().then((given) => say(`notifications: ${given}`))) : null;
-  show(place, h("h1", {}, "Approvals"), none, list, ring);
+  show(place, h("h1", {}, "Approvals"), none, fault, list, ring);
   watching.add(look);
   signal.addEventListener("abort", () => watching.delete(look));
   look(latest);
   // What a terminal began is found by a look at the sessions, and then followed.
-  const find = () => document.hidden || get("/api/sessions", null, signal).catch(() => null);
+  const find = () => document.hidden || get("/api/sessions", null, signal)
+    .then(() => told(""), (problem) => signal.aborted || told(problem.message));
   const timer = setInterval(find, LOOK);
   signal.addEventListener("abort", () => clearInterval(timer));
   find();

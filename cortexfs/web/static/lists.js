@@ -3,6 +3,8 @@
 import { get, post } from "./api.js";
 import { ago, button, h, show } from "./dom.js";
 
+const MOST_SESSIONS = 500;  // that the process lists (telling.py)
+
 export const addressed = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
 export function table(caption, heads, rows, empty) {
@@ -85,6 +87,10 @@ function newcomer(say) {
     h("button", { type: "submit" }, "Add"));
 }
 
+/** Said below a list that has not all of them. */
+export const newest = ({ length }) => (length < MOST_SESSIONS ? null
+  : h("p", { class: "note" }, `The newest ${MOST_SESSIONS} are listed and searched; ctx session list has all.`));
+
 export async function sessions(place, words, { signal, say }) {
   const found = await get("/api/sessions", null, signal);
   const remove = async (one, row) => {
@@ -105,7 +111,7 @@ export async function sessions(place, words, { signal, say }) {
       { "aria-label": `Rename ${of}` });
     return [h("a", { href: addressed("talk", one.space, one.object, one.session) }, one.session), one.object, one.state,
       ago(one.updated), String(one.messages), where(one), ...(team ? [one.machine || ""] : []), h("span", { class: "row" }, name, away)];
-  }), "There are no sessions yet."));
+  }), "There are no sessions yet."), newest(found));
 }
 
 /** Asks for the new name of a session and gives it that; the name, or nothing where there is none. */

@@ -9,6 +9,7 @@ export async function plugins(place, words, context) {
   if (words[1]) return panel(place, words, context);
   const found = await get("/api/plugins", null, context.signal);
   const chosen = found.find(({ name }) => name === words[0]);
+  if (words[0] && !chosen) throw new Error(`there is no plugin ${words[0]}`);
   if (chosen) {
     await one(place, chosen, context);
     place.append(...(await contributed(chosen.name, context)));

@@ -2,7 +2,7 @@
 
 import { get, loaded } from "./api.js";
 import { ago, h, show } from "./dom.js";
-import { addressed } from "./lists.js";
+import { addressed, newest } from "./lists.js";
 
 export async function talk(place, words, context) {
   const [scope, object, session, cwd] = words;
@@ -33,6 +33,7 @@ async function listed(list, where, { signal, say }) {
     }, one.session), h("small", {}, `${one.object.replace(/^model\/|^agent\//, "")} · ${one.machine ? `${one.machine} · ` : ""}${one.state || ""} ${ago(one.updated)}`))),
   rows.length ? null : h("li", {}, "none"));
   put(found);
+  list.append(newest(found) || "");
   const look = async () => {
     const text = search.value.trim().toLowerCase();
     const near = found.filter((one) => `${one.object} ${one.session}`.toLowerCase().includes(text));
