@@ -177,3 +177,30 @@ def test_a_browser_that_keeps_nothing_is_told_so(browser: Any, page: WebProcess)
     tab.reload()
     tab.get_by_role("heading", name="Talk").wait_for()
     context.close()
+
+
+def test_a_part_that_is_waited_for_says_so(tab: Tab, page: WebProcess) -> None:
+    # Found: nothing was there, for as long as a slow line takes
+    held: list[Any] = []
+    tab.route("**/api/status", lambda route: held.append(route))
+    tab.get_by_role("link", name="Status").click()
+    tab.get_by_text("One moment.").wait_for()
+    held[0].continue_()
+    tab.get_by_role("heading", name="Status").wait_for()
+    assert tab.get_by_text("One moment.").count() == 0
+
+
+def test_what_was_said_of_a_part_goes_with_it(tab: Tab, page: WebProcess) -> None:
+    # Found: a notice lay over the page until the next one came
+    part(tab, page, "models")
+    tab.get_by_label("Add a provider").fill("not-known")
+    tab.get_by_role("button", name="Add", exact=True).click()
+    tab.get_by_role("status").get_by_text("not-known").wait_for()
+
+    def seen_after_another() -> str:
+        for name in ("Tools", "Approvals"):
+            tab.get_by_role("link", name=name).click()
+            tab.get_by_role("heading", name=name).wait_for()
+        return str(tab.locator(".said").text_content())
+
+    until(seen_after_another, lambda seen: not seen)

@@ -20,7 +20,9 @@ const NAMES = ["Talk", "Approvals", "Tools", "Agents", "Models", "Plugins", "Ses
 
 const main = h("main", { id: "main", tabindex: "-1" });
 const said = h("p", { class: "said", role: "status" });
+const FRESH = 1000;  // ms in which a notice is of what leads to another part; one of a part that was left goes
 let leaving = new AbortController();
+let told = 0;
 
 /** Plugins, and beside them the MCP servers, whose tools come the same way. */
 async function connected(place, words, context) {
@@ -31,6 +33,7 @@ async function connected(place, words, context) {
 export function say(text) {
   said.textContent = "";
   said.textContent = text;
+  told = Date.now();
 }
 
 function shell() {
@@ -57,8 +60,9 @@ async function route(links) {
     else link.removeAttribute("aria-current");
   }
   const had = main.contains(document.activeElement);
-  show(main);
+  show(main, h("p", { class: "note wait" }, "One moment."));
   if (had) main.focus();
+  if (Date.now() - told > FRESH) said.textContent = "";
   try {
     await view(main, words, { signal, say });
   } catch (problem) {
