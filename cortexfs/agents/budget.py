@@ -1,15 +1,15 @@
-"""How far one run of an agent may go, and which end it has when it goes further.
+"""The limits of one run of an agent, and the Fault that ends a run which goes over one of them.
 
     budget = RunBudget(limits)
-    budget.step()               before each question to the model; raises how the run ends
-    budget.use(usage)           what an answer took
-    budget.calls(calls)         what a step asks for, before any of it runs
-    budget.malformed()          an answer that was no call and no answer
+    budget.step()               before each question to the model; raises the Fault that ends the run
+    budget.use(usage)           the tokens of an answer
+    budget.calls(calls)         the calls of a step, before any of them runs
+    budget.malformed()          an answer that was neither a call nor an answer
 
-Rules: every end has a code of its own and a sentence with the limit, what was used, and what to change. An
-answer that goes over the limit of tokens still counts; the next question is not asked. Of calls at once none
-is run when there are too many.
-This file must never know a clock: whoever has one asks for the end of a run that is late.
+Rules: every end has an error code of its own and a sentence with the limit, the use, and what to change. An
+answer that goes over the limit of tokens still counts; the next question is not asked. If a step has too many
+calls, none of them runs.
+This file must never know a clock: its user asks for the end of a run that is late.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cortexfs.agents.setup import Setup
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Usage
 
-REPEATS = 3  # of the same call in a run, whatever came between
+REPEATS = 3  # times of the same call in a run, whatever came between
 LARGER = "; or use a larger model"
-# An answer is neither where a model is asked for calls in words that it does not know.
+# The usual reason: the model is asked for calls in a text form that it does not know.
 IN_TEXT = (
     "; it was asked for calls in text, as its .d/cap lacks tool_call_syntax: where it can call tools, "
     "say tools = true in its provider's file, else use a larger model"
@@ -34,17 +34,17 @@ STEPS_VARIABLE = "CTX_AGENT_STEPS"  # a line of an agent's .d/env, which counts 
 
 
 class BudgetLimits(NamedTuple):
-    """The configuration's [agent], with what the agent says of itself."""
+    """The limits of [agent] in the configuration, with the agent's own number of steps."""
 
     steps: int = 64
     tokens: int = 1_000_000  # in and out, together
     secs: float = 3600.0
-    repeats: int = 3  # times that the same may come in a row
+    repeats: int = 3  # times that the same call, step or mistake may come in a row
     at_once: int = 16  # calls of one step, each of which may be a process
 
 
 def limited(said: BudgetLimits, setup: Setup) -> BudgetLimits:
-    """The configuration's, with the agent's own number of steps; one in a home has no more than others."""
+    """Returns the limits with the agent's own number of steps, which a user's own agent may only lower."""
     word = setup.env.get(STEPS_VARIABLE, "")
     own = int(word) if word.isdecimal() and len(word) < 10 and int(word) else said.steps
     steps = own if setup.home is None else min(own, said.steps)
@@ -52,16 +52,16 @@ def limited(said: BudgetLimits, setup: Setup) -> BudgetLimits:
 
 
 class RunBudget:
-    """The rest of what one run may take."""
+    """The use of one run, and the checks against its limits."""
 
     def __init__(self, limits: BudgetLimits) -> None:
         self._limits = limits
         self._steps = 0
-        self.used: Usage | None = None  # by the run's answers; None where no provider has said anything of it
+        self.used: Usage | None = None  # tokens of its answers; None while no provider has reported any
         self._calls = _Row()
         self._rounds = _Row()
         self._malformed = 0
-        self._times: Counter[int] = Counter()  # by call, of which an input may be large
+        self._times: Counter[int] = Counter()  # by the hash of a call, as an input may be large
         self._again = 0
 
     @property
@@ -69,7 +69,7 @@ class RunBudget:
         return self.used.input_tokens + self.used.output_tokens if self.used else 0
 
     def step(self) -> None:
-        """The model is about to be asked once more."""
+        """Count a question to the model. Raises the Fault that ends the run if a limit is reached."""
         limits = self._limits
         if self._steps >= limits.steps:
             also = f", or {STEPS_VARIABLE} in its .d/env"
@@ -79,7 +79,7 @@ class RunBudget:
         self._steps += 1
 
     def late(self) -> Fault:
-        """The end of a run that takes too long."""
+        """Returns the Fault that ends a run which takes too long."""
         secs = f"{self._limits.secs:g}"
         return _over("ETIMEDOUT", f"{secs} s and {self._steps} steps", f"{secs} s", "secs")
 
@@ -92,7 +92,7 @@ class RunBudget:
         )
 
     def calls(self, calls: Sequence[tuple[str, Any]]) -> None:
-        """A step asks for these: names and inputs, in their order."""
+        """Count the calls of a step, names and inputs in their order. Raises EMFILE or ELOOP over a limit."""
         if len(calls) > self._limits.at_once:
             most = self._limits.at_once
             raise Fault("EMFILE", f"the agent's model made {len(calls)} calls at once; {most} are the limit")
@@ -109,11 +109,11 @@ class RunBudget:
 
     @property
     def repeated(self) -> bool:
-        """Returns True if the last step asked again for what the one before did, or several have."""
+        """Returns True if the last step repeats the step before, or a call of it came REPEATS times."""
         return self._rounds.row > 1 or self._again >= REPEATS
 
     def malformed(self) -> None:
-        """An answer could not be understood."""
+        """Count an answer that was neither a call nor an answer. Raises EBADMSG after too many in a row."""
         self._malformed += 1
         if self._malformed > self._limits.repeats:
             why = f"{self._malformed} answers of its model in a row were neither a call nor an answer"
@@ -123,12 +123,12 @@ class RunBudget:
 def _key(call: tuple[str, Any]) -> str:
     try:
         return json.dumps(call, sort_keys=True)
-    except RecursionError:  # an input that no tool takes
+    except RecursionError:  # an input so deep that no tool takes it
         return call[0]
 
 
 class _Row:
-    """How often the same came last, one after the other."""
+    """The number of times that the last key came in a row."""
 
     def __init__(self) -> None:
         self._last: str | None = None

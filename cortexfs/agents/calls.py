@@ -1,19 +1,19 @@
-"""A call that an agent's model makes, on its way to the tool: its id, whether it is a dry run, what plugins
-make of it, and what its user has said about the tool before.
+"""A call by an agent's model on its way to the tool: its id, its dry run, the changes by plugins, and its
+user's permission for the session.
 
     CallNames().named(calls)                     ids that the run has not seen, inputs of a bounded size
-    AgentDryRuns().wanted(tool, input, now)      what a model's input asks for
-    call = await before(hooked, call, say)       with the input that is decided about; CallRefusal by a plugin
+    AgentDryRuns().wanted(tool, input, now)      the call that a model's input asks for
+    call = await before(hooked, call, say)       the call as plugins change it; raises CallRefusal
     outcome = await around(hooked, input, run, say)
-    Standing(memory, made).always(tool)          whether its user allows the tool for the whole session
+    Standing(memory, made).always(tool)          True if its user allows the tool for the whole session
 
-Rules: plugins are asked before policy and people are, who so decide about the input that is used. What a
-person has made of it, they are asked about again. A plugin that rewrites the input of a dry run leaves it a
-dry run. A run remembers its own dry runs, each good for one call with the same input of the same tool. The
-host remembers them too, and is who refuses: here they are so that nobody is asked about a call that cannot
-be. What was allowed to an agent is not allowed to one of the same name that was made since. A tool that is
-asked about each time is never allowed for a session.
-This file must never know which plugins there are, who is asked, or what a tool does.
+Rules: plugins are asked before policy and people, so that these decide about the input that is used. If a
+person edits the input, plugins and policy are asked again. A plugin that rewrites the input of a dry run
+leaves it a dry run. A run remembers its own dry runs; each is good for one call of the same tool with the
+same input. The host remembers them too, and refuses; they are remembered here so that no person is asked
+about a call that would be refused. A permission for an agent does not hold for a later agent of the same
+name. A tool that is asked about each time is never allowed for a session.
+This file must never know which plugins there are, which person is asked, or what a tool does.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Say: TypeAlias = Callable[..., Awaitable[None]]
 
 
 class CallRefusal(Fault):
-    """A plugin does not want the call, or cannot be asked."""
+    """A plugin refuses the call, or cannot be asked."""
 
 
 async def before(hooked: HookedCall | None, call: ToolCall, say: Say) -> ToolCall:
-    """The call as plugins leave it. An input that is no object is refused by whoever runs it."""
+    """Returns the call as plugins change it. An input that is no object is refused later, when it is run."""
     if hooked is None or not isinstance(call.input, dict):
         return call
     try:
@@ -58,7 +58,7 @@ async def before(hooked: HookedCall | None, call: ToolCall, say: Say) -> ToolCal
         raise CallRefusal(fault.code, fault.message) from None
     if not notes:
         return call
-    # Few plugins know the word, and a call that was meant to be dry must not happen.
+    # Few plugins know this property and keep it, and a dry run must not become a real call.
     if PROPERTY in call.input:
         input_ = {PROPERTY: call.input[PROPERTY]} | input_
     if len(msgspec.json.encode(input_)) > MAX_INPUT:
@@ -70,14 +70,14 @@ async def before(hooked: HookedCall | None, call: ToolCall, say: Say) -> ToolCal
 async def around(
     hooked: HookedCall | None, input_: Any, run: Callable[[], Awaitable[CallOutcome]], say: Say
 ) -> CallOutcome:
-    """Run it, and what plugins leave of its outcome."""
+    """Run the call. Returns its outcome as plugins change it."""
     if hooked is None:
         return await run()
     hooked.begin(input_ if isinstance(input_, dict) else {})
     try:
         outcome = await run()
         after = await hooked.after(outcome.output, outcome.fault, outcome.missing)
-    except BaseException:  # a cancellation: it goes on when this is told
+    except BaseException:  # a cancellation: it goes on once the plugins know of it
         hooked.end("", Fault("ECANCELED", ""))
         raise
     await say(*after.notes)
@@ -86,12 +86,12 @@ async def around(
     return outcome._replace(output=after.output)
 
 
-MAX_NAME = 64  # characters of a tool's name, which no tool's is over
+MAX_NAME = 64  # the most characters that a tool's name has
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class CallNames:
-    """Those of one run."""
+    """The ids of the calls of one run."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -106,7 +106,7 @@ class CallNames:
         return named
 
     def below(self, call: str) -> str:
-        """Returns the name of a call that a program makes which this one has started."""
+        """Returns the id of a nested call, made by a program that the call `call` has started."""
         number = self._nested[call] = self._nested.get(call, 0) + 1
         return self._id(f"{call[: MAX_NAME - 8]}.{number}")
 
@@ -145,7 +145,7 @@ class Standing:
         self._always = f"{ALWAYS} {made}"
 
     def always(self, tool: Object) -> bool:
-        """Returns True if its user allows this tool for the whole session."""
+        """Returns True if the agent's user allows this tool for the whole session."""
         return meant(tool) in self._allowed() and not asks_each_time(tool_of(tool))
 
     def allow(self, tool: Object) -> None:
@@ -155,8 +155,8 @@ class Standing:
         self._memory[DENIED] = self._denials().after(denied)
 
     def check(self, *, is_nested: bool = False) -> None:
-        """Raises EACCES where calls are denied again and again: the run has to wait for its user, as soon as
-        the call has ended that is going on."""
+        """Raises EACCES after too many denied calls, as the run has to wait for its user. A nested call does
+        not reset the count, so that the run ends once the agent's call around it has ended."""
         denials = self._denials()
         if denials.pause:
             if not is_nested:
@@ -186,16 +186,16 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class MeantCall(NamedTuple):
-    """A call as a model means it: what its tool is given, whether it is a dry run, whether it had one."""
+    """A call as a model means it: the tool's input, True for a dry run, True if a dry run came before it."""
 
     input: Any
     dry: bool = False
     tried: bool = False
-    wrong: str = ""  # why it is neither
+    wrong: str = ""  # the fault of an input that asks for neither
 
     @property
     def arguments(self) -> tuple[list[bytes] | None, bytes | None]:
-        """As a host takes them: words, or an input."""
+        """The arguments for a host: words, or an input."""
         data = msgspec.json.encode(self.input)
         return ([data, dryrun.OPTION], None) if self.dry else (None, data)
 
@@ -205,7 +205,7 @@ class AgentDryRuns:
         self._ended = DryRuns()
 
     def wanted(self, tool: Object, said: Any, now: float) -> MeantCall:
-        """Takes the dry run that was good for this call, if there was one."""
+        """Returns the call that the model means. A dry run that was good for this call is used up."""
         input_, dry = said, False
         if not dryrun.is_taken(schema_of(tool)):
             try:

@@ -1,8 +1,8 @@
 """The start of a new agent: its prompt, its tools, its label and the policy lines that these need.
 
-Rules: agent/base may read and nothing else. A policy line is written for each tool by name, and one for the
-model by the name that the agent uses: what `main` leads to is the daemon owner's choice, later too.
-This file must never know where records lie.
+Rules: agent/base may read and nothing else. Each tool has a policy line with its name. The model has one with
+the name that the agent uses: the daemon's owner chooses, now and later, the model that `main` leads to.
+This file must never know where records are kept.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ You talk with a person. Answer what was asked, plainly and briefly, and say so w
 
 
 class AgentPreset(NamedTuple):
-    """An agent for one kind of work. What its tools may open fits them: the working directory is read-only to
-    one whose tools change nothing, and what changes something is asked about."""
+    """An agent for one kind of work. Its view fits its tools: the working directory is read-only if none of
+    them changes files. Calls that change something are asked about."""
 
-    tools: tuple[str, ...]  # that its model is offered, unless others are named
+    tools: tuple[str, ...]  # tools that its model is offered, unless others are named
     system: str
-    shell: tuple[str, ...] = ()  # that it may run in its shell, which it is offered whatever else is named
+    shell: tuple[str, ...] = ()  # tools that it may run in its shell, which is always offered
     env: str = ""
 
 
@@ -72,7 +72,7 @@ PRESETS = {
     "chat": AgentPreset((), _CHAT),
 }
 
-# The controls of every agent as they are until somebody writes them; a record may say otherwise.
+# The controls of every agent until they are written; a record may have other values.
 CONTROLS = {
     "iso": "shared",
     "life": "owned",
@@ -83,12 +83,12 @@ CONTROLS = {
     "approval": "auto",
 }
 
-_ROOM = 56  # of the 64 characters of a label's part, what the name may take
+_ROOM = 56  # characters for the name, of the 64 of a label's part
 _OUTSIDE = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
 
 
 def type_of(name: str, taken: Collection[str] = ()) -> str:
-    """The type of an agent's label, by which policy lines name it: one that no other agent has."""
+    """Returns the type for an agent's label, by which policy lines name it. No other agent has this type."""
     stem = _OUTSIDE.sub("_", name)[:_ROOM]
     found, number = f"{stem}_t", 1
     while found in taken:
@@ -102,7 +102,7 @@ def label(type_: str) -> str:
 
 
 def policy(type_: str, model: str, tools: Iterable[str]) -> str:
-    """The lines without which it could use neither."""
+    """Returns the policy lines that an agent needs to use this model and these tools."""
     rules = [Rule(type_, "model", model, "use")]
     rules += [Rule(type_, "tool", tool, "execute") for tool in tools]
     return lines(rule.text for rule in rules)
@@ -115,8 +115,8 @@ def lines(items: Iterable[str]) -> str:
 def controls(
     name: str, model: str, tools: Collection[str], taken: Collection[str] = (), shell: Collection[str] = ()
 ) -> dict[str, str]:
-    """Returns the controls that an agent with this model and these tools starts with; those of its `shell` it
-    may run, and is not offered."""
+    """Returns the controls that an agent with this model and these tools starts with. It may also run the
+    tools of `shell`, but its model is not offered them."""
     type_ = type_of(name, taken)
     return {
         "label": label(type_),

@@ -1,15 +1,15 @@
-"""The loop of an agent: ask its model, do what it asks for as far as that is allowed, tell it, and again.
+"""The loop of an agent: ask its model, run the calls that are allowed, tell it the results, and repeat.
 
     agents = Agents(world)
-    driver = agents.driver(object_)     a Driver like a model's (models/ask/driver.py), carried as those are
+    driver = agents.driver(object_)     a Driver like a model's (models/ask/driver.py), used as those are
 
-Main path: `_Run.answer` builds the window, `_ask` has the model answer, `_calls` runs what it asked for side
-by side: each is decided (permissions.py), asked about if need be, and run in a host that is the person and
-sees no more than the agent's mount table. Each decision is said, with its reason and rule.
+Main path: `_Run.answer` builds the window, `_ask` has the model answer, `_calls` runs the calls side by side.
+Each call is decided (permissions.py), asked about if need be, and run in a host that acts as the person and
+sees no more than the agent's mount table. Each decision is logged with its reason and rule.
 
-Rules: a model only ever proposes. What a tool puts out is data, which allows nothing. A run has limits of its
-own (budget.py), each with an end of its own. What cannot be done is told to the model, which may try
-something else; what may not go on ends the run with a Fault.
+Rules: a model only ever proposes. A tool's output is data, which allows nothing. A run has limits of its own
+(budget.py), each with an end of its own. The model is told of a call that fails, and may try something else;
+a limit that is reached ends the run with a Fault.
 This file must never know sockets, runners or how a host is made.
 """
 
@@ -45,9 +45,9 @@ from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, as
 from cortexfs.models.drivers import answered
 from cortexfs.models.providers.listing import NATIVE
 
-GRAMMAR = "grammar"  # the word of a model's `.d/cap` for one that can be held to any JSON, a text included
-VIEW = "mount view"  # what says that something is hidden, to its user
-LOOKED_AT = 4 << 10  # bytes of each text of a call that failed: words are looked at while others wait
+GRAMMAR = "grammar"  # a word of a model's `.d/cap`: its answer can be held to any JSON, a text included
+VIEW = "mount view"  # the source of notices that tell the user that something is hidden
+LOOKED_AT = 4 << 10  # bytes of each text of a failed call that are searched, as others wait meanwhile
 UMASK = 0o022
 
 
@@ -56,7 +56,7 @@ class Agents:
 
     def __init__(self, world: AgentPorts, heard: Callable[[Driver], Driver] = lambda driver: driver) -> None:
         self._world = world
-        self._heard = heard  # puts whoever is told of turns around a driver
+        self._heard = heard  # wraps a driver, so that plugins learn of its turns
 
     def driver(self, object_: Object) -> Driver:
         async def answer(turn: Turn) -> None:
@@ -69,7 +69,7 @@ class Agents:
 class _Run:
     """The run of one message.
 
-    Its attributes are made when it begins, of the controls as they are then: what somebody writes later
+    Its attributes are set when it begins, from the controls of that moment: a control that is written later
     counts for the next message.
     """
 
@@ -113,10 +113,10 @@ class _Run:
         about = (self._identity, self._cwd, self._budget, self._clock, nested.NestedPorts(*ports))
         self._questions = QuestionPorts(world, turn, self._setup, self._powers, *about)
 
-    # What it is made of.
+    # The check of its model.
 
     def _check_model(self) -> None:
-        """EACCES unless it may be asked, by the name under which it was chosen."""
+        """Raises EACCES unless the model may be asked by the name under which it was chosen."""
         named = self._setup.model
         alias = "" if "/" in named and self._model.home is None else named
         identity = self._turn.who.identity
@@ -140,7 +140,7 @@ class _Run:
     async def _loop(self) -> None:
         given = asked(self._turn.input)
         window = await self._window(given)
-        await self._turn.settled()  # its folder is there, which holds the window's files
+        await self._turn.settled()  # now the session's folder is there, for the window's files
         if (pin := pinned_by(given.said[-1].text)) is not None:
             await self._turn.say(message(f"Kept in mind: {await window.pin(pin)}"))
             return
@@ -181,14 +181,14 @@ class _Run:
         return AgentWindow(parts, (most, self._reserve), files, who.session, self._setup.name)
 
     async def _ask(self, pack: Pack) -> ModelReply:
-        """Have the model answer once."""
+        """Ask the model once. Returns its answer."""
         aloud = text_protocol.Spoken() if self._in_text and self._plain else None
         request = self._request(pack)
         inner = ModelQuestion(
             self._turn, self._identity, request, self._budget, quiet=self._in_text, spoken=aloud
         )
         fault = await answered(self._driver, inner)
-        if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
+        if fault and not (self._in_text and fault.code == "EBADMSG"):  # the answer did not fit the schema
             raise fault
         if not self._in_text:
             return ModelReply(inner.text, tuple(self._names.named(inner.calls)))
@@ -219,7 +219,7 @@ class _Run:
         if tools and self._native:
             request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
         elif tools:
-            # A small model that repeats a call would do so to the end: its next words are an answer.
+            # A small model that repeats a call would go on so: its next reply can only be an answer.
             request["schema"] = text_protocol.schema(() if self._budget.repeated else tools, self._plain)
             request["max_tokens"] = self._reserve  # a small model does not stop by itself
         request["messages"] = [spoken(each) for each in said]
@@ -228,7 +228,7 @@ class _Run:
     # Calls.
 
     async def _calls(self, made: Sequence[frames.ToolCall], window: AgentWindow) -> list[PromptMessage]:
-        """Run them side by side; what came of each, in their order."""
+        """Run calls side by side. Returns the message about each, in their order."""
         self._budget.calls([(one.name, one.input) for one in made])
         await self._turn.say(*made)
         results: dict[str, PromptMessage] = {}
@@ -256,7 +256,7 @@ class _Run:
             return await self._denied(call, refused.message)
 
     async def _decided(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
-        """One call, from its decision to what the model is told of it."""
+        """Decide about one call and run it. Returns the message about it for the model."""
         tool = self._tools.now(call.name)
         if tool is None:
             known = ", ".join(self._tools.names) or "none"
@@ -270,7 +270,7 @@ class _Run:
             verdict = await self._approved(call, tool, decision)
             if verdict is None:
                 return await self._denied(call, "the user did not allow it")
-            # What counts is what there is now: the answer took its time.
+            # The tool as it is now counts, as the user's answer took time.
             if (now := self._tools.now(call.name)) is None or meant(now) != meant(tool):
                 return await self._denied(call, "the tool has changed since its user was asked, or is gone")
             tool = now
@@ -324,7 +324,7 @@ class _Run:
     async def _approved(
         self, call: frames.ToolCall, tool: Object, decision: Decision, is_nested: bool = False
     ) -> Any:
-        """The input with which it may run; None when it may not."""
+        """Returns the input with which the call may run, or None if the user denies it."""
         question = frames.Approval(
             call=call.call,
             name=call.name,
@@ -335,7 +335,7 @@ class _Run:
         async with self._clock:
             if self._standing.always(tool):
                 return call.input
-            if is_nested:  # a program makes any number side by side
+            if is_nested:  # a program may make any number of calls side by side
                 self._standing.check(is_nested=True)
             verdict = await self._turn.ask(question)
             if verdict.decision == "deny":
@@ -373,7 +373,7 @@ class _Run:
         return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
 
     def _hint(self, call: frames.ToolCall, output: str, fault: Fault) -> str:
-        """Returns a note on what is closed to the agent and may have to do with it."""
+        """Returns a note on a closed path or network that may be why the call failed, or an empty text."""
         texts = (msgspec.json.encode(call.input).decode(), fault.message, output)
         failed = place.FailedCall(fault.code, "\n".join(wording.bounded(text, LOOKED_AT) for text in texts))
         return place.hint(self._identity, self._setup, self._cwd, failed, self._tools.now(call.name))
@@ -385,7 +385,7 @@ class _Run:
     async def _told(
         self, call: frames.ToolCall, text: str, is_error: bool, output: str = ""
     ) -> PromptMessage:
-        """Say the result, and give it to the model in its words."""
+        """Log the result. Returns the message about it for the model."""
         shown = wording.bounded(output) if output else text
         await self._turn.say(
             frames.ToolResult(call=call.call, name=call.name, output=shown, is_error=is_error)

@@ -1,13 +1,14 @@
-"""The calls of tools that programs make which an agent's call has started: its nested calls.
+"""Nested calls: calls of tools by programs that an agent's call has started.
 
     async with host(world, tool, call, identity, ports) as identity: ...    while the agent's call goes on
-    calls = world.nested.of(token)                      whose, by the host that a caller is in; None: nobody's
+    calls = world.nested.of(token)                      those of the caller's host, or None
     one = calls.begin(tool, dry, depth)                 a hook of its run (run/hooked_tool_run.py)
 
-Rules: a nested call is decided as one that the model makes, with the input that its tool gets: by plugins,
-policy and people, who are asked in the agent's session. It is said there, below the call that made it; of its
-input and output as much as a reader needs. None of it is told to the model. A host has such a call alone, so
-that the kernel tells whose a nested call is. Of what a call has left behind when it ends, nothing is heard.
+Rules: a nested call is decided like a call of the model, with the input that its tool gets: by plugins,
+policy and people, who are asked in the agent's session. It is logged there below the call that made it, with
+as much of its input and output as a reader needs. None of it is told to the model. A call that may have
+nested calls has a host alone, so that the kernel tells whose a nested call is. After its end nothing more is
+logged of them, even if its programs go on.
 This file must never know sockets, runners, or how a host is made.
 """
 
@@ -34,27 +35,27 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.core.policy.decision import Decision
 from cortexfs.core.registry import Object
 
-MAX_CALLS = 1000  # of one call: each is some lines of its session's log
+MAX_CALLS = 1000  # nested calls of one call: each is some lines of its session's log
 MAX_TOLD = 4 << 10  # bytes of an input or output in that log
 RUNS_PROGRAMS = "run_process"
 USER = "its user"
 
 
 class NestedPorts(NamedTuple):
-    """The run of an agent, as its nested calls need it."""
+    """The part of an agent's run that its nested calls need."""
 
-    # Decides, and says so; with how deep the caller is nested below the agent, and what is asked for where
-    # that is not to run it.
+    # Decides about a call and logs the decision. Takes the caller's depth below the agent, and the
+    # permission, if it is another one than to run the tool.
     decide: Callable[..., Awaitable[Decision]]
     approved: Callable[[ToolCall, Object, Decision], Awaitable[Any]]  # the input, or None
     standing: Standing
-    named: Callable[[str], str]  # a new name of a call, below one
+    named: Callable[[str], str]  # returns a new id below that of a call
     say: Callable[..., Awaitable[None]]
-    session: tuple[str, ...]  # words that name it
+    session: tuple[str, ...]  # words that name the session
 
 
 def runs_programs(tool: Object) -> bool:
-    """Returns True if it is a built-in tool that does. Of a plugin's, hosts have a state to keep."""
+    """Returns True for a built-in tool that runs programs. A plugin's host has state for other calls."""
     kinds = {effect.kind for effect in tool.capabilities.effects}
     return tool.origin == "builtin" and RUNS_PROGRAMS in kinds
 
@@ -63,8 +64,8 @@ def runs_programs(tool: Object) -> bool:
 async def host(
     world: AgentPorts, tool: Object, call: str, identity: Identity, ports: NestedPorts
 ) -> AsyncIterator[Identity]:
-    """The identity of the host for a call of an agent's. One that runs programs is alone in it, has the
-    scratch folder of the session, and may have nested calls for as long as it goes on."""
+    """Yields the identity of the host for an agent's call. A call that runs programs has a host and the
+    session's scratch folder, and may have nested calls while it goes on. No other call is in its host."""
     if not runs_programs(tool):
         yield identity
         return
@@ -78,7 +79,7 @@ async def host(
 
 
 class Nested:
-    """The calls that may have nested ones now, by the token of their host."""
+    """The agents' calls that may have nested calls now, by the token of their host."""
 
     def __init__(self) -> None:
         self._open: dict[str, NestedCalls] = {}
@@ -98,7 +99,7 @@ class Nested:
 
 
 class NestedCalls:
-    """Those of one call."""
+    """The nested calls of one call."""
 
     def __init__(self, world: AgentPorts, call: str, ports: NestedPorts) -> None:
         self.world = world
@@ -111,7 +112,7 @@ class NestedCalls:
         self.is_over = False
 
     def begin(self, tool: Object, dry: bool, depth: int) -> NestedCall:
-        """Raises a Fault where no more may be made."""
+        """Returns a new nested call. Raises a Fault if no more are allowed."""
         if self._number >= MAX_CALLS:
             raise Fault("EMFILE", f"one call of an agent runs at most {MAX_CALLS} tools; make another call")
         self.ports.standing.check(is_nested=True)
@@ -126,21 +127,21 @@ class NestedCalls:
                 await self.ports.say(*said)
 
     async def tell(self, one: NestedCall) -> None:
-        """Say how it ended."""
+        """Log the end of a nested call."""
         if one in self._made:
             self._made.remove(one)
             if one.is_said:
                 await self.say(one.result())
 
     def close(self) -> None:
-        """No more are made, and those that wait to be decided about are not."""
+        """Allow no more nested calls, and cancel those that wait for a decision."""
         self.is_over = True
         for one in self._made:
             one.cancel()
         self.world.nested.remove(self.token)
 
     async def end(self, is_heard: bool = True) -> None:
-        """Say of those that go on that they have ended, and end the host, also of a run that is cancelled."""
+        """Log the end of the nested calls that go on, and end the host, even if the run is cancelled."""
         left = [one.result() for one in self._made if one.is_said and is_heard]
         try:
             async with self._saying:
@@ -152,7 +153,7 @@ class NestedCalls:
 
 
 class NestedCall:
-    """One of them, from its input to its end. `hooked` are the plugins that are asked about it as well."""
+    """One nested call, from its input to its end. `hooked` asks the plugins about it, too."""
 
     def __init__(self, calls: NestedCalls, tool: Object, dry: bool, depth: int) -> None:
         self._calls = calls
@@ -193,7 +194,7 @@ class NestedCall:
             self.hooked.too_large()
 
     async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
-        """Returns the input with which it runs; raises a Fault where it does not."""
+        """Returns the input with which the call runs. Raises a Fault if it may not run."""
         if input_ is None or len(msgspec.json.encode(input_)) > MAX_INPUT:
             raise Fault("EMSGSIZE", f"an agent's call has an input of at most {MAX_INPUT >> 10} KiB")
         self.is_said = True
@@ -232,7 +233,7 @@ class NestedCall:
         dry, depth = self._about
         if self._calls.is_over:
             raise Fault("ECANCELED", "the call that made it has ended")
-        wanted = MeantCall(input_, dry=dry, tried=True)  # a dry run that has to come first the host asks for
+        wanted = MeantCall(input_, dry=dry, tried=True)  # the host asks for a dry run that must come first
         decision = await self._calls.ports.decide(self._call(input_), self._tool, wanted, depth)
         if not decision.allowed:
             raise self._denied(f"{decision.reason} ({decision.rule})")
@@ -269,18 +270,18 @@ class NestedCall:
 
     @property
     def token(self) -> str:
-        """That of the host that it has alone; empty where it has none."""
+        """The token of the host that this call has alone, or an empty text if it has none."""
         return self._below.token if self._below else ""
 
     async def told(self) -> None:
-        """Say how it ended."""
+        """Log the end of this call and of the calls below it."""
         if self._below:
             self._below.close()
             await self._below.end(is_heard=not self._calls.is_over)
         await self._calls.tell(self)
 
     def close(self) -> None:
-        """It is over, however that came."""
+        """Allow no more nested calls below this one, however it ended."""
         if self._below:
             self._below.close()
 
@@ -293,6 +294,6 @@ class NestedCall:
 
 
 def _told(input_: dict[str, Any]) -> Any:
-    """Returns the input as the log has it."""
+    """Returns the input for the log, cut if it is long."""
     text = msgspec.json.encode(input_).decode()
     return input_ if len(text) <= MAX_TOLD else wording.bounded(text, MAX_TOLD)

@@ -1,16 +1,16 @@
-"""The powers of an agent: its controls as they are now, and the decision about each thing that it wants.
+"""The powers of an agent: its controls as they are now, and the decision about each object that it wants.
 
-    setup = setup_of(world, object_)            an agent, as its `.d/` says
+    setup = setup_of(world, object_)            an agent, as its `.d/` defines it
     powers = Powers(world, label, uid, setup)   of everything that runs under a label for a user
     powers.decide(thing, identity, ...)         core/policy/decision.py's answer
 
-A label is the path of agents that led here, "agent/lead home/1000/agent/helper": what the helper may is what
-its own policy says and that of each one before it says too, so that no agent gets more by asking another.
+A label is the path of agents that led here, such as "agent/lead home/1000/agent/helper". The helper may do
+what its own policy and the policy of each agent before it allow, so no agent gets more by asking another.
 
-Rules: controls are read when a decision is made, so that what is taken away from an agent is gone at once,
-for what runs already too. What is given to it is not there before the next run: a run may what its agent was
-allowed when it began, and is now. An agent that is gone, or whose policy cannot be read, may nothing, and one
-that was made since is another.
+Rules: controls are read when a decision is made, so that a permission that is taken away is gone at once, for
+runs that go on, too. A permission that is added counts from the next run on: a run may do what its agent may
+do now and could do when it began. An agent that is gone, or whose policy cannot be read, may do nothing. A
+later agent of the same name is another agent.
 This file must never know of models' answers, sockets or sessions.
 """
 
@@ -36,7 +36,7 @@ DELEGATES = "delegate_work"
 STARTING = RatedTool(
     "agent.run", (Effect(DELEGATES, "partially_reversible", "always", "not_supported"),), builtin=True
 )
-# The deeds of an MCP server that asks for them: it has a model read what it says, or learns of folders.
+# The effects of an MCP server's requests: a model reads the server's text, or the server learns of folders.
 ASKED = {
     rules.SAMPLE: Effect("send_message", "reversible", "on_risk", "not_supported"),
     rules.ROOTS: Effect("read_file", "reversible", "never", "not_supported"),
@@ -46,7 +46,7 @@ BEGAN = "; so it was when this run began, and what it was given since then count
 
 
 def setup_of(world: AgentPorts, object_: Object) -> Setup:
-    """EHOSTDOWN where its controls contradict themselves."""
+    """Returns an agent's setup. Raises EINVAL if its policy cannot be read."""
     text = partial(world.control, object_)
     window = text("window").strip()
     return Setup(
@@ -76,8 +76,8 @@ def is_agents(label: str) -> bool:
 
 
 class Powers:
-    """The powers of runs under a label. `own` is the agent that runs last, as it was when its run began.
-    Of the others, and where nobody says, all runs of theirs count that go on for this user."""
+    """The powers of runs under a label. `own` is its last agent, as it was when its run began. For the other
+    agents, and for the last without `own`, all their runs count that go on for this user."""
 
     def __init__(self, world: AgentPorts, label: str, uid: int, own: Setup | None = None) -> None:
         self._world = world
@@ -87,7 +87,7 @@ class Powers:
 
     @property
     def chain(self) -> tuple[Setup, ...]:
-        """The agents that led here as they are, the one that runs last; EACCES when one of them is gone."""
+        """The agents of the label as they are now, the running one last. EACCES if one is gone."""
         found = []
         for word in self.label.split():
             object_ = self._world.find(*key_of(word))
@@ -97,7 +97,7 @@ class Powers:
         return tuple(found)
 
     def _began(self, chain: Sequence[Setup]) -> tuple[Setup, ...]:
-        """The same as they were, where that differs; EACCES when one of them is another agent by now."""
+        """Returns these agents as their runs began, if that differs. Raises EACCES if one was made since."""
         found: list[Setup] = []
         for number, now in enumerate(chain, 1):
             of_run = (self._own,) if self._own and number == len(chain) else None
@@ -108,7 +108,7 @@ class Powers:
         return tuple(one for one in found if one not in chain)
 
     def allows(self, class_: str, name: str, permission: str) -> bool:
-        """Returns True if all of them have a line for this."""
+        """Returns True if all agents of the label have a policy line for this."""
         chain = self.chain
         return all(
             rules.find(one.rules, one.label, class_, name, permission)
@@ -116,7 +116,7 @@ class Powers:
         )
 
     def hidden(self, key: Key) -> str:
-        """Returns why no mount table lets an object be run, in words; empty where all of them do."""
+        """Returns the reason why a mount table hides an object, or an empty text if none of them does."""
         path = f"{self._world.root}/{path_of(key)}"
         chain = self.chain
         for setup in (*chain, *self._began(chain)):
@@ -126,7 +126,7 @@ class Powers:
         return ""
 
     def runnable(self, tools: Iterable[Object], identity: hostcalls.Identity) -> Iterator[Object]:
-        """Those of these tools that all of them may run, perhaps after their user was asked."""
+        """Returns the tools that all agents of the label may run, perhaps after their user was asked."""
         settings = self._world.settings
         query = partial(
             PolicyQuery,
@@ -167,8 +167,8 @@ class Powers:
         is_its_model: bool = False,
         to: str = "",
     ) -> Decision:
-        """Decides about an object for all of them. An alias by which it was named may stand in a policy
-        line, too."""
+        """Returns the decision about an object for all agents of the label. A policy line may also have the
+        alias by which the object was named."""
         query = partial(
             PolicyQuery,
             permission=to or TO_RUN[object_.class_],
@@ -231,15 +231,15 @@ def tool_of(object_: Object) -> RatedTool:
 
 
 def delegates(object_: Object) -> bool:
-    """Returns True if it is a tool that starts agents."""
+    """Returns True if the object is a tool that starts agents."""
     return any(one.kind == DELEGATES for one in object_.capabilities.effects)
 
 
 def _started(object_: Object, identity: hostcalls.Identity) -> RatedTool | None:
-    """Starting an agent is what the tool does for which that was decided, or else is decided like it."""
+    """Returns the rating of an agent's start; None for others, or if the starting tool was rated."""
     return STARTING if object_.class_ == "agent" and not identity.delegates else None
 
 
 def effects_in_words(object_: Object) -> list[str]:
-    """For the one who is to approve: what a tool says that it does."""
+    """Returns the effects that a tool declares, for the person who is to approve its call."""
     return [f"{one.kind} {one.target}".rstrip() for one in object_.capabilities.effects]

@@ -1,15 +1,14 @@
-"""The place where an agent works, and as whom: in words, in variables, and as the identity of its tools'
-hosts.
+"""The place where an agent works, in words and in variables, and the identity of its tools' hosts.
 
-    told(view, cwd)                          for its model, before anything else
-    environment(setup, identity, root, home) for what its tools run
-    hint(identity, setup, cwd, call, tool)   of a call that failed: "" where nothing closed was in its way
-    acting(world, setup, powers, ...)        the person, without powers, who sees what the mount table shows
+    told(world, setup, view, cwd)            for its model, before anything else
+    environment(setup, identity, root, home) for the programs that its tools run
+    hint(identity, setup, cwd, call, tool)   the closed path or network that may have failed a call, or ""
+    acting(world, setup, powers, ...)        the person's identity, without powers, with the agent's view
 
-Rules: a sentence names the path and what its user can do. Paths are taken from texts, as models and programs
-write them, and are nothing but words: nobody looks whether they are there. Nothing is added to what the
-person has. Of an agent that another one has started, both views count.
-This file must never know what is on the disk, who is told, or what a tool is called with.
+Rules: a sentence names the path and what its user can do. Paths are taken from texts of models and programs
+and are only words: no code here checks that they exist. An identity gets nothing that the person does not
+have. If another agent has started this one, both views count.
+This file must never know the disk, the readers of its words, or the inputs of tools.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 REFUSED = ("EACCES", "EPERM", "EROFS")
 SAID = ("permission denied", "read-only file system")  # strerror(3), as programs print it
 _WORD = re.compile(r"[\w.~/$+@{}-]{2,256}", re.ASCII)
-HOMES = "/mcp@"  # in the paths of what MCP servers keep, which their hosts are shown
+HOMES = "/mcp@"  # in the paths of MCP servers' own files, which their hosts are shown
 _NETWORK = re.compile(r"getaddrinfo|EAI_AGAIN|network|resolv|connect|fetch|socket", re.IGNORECASE)
 _HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})(?=/|$)")
 
 
 class FailedCall(NamedTuple):
-    """A call that failed: how, and its input and what was said of it."""
+    """A failed call: its error code, and the text of its input, its error and its output."""
 
     code: str
     texts: str
@@ -54,17 +53,17 @@ class FailedCall(NamedTuple):
 
 
 def told(world: AgentPorts, setup: Setup, view: View, cwd: str) -> str:
-    """Returns where the agent works, and its skills. A directory's name is not to speak to the model, so it
-    is one line."""
+    """Returns the agent's working directory and skills, in words. A directory's name is one line, so that it
+    cannot pose as text of ours."""
     line = escaped(cwd).replace("\t", "\\t").replace("\n", "\\n")
     where = f"Your working directory is {line}.{f' {about}' if (about := _at_home(view)) else ''}"
     return "\n\n".join(filter(None, (where, _skills(world, setup))))
 
 
 def environment(setup: Setup, identity: Identity, root: str, home: str) -> dict[bytes, bytes]:
-    """Returns the variables that a tool of an agent's gets."""
+    """Returns the environment variables of an agent's tools."""
     own = {"CTX_ROOT": root, "PATH": f"{PATH}:{root}/bin", "LANG": "C.UTF-8"}
-    # Not for programs that would look for their settings there and be refused: git ends then.
+    # Set only if settings there may be read: programs such as git end when they are refused theirs.
     if home and allowed(identity.view or (), f"{home}/.gitconfig"):
         own["HOME"] = home
     if setup.path:
@@ -75,8 +74,8 @@ def environment(setup: Setup, identity: Identity, root: str, home: str) -> dict[
 
 
 def hint(identity: Identity, setup: Setup, cwd: str, call: FailedCall, tool: Object | None) -> str:
-    """Returns the line that a call may have missed, in a sentence: of a path or of the network for an MCP
-    server, of a hidden file for any tool. A table of its own was chosen as it is."""
+    """Returns a sentence with the line that a call may have lacked. For an MCP server it is about a path or
+    the network, else about a hidden file, unless the agent has a mount table of its own."""
     is_server = tool is not None and tool.plugin_kind == MCP_SERVER
     missing = _missing(identity, setup, call) if is_server else ""
     if missing or setup.mounts:
@@ -85,7 +84,7 @@ def hint(identity: Identity, setup: Setup, cwd: str, call: FailedCall, tool: Obj
 
 
 def _missing(identity: Identity, setup: Setup, call: FailedCall) -> str:
-    """A server is a program that nobody here knows: what it says of its failure is all that there is."""
+    """Returns the sentence for a server, judged by its texts alone, as its program is unknown here."""
     view = identity.view or ()
     closed = (word for word in _WORD.findall(call.texts) if word.startswith("/") and HOMES not in word)
     path = next((word for word in closed if not allowed(view, word)), "") if call.was_refused else ""
@@ -100,8 +99,8 @@ def _missing(identity: Identity, setup: Setup, call: FailedCall) -> str:
 
 
 def _of_hidden(view: View, cwd: str, call: FailedCall, agent: str) -> str:
-    """Returns what to say of a call where a hidden file that its texts name, or the home directory itself,
-    can have refused it."""
+    """Returns the note for a call that a hidden file of its texts, or the home directory itself, may have
+    refused."""
     if not call.was_refused:
         return ""
     for word in _WORD.findall(call.texts):
@@ -113,7 +112,7 @@ def _of_hidden(view: View, cwd: str, call: FailedCall, agent: str) -> str:
 
 
 def _at_home(view: View) -> str:
-    """Returns what is so where a home directory is shown; empty where none is."""
+    """Returns the rule for home directories, in words, or an empty text if the view shows none."""
     for home in _homes(view):
         if allowed(view, home):
             closed = f"Hidden files in {home} are closed to agents that have no mount table of their own"
@@ -149,7 +148,7 @@ def acting(
     cwd: str,
     home: str,
 ) -> Identity:
-    """Returns the identity of the tools' hosts. Raises EACCES where the person cannot be followed."""
+    """Returns the identity of the tools' hosts. Raises EACCES if the caller is in a container."""
     if own.is_elsewhere:
         raise Fault("EACCES", "agents do not work for callers in containers; call it from outside")
     seen = _view(world, setup, tools, cwd, home)
@@ -174,7 +173,7 @@ def _view(world: AgentPorts, setup: Setup, tools: Iterable[Object], cwd: str, ho
 
 
 def _skills(world: AgentPorts, setup: Setup) -> str:
-    """Returns the paragraph about its skills, for its model; "" where it has none."""
+    """Returns the paragraph about the agent's skills for its model, or an empty text without skills."""
     found = {name: world.skill(name) for name in setup.skills}
     rows = [
         f"- {name}: {one.description} ({one.path})" if one else f"- {name}: its plugin is not there now"
@@ -184,7 +183,7 @@ def _skills(world: AgentPorts, setup: Setup) -> str:
 
 
 def _groups(world: AgentPorts, setup: Setup, own: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns those of the person that the agent's `.d/groups` names; all of them where it names none."""
+    """Returns the person's groups that the agent's `.d/groups` names, or all of them if it names none."""
     kept = tuple(gid for gid in own if gid in setup.groups) if setup.groups else own
     if kept != own and world.serves is not None:
         raise Fault("EACCES", "only a daemon of root can take groups from you; empty the agent's .d/groups")

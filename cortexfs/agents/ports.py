@@ -1,6 +1,6 @@
-"""The questions of an agent's run to the daemon.
+"""The functions of the daemon that an agent's run uses.
 
-This file must never know how any of it is done.
+This file must never know how any of them is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cortexfs.core.policy.risk import RiskSettings
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Who
 
-if TYPE_CHECKING:  # which is about hooked calls, too
+if TYPE_CHECKING:  # nested.py imports this file
     from cortexfs.agents.nested import Nested
 
 
@@ -30,21 +30,21 @@ class AgentSkill(Protocol):
     def description(self) -> str: ...
     @property
     def path(self) -> str:
-        """The page that says what to do."""
+        """The path of the page with the instructions."""
 
     @property
     def place(self) -> str:
-        """That page, or the folder that it is in."""
+        """The path of that page, or of the folder that it is in."""
 
 
 class AgentPorts(Protocol):
     @property
     def root(self) -> str:
-        """Where the tree is mounted."""
+        """The mount point of the tree."""
 
     @property
     def serves(self) -> int | None:
-        """The one user whom the daemon serves; None: everybody."""
+        """The only user whom the daemon serves, or None for everybody."""
 
     @property
     def limits(self) -> BudgetLimits: ...
@@ -55,55 +55,55 @@ class AgentPorts(Protocol):
 
     @property
     def nested(self) -> Nested:
-        """The calls of agents that may have nested ones now."""
+        """The agents' calls that may have nested calls now."""
 
     async def ended(self, token: str) -> object:
-        """End the host of such a call."""
+        """End the host that has this token."""
 
     def scratch(self, uid: int, name: str) -> str:
         """Returns the path of a scratch folder of this user."""
 
     @property
     def settings(self) -> RiskSettings:
-        """policy.toml, as it is now; EINVAL when it is damaged, and then no call is decided."""
+        """policy.toml, as it is now. Raises EINVAL if it is damaged, and then no call is decided."""
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """Absolute paths of the daemon's own, near which no agent's call is harmless."""
+        """The daemon's own absolute paths, near which no agent's call counts as harmless."""
 
     @property
     def caps(self) -> tuple[tuple[str, str], ...]:
-        """Paths that no mount table opens further than so, whatever it says."""
+        """Paths, each with the most rights that any mount table can give to it."""
 
     async def home(self, uid: int) -> str:
-        """The home directory of a user, as the password database has it; empty where he is not in it."""
+        """Returns a user's home directory by the password database, or an empty text without an entry."""
 
     def find(self, class_: str, name: str, uid: int | None = None) -> Object | None:
-        """Returns the object of a name: of a user's own and everybody's, the user's."""
+        """Returns the object of a name. A user's own object comes before everybody's."""
 
     async def hold(self, identity: hostcalls.Identity) -> None:
-        """Have the scripts that this identity may write be nobody's tools any more."""
+        """Hold the tools whose scripts this identity may write, until their user has looked at them."""
 
     def control(self, object_: Object, name: str) -> str: ...
 
     def skill(self, name: str) -> AgentSkill | None:
-        """Returns the skill of a plugin; None where there is none of that name."""
+        """Returns the skill of a name from a plugin, or None if there is none."""
 
     def model(self, name: str, home: int | None) -> Object:
-        """Returns the model of a name, provider/model or an alias in model/, to an agent in this home; raises
-        EHOSTDOWN when there is none."""
+        """Returns the model of a name, provider/model or an alias in model/, for an agent in this home.
+        Raises EHOSTDOWN if there is none."""
 
     def driver(self, model: Object) -> Driver:
         """Returns the driver of a model for an agent."""
 
     def context(self, who: Who) -> Files | None:
-        """Where the context of this session is kept; None where nothing is."""
+        """Returns the files of this session's context, or None if nothing is kept."""
 
     def grew(self, who: Who, size: int) -> None:
-        """So much was kept beside this session's log: it counts for its user's share of the disk."""
+        """Count bytes that were kept beside this session's log for its user's share of the disk."""
 
     def hooked(self, tool: Object, who: Who, call: str) -> HookedCall | None:
-        """None where no plugin has to do with calls of this caller's."""
+        """Returns the plugins' hooks for a call, or None if no plugin wants calls of this caller."""
 
     async def call(
         self,
@@ -113,4 +113,4 @@ class AgentPorts(Protocol):
         say: Callable[[Frame], Awaitable[None]],
         ask: Callable[[hostcalls.ToolQuestion], Awaitable[hostcalls.ToolAnswer]],
     ) -> CallOutcome:
-        """Runs it; `ask` puts the tool's questions to its user."""
+        """Run a call. `ask` puts the tool's questions to its user."""

@@ -1,7 +1,7 @@
-"""One question to an agent's model: the turn that the model's driver sees, and what it answered.
+"""One question to an agent's model: the turn for the model's driver, and the model's answer.
 
-Rules: what the model says to its user is passed on as it comes; its calls, its usage and its whole text are
-kept for the run to act on, and a text without end ends the run. A model never runs a tool and asks nobody.
+Rules: the model's text for its user is passed on as it comes. Its calls, its usage and its whole text are
+kept for the run to act on, and an endless text ends the run. A model never runs a tool and asks no user.
 This file must never know what becomes of an answer.
 """
 
@@ -21,12 +21,12 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.models.ask.driver import Turn
 from cortexfs.models.ask.question import Part, PromptMessage, PromptText
 
-MAX_ANSWER = 1 << 20  # characters of one answer: several times of what a model says at once
+MAX_ANSWER = 1 << 20  # characters of one answer: several times as many as models write at once
 
 
 class ModelQuestion:
-    """The turn that the model's driver sees. A quiet one passes no text on but what `spoken` makes of it. A
-    process that the model takes is one of `identity`, as confined as the agent's tools are."""
+    """The turn for the model's driver. A quiet question passes on only the text that `spoken` returns. A
+    process that the model needs acts as `identity`, as confined as the agent's tools."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ModelQuestion:
         self._budget = budget
         self._quiet = quiet
         self._spoken = spoken
-        self.told = ""  # of a quiet one
+        self.told = ""  # text that a quiet question has passed on
         self._deltas = StringIO()
         self._messages = StringIO()
 
@@ -77,7 +77,7 @@ class ModelQuestion:
                         passed.append(frames.Delta(text=text))
                 case frames.ReasoningDelta() | frames.Progress() | frames.Media():
                     passed.append(frame)
-                case _:  # what only the run itself says
+                case _:  # frames that only the run itself sends
                     pass
         if passed:
             await self._turn.say(*passed)
@@ -95,7 +95,7 @@ class ModelQuestion:
 
 
 class ModelReply(NamedTuple):
-    """One answer of the model, as the run takes it."""
+    """One answer of the model, parsed for the run."""
 
     text: str
     calls: tuple[frames.ToolCall, ...]
@@ -114,7 +114,7 @@ def message(text: str) -> frames.Message:
 
 
 def spoken(said: PromptMessage) -> dict[str, Any]:
-    """A message, as an input has it."""
+    """Returns a message in the form of a model's input."""
     spoken: dict[str, Any] = {"role": said.role, "content": [_part(part) for part in said.parts]}
     if said.calls:
         spoken["tool_calls"] = [msgspec.to_builtins(one) for one in said.calls]

@@ -1,14 +1,14 @@
-"""The list of agents: one record each, and agent/base without one.
+"""The agents on the disk: a record for each of them but agent/base.
 
     <state>/agents/NAME.json           {"name", "created", "uid", "gid", "description", "controls"}
     <state>/agents/home/UID/NAME.json  the same of a user's own, which only the daemon writes
 
-A record is what an agent started with. What is written into its `.d/` is kept elsewhere and counts more, and
-goes with the agent.
+A record has the controls that an agent started with. Later writes into its `.d/` are kept elsewhere, override
+the record, and are removed with the agent.
 
-Rules: a record that is damaged is a sentence in `broken`, and everything else works; its agent stays in the
-tree, answers to nobody, and keeps what was written into it. A record is there as a whole or not at all. These
-calls block: in the daemon they belong in a thread.
+Rules: a record that is damaged is a sentence in `broken`, and everything else works. Its agent stays in the
+tree, answers no call, and keeps the controls that were written. A record is there as a whole or not at all.
+These calls block: in the daemon they belong in a thread.
 This file must never know the tree, or what a run is.
 """
 
@@ -34,7 +34,7 @@ from cortexfs.state import believed, locked_store, no_links, whole_files
 FOLDER = "agents"
 OWN = "home"
 SUFFIX = ".json"
-MAX_FILE = 1 << 20  # every writable control at its longest
+MAX_FILE = 1 << 20  # room for every writable control at its longest
 MAX_DESCRIPTION = 4 << 10
 
 LATEST = 9_000_000_000  # seconds: as nanoseconds they have to fit a file's time
@@ -53,11 +53,11 @@ class AgentRecord(msgspec.Struct, frozen=True):
 
 class AgentsOnDisk(NamedTuple):
     objects: list[Object]
-    broken: dict[str, str]  # by name, and why
+    broken: dict[str, str]  # the reasons, by name
 
 
 def load(state: Path, since: float = 0.0) -> AgentsOnDisk:
-    """Every agent, agent/base among them, which is there `since` the mount began."""
+    """Returns every agent. agent/base is among them, created at `since`, when the mount began."""
     found = {defaults.BASE: _object(base(since), "builtin")}
     broken: dict[str, str] = {}
     for path in _paths(state):
@@ -71,10 +71,10 @@ def load(state: Path, since: float = 0.0) -> AgentsOnDisk:
 
 
 def load_own(state: Path) -> list[Object]:
-    """The agents of users' own. One that is damaged is there and broken, as others are."""
+    """Returns the users' own agents. A damaged agent is among them, as broken."""
     found = []
     for folder in _entries(state / FOLDER / OWN):
-        with contextlib.suppress(Fault):  # nothing of ours
+        with contextlib.suppress(Fault):  # a folder that is not ours
             uid = places.uid_of(folder.name)
             found += [_own(path, uid) for path in _paths(state, uid) if not names.fault_of(path.stem)]
     return found
@@ -89,7 +89,7 @@ def _own(path: Path, uid: int) -> Object:
 
 
 def own(name: str, uid: int, gid: int, now: float) -> AgentRecord:
-    """Returns the controls of a user's new agent: it talks, and has no tools."""
+    """Returns the record of a user's new agent, which talks and has no tools."""
     return AgentRecord(name, now, uid, gid, "", defaults.controls(name, defaults.MODEL, ()))
 
 
@@ -98,7 +98,7 @@ def own_object(record: AgentRecord, uid: int) -> Object:
 
 
 def base(since: float = 0.0) -> AgentRecord:
-    """The agent that is always there: it may read."""
+    """Returns the record of agent/base, which is always there and may read."""
     return AgentRecord(
         name=defaults.BASE,
         created=since,
@@ -110,7 +110,7 @@ def base(since: float = 0.0) -> AgentRecord:
 
 
 def read(path: Path) -> AgentRecord:
-    """One record, checked; a Fault says what is wrong with it."""
+    """Returns one record, checked. Raises a Fault with what is wrong with it."""
     if (data := believed.whole(path, MAX_FILE, "agent's record")) is None:
         raise Fault("ENOENT", f"{path} cannot be read: No such file or directory")
     try:
@@ -127,7 +127,7 @@ def read(path: Path) -> AgentRecord:
 
 
 def check(record: AgentRecord) -> None:
-    """EINVAL where its name, or a control of it, could not be in the tree."""
+    """Raises EINVAL if the record's name or a control of it could not be in the tree."""
     names.check_object("agent", record.name)
     for name, text in record.controls.items():
         control = controls.find("agent", name)
@@ -140,12 +140,12 @@ def check(record: AgentRecord) -> None:
 
 
 def named(state: Path) -> list[str]:
-    """The names that have a record."""
+    """Returns the names that have a record."""
     return [path.stem for path in _paths(state)]
 
 
 def put(state: Path, record: AgentRecord, home: int | None = None) -> None:
-    """Keep a new agent; EEXIST where there is one of that name."""
+    """Keep the record of a new agent. Raises EEXIST if there is an agent of that name."""
     check(record)
     path = _path(state, names.check_new(record.name), home)
     try:
@@ -170,7 +170,7 @@ def remove(state: Path, name: str, home: int | None = None) -> None:
 
 
 def holders(state: Path, name: str) -> list[int]:
-    """The users who have an agent of their own of this name."""
+    """Returns the users who have an agent of their own of this name."""
     found = (path.parent.name for path in (state / FOLDER / OWN).glob(f"*/{name}{SUFFIX}"))
     return sorted(int(uid) for uid in found if uid.isdecimal())
 
@@ -208,7 +208,7 @@ def _object(record: AgentRecord, origin: str) -> Object:
 
 
 def _shown(record: AgentRecord) -> Mapping[str, str]:
-    """Returns the text of a control before anybody writes into it."""
+    """Returns the texts of the controls before they are written."""
     about = {"name": record.name, "created": record.created, "description": record.description}
     return {
         **defaults.CONTROLS,
@@ -221,7 +221,7 @@ def _shown(record: AgentRecord) -> Mapping[str, str]:
 
 
 def _broken(path: Path, why: str) -> Object:
-    """An agent whose record cannot be read: it is there, and may nothing."""
+    """Returns an agent whose record cannot be read. It is in the tree, and may do nothing."""
     status = path.lstat()
     record = AgentRecord(path.stem, status.st_mtime, status.st_uid, status.st_gid)
     return msgspec.structs.replace(_object(record, "agent"), status=f"broken: {why}")

@@ -1,14 +1,14 @@
-"""The questions of an MCP server in one call of an agent's: a form for a person, an answer of a model, and
-the folders that it may work in.
+"""The questions of an MCP server during an agent's call: a form for a person, a request to a model, and the
+folders that the server may work in.
 
     questions = CallQuestions(ports, call, tool)
-    questions.methods        the questions that somebody takes, for the call's host
+    questions.methods        the kinds of questions that are answered, for the call's host
     await questions.ask(asked)
 
-Rules: a model answers, and folders are named, only where policy lets the server `sample`, or have `roots`, as
-it is when the question comes. What a model is to be asked is shown to the user first, unless policy.toml lets
-it pass, and is said in the session. The model is one that the agent may use, and its tokens are the run's. A
-call has a bounded number of questions, and each a bounded size.
+Rules: a model answers, and folders are named, only where policy lets the server `sample` or have `roots` when
+the question comes. A request to a model is shown to the user first, unless policy.toml lets it pass, and is
+logged in the session. The model is one that the agent may use, and its tokens are the run's. The number and
+the size of a call's questions are bounded.
 This file must never know how a question comes here.
 """
 
@@ -44,11 +44,11 @@ from cortexfs.core.value_formats import is_below, rights
 from cortexfs.models.ask.driver import Turn
 from cortexfs.models.drivers import answered
 
-MAX_QUESTIONS = 16  # of one call: its user is to be asked, and not to be worn out
-MAX_SAMPLINGS = 8  # of one call, each of which costs what an answer of the agent's own costs
+MAX_QUESTIONS = 16  # of one call, so that its user is not worn out
+MAX_SAMPLINGS = 8  # of one call; each costs as much as an answer of the agent's own
 MAX_TOKENS = 4096  # of one answer
 MAX_ROOTS = 100
-MAX_ANSWER = 64 << 10  # characters of it, whatever the model makes of that; a host takes 1 MiB of JSON
+MAX_ANSWER = 64 << 10  # characters of one answer, however long its tokens are; a host takes 1 MiB of JSON
 MAX_TOLD = 4 << 10  # bytes of an answer in the session's log
 # The permission that a method needs. An elicitation needs none: a person answers it, or does not.
 PERMISSIONS = {SAMPLING: rules.SAMPLE, ROOTS: rules.ROOTS}
@@ -72,7 +72,7 @@ class _Preferences(msgspec.Struct):
 
 
 class SampledRequest(msgspec.Struct):
-    """The parameters of sampling/createMessage, as far as they count here."""
+    """The parameters of sampling/createMessage that are used here."""
 
     messages: Annotated[list[_Said], Meta(min_length=1, max_length=64)]
     maxTokens: Annotated[int, Meta(ge=1)]
@@ -85,7 +85,7 @@ class SampledRequest(msgspec.Struct):
         return [one.name for one in self.modelPreferences.hints if one.name] if self.modelPreferences else []
 
     def request(self) -> dict[str, Any]:
-        """Returns it as an input of a model."""
+        """Returns the request as an input of a model."""
         made: dict[str, Any] = {"system": self.systemPrompt} if self.systemPrompt else {}
         made["messages"] = [
             {"role": one.role, "content": list(map(_part, one.parts))} for one in self.messages
@@ -113,14 +113,14 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class SampledQuestion(ModelQuestion):
-    """Its model's thoughts and pictures are of what a server says, and would look like the agent's."""
+    """A server's question. The model's thoughts and pictures are dropped: they would seem the agent's."""
 
     async def say(self, *said: Frame) -> None:
         await super().say(*(one for one in said if not isinstance(one, ReasoningDelta | Media)))
 
 
 class QuestionPorts(NamedTuple):
-    """The run of an agent, as the questions of servers need it."""
+    """The part of an agent's run that the questions of servers need."""
 
     world: AgentPorts
     turn: Turn
@@ -134,7 +134,7 @@ class QuestionPorts(NamedTuple):
 
 
 class CallQuestions:
-    """Those of one call's tool to the person for whom it runs."""
+    """The questions of one call's tool to the person for whom it runs."""
 
     def __init__(self, ports: QuestionPorts, call: ToolCall, tool: Object) -> None:
         self._ports, self._call = ports, call
@@ -147,7 +147,7 @@ class CallQuestions:
     def methods(self) -> tuple[str, ...]:
         if not self._is_server:
             return ()
-        # Most agents have no such line, and then nothing is to be decided.
+        # Most agents have no such policy line, and then no decision is needed.
         said = {rule.permission for rule in self._ports.setup.rules}
         able = (
             one for one, permission in PERMISSIONS.items() if permission in said and self._may(permission)
@@ -187,7 +187,7 @@ class CallQuestions:
         return ToolAnswer(verdict.input)
 
     async def _allowed(self, permission: str, input_: dict[str, Any], model: str = "") -> ToolCall:
-        """The question as a call below the tool's, with the input that counts; EACCES where it may not be."""
+        """Returns the question as a nested call, with its user's edits. Raises EACCES if it is refused."""
         if self._server is None:
             raise Fault("EACCES", "the server of this tool is gone")
         thing, below = _asked_of(self._server, permission, model), self._ports.below
@@ -218,7 +218,7 @@ class CallQuestions:
         return {"roots": msgspec.to_builtins(said)}
 
     def _folders(self) -> Iterator[str]:
-        """Where the agent works, and what its mount table lets it write outside of the mount."""
+        """Yields the working directory, and the paths outside of the mount that the agent may write."""
         ports = self._ports
         lines = (line for line in ports.setup.mounts.splitlines() if line and "w" in rights(line))
         for path in dict.fromkeys((ports.cwd, *(line.split("\t")[1] for line in lines))):
@@ -250,7 +250,7 @@ class CallQuestions:
         return {"role": "assistant", "content": {"type": "text", "text": inner.text}, "model": name}
 
     def _model(self, hints: list[str]) -> tuple[Object, str]:
-        """Of the models that the agent may use the first in whose name a hint is; else its own."""
+        """Returns the first model that the agent may use with a hint in its name, else the agent's own."""
         ports, setup = self._ports, self._ports.setup
         lines = (one for one in setup.rules if one[:2] == (setup.label, "model"))
         names = dict.fromkeys((setup.model, *(one.name for one in lines)))
@@ -259,7 +259,7 @@ class CallQuestions:
             try:
                 model = ports.world.model(name, setup.home)
             except Fault:
-                continue  # its line is about none that there is now
+                continue  # its line names no model that is there now
             alias = "" if "/" in name and model.home is None else name
             is_own = name == setup.model
             if ports.powers.decide(model, ports.identity, alias=alias, is_its_model=is_own).allowed:
@@ -268,7 +268,7 @@ class CallQuestions:
 
 
 def _asked_of(server: Object, permission: str, model: str = "") -> Object:
-    """The server, as one who asks for this: what is decided about is not what its tools do."""
+    """Returns the server with the effect of this request, as its tools' effects do not count here."""
     effect = replace(ASKED[permission], target=f"to {model}" if model else "")
     about = replace(server.capabilities, effects=(effect,))
     return replace(server, capabilities=about, origin="builtin", dry_run_flag=False)

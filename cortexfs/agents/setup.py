@@ -1,8 +1,8 @@
-"""An agent as its `.d/` says, and what the agents of the runs that are going on began with.
+"""The setup of an agent, from its `.d/`, and the setups with which the runs that go on began.
 
     begun = Begun()
     with begun.run(uid, setup): ...
-    begun.of(uid, "agent/coder")        as they were when runs of this user began that are not over
+    begun.of(uid, "agent/coder")        its setups when the runs of this user that go on began
 
 This file must never know where controls come from, or what is decided by them.
 """
@@ -17,7 +17,7 @@ from cortexfs.core.policy.rules import Rule
 
 
 class Setup(NamedTuple):
-    """An agent, as its controls say."""
+    """The controls of an agent, parsed."""
 
     name: str
     place: str  # in the tree: agent/coder, home/1000/agent/mine
@@ -35,7 +35,7 @@ class Setup(NamedTuple):
     env: dict[str, str]
     groups: frozenset[int]
     path: tuple[str, ...]
-    made: float  # when: one of the same name that was made since is another
+    made: float  # the time of its creation: a later agent of the same name is another
 
     @property
     def file(self) -> str:
@@ -58,7 +58,7 @@ class Begun:
                 self._runs.pop((uid, setup.place), None)
 
     def of(self, uid: int, place: str) -> tuple[Setup, ...]:
-        """Each different one once."""
+        """Returns the setups of this user's runs that go on, each different one once."""
         found: list[Setup] = []
         for one in self._runs.get((uid, place), ()):
             if one not in found:

@@ -1,15 +1,15 @@
 """The tools of a run: those that its agent has, each as it is at the moment.
 
     tools = Toolbox(world, names, hidden)
-    tools.now(name)            a tool, or None where it is not (any more) one of them
-    tools.shown()              what the model is told of them
+    tools.now(name)            a tool, or None if the agent does not have it (any more)
+    tools.shown()              their descriptions for the model
 
-Those that are `hidden` the model is not told of. One that it calls all the same is decided about like any
-other, so that the refusal says which line of which mount table it was.
+The model is not told of the `hidden` tools. If it calls one all the same, the call is decided about like any
+other, so that the refusal names the line and the mount table.
 
-Rules: what an agent has is decided when its run begins, what a tool is when it is called: a plugin can be
-disabled or replaced meanwhile, and what was allowed of the one is not allowed of the other.
-This file must never know what is called, or whether it may be.
+Rules: the names are fixed when a run begins, and each tool is looked up when it is called. A plugin can be
+disabled or replaced meanwhile, and a permission for the former tool does not hold for the new one.
+This file must never know which calls are made, or which are allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cortexfs.core.hostcalls import Effect, Plugin
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.question import ToolOffer
 
-# Which tool somebody means who allows it: of this name, from this plugin, with these effects.
+# The tool that a permission is for: of this name, from this plugin, with these effects.
 Meant: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]
 
 

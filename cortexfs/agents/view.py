@@ -1,13 +1,13 @@
-"""The paths that an agent's tools may open: its mount table as pairs of a path and what is allowed below it.
+"""The paths that an agent's tools may open: its mount table as pairs of a path and the rights below it.
 
     view(table, cwd, root=..., home=..., writable=...)   -> (("/srv/project", "rwx"), ("/usr", "rx"), ...)
-    within(child, parent)                                -> what both of them show
-    caps(table, home)                                    -> what such a view may not show all the same
-    may_write(view, caps, path)                          -> whether both let a path be written
+    within(child, parent)                                -> the paths that both of them show
+    caps(table, home)                                    -> the most that such a view may show
+    may_write(view, caps, path)                          -> True if both let a path be written
 
-Rules: a path may be opened with the letters of every entry that covers it, as Landlock has it: an entry adds
-to those above it and takes nothing back. What no entry covers is closed. Entries need not exist. The default
-view shows no hidden file of the home directory, but those in `HOME`; what hides them is an entry, too.
+Rules: a path may be opened with the letters of every entry that covers it, as in Landlock: an entry adds to
+the entries above it and takes nothing back. A path that no entry covers is closed. Entries need not exist.
+The default view hides the home directory's hidden files except those in `HOME`; an entry hides them, too.
 This file must never know what is on the disk, or how a view is enforced.
 """
 
@@ -24,7 +24,7 @@ View: TypeAlias = tuple[tuple[str, str], ...]
 
 LETTERS = f"rwx{HIDES}"
 
-# What programs need to run at all; nothing in it is anybody's own.
+# The paths that programs need to run at all. None of them has files of a user's own.
 SYSTEM: Mapping[str, str] = {
     "/usr": "rx",
     "/bin": "rx",
@@ -42,7 +42,7 @@ SYSTEM: Mapping[str, str] = {
     "/dev/urandom": "r",
 }
 
-# What programs need of the hidden files in a home directory. None of it is written, as others run it, too.
+# The hidden files of a home directory that programs need. None is writable, as others run them, too.
 HOME: Mapping[str, str] = {
     ".gitconfig": "r",
     ".config/git": "r",
@@ -51,7 +51,7 @@ HOME: Mapping[str, str] = {
     ".local/bin": "rx",
 }
 
-# Keys and passwords: closed also where the working directory is the hidden folder around them.
+# Keys and passwords: closed even if the working directory is the hidden folder around them.
 SECRETS = (
     ".ssh",
     ".gnupg",
@@ -73,12 +73,12 @@ SECRETS = (
 
 
 def view(mounts: str, cwd: str, *, root: str, home: str, writable: bool) -> View:
-    """Returns the view of a mount table, the text of `.d/mount`. Without a line it is the default view: the
-    working directory, to be written where `writable`, the system's programs, and the tree at `root` itself.
-    Of `home`, where its user is at home, hidden files are left out; empty where that is nowhere.
+    """Returns the view of a mount table, the text of `.d/mount`. An empty table gives the default view: the
+    working directory, writable if `writable`, the system's programs, and the tree at `root` itself. Hidden
+    files of `home`, the user's home directory, are left out. `home` is empty if there is none.
 
-    Nobody has chosen `/` as a place to work in: it is where a process is that was put nowhere. So it opens
-    nothing, where it would open everything.
+    A process that was put nowhere is in `/`, so `/` does not count as a chosen place to work in. As the
+    working directory it opens nothing, instead of everything.
     """
     if not is_text(cwd):
         raise Fault("EINVAL", f"agents work in no directory whose name is not UTF-8: {cwd!a}")
@@ -92,13 +92,13 @@ def view(mounts: str, cwd: str, *, root: str, home: str, writable: bool) -> View
 
 
 def home_of(path: str) -> str:
-    """Returns a home directory as views name it; empty where it is none of anybody's own."""
+    """Returns a home directory as views name it, or an empty text if it cannot be a user's own."""
     return "" if _goes_up(path) or not is_text(path) or _plain(path) == "/" else _plain(path)
 
 
 def caps(mounts: str, home: str) -> View:
-    """Returns the most that the default view gives in a home directory; a name that ends in `*` is of all
-    that begin so. A table of its own is somebody's choice, and shows what it says."""
+    """Returns the most rights that the default view gives in a home directory. A name that ends in `*` covers
+    all names that begin so. A mount table of the agent's own was chosen, and has no such limit."""
     if mounts or not home:
         return ()
     most = {**dict.fromkeys(SECRETS, ""), **HOME}
@@ -106,12 +106,12 @@ def caps(mounts: str, home: str) -> View:
 
 
 def opened(of: View, path: str, letters: str) -> View:
-    """Returns the view that shows this path, too."""
+    """Returns the view with this path added."""
     return _ordered((*of, (path, letters)))
 
 
 def may_write(of: View, most: View, path: str) -> bool:
-    """Returns True if a view, as far as its caps let it, opens a path for writing."""
+    """Returns True if a view opens a path for writing and its caps let it."""
     capped = (
         letters
         for above, letters in most
@@ -121,7 +121,7 @@ def may_write(of: View, most: View, path: str) -> bool:
 
 
 def within(child: View, parent: View) -> View:
-    """Returns the view that both views show, and nothing else: for an agent that another one has started."""
+    """Returns the view of what both views show, for an agent that another agent has started."""
     both = (*child, *parent)
     paths = {path for path, letters in both if letters != HIDES}
     shown = ((path, _common(allowed(child, path), allowed(parent, path))) for path in paths)
@@ -129,7 +129,7 @@ def within(child: View, parent: View) -> View:
 
 
 def allowed(of: View, path: str) -> str:
-    """The letters with which a view lets a path be opened; a path that goes up is nowhere."""
+    """Returns the letters with which a view opens a path. A path that is relative or has `..` is closed."""
     if _goes_up(path):
         return ""
     plain = _plain(path)
@@ -141,7 +141,7 @@ def allowed(of: View, path: str) -> str:
 
 
 def hides(of: View, path: str) -> bool:
-    """Returns true of a hidden file in a home directory that the view leaves out, and of what is in it."""
+    """Returns True for a hidden file of a home directory that the view leaves out, and for paths below it."""
     return any(_plain(path).startswith(begins) for begins in _hidden(of)) and not allowed(of, path)
 
 
@@ -151,7 +151,7 @@ def _hidden(of: View) -> list[str]:
 
 
 def is_text(path: str) -> bool:
-    """Returns True if its name can be sent to a model, or a host."""
+    """Returns True if a path is UTF-8, so that it can be sent to a model or a host."""
     return not any("\ud800" <= character <= "\udfff" for character in path)
 
 
@@ -164,7 +164,7 @@ def _letters(some: str) -> str:
 
 
 def _ordered(entries: Iterable[tuple[str, str]]) -> View:
-    """By path, each once, without those that open nothing."""
+    """Returns the entries sorted by path, each path once, without entries that open nothing."""
     found: dict[str, str] = {}
     for path, letters in entries:
         found[path] = _letters(found.get(path, "") + letters)

@@ -1,4 +1,4 @@
-"""A model's view of a session, for one question: a window, made anew each time from what was said.
+"""A window: the view of a session that a model has with one question, made anew for each question.
 
     limit, reserve = budget(model_limit, window)
     pack = plan(parts, limit, reserve)
@@ -6,12 +6,12 @@
         answer = ask(summary_request(pack.forgotten, parts.summary, limit))
         parts = parts._replace(summary=renewed(pack.forgotten, parts.summary, answer))
         pack = plan(parts, limit, reserve)
-    pack.system, pack.said                          what to ask with
+    pack.system, pack.said                          the question
 
-Rules: history is never rewritten; what is here can be made again. What is asked now goes whole or not at all.
-What went into older steps' tools and came out is shortened before turns are left out, the oldest first. Room
-is made by a quarter of the window at a time, and there are no times of day. So the beginning of one question
-is that of the next, and a provider finds it in its prompt cache.
+Rules: history is never rewritten; everything here can be made again. The present message goes whole or not at
+all. Inputs and outputs of older steps are shortened before turns are left out, the oldest first. Room is made
+by a quarter of the window at a time, and there are no times of day. So a question begins like the one before
+it, and a provider finds the beginning in its prompt cache.
 This file must never know files, tasks or which model answers.
 """
 
@@ -30,15 +30,15 @@ from cortexfs.core.frames import Message
 from cortexfs.models.ask.question import PromptMessage, PromptText, remembered
 from cortexfs.models.ask.window import BYTES, MOST, OUTPUT, UNKNOWN
 
-EACH = 4  # tokens of a message beside its words: its role, and where it ends
-MEDIA = 2000  # tokens of an image or a file, about; their bytes say nothing about it
-SHORT = 1 << 10  # bytes that are left of what an older step put in or out
+EACH = 4  # tokens of a message beside its words: its role and its end
+MEDIA = 2000  # tokens of an image or a file, about; the number of bytes does not tell
+SHORT = 1 << 10  # bytes that are left of an older step's input or output
 SHORTEST = 128
 WINDOWS = 4
-STEP = 4  # room is made by this part of the window
+STEP = 4  # room is made by this part of the window: a quarter
 MAX_SUMMARY = 8 << 10  # bytes
 SUMMARY_WORDS = 300
-SUMMARY_TOKENS = 1000  # that the model may take for it
+SUMMARY_TOKENS = 1000  # the most that its answer may take
 
 PINNED = "What the user wants to be kept in mind:"
 EARLIER = "What was said before, in short:"
@@ -61,16 +61,16 @@ class WindowParts(NamedTuple):
     """The parts of a window."""
 
     system: str
-    input: Sequence[PromptMessage]  # what is asked now
-    steps: Sequence[PromptMessage] = ()  # and what was done about it so far
-    history: Sequence[Message] = ()  # what was said before, oldest first
+    input: Sequence[PromptMessage]  # the message that is asked now
+    steps: Sequence[PromptMessage] = ()  # the run's steps so far
+    history: Sequence[Message] = ()  # earlier messages, oldest first
     pinned: Sequence[Pin] = ()
     summary: Summary | None = None
-    tools: int = 0  # bytes of what the tools' descriptions take
+    tools: int = 0  # bytes of the tools' descriptions
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing of a window, and where it comes from."""
+    """One part of a window, and its source."""
 
     kind: str
     source: str
@@ -81,10 +81,10 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 class Pack(NamedTuple):
     system: str
     said: tuple[PromptMessage, ...]
-    forgotten: tuple[Message, ...]  # what neither goes along nor is in the summary
+    forgotten: tuple[Message, ...]  # messages that are neither sent nor in the summary
     items: tuple[Item, ...]
     budget_tokens: int
-    steps: tuple[PromptMessage, ...] = ()  # the run's, of which what was cut is not needed any more
+    steps: tuple[PromptMessage, ...] = ()  # the run's steps; what was cut is not needed any more
 
 
 class FormerContext(NamedTuple):
@@ -95,41 +95,41 @@ class FormerContext(NamedTuple):
 
 
 class Files(Protocol):
-    """A session's context/ (cortexfs/daemon/agent_context_files.py). Every method blocks: for a thread."""
+    """A session's context/ (cortexfs/daemon/agent_context_files.py). Every method blocks: use a thread."""
 
     def load(self) -> FormerContext: ...
     def write_summary(self, summary: Summary) -> None: ...
     def write_pack(self, pack: bytes) -> None: ...
     def spill(self, call: str, text: str) -> str:
-        """Keep an output; its path in the mount, or nothing where it cannot be kept."""
+        """Keep an output. Returns its path in the mount, or an empty text if it cannot be kept."""
 
     def grown(self) -> int:
-        """Bytes by which the outputs grew since this was asked last."""
+        """Returns the bytes by which the outputs grew since the last call."""
 
     def pin(self, text: str) -> str:
-        """Keep a fact; its path in the mount."""
+        """Keep a fact. Returns its path in the mount."""
 
 
 def budget(limit: int | None, window: int | None = None) -> tuple[int, int]:
-    """Tokens of a window, and of those the ones for the answer: of what the model takes and what the agent's
-    `.d/window` says, the less."""
+    """Returns the tokens of a window, and the part of them that is for the answer. The window is the lower of
+    the model's limit and the agent's `.d/window`."""
     most = min((each for each in (limit, window) if each), default=UNKNOWN)
     return most, min(OUTPUT, most // 4)
 
 
 def history_room(limit: int) -> int:
-    """Bytes of a history to look at for a window of so many tokens: a summary of what has no room any more is
-    to miss little, and a question is not to cost time."""
+    """Returns the bytes of history to read for a window of so many tokens: enough for a summary of the turns
+    that have no room, and few enough that a question is fast."""
     return min(MOST, WINDOWS * limit * BYTES)
 
 
 def tokens(size: int) -> int:
-    """About how many tokens so many bytes are."""
+    """Returns the number of tokens in so many bytes, about."""
     return -(-size // BYTES)
 
 
 def plan(parts: WindowParts, limit: int, reserve: int) -> Pack:
-    """The window of one question; EMSGSIZE, with both numbers, where there is none."""
+    """Returns the window of one question. Raises EMSGSIZE, with both numbers, if it cannot fit."""
     room = max(0, limit - reserve)
     system = _system(parts, room)
     fixed = tokens(_bytes(system) + parts.tools) + EACH + _total(parts.input)
@@ -176,7 +176,7 @@ def _unsummarised(parts: WindowParts) -> list[tuple[Message, PromptMessage]]:
 def _kept(
     turns: Sequence[tuple[Message, PromptMessage]], beside: int, room: int
 ) -> Sequence[tuple[Message, PromptMessage]]:
-    """The newest turns that fit; they begin with a message of the user."""
+    """Returns the newest turns that fit. They begin with a message of the user."""
     over = beside + _total(said for _, said in turns) - room
     if over <= 0:
         return turns
@@ -189,7 +189,7 @@ def _kept(
 
 
 def _rounded(over: int, room: int) -> int:
-    """Returns the room to make at once, so that it is not to be made again with the next question."""
+    """Returns the room to make, rounded up so that the next questions need no more."""
     step = max(1, room // STEP)
     return -(-over // step) * step
 
@@ -202,7 +202,7 @@ def _id(message: Message) -> int:
 
 
 def _shortened(steps: list[PromptMessage], over: int, room: int) -> list[PromptMessage]:
-    """Less of what older steps put in and out, the oldest first; the last step stays as it is."""
+    """Returns the steps with inputs and outputs shortened, the oldest first. The last step stays as it is."""
     last = max((n for n, said in enumerate(steps) if said.role == "assistant"), default=0)
     over = _rounded(over, room) if over > 0 else 0
     for number in range(last):
@@ -214,7 +214,7 @@ def _shortened(steps: list[PromptMessage], over: int, room: int) -> list[PromptM
 
 
 def _squeezed(steps: list[PromptMessage], beside: int, room: int) -> list[PromptMessage]:
-    """As little of every step as makes them fit, the last one too."""
+    """Returns the steps with all of them shortened until they fit, the last one too."""
     most = SHORT
     while beside + _total(steps) > room and most >= SHORTEST:
         steps = [_less(said, most) for said in steps]
@@ -232,7 +232,7 @@ def _less(said: PromptMessage, most: int) -> PromptMessage:
 
 
 def _less_of(value: Any, most: int) -> Any:
-    """A call's input with its long texts cut; what it was called with stays to be seen."""
+    """Returns a call's input with its long texts cut. Its shape stays."""
     if isinstance(value, str):
         return wording.bounded(value, most)
     if isinstance(value, dict):
@@ -240,7 +240,7 @@ def _less_of(value: Any, most: int) -> Any:
     return [_less_of(each, most) for each in value] if isinstance(value, list) else value
 
 
-# What things take.
+# Sizes.
 
 
 def _bytes(text: str) -> int:
@@ -299,8 +299,8 @@ _APART = 64  # bytes of a turn beside its words, in a summary's request
 def summary_request(
     turns: Sequence[Message], previous: Summary | None, limit: int = UNKNOWN
 ) -> dict[str, Any]:
-    """The input with which a model is asked for a summary of turns that follow the previous one. Each has its
-    share of the window; of more turns than have one, the newest are told."""
+    """Returns the input that asks a model for a summary of the turns after the previous summary. Each turn
+    has its share of the window; if the turns are too many, only the newest go in."""
     answer = min(SUMMARY_TOKENS, limit // 4)
     room = max(0, (limit - answer) * BYTES - _bytes(_ASKED))
     before = wording.bounded(previous.text.strip(), room // STEP) if previous else ""
@@ -315,7 +315,7 @@ def summary_request(
 
 
 def _share(sizes: Sequence[int], room: int) -> int:
-    """The most that each may have, so that all have room together."""
+    """Returns the most bytes for each text, so that all texts have room together."""
     low, high = SHORTEST, max(sizes, default=0) + SHORTEST
     while low < high:
         middle = (low + high + 1) // 2
@@ -327,7 +327,7 @@ def _share(sizes: Sequence[int], room: int) -> int:
 
 
 def renewed(turns: Sequence[Message], previous: Summary | None, text: str) -> Summary | None:
-    """The summary that a model's answer is. An empty answer is none: the previous one stays."""
+    """Returns the summary in a model's answer. With an empty answer, the previous summary stays."""
     ids = [number for message in turns if (number := _id(message))]
     if not text.strip() or not ids:
         return previous
@@ -344,7 +344,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def read_summary(text: str) -> Summary | None:
-    """A summary as its file has it; None where that is not one."""
+    """Returns the summary in the text of its file, or None if the text is none."""
     found = _FRONT.match(text)
     if not found or not text[found.end() :].strip() or not 0 < int(found[1]) <= int(found[2]):
         return None
@@ -365,7 +365,7 @@ def pinned_by(text: str) -> str | None:
 
 
 def unpinned(history: Sequence[Message]) -> list[Message]:
-    """Returns the messages without those that only pinned something, and the answers to these."""
+    """Returns the messages without those that only pinned something, and without the answers to these."""
     kept: list[Message] = []
     counts = True
     for message in history:

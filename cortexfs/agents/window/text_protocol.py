@@ -1,22 +1,22 @@
-"""Tool calls in plain text, for a model that has none of its own (its `.d/cap` lacks tool_call_syntax).
+"""Tool calls in plain text, for a model without tool calls of its own (its `.d/cap` lacks tool_call_syntax).
 
     {"tool": "fs.read", "input": {"path": "notes.txt"}}      a call
     {"answer": "It says hello."}                             the end
     "It says hello."                                         the end, of a `plain` model
 
-    system += instruction(tools)         what the model is told
-    schema(tools)                        what its answer is held to, where a provider can
-    Spoken().feed(delta)                 what can be told of a plain answer before its end
-    parse(text, tools)                   what it said: a Call, an Answer, or what was wrong
-    as_text(said)                        calls and their results of earlier steps, told in this protocol
+    system += instruction(tools)         the instructions for the model
+    schema(tools)                        the schema of its answer, where a provider can hold it to one
+    Spoken().feed(delta)                 the text of a plain answer before its end
+    parse(text, tools)                   its answer: a TextCall, a TextReply or a TextMistake
+    as_text(said)                        calls and results of earlier steps, written in this protocol
 
-A plain model is one that can be held to any JSON: its answer is a JSON text, which a small model writes as it
-writes any other. Into the object it puts what stood in the example.
+A plain model can be held to any JSON: its answer is a JSON text, which a small model writes like any other
+text. Into an object with `answer` it would write the words of the example.
 
-Rules: one call a step, and the first object counts. Whatever a model says, one of the three comes out, in
-time that grows with its length. An input is judged by the tool's own schema elsewhere; what is said here
-of its shape is a help. What tools have put out is passed on as it is given.
-This file must never know who runs a tool, or whether it may be run.
+Rules: one call a step, and the first object counts. Any output of a model is parsed as one of the three, in
+time that grows with its length. Elsewhere the tool's own schema judges an input; the shape that is described
+here is a help. Outputs of tools are passed on unchanged.
+This file must never know how a tool is run, or if it may be run.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from cortexfs.core.arguments.schema import Shape, ValueKind, kind_of, shape_of
 from cortexfs.core.errors import Fault
 from cortexfs.models.ask.question import Part, PromptMessage, PromptText, ToolOffer
 
-MAX_TRIES = 64  # objects of one text that are looked at
+MAX_TRIES = 64  # objects of one text that are tried
 MAX_DESCRIPTION = 200  # characters: small models have a small window
-MAX_LEVELS = 3  # of an input that are spelled out
-MAX_NAMES = 20  # of tools, in a sentence
+MAX_LEVELS = 3  # levels of an input that are spelled out
+MAX_NAMES = 20  # names of tools in a sentence
 
 
 class TextCall(NamedTuple):
@@ -77,7 +77,7 @@ _SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 
 def instruction(tools: Sequence[ToolOffer], plain: bool = False) -> str:
-    """Returns the text to append to the system prompt; nothing when there are no tools."""
+    """Returns the text to append to the system prompt, or an empty text without tools."""
     if not tools:
         return ""
     example = _written(tools[0].name, _example(tools[0]))
@@ -111,8 +111,8 @@ def _type(kind: ValueKind, schema: Any, shape: Shape, levels: int) -> str:
 
 
 def _example(tool: ToolOffer) -> dict[str, Any]:
-    """An input of the right shape. Small models copy words that only describe a value ("the path"), and put
-    their own in the place of ones that look like it."""
+    """Returns an input of the right shape. Small models copy words that only describe a value ("the path"),
+    but replace words that look like a value."""
     shape = shape_of(tool.schema)
     return {name: _sample(name, shape.kind(name)) for name in shape.required}
 
@@ -134,8 +134,8 @@ def _sample(name: str, kind: ValueKind) -> Any:
     return next((value for type_, value in samples.items() if type_ in kind.types), None)
 
 
-# What a grammar is made of. The rest of a schema (patterns, lengths, bounds) some engines refuse, or make
-# grammars of that are too large; it is judged when the tool is called.
+# The parts of a schema that go into a grammar. Some engines refuse the rest (patterns, lengths, bounds), or
+# make grammars of it that are too large; it is judged when the tool is called.
 _KEPT = ("type", "required", "enum", "const")
 _BELOW = ("items", "additionalProperties")
 _MAPS = ("properties", "$defs", "definitions")
@@ -143,8 +143,8 @@ _LISTS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf", "prefixItems": "
 
 
 def schema(tools: Sequence[ToolOffer], plain: bool = False) -> dict[str, Any]:
-    """Returns the schema of an answer: a call of one of the tools, or an answer. `type` stands beside
-    `anyOf` so that it is not taken for a strict one, which OpenAI allows no choices at the root."""
+    """Returns the schema of an answer: a call of one of the tools, or an answer. With `type` beside `anyOf`
+    it is not taken for a strict schema, in which OpenAI allows no choices at the root."""
     calls = [
         _closed({"tool": {"const": tool.name}, "input": {"$ref": f"#/$defs/input{number}"}})
         for number, tool in enumerate(tools)
@@ -166,13 +166,13 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loosened(schema: dict[str, Any], base: str) -> dict[str, Any]:
-    """A tool's schema as far as a grammar needs it, to stand at `base`. Objects are closed where they do not
-    say what they are, so that a model has no names to invent."""
+    """Returns the part of a tool's schema that a grammar needs, to stand at `base`. Objects are closed unless
+    they say otherwise, so that a model cannot invent names."""
     return {"type": "object", **_pruned(schema, base, closing=not _combines(schema))}
 
 
 def _combines(schema: Any) -> bool:
-    """Returns True if schemas hold together somewhere: no closed one could then hold beside another."""
+    """Returns True if several schemas hold for one value somewhere: a closed one would exclude the others."""
     if isinstance(schema, list):
         return any(map(_combines, schema))
     if not isinstance(schema, dict):
@@ -204,15 +204,15 @@ def _pruned(schema: Any, base: str, closing: bool) -> Any:
     return kept
 
 
-# What a model says may be an attempt at the protocol that went wrong, or an answer in plain words.
+# A reply with this is a failed attempt at the protocol. Without it, a reply is an answer in plain words.
 _ATTEMPT = re.compile(r"""\{\s*["']?(?:tool|answer)["']?\s*:""")
 _decoder = json.JSONDecoder()
 _EMPTY = "the reply is empty; call a tool, or answer"
 
 
 def parse(text: str, tools: Sequence[ToolOffer], plain: bool = False) -> Parsed:
-    """Returns a model's answer, read. The first JSON object with `tool` or `answer` counts, whatever
-    stands around it; a text without one is an answer in plain words."""
+    """Returns a model's answer, parsed. The first JSON object with `tool` or `answer` counts, whatever stands
+    around it. A text without one is an answer in plain words."""
     if plain and text.lstrip().startswith('"'):
         return _quoted(text.strip())
     if (found := _object(text)) is not None:
@@ -228,17 +228,17 @@ def parse(text: str, tools: Sequence[ToolOffer], plain: bool = False) -> Parsed:
 
 
 def _quoted(text: str) -> Parsed:
-    """An answer as JSON text; one that was cut off counts as far as it came."""
+    """Returns the answer in a JSON text. A text that was cut off counts as far as it came."""
     said = Spoken().feed(text)
     return TextReply(said) if said.strip() else TextMistake(_EMPTY)
 
 
 class Spoken:
-    """A plain answer, as it comes: `feed` gives what is to be told of it, and nothing of what is none."""
+    """A plain answer, as it comes: `feed` returns its new words, and an empty text for other replies."""
 
     _WHOLE = re.compile(r"""(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*""")
-    _HALF = re.compile(r"\\u[dD][89abAB]..$")  # of a character: the other half comes
-    _OPEN = 11  # characters that may wait for the next piece: such a half, and most of another one
+    _HALF = re.compile(r"\\u[dD][89abAB]..$")  # half of a character, whose other half is to come
+    _OPEN = 11  # characters that may wait for the next piece: such a half, and most of the other one
 
     def __init__(self) -> None:
         self._left = ""
@@ -263,7 +263,7 @@ class Spoken:
 
 
 def _object(text: str) -> str | None:
-    """The text of the first object that speaks the protocol."""
+    """Returns the text of the first object that follows the protocol."""
     start = text.find("{")
     for _ in range(MAX_TRIES):
         if start < 0:
@@ -302,14 +302,14 @@ def _names(tools: Sequence[ToolOffer]) -> str:
 
 
 def result_message(name: str, output: str, is_error: bool) -> PromptMessage:
-    """Returns a tool's output, as wording.py tells it, said by the user: there is nobody else."""
+    """Returns a tool's output, in the words of wording.py, as a message of the user: no other role fits."""
     told = f"The call of {name} failed:" if is_error else f"The output of {name}:"
     return PromptMessage("user", (PromptText(f"{told}\n{output}\nCall again, or answer."),))
 
 
 def as_text(said: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
-    """A conversation with calls and results as one without. Nobody speaks twice in a row, which the templates
-    of many models refuse."""
+    """Returns a conversation with its calls and results written as text. Messages of one role in a row become
+    one, as the templates of many models refuse them."""
     names = {call.call: call.name for each in said for call in each.calls}
     turns = [_textual(each, names) for each in said]
     return tuple(_joined(list(group)) for _, group in groupby(turns, key=lambda each: each.role))
@@ -323,7 +323,7 @@ def _textual(said: PromptMessage, names: dict[str, str]) -> PromptMessage:
 
 
 def _joined(turns: list[PromptMessage]) -> PromptMessage:
-    """Turns of one speaker as one; texts are set apart by a blank line."""
+    """Returns turns of one role as one turn, with a blank line between texts."""
     parts: list[Part] = []
     for part in (part for turn in turns for part in turn.parts):
         if isinstance(part, PromptText) and parts and isinstance(last := parts[-1], PromptText):

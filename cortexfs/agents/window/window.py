@@ -1,13 +1,13 @@
-"""The window of a run: what its model is given with each question, and the files where that can be seen.
+"""The window of a run: the input for each question to its model, and the files that show this input.
 
-    window = Window(parts, (limit, reserve), files, session, agent)
+    window = AgentWindow(parts, (limit, reserve), files, session, agent)
     await window.load()
     window.did(said)
     pack = await window.pack(summarise)
 
-Rules: planning is context.py's; here is what it needs of the disk, in a thread, and of the model. A summary
-that cannot be had is not missed: what does not fit is left out, as it is without one. Of the run's steps no
-more is held than the window has room for, and the last one: what was cut stays cut.
+Rules: context.py plans; this file gets what planning needs from the disk, in a thread, and from the model. If
+a summary fails, turns that do not fit are left out without one. Of the run's steps, only what the window has
+room for is held, and the last step: what was cut stays cut.
 This file must never know tools, policy or sockets.
 """
 
@@ -37,17 +37,17 @@ class AgentWindow:
         self._summarises = True
 
     def did(self, *said: PromptMessage) -> None:
-        """The run has come so much further."""
+        """Add messages of the run's latest step."""
         self._parts = self._parts._replace(steps=(*self._parts.steps, *said))
 
     async def load(self) -> None:
-        """Take over what the session keeps: its summary, and what its user has pinned."""
+        """Load the session's summary, and what its user has pinned."""
         if self._files is not None:
             kept = await trio.to_thread.run_sync(self._files.load)
             self._parts = self._parts._replace(summary=kept.summary, pinned=kept.pinned)
 
     async def pack(self, summarise: Summarise) -> Pack:
-        """Returns the question to ask with now; raises EMSGSIZE where nothing makes it fit."""
+        """Returns the next question. Raises EMSGSIZE if it cannot be made to fit."""
         pack = self._planned()
         if pack.forgotten and self._summarises:
             self._summarises = await self._summarised(pack, summarise)
@@ -61,7 +61,7 @@ class AgentWindow:
         return pack
 
     async def _summarised(self, pack: Pack, summarise: Summarise) -> bool:
-        """Returns True once there is a new summary of the turns that have no room any more."""
+        """Returns True if there is a new summary of the turns that have no room any more."""
         before = self._parts.summary
         try:
             text = await summarise(summary_request(pack.forgotten, before, self._limit))
@@ -84,13 +84,13 @@ class AgentWindow:
             await trio.to_thread.run_sync(self._files.write_pack, told)
 
     async def spill(self, call: str, output: str) -> str:
-        """Keep an output that is too long to be told; where it can be read, if anywhere."""
+        """Keep an output that is too long for the model. Returns its path, or "" if it is not kept."""
         if self._files is None:
             return ""
         return await trio.to_thread.run_sync(self._files.spill, call, output)
 
     def grown(self) -> int:
-        """By how much more of the disk it has taken since this was asked last."""
+        """Returns the bytes by which its files grew since the last call."""
         return self._files.grown() if self._files is not None else 0
 
     async def pin(self, text: str) -> str:

@@ -1,12 +1,12 @@
-"""The words for a model about its calls: what tools put out, what failed, what was not allowed.
+"""The words for a model about its calls: outputs of tools, failures and refusals.
 
     <tool_output tool="fs.read" call="c1" trust="untrusted">
     ...
     </tool_output>
 
-Rules: what comes from a tool stands between these marks and nowhere else, and cannot write them itself: a
-`<` that would begin one becomes `&lt;`. It is cut in its middle where it is too long; how much is missing and
-where the whole is stands in the mark, where no tool writes.
+Rules: a tool's text stands between these marks and nowhere else, and cannot contain them: a `<` that would
+begin one becomes `&lt;`. A text that is too long is cut in its middle. The number of missing bytes and the
+path of the whole stand in the mark, where no tool writes.
 This file must never know who ran the tool, or which model reads.
 """
 
@@ -18,19 +18,19 @@ from collections.abc import Mapping
 from cortexfs.core.jsontext import clipped, shown
 from cortexfs.core.talk.refusals import DENIED, GO_ON, MARK
 
-MAX_OUTPUT = 16 << 10  # bytes of UTF-8 of one output that a model is given
-LINE = 40  # and of those the line about what is not there, at most
+MAX_OUTPUT = 16 << 10  # bytes of UTF-8 of one output that a model gets
+LINE = 40  # the most of these bytes for the line about the missing part
 MAX_ATTRIBUTE = 64
 
-# What a reader might take for one of our marks: also in capitals, with blanks, and after the wide forms of <.
+# Text that a reader might take for a mark of ours: also in capitals, with blanks, and after wide forms of <.
 _MARK = re.compile(r"[<\uff1c\ufe64](?=[\W_]{0,64}tool[\W_]{0,64}output)", re.IGNORECASE)
 _PLAIN = re.compile(r"[^A-Za-z0-9._+-]", re.ASCII)
 _QUOTED = re.compile(r'["<>&\x00-\x1f\x7f]')
 
 
 def bounded(text: str, limit: int = MAX_OUTPUT) -> str:
-    """The text, or its beginning and its end with a line about what is not there in between. All of it has
-    `limit` bytes, so that what was cut is not cut again."""
+    """Returns the text, or its beginning and its end with a line about the missing part in between. The
+    result has at most `limit` bytes, so that it is not cut again."""
     return _cut(text, limit)[0]
 
 
@@ -46,13 +46,13 @@ def _cut(text: str, limit: int) -> tuple[str, int]:
 
 
 def is_long(output: str) -> bool:
-    """Returns True if a model is not given all of it."""
+    """Returns True if a model does not get all of an output."""
     return len(output) > MAX_OUTPUT or len(output.encode(errors="replace")) > MAX_OUTPUT
 
 
 def result(name: str, call: str, output: str, missing: int = 0, whole: str = "") -> str:
-    """Returns a tool's output in words. `missing` bytes more were not kept; all that was is in the file
-    `whole`."""
+    """Returns a tool's output in words. `missing` more bytes were not kept; the file `whole` has the kept
+    ones."""
     body, left = _cut(output, MAX_OUTPUT)
     notes = {
         "tool": _plain(name),
@@ -66,7 +66,7 @@ def result(name: str, call: str, output: str, missing: int = 0, whole: str = "")
 
 
 def failed(code: str, message: str) -> str:
-    """A call that failed. What is said of it may be the tool's own words."""
+    """Returns the words about a failed call, marked as untrusted: they may be the tool's own."""
     return _marked(bounded(message), {"error": _plain(code), "trust": "untrusted"})
 
 
@@ -75,7 +75,7 @@ def unknown(name: str, known: str) -> str:
 
 
 def hidden(tools: Mapping[str, str]) -> str:
-    """For a person: the tools of an agent that its model is not offered, and why."""
+    """Returns a notice for a person about the tools that the model of an agent is not offered."""
     said = "; ".join(f"{name}: {why}" for name, why in tools.items())
     return f"Its model is not offered all of its tools. {said}"
 
@@ -85,12 +85,12 @@ def malformed(why: str) -> str:
 
 
 def denied(reason: str) -> str:
-    """Not allowed, by whomever."""
+    """Returns the words about a call that policy, a plugin or a person refused."""
     return f"{DENIED} {_sentence(reason)} {GO_ON}"
 
 
 def shortened(text: str, limit: int) -> str:
-    """Returns those words for a later question that has less room for them; their marks stay."""
+    """Returns such words for a later question with less room. Their marks stay."""
     if len(text.encode(errors="replace")) <= limit:
         return text
     first, newline, rest = text.partition("\n")
