@@ -1,13 +1,13 @@
-"""One client of a `.sock`: hears its requests, and sends it what it follows, at its own pace (abi.md 5).
+"""One client of a `.sock`: reads its requests, and sends it the sessions that it follows (abi.md 5).
 
-Main path: `_hear` turns bytes into requests and answers them; `_tell` reads the logs of the sessions that are
-followed, each from where this client stands, and sends whole lines. Whoever has been told all that there was
-is told what comes by `stir`, without a turn of the loop.
+Main path: `_hear` turns bytes into requests and answers them; `_tell` reads the logs of the followed
+sessions, each from this client's place in it, and sends whole lines. A client that has got everything so far
+gets the next events by `stir`, without a turn of the loop.
 
 Rules: at most one piece of a log is sent at a time, and the next request is read when the answers to the last
-ones are under way. So a client that does not read costs a piece and its answers, and waits for itself alone.
-A client that says no more (half-close) is told the rest of its runs, and then let go. The one who sends is
-who connected. Nothing here touches a path for him: his host does.
+ones are under way. So a client that does not read costs a piece and its answers, and delays only itself. A
+client that closes its sending side gets the rest of its runs, and is then let go. The sender of each message
+is the user who connected. Nothing here touches a path for him: his host does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.session import ANSWER, APPROVAL, Asker, ClientView, LiveSession, QuestionKey, key_of
 from cortexfs.talk.stream import ANSWERS, CheckCwd, Hearing, Saying
 
-FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
+FOLLOWED = 8 << 10  # bytes of a session in memory, and of a connection's place in it; measured: 6 KiB
 
 _numbers = itertools.count(1)
 
@@ -44,8 +44,8 @@ _numbers = itertools.count(1)
 class Connection:
     """One connection to a `.sock`, and the sessions that it follows.
 
-    Its attributes are where each of these sessions stands for this client: followed, held, told up to, with
-    something to tell. They change together.
+    Its attributes are the state of each of these sessions for this client: followed, held, sent up to, with
+    something to send. They change together.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class Connection:
         self._saying = Saying(stream, self.wake)
         self._given = Subscriptions()
         self._lives: dict[SessionKey, LiveSession] = {}
-        self._let_go: dict[SessionKey, Callable[[], None]] = {}  # what the sessions that were asked for hold
+        self._let_go: dict[SessionKey, Callable[[], None]] = {}  # release the memory of requested sessions
         self._places: dict[SessionKey, tuple[int, int]] = {}  # of the next event: its number, its offset
-        self._stirred: dict[SessionKey, None] = {}  # sessions that may have something to tell
+        self._stirred: dict[SessionKey, None] = {}  # sessions that may have events to send
         self._woken = trio.Event()
-        self._rests = False  # all that was there to be told has been told
-        self._room: Callable[[], None] | None = None  # for a long line that is being sent
-        self._says_no_more = False  # he has closed his side, and all that he said is heard
+        self._rests = False  # all events so far have been sent
+        self._room: Callable[[], None] | None = None  # releases the room for a long line that is being sent
+        self._says_no_more = False  # the client has closed its sending side, and all its requests are read
 
     async def serve(self) -> None:
-        """Until the client leaves."""
+        """Run until the client leaves."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._hear, nursery.cancel_scope)
@@ -89,7 +89,7 @@ class Connection:
             self._leave()
 
     def let_go(self) -> None:
-        """Hear no more, and end when all that is there to be told has been told."""
+        """Read no more requests, and end when all events so far have been sent."""
         self._says_no_more = True
         self.wake()
 
@@ -106,7 +106,7 @@ class Connection:
                 self._conversations.retire(live)
         for key, let_go in self._let_go.items():
             let_go()
-            if key.scope == "temp":  # also those that were lost, and are nobody's
+            if key.scope == "temp":  # also sessions that were lost, which have no live session
                 self._conversations.sessions.remove_temp(self._sight.address(key))
 
     # Hearing.
@@ -141,7 +141,7 @@ class Connection:
             self._saying.say(requests.refusal(fault, heard.id))
 
     def _asker(self, size: int) -> Asker:
-        """Known, and bearing this much memory, until the message is answered."""
+        """Returns the sender of a message, who stays known and bears its memory until it is answered."""
         held = self._guests.hold(self._uid, size)
         let_go = self._people.outlast(self._identity)
 
@@ -168,11 +168,11 @@ class Connection:
             live = await self._open(key)
             if request.id is None or not live.session.find(request.id):  # no retry
                 live.log.check_share()
-            if not is_followed:  # else it is somewhere already
+            if not is_followed:  # a followed session has its place already
                 self._places[key] = live.session.next, live.log.end_place
             new = self._conversations.runs.new_id()
             run, events = live.session.send(request, new)
-        except BaseException:  # a cancellation, too, goes on; the sender's place is given back first
+        except BaseException:  # a cancellation, too, goes on; the sender's memory is released first
             asker.over()
             raise
         if run == new:
@@ -193,7 +193,7 @@ class Connection:
         self.stir(key)
 
     async def _cancel(self, request: Cancel) -> None:
-        async with self._guests.turn(self._uid):  # it may have to look at every session of his
+        async with self._guests.turn(self._uid):  # it may have to search every session of this user
             try:
                 live, run = self._conversations.find(request.id, self._sight.sees, self)
             except Fault:
@@ -221,7 +221,7 @@ class Connection:
         live.decide(QuestionKey(run, ANSWER, request.question), answer_by(self._uid, request.content))
 
     async def _asking(self, id_: str) -> tuple[LiveSession, str]:
-        """The run that asks its sender, who this is."""
+        """Returns the run that asks a question. Raises EPERM if it asks another user."""
         async with self._guests.turn(self._uid):
             live, run = self._conversations.find(id_, self._sight.sees, self)
             if (asker := live.askers.get(run)) and asker.uid != self._uid:
@@ -238,7 +238,7 @@ class Connection:
     # Sessions.
 
     def _admit(self, key: SessionKey) -> bool:
-        """Returns True if a session that is to be used is followed already; EAGAIN if too many are used."""
+        """Returns True if a session is followed already. Raises EAGAIN if too many sessions are in use."""
         if key.scope == "shared" and is_own(self._sight.object):
             raise Fault("EINVAL", "scope: what is your own has private and temp sessions, no shared ones")
         is_followed = self._given.admit(key)
@@ -247,7 +247,7 @@ class Connection:
         return is_followed
 
     async def _open(self, key: SessionKey) -> LiveSession:
-        """The session, followed from now on, and told of when it is lost."""
+        """Returns the session, which is followed from now on; `lost` is called if it is lost."""
         live = await self._conversations.open(self._sight.address(key), temp=key.scope == "temp")
         try:
             live.charge(lambda size: self._guests.hold(self._uid, size))
@@ -262,7 +262,7 @@ class Connection:
         self._lives[key] = live
 
     def lost(self, live: LiveSession, fault: Fault) -> None:
-        """Nobody will hear of its runs again."""
+        """End a lost session's runs for the client. If the session itself goes on, it is opened again."""
         key = key_of(live.address)
         live.followers.pop(self, None)
         self._places.pop(key, None)
@@ -276,7 +276,7 @@ class Connection:
         return uid == self._uid and not self._says_no_more and self._given.hears(key, run)
 
     def _abandon(self, key: SessionKey, live: LiveSession | None, fault: Fault) -> None:
-        """The runs that are followed there are ended here, without event ids."""
+        """End the followed runs of the session for the client, without event ids."""
         for run in self._given.abandon(key):
             request = live.session.runs[run].request if live else None
             message = requests.refusal(fault).message
@@ -284,14 +284,14 @@ class Connection:
             self._saying.say(frames.Done(run=run, status="error", code=fault.code))
 
     def _forget(self, key: SessionKey, fault: Fault) -> None:
-        if self._given.follows(key):  # by a resume, which nothing else would tell
+        if self._given.follows(key):  # by a resume, which has no other answer
             self._saying.say(requests.refusal(fault))
         self._given.forget(key)
 
     # Telling.
 
     def stir(self, key: SessionKey) -> None:
-        """There may be something to tell of that session."""
+        """Called when there may be events to send of this session."""
         if not (self._rests and self._told_at_once(key)):
             self._stirred[key] = None
             self.wake()
@@ -301,8 +301,8 @@ class Connection:
         self._woken.set()
 
     async def _tell(self) -> None:
-        """Until there is nobody to tell, or nothing more to tell to one who asks no more: of the rest of his
-        runs, and what there is of what he resumed."""
+        """Send until the client is gone. After the client has closed its sending side, send the rest of its
+        runs and the present events of the sessions that it resumed."""
         try:
             while True:
                 self._woken = trio.Event()
@@ -318,7 +318,7 @@ class Connection:
             self._saying.give_up()
 
     async def _send_more(self) -> bool:
-        """A piece of each log that has more; whether there was one."""
+        """Send a piece of each log that has more. Returns True if there was one."""
         found = False
         for key in list(self._stirred):
             del self._stirred[key]
@@ -339,8 +339,8 @@ class Connection:
             self._room = None
 
     async def _send_of(self, key: SessionKey) -> bool:
-        """Send a piece; whether there may be more. One that is a long line waits until few enough
-        are on their way to this user, as he may never read it."""
+        """Send a piece of a log. Returns True if there may be more. A long line waits until few enough of
+        them are on their way to this user, as he may never read it."""
         while (found := await self._try_to_send(key)) is None:
             self._room = await self._guests.room(self._uid)
         return found
@@ -360,7 +360,7 @@ class Connection:
             return None
         now = self._given.due(key, live.session.last)
         if self._lives.get(key) is not live or now.start != due.start:
-            return True  # something was asked meanwhile
+            return True  # a request came meanwhile
         if not data:
             self._places[key] = (due.start, offset)
             return False
@@ -369,7 +369,7 @@ class Connection:
         return True
 
     def _told_at_once(self, key: SessionKey) -> bool:
-        """Tell what has just come to the end of a log, where that needs no turn of the loop."""
+        """Send new events at a log's end if that needs no turn of the loop. Returns True if all are sent."""
         live, (number, offset) = self._lives.get(key), self._places.get(key, (0, 0))
         if live is None or not self._given.follows(key):
             return False
@@ -378,12 +378,12 @@ class Connection:
             if due.start != number or not (data := live.log.lines_at_hand(offset)):
                 return False
             self._pass_on(key, live, due, offset, data)
-        except (Fault, OSError):  # is met again by whoever goes on
+        except (Fault, OSError):  # `_tell` meets it again
             return False
         return self._places[key][1] == live.log.visible and not self._says_no_more
 
     def _pass_on(self, key: SessionKey, live: LiveSession, due: range, offset: int, data: bytes) -> None:
-        """Send what of these lines is wanted, and remember where this client stands then."""
+        """Send the wanted lines of these, and remember the client's new place."""
         wanted, done = self._given.take_lines(key, due, data)
         self._places[key] = (self._given.due(key, live.session.last).start, offset + done)
         self._saying.pass_on(wanted)

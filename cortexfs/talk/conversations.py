@@ -1,15 +1,15 @@
-"""The sessions that are in use, what answers in them, and who follows them.
+"""The sessions in use, the drivers that answer in them, and their followers.
 
-    live = await conversations.open(address)      the session as its log tells it
+    live = await conversations.open(address)      the session, as its log has it
     conversations.start(live)                     a message was accepted: answer it, and those that wait
-    live.append(events)                           to the log; whoever follows is woken when it can be seen
+    live.append(events)                           to the log; followers are woken when it can be seen
 
-Main path: connection.py hears a request and changes a `LiveSession`; `_answer` runs the driver for the
-message whose turn it is; what it says goes to the log, and from the log to every connection that follows.
+Main path: connection.py receives a request and changes a `LiveSession`; `_answer` runs the driver for the
+message whose turn it is. The driver's frames go to the log, and from there to all followers.
 
-Rules: a session has one `LiveSession` at most, for as long as it is used. Its state is what the log holds:
-when the log cannot take an event, the Live is lost, its followers are told, and the next use reads the log
-again.
+Rules: a session has at most one `LiveSession`, for as long as it is used. Its state is that of the log. When
+the log cannot take an event, the `LiveSession` is lost, its followers are told, and the next use reads the
+log again.
 This file must never know lines or sockets, nor how a log gets to the disk.
 """
 
@@ -41,31 +41,31 @@ from cortexfs.sessions.memory_log import MemoryLog
 from cortexfs.sessions.store import Sessions
 from cortexfs.talk.session import APPROVAL_SECS, ClientView, Follower, LiveSession, SessionTurn
 
-IDLE = 64  # sessions that stay in memory when nobody uses them, so that a script's next call finds them
-IDLE_RUNS = 1000  # and the largest of them
-REPLAY = 1 << 20  # bytes that a thread folds at a turn
-REPLAYS = 4  # long logs that are read at a time: a thousand clients may come back at once
-SHORT_LOG = REPLAY // 16  # that is folded at once
+IDLE = 64  # unused sessions that stay in memory, so that a script's next call finds them
+IDLE_RUNS = 1000  # the most runs of such a session
+REPLAY = 1 << 20  # bytes that a thread reads into a session at a turn
+REPLAYS = 4  # long logs that are read at a time, as a thousand clients may come back together
+SHORT_LOG = REPLAY // 16  # bytes of a log that needs no thread
 STOPPED = "the daemon was stopped during this run; send the message again under another id"
 
 log = logging.getLogger("cortexfs")
 
 
 class TeamSide(Protocol):
-    """The team, as far as conversations know it."""
+    """The team's functions that conversations use."""
 
     async def admit(self, address: Address) -> None:
-        """Before a message: raises the Fault that says why this machine has not that session."""
+        """Called before a message. Raises a Fault with the reason if the session is not this machine's."""
 
     async def take(self, address: Address, by_force: bool) -> None:
-        """Have the session be this machine's from now on."""
+        """Move the session to this machine."""
 
 
 class Conversations:
-    """All of them.
+    """All sessions in use.
 
-    Its attributes are what the daemon has joined to it, and the sessions that are live, idle, opening or at
-    work.
+    Its attributes are the parts that the daemon has passed, and the sessions that are live, idle, opening or
+    at work.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Conversations:
         self._approval_secs = approval_secs
         self.runs = runs
         self._driver = driver
-        self._meant = meant  # the agent whose sessions these are now
-        self._talked = talked  # a message is answered, perhaps the session's first
-        self._over = over  # the session is gone
+        self._meant = meant  # returns the agent that has these sessions now
+        self._talked = talked  # called before a message is answered; True: the session's first
+        self._over = over  # called when the session is gone
         self._live: dict[Address, LiveSession] = {}
         self._idle: OrderedDict[Address, None] = OrderedDict()
         self._opening: dict[Address, trio.Event] = {}
@@ -93,7 +93,7 @@ class Conversations:
         self._working: set[LiveSession] = set()
         self._rested = trio.lowlevel.ParkingLot()
         self._stopping = False
-        self.team: TeamSide | None = None  # of a machine that is in a team
+        self.team: TeamSide | None = None  # None on a machine that is in no team
 
     def __len__(self) -> int:
         return len(self._live)
@@ -113,7 +113,7 @@ class Conversations:
                 log.warning("%s is not recovered: %s", "/".join(address.parts), fault.message)
 
     async def stop(self) -> None:
-        """No new messages; runs end with an error that says why. What they did stays."""
+        """Take no new messages, and end the runs with an error that says why. Their effects stay."""
         self._stopping = True
         for live in list(self._live.values()):
             if active := live.session.active:
@@ -124,7 +124,7 @@ class Conversations:
     # Sessions.
 
     async def open(self, address: Address, temp: bool = False) -> LiveSession:
-        """The session in memory; one that does not exist yet is empty."""
+        """Returns the session in memory. A session that does not exist yet is empty."""
         while (opening := self._opening.get(address)) is not None:
             await opening.wait()
         if (live := self._live.get(address)) and (fault := live.fault or live.log.fault):
@@ -143,7 +143,7 @@ class Conversations:
     async def _opened(self, address: Address, temp: bool) -> LiveSession:
         log_ = self.sessions.temp(address) if temp else await self.sessions.open(address)
         log_.reset()
-        # A `done` that is not on disk is not to be seen, and yet not to be doubled.
+        # A `done` that is not on disk must not be seen, and must not be written twice.
         await log_.durable(log_.last)
         opening = frames.Start(**{address.class_: address.object})
         live = LiveSession(address, Session(opening, _digest, _now), log_)
@@ -155,14 +155,14 @@ class Conversations:
         live.session.leap(log_.given + 1)
         if not log_.is_copy and (events := live.session.recover()):
             live.append(events)
-            with suppress(Fault):  # which whoever uses it next is told
+            with suppress(Fault):  # the session's next user gets this fault
                 await log_.durable(
                     events[-1].number
-                )  # or who asks for what there is misses the end of the run
+                )  # or a client that asks for present events misses the end of the run
         return live
 
     def retire(self, live: LiveSession) -> None:
-        """Nobody uses it: keep it for a while, if it is small."""
+        """Keep a session that is no longer used in memory for a while, if it is small."""
         if live.is_used or self._live.get(live.address) is not live:
             return
         live.let_go()
@@ -175,7 +175,7 @@ class Conversations:
             large = False
 
     def end_temp(self, live: LiveSession) -> None:
-        """Its connection has left: it ends, and nothing of it stays."""
+        """End a temp session whose connection has left. Nothing of it stays."""
         if active := live.session.active:
             live.stop(active.run, Fault("ECANCELED", ""))
         self._drop(live)
@@ -183,25 +183,25 @@ class Conversations:
         self._over(live.address)
 
     def log_lost(self, address: Address) -> None:
-        """A log has lost what was to be seen in it."""
+        """Called when a log has lost events that it was to show."""
         if (live := self._live.get(address)) and (fault := live.log.fault):
             self.lose(live, fault)
 
     def vacate(self, address: Address) -> None:
-        """Put a session away; EBUSY where somebody talks in it, or follows it."""
+        """Drop a session from memory. Raises EBUSY if it is used or followed."""
         if live := self._live.get(address):
             if live.is_used:
                 raise Fault("EBUSY", "the session is in use; leave it everywhere, and try again")
             self._drop(live)
 
     def removed(self, address: Address) -> None:
-        """Its files are gone, and so is the session."""
+        """End a session whose files were removed."""
         if live := self._live.get(address):
             self.lose(live, Fault("ENOENT", "the session was removed; begin another"))
         self._over(address)
 
     def lose(self, live: LiveSession, fault: Fault) -> None:
-        """Its log does not hold what it should: followers are told, and the next use reads the log."""
+        """Give up a session whose log lacks its events. Followers are told; the next use reads the log."""
         self._drop(live)
         live.is_lost = True
         if active := live.session.active:
@@ -217,13 +217,13 @@ class Conversations:
         if self._live.get(live.address) is live:
             del self._live[live.address]
             self._idle.pop(live.address, None)
-            live.log.grown = nobody  # the log must not keep it alive, nor it the log
+            live.log.grown = nobody  # the log and the session must not keep each other alive
 
     def find(
         self, id_: str, wanted: Callable[[LiveSession], bool], first: Follower
     ) -> tuple[LiveSession, str]:
-        """Where the run of that id is, or that of the send of that id. What the asker follows comes first, as
-        others may name their messages as he does; then what goes on."""
+        """Returns the session and the run with this id, or whose send had it. Sessions that the asker follows
+        come first, as others may use the same ids; then runs that go on."""
         found = [
             (first not in live.followers, live.session.runs[run].state == "over", live, run)
             for live in self._live.values()
@@ -239,7 +239,7 @@ class Conversations:
     # Runs.
 
     async def admit(self, address: Address) -> None:
-        """Before a message: raises a Fault where none are taken, or another machine has the session."""
+        """Called before a message. Raises a Fault if none are taken, or another machine has the session."""
         if self._stopping:
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no messages")
         if self.team and "+" in address.session:
@@ -255,7 +255,7 @@ class Conversations:
         return self._live.get(address)
 
     def start(self, live: LiveSession) -> None:
-        """Answer what was sent, unless that goes on already."""
+        """Answer the waiting messages, unless that goes on already."""
         if not live.working and live.session.active:
             assert self._nursery
             live.working = True
@@ -275,7 +275,7 @@ class Conversations:
             self.retire(live)
 
     async def _answer(self, live: LiveSession, accepted: AcceptedMessage) -> None:
-        """The message whose turn it is, from its driver's first word to a `done` that is on disk."""
+        """Answer the message whose turn it is, from its driver's first frame to a `done` on disk."""
         asker, run, turn, fault = live.askers[accepted.run], None, None, None
         try:
             address = live.address
@@ -312,7 +312,7 @@ class Conversations:
 
 
 async def _keep(live: LiveSession) -> None:
-    """At rest: have the log keep what is known of it, if it is long."""
+    """Have the log of a session at rest keep a checkpoint, if the log is long."""
     log_ = live.log
     if isinstance(log_, FileLog) and log_.is_worth_keeping and live.session.last == log_.last:
         await log_.keep(live.session.kept())
@@ -327,10 +327,10 @@ def _now() -> str:
 
 
 async def _replay(session: Session, log_: Log) -> int:
-    """Fold the whole log into the session; how many of its lines could not be understood."""
+    """Replay the whole log into the session. Returns the number of lines that cannot be understood."""
     offset = damaged = 0
     if isinstance(log_, FileLog) and 0 < log_.kept[0] <= log_.visible:
-        with suppress(msgspec.MsgspecError):  # of a version that kept something else
+        with suppress(msgspec.MsgspecError):  # of a version that kept other values
             session.restore(log_.kept[1])
             offset = log_.kept[0]
     while data := await log_.lines(offset, REPLAY):

@@ -1,12 +1,12 @@
-"""The objects' sockets: bound through the mount, and who connects to them (abi.md 5).
+"""The objects' sockets, bound through the mount, and the clients that connect to them (abi.md 5).
 
-Main path: `reconcile` binds a socket for each object that talks and closes those of objects that no
-longer can; `_serve` accepts; a client becomes a Connection. Of a conversation with an agent of another
-machine no line is read here: the client's lines go there, and its lines come here.
+Main path: `reconcile` binds a socket for each object that talks, and closes the sockets of objects that no
+longer can. `_serve` accepts, and each client becomes a Connection. In a conversation with an agent of another
+machine, no line is read here: the lines are passed on both ways.
 
-Rules: binding is done by the starter, as the trio thread must answer the MKNOD that it causes. An object
-that is declared and cannot be served keeps its name in the tree without a listener, so connect(2) says
-ECONNREFUSED. A bound socket pins the mount: all are closed before unmounting.
+Rules: the starter binds, as the trio thread must answer the MKNOD that binding causes. An object that is
+declared and cannot be served keeps its name in the tree without a listener, so connect(2) says ECONNREFUSED.
+A bound socket pins the mount: all are closed before unmounting.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from cortexfs.talk.conversations import Conversations
 from cortexfs.tree.socket_binding import Bindings, Gone
 
 BACKLOG = 4096  # as many as Linux allows at most, unless net.core.somaxconn says otherwise
-CALLS = 16  # of `.run.sock`, where it is ahead of the next caller whoever fills it
-PAUSE = 0.004  # a client talks for longer than a runner: 4,000 new ones a second are enough
-TRIES = 8  # somebody may look at the name just between our making it free and binding it
+CALLS = 16  # of `.run.sock`, where a caller who fills it delays the next caller by as many
+PAUSE = 0.004  # a client stays longer than a runner: 4,000 new ones a second are enough
+TRIES = 8  # a process may look at the name between the moments when it is freed and bound
 CWD_SECONDS = 5.0
 
 
@@ -50,7 +50,7 @@ log = logging.getLogger("cortexfs")
 
 
 async def listen(starter: Starter, bindings: Bindings, object_: Object | None = None) -> socket.socket:
-    """A listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
+    """Returns a listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
     path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
     if object_ and object_.home is not None:
         path = wire.BIND_NAME  # tree/socket_binding.py
@@ -95,7 +95,7 @@ class Sockets:
         self._left = trio.lowlevel.ParkingLot()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve who connects, until cancelled."""
+        """Serve the clients that connect, until cancelled."""
         try:
             async with trio.open_nursery() as self._clients:
                 task_status.started()
@@ -104,12 +104,12 @@ class Sockets:
             self.close()
 
     def close(self) -> None:
-        """Nobody can connect any more; who is connected stays."""
+        """Close the listeners. Connected clients stay."""
         for key in list(self._open):
             self._shut(key)
 
     async def let_go(self) -> None:
-        """Wait until every client has been told how its runs ended."""
+        """Wait until every client has got the ends of its runs."""
         for connection in self._connections:
             connection.let_go()
         while self._connections:
@@ -126,10 +126,10 @@ class Sockets:
                 await self._listen(object_)
 
     def _shut(self, key: Key) -> None:
-        """Refuse from now on (unix(7): a socket that is shut down takes no connections). It is closed by the
-        task that accepts, which may be about to wait for it at this moment."""
+        """Refuse connections from now on (unix(7): a socket that is shut down takes none). The task that
+        accepts closes it, as it may be about to wait for it."""
         _, listener, scope = self._open.pop(key)
-        with contextlib.suppress(OSError):  # it is closed, as everything ends
+        with contextlib.suppress(OSError):  # it is closed while the daemon ends
             listener.shutdown(socket.SHUT_RDWR)
         scope.cancel()
 
@@ -158,7 +158,7 @@ class Sockets:
             await self._arrivals.welcome(listener, self._guests, begin, PAUSE)
 
     async def _client(self, object_: Object, stream: socket.socket, guest: Guest) -> None:
-        """The guard of this edge: a bug ends its own connection and nobody else's."""
+        """Serve a client, so that a bug ends only this connection."""
         try:
             with safe_sockets.closing(stream), contextlib.suppress(OSError):
                 await self._converse(object_, stream)
@@ -204,7 +204,7 @@ class Sockets:
             self._left.unpark_all()
 
     async def _admitted(self, stream: socket.socket) -> Caller:
-        """Returns the caller. What runs under a label is kept out of its user's sessions (abi.md 7.3)."""
+        """Returns the caller. A process under a label is kept out of its user's sessions (abi.md 7.3)."""
         with Look(self._pool.looker, stream, self._sandboxed) as look:
             caller = await look.caller()
         if caller.identity.label or caller.identity.script is not None:
@@ -214,7 +214,7 @@ class Sockets:
         return caller
 
     async def _enter(self, identity: hostcalls.Identity, stream: socket.socket, path: str) -> None:
-        """Have a host of his look whether he may work there."""
+        """Have a host of the user check that he may work in this directory."""
         host = await self._pool.acquire(BUILTIN, identity, stream)
         answered = False
         try:
@@ -232,15 +232,15 @@ class Sockets:
 
 
 def _is_gone(old: Object, new: Object | None) -> bool:
-    """Of somebody's own, another one may have been made of the same name, whose socket is another one."""
+    """Returns True if an object is gone, or a user's own object was made again under its name."""
     return new is None or (old.home is not None and old.registered != new.registered)
 
 
 async def _converse_elsewhere(
     pool: Pool, object_: Object, identity: hostcalls.Identity, client: socket.socket
 ) -> None:
-    """Until either side has ended it. Raises a Fault where it cannot begin: programs that an object runs may
-    not talk there, as how deep they are nested would be forgotten on the way."""
+    """Pass lines on until either side ends. Raises a Fault for a program that an object runs: such a program
+    may not talk there, as its depth of nesting would be lost on the way."""
     assert object_.plugin is not None
     if identity.depth:
         why = "what an object runs may not hold conversations on other machines"
@@ -258,7 +258,7 @@ async def _converse_elsewhere(
 
 
 async def _say(client: socket.socket, there: socket.socket) -> None:
-    """Pass on what the client says, and that it says no more. Its reader sees that the other side is gone."""
+    """Pass on the client's lines and its end. The task that reads sees that the other side is gone."""
     try:
         while data := await receive(client):
             await send(there, wire.message(wire.STDIN, data))

@@ -1,8 +1,8 @@
-"""A session in memory: its state, its log, who follows it, who asked, and the run that goes on.
+"""A session in memory: its state, its log, its followers, its messages' senders, and the run that goes on.
 
-Rules: what is appended counts as said, and whoever follows is woken when it can be seen. Of memory, what its
-messages take is borne by whoever uses it. A run is stopped with a reason, which becomes its end. A call that
-asks for approval is denied when nobody is there who could decide, when the last of them leaves, and in time.
+Rules: an appended event counts as sent, and followers are woken when it can be seen. The users of a session
+bear the memory of its messages. A run is stopped with a reason, which becomes its end. A call that asks for
+approval is denied if no follower can decide, when the last who could leaves, and after a time.
 This file must never know which sessions there are, nor lines or sockets.
 """
 
@@ -30,13 +30,13 @@ from cortexfs.pool.run_table import ObjectRun
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.log import Log
 
-MESSAGE = 640  # bytes that a message that was answered takes, by the length of its id; measured: 300 to 1,100
-CHARGED = 16  # messages that are in what a session costs anyway
-# Events that a driver may say before others have their turn: those of a short answer are written together.
+MESSAGE = 640  # bytes of an answered message, by the length of its id; measured: 300 to 1,100
+CHARGED = 16  # messages that a session's basic cost includes
+# Events of a driver before other tasks have their turn: those of a short answer are written together.
 IN_A_ROW = 64
-MAX_UNFINISHED = 8 << 20  # bytes of an answer that is not whole yet; one that is whole has no such limit
-ADDRESSES = 64  # of sessions, that need not be made anew; those of connections that have ended go soon
-APPROVAL_SECS = 600.0  # that a call waits for its approval
+MAX_UNFINISHED = 8 << 20  # bytes of an answer that is not whole yet; a whole answer has no such limit
+ADDRESSES = 64  # addresses of sessions that are cached; those of ended connections go soon
+APPROVAL_SECS = 600.0  # the time for which a call waits for its approval
 UNHEARD = "nobody is connected who could be asked"
 LEFT = "everybody who could be asked has left"
 
@@ -44,20 +44,20 @@ _messages = msgspec.json.Decoder(Message)
 
 
 class Follower(Protocol):
-    """A connection, as far as a session knows it."""
+    """A connection, as sessions use it."""
 
     def stir(self, key: SessionKey) -> None:
-        """There may be something to tell of the session that it knows by this key."""
+        """Called when there may be events to send of the session that it knows by this key."""
 
     def may_decide(self, key: SessionKey, run: str, uid: int) -> bool:
-        """Returns True if it is told what that run asks, and can answer for that user."""
+        """Returns True if the connection receives that run's questions, and can answer for that user."""
 
     def lost(self, live: LiveSession, fault: Fault) -> None:
-        """Gives up lines that were appended: they are not in the log, and will not be."""
+        """Give up events that were appended: they are not in the log, and will not be."""
 
 
 class Asker(NamedTuple):
-    """The sender of a message, the callback when it is answered, and on whose socket it came."""
+    """The sender of a message, the callback when it is answered, and the object of its socket."""
 
     identity: Identity
     over: Callable[[], None]
@@ -81,10 +81,10 @@ class PendingApproval:
     """A call that waits for its approval, or for an answer to its tool."""
 
     def __init__(self, uid: int) -> None:
-        self.uid = uid  # who alone decides
+        self.uid = uid  # the only user who may decide
         self.verdict: Verdict | None = None
         self.settled = trio.Event()
-        self.is_said = False  # before, its session does not know it, and nothing can be decided
+        self.is_said = False  # before, its session does not know it, and it cannot be decided
 
     def settle(self, verdict: Verdict) -> None:
         self.verdict = self.verdict or verdict
@@ -94,8 +94,8 @@ class PendingApproval:
 class LiveSession:
     """A session in memory.
 
-    Its attributes are what is true of it until it rests: followers, questions, memories, what its memory is
-    charged to.
+    Its attributes are its state until it rests: followers, questions, memories, and the charges for its own
+    memory.
     """
 
     def __init__(self, address: Address, session: Session, log: Log) -> None:
@@ -105,25 +105,25 @@ class LiveSession:
         self.followers: dict[Follower, SessionKey] = {}
         self.working = False
         self.is_lost = False
-        self.fault: Fault | None = None  # why the log did not take what the session holds for appended
+        self.fault: Fault | None = None  # why the log did not take events that the session has
         self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
         self.questions: dict[QuestionKey, PendingApproval] = {}
         self.memories: dict[int, dict[str, object]] = {}  # what drivers remember, by user
-        self._places: dict[int, str] = {}  # where each of them has said that he works
+        self._places: dict[int, str] = {}  # the working directory of each user, by uid
         self._scope: trio.CancelScope | None = None
         self._stopped: tuple[str, Fault] | None = None
-        self._charged = CHARGED  # messages of the session whose memory somebody bears
+        self._charged = CHARGED  # messages of the session whose memory is charged to a user
         self._charges: list[Callable[[], None]] = []
 
     def charge(self, hold: Callable[[int], Callable[[], None]]) -> None:
-        """Have a user's share of memory bear what this session's messages take, the next one included."""
+        """Charge a user's share of memory for this session's messages, the next one included."""
         while self._charged <= len(self.session.runs):
             step = max(len(self.session.runs) - self._charged, self._charged // 4, CHARGED)
             self._charges.append(hold(step * MESSAGE))
             self._charged += step
 
     def let_go(self) -> None:
-        """Nobody uses it now."""
+        """Release the charges of a session that is not used now."""
         for let_go in self._charges:
             let_go()
         self._charges, self._charged = [], CHARGED
@@ -147,15 +147,15 @@ class LiveSession:
             follower.stir(key)
 
     def moved(self, uid: int, cwd: str) -> None:
-        """This user has said where he works, and may."""
+        """Keep the working directory that this user has chosen, and may use."""
         self._places[uid] = cwd
 
     def place(self, uid: int) -> str:
-        """Where what is done for him is done: in a shared session, nowhere that another one chose."""
+        """Returns this user's working directory; in a shared session, none that another user chose."""
         shared = self.address.space.folder.startswith("shared/")
         return self._places.get(uid, "" if shared else self.session.cwd or "")
 
-    # The run that goes on.
+    # The active run.
 
     def stop(self, run: str, fault: Fault) -> None:
         """End the active run, for this reason."""
@@ -164,21 +164,21 @@ class LiveSession:
             self._scope.cancel()
 
     def decide(self, key: QuestionKey, verdict: Verdict) -> None:
-        """Take the decision, or the answer, and have it too late for anybody else; ENOENT or EALREADY."""
+        """Take the decision or answer, so that all later ones are too late. Raises ENOENT or EALREADY."""
         take = self.session.approve if key.kind == APPROVAL else self.session.answer
         take(key.run, key.id)
         if question := self.questions.get(key):
             question.settle(verdict)
 
     def deny_unheard(self, why: str = LEFT) -> None:
-        """Settle what nobody can decide: whoever followed has left, or says no more."""
+        """Deny the questions that no follower can decide: all who could have left, or send no more."""
         for asked, question in self.questions.items():
             heard = (each.may_decide(key, asked.run, question.uid) for each, key in self.followers.items())
             if question.is_said and not any(heard):
                 self._deny(asked, why)
 
     async def verdict(self, key: QuestionKey, seconds: float) -> Verdict:
-        """Returns the decision about a question that was said."""
+        """Returns the decision about a question that was sent."""
         question = self.questions[key]
         question.is_said = True
         self.deny_unheard(UNHEARD)
@@ -193,7 +193,7 @@ class LiveSession:
         return verdict
 
     async def drive(self, run: str, driver: Driver, turn: SessionTurn) -> Fault | None:
-        """Let the driver answer; a fault says why there is no answer, or no whole one."""
+        """Let the driver answer. Returns a Fault with the reason if there is no answer, or no whole one."""
         fault = None
         with trio.CancelScope() as scope:
             self._scope = scope
@@ -208,12 +208,12 @@ class LiveSession:
 
 
 class ClientView(NamedTuple):
-    """The sessions that a client's keys mean. A temp session is its connection's, a private one its user's.
-    An agent of a user's own has no shared sessions."""
+    """The sessions that a client's keys mean. A temp session is its connection's, a private one its user's. A
+    user's own agent has no shared sessions."""
 
     object: ObjectKey
     uid: int
-    number: int  # of his connection
+    number: int  # the number of his connection
 
     @functools.lru_cache(ADDRESSES)  # noqa: B019  # of a tuple: nothing is kept alive but some words
     def address(self, key: SessionKey) -> Address:
@@ -221,7 +221,7 @@ class ClientView(NamedTuple):
             space = Space(f"temp/{key.owner}", self.uid)
         else:
             space = Space.shared() if key.scope == "shared" else Space.private(key.owner)
-        return Address(space, *plain(self.object), key.session)  # by the plain name sessions are kept
+        return Address(space, *plain(self.object), key.session)  # sessions are kept by the plain name
 
     def sees(self, live: LiveSession) -> bool:
         key = key_of(live.address)
@@ -300,7 +300,7 @@ class SessionTurn:
                 self._unfinished.clear()
 
     def unfinished(self) -> list[Message]:
-        """Returns what came of an answer that is not whole, as the message that the session keeps."""
+        """Returns the part of an unfinished answer, as the message that the session keeps."""
         text = self._unfinished.decode()
         return [Message(role="assistant", content=[Text(text)])] if text else []
 

@@ -1,10 +1,10 @@
-"""One client's stream, both ways, at a price that is bounded whatever the client does (abi.md 5).
+"""One client's stream, both ways, at a bounded cost whatever the client does (abi.md 5).
 
-Rules: a line that is not whole counts as memory of its user's, and is dropped where he has none left. A
-long one is understood in a thread, one of a user's at a time, as a MiB of brackets takes a fifth of a second.
-Between short ones others have their turn. Words for a client are sent at once as far as he reads, and the
-rest at his own pace; whoever is about to send more waits until what is there has gone. To one who hears
-nothing all is said that there is to say, and nothing is kept.
+Rules: a line that is not whole counts as its user's memory, and is dropped if he has none left. A long line
+is parsed in a thread, one of a user's at a time, as a MiB of brackets takes a fifth of a second. Between
+short lines, other tasks have their turn. Frames for a client are sent at once as far as he reads, and the
+rest at his pace; a task waits for this rest before it sends more. Frames for a client that has closed its
+receiving side are dropped.
 This file must never know what a request does, or what a frame means.
 """
 
@@ -26,27 +26,27 @@ from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.guests import SMALL, Guests
 
 RECEIVE = 16 << 10  # bytes at a turn, which is a thousand of the shortest requests
-LONG = 16 << 10  # bytes of a line that is understood at once: in 3 ms, whatever it is
+LONG = 16 << 10  # bytes of a line that is parsed at once: that takes 3 ms at most
 PACE = 64  # short lines in a row, before others have their turn
-ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
+ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before its requests are no longer read
 
-# Whether a client may work there: raises the Fault that says why not.
+# Raises a Fault with the reason if a client may not work in this directory.
 CheckCwd = Callable[[str], Awaitable[None]]
 
 
 class Hearing:
-    """One client's lines."""
+    """The lines that one client sends."""
 
     def __init__(self, stream: socket.socket, uid: int, guests: Guests) -> None:
         self._stream = stream
         self._uid = uid
         self._guests = guests
         self._lines = lines.LineSplitter()
-        self._let_go: Callable[[], None] | None = None  # of a long line that is not whole
+        self._let_go: Callable[[], None] | None = None  # releases the memory of a long line that is not whole
         self._heard = 0
 
     async def received(self) -> bytes:
-        """Returns the next bytes; nothing at his end."""
+        """Returns the next bytes, or no bytes at the client's end."""
         while True:
             await trio.lowlevel.wait_readable(self._stream)
             with contextlib.suppress(BlockingIOError):
@@ -62,11 +62,11 @@ class Hearing:
             await trio.lowlevel.wait_readable(look.fileno())
 
     def lines(self, data: bytes) -> list[bytes | None]:
-        """The lines that `data` completes; None stands for one that was too long."""
+        """Returns the lines that `data` completes, with None for a line that was too long."""
         return self._lines.feed(data)
 
     def keep(self) -> Refusal | None:
-        """When lines have been taken: account for the rest; the answer where there is no room for it."""
+        """Account for the rest after whole lines were taken. Returns a refusal if there is no room for it."""
         if self._lines.held <= SMALL:
             self.close()
         elif self._let_go is None:
@@ -82,7 +82,7 @@ class Hearing:
         if line is not None and len(line) > LONG:
             async with self._guests.turn(self._uid):
                 heard = await trio.to_thread.run_sync(requests.decode, line)
-            self.close()  # what it asks for is accounted for by what it is
+            self.close()  # the request itself is accounted for from here on
             return heard
         if self._heard % PACE == 0:
             await trio.lowlevel.checkpoint()
@@ -99,7 +99,7 @@ def _nobody() -> None:
 
 
 class Saying:
-    """One client's end of it; `waits` is called when something has to wait for him."""
+    """The frames for one client; `waits` is called when some have to wait for him."""
 
     def __init__(self, stream: socket.socket, waits: Callable[[], None]) -> None:
         self._stream = stream
@@ -112,7 +112,7 @@ class Saying:
         self.pass_on(lines.encode(frame))
 
     def pass_on(self, data: bytes) -> None:
-        """Send it now, or as soon as what waits already has been sent."""
+        """Send data now, or as soon as the data that waits already has been sent."""
         if self.hears_nothing:
             return
         if trace.wire:
@@ -137,8 +137,8 @@ class Saying:
         self._sent.unpark_all()
 
     def give_up(self) -> None:
-        """He has closed his side; what he said before counts nevertheless. Who waited is let go: a connection
-        and its end are no ring, which would stay in memory until all is collected."""
+        """Drop all frames, as the client has closed its side; its earlier requests count. `waits` goes, too:
+        a connection and its sending end must be no ring, which would stay in memory until collected."""
         self.hears_nothing = True
         self._waits = _nobody
         self.left.clear()
