@@ -1,11 +1,11 @@
-"""The files beside the logs (layout.py), made anew when a log has more to tell.
+"""The files beside the logs (layout.py), made anew when a log has new events.
 
-Main path: `outdate` notes a log, and `run` brings what lies beside it up to date, many logs in a pass.
+Main path: `outdate` notes a log, and `run` brings the files beside it up to date, many logs in a pass.
 
 Rules: the state changes on the trio thread only, files are written in a thread only. A pass that has begun is
-finished, whoever is cancelled. Whoever looks at these files calls `freshen` first. A list of session/index
-(`Indexes`) that an earlier life put away is believed until somebody removes something, as a look at each of
-100,000 sessions takes seconds.
+finished, even if its caller is cancelled. Code that reads these files calls `freshen` first. A list of
+session/index (`Indexes`) that an earlier daemon wrote is believed until something is removed, as a look at
+each of 100,000 sessions takes seconds.
 This file must never know how a log is written.
 """
 
@@ -26,7 +26,7 @@ from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.file_log import FileLog
 from cortexfs.sessions.layout import Address, DerivedFacts, by_use, text
 
-SHARE = 128  # logs in a pass: whoever looks at the files of one waits for it
+SHARE = 128  # logs in a pass, for which readers of the files beside them wait
 PAUSE = 0.05  # seconds; runs that end together share a pass
 
 
@@ -56,14 +56,14 @@ class Beside:
         self._stale: dict[FileLog, None] = {}
         self._more = trio.lowlevel.ParkingLot()
         self._turn = trio.Lock()
-        self._renewed: Sequence[FileLog] = ()  # those whose files are being made now
+        self._renewed: Sequence[FileLog] = ()  # logs whose files are being made now
 
     @property
     def is_behind(self) -> bool:
         return bool(self._stale or self._turn.locked())
 
     def outdate(self, log: FileLog) -> None:
-        """The files beside this log are behind it."""
+        """Note that the files beside this log are behind it."""
         self._stale.pop(log, None)
         self._stale[log] = None
         self._more.unpark()
@@ -79,7 +79,7 @@ class Beside:
             await trio.sleep(PAUSE)
 
     async def catch_up(self) -> None:
-        """Make one pass over some of those that are behind."""
+        """Make one pass over some of the logs whose files are behind."""
         async with self.held():
             await self._derive(list(self._stale)[:SHARE])
 
@@ -89,21 +89,21 @@ class Beside:
             await self._derive([log])
 
     async def freshen(self, meant: Callable[[FileLog], bool]) -> None:
-        """Bring the files beside these logs up to date where they are not."""
+        """Bring the files beside these logs up to date if they are behind."""
         if any(map(meant, (*self._renewed, *self._stale))):
             async with self.held():
                 await self._derive([log for log in self._stale if meant(log)])
 
     async def ensure(self, sessions: tuple[str, ...]) -> None:
-        """Have the index of an object's folder of sessions say what is there."""
+        """Bring the index of an object's folder of sessions up to date."""
         if not self.indexes.knows(sessions):
             async with self.held():
-                with suppress(OSError):  # then it says what it said
+                with suppress(OSError):  # then the index stays as it was
                     await trio.to_thread.run_sync(self.indexes.ensure, sessions, limiter=self._threads)
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """While this lasts nothing else is made; it cannot be cancelled."""
+        """Keep other passes waiting meanwhile. It cannot be cancelled."""
         with trio.CancelScope(shield=True):
             async with self._turn:
                 yield
@@ -134,18 +134,18 @@ class Beside:
     def _make(self, each: _Pass) -> None:
         log, told = each.log, each.told
         with self._descriptors.using(log.path) as descriptor:
-            start, log.derived = log.derived, 0  # should this fail half-way, the next time begins anew
+            start, log.derived = log.derived, 0  # if this fails half-way, the next pass begins anew
             try:
                 layout.derive(log.folder, log.address, descriptor, start, told)
             except OSError:
-                (log.folder / "meta.json").unlink(missing_ok=True)  # so does the next life
+                (log.folder / "meta.json").unlink(missing_ok=True)  # so does the next daemon
                 raise
         log.derived = told.size
         if start < told.size:
             self.indexes.used(log.address, told.cwd)
 
 
-BY_CWD = 1000  # working directories of an object's sessions that are remembered, the ones used last
+BY_CWD = 1000  # remembered working directories of an object's sessions, the ones used last
 REMEMBERED = 256  # objects whose sessions' order is kept in memory
 
 
@@ -156,10 +156,10 @@ class Indexes:
         self._root = root
         self._orders: dict[Path, dict[str, None]] = {}
         self._changed: dict[Path, tuple[str, ...]] = {}
-        self._believes = True  # what a list of an earlier life says
+        self._believes = True  # in the lists that an earlier daemon wrote
 
     def used(self, address: Address, cwd: str | None) -> None:
-        """The session was used just now, in `cwd`; `write` when that is said of all that were."""
+        """Note that a session was used just now, in `cwd`. Call `write` after all such notes."""
         above = address.parts[:-1]
         folder, order = self._order(above)
         if next(reversed(order), None) != address.session:
@@ -184,19 +184,18 @@ class Indexes:
         return self._root.joinpath(*above) in self._orders
 
     def ensure(self, above: tuple[str, ...]) -> None:
-        """Have the list of a folder of sessions say what is there, whatever another life left."""
+        """Have a correct list of a folder of sessions, whatever an earlier daemon left."""
         if self._root.joinpath(*above).is_dir():
             self._order(above)
 
     def forget(self) -> None:
-        """Somebody removed something, or the last life had a hard end: look at what is there before the next
-        use."""
+        """Look at the folders before the next use: files were removed, or the last daemon died."""
         self._orders.clear()
         self._believes = False
 
     def removed(self, address: Address, cwd: str | None) -> None:
         folder = self._root.joinpath(*address.parts).parent
-        if not (folder / INDEX).is_dir():  # whoever removed it is about to remove the folder, too
+        if not (folder / INDEX).is_dir():  # the caller is about to remove the folder, too
             self._orders.pop(folder, None)
             return
         folder, order = self._order(address.parts[:-1])
@@ -206,7 +205,7 @@ class Indexes:
             path.unlink()
 
     def renamed(self, address: Address, name: str, cwd: str | None) -> None:
-        """The session has another name, and its place among the others."""
+        """Give a session its new name, in its old place."""
         above = address.parts[:-1]
         folder, order = self._order(above)
         self._orders[folder] = {name if each == address.session else each: None for each in order}
@@ -246,7 +245,7 @@ class Indexes:
 
 
 def _kept(folder: Path) -> list[str]:
-    """The names on the list, the one that was used last at the end; none if any has come or gone since."""
+    """Returns the names on the list, the last used at the end, or none if any has come or gone since."""
     path = folder / INDEX / "list"
     with suppress(OSError):
         if path.stat(follow_symlinks=False).st_mtime_ns > folder.stat().st_mtime_ns:
@@ -255,7 +254,7 @@ def _kept(folder: Path) -> list[str]:
 
 
 def _make_room(by_cwd: Path) -> None:
-    """Forget the directories that were used longest ago: nobody makes files here without end."""
+    """Forget the directories that were used longest ago, as else users could make files here without end."""
     there = [entry for entry in os.scandir(by_cwd) if not entry.name.startswith(".")]
     if len(there) >= BY_CWD:
         there.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)

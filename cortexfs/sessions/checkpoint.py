@@ -1,9 +1,9 @@
-"""The facts about a long log, kept beside it, so that whoever opens the log reads only what came since.
+"""The facts about a long log, kept beside it, so that opening the log reads only its newer part.
 
-Rules: the log is the only truth, and this file may go at any time. It is believed of the very file that it
-names, if that begins and ends as it did, and of the version of the package that wrote it. Nothing is in it
-that is not on disk in the log. What a log's user makes of it is bytes here. These calls block: they belong in
-a thread.
+Rules: the log is the only truth, and this file may go at any time. It is believed only if this version of the
+package wrote it, and only for the very file that it names, if that begins and ends as it did. Nothing is in
+it that is not on disk in the log. The state of the log's user is only bytes here. These calls block: they
+belong in a thread.
 This file must never know what a session is.
 """
 
@@ -21,8 +21,8 @@ from cortexfs.sessions.log_facts import Scanned
 from cortexfs.version import VERSION
 
 NAME = ".checkpoint"  # beside the log, in no listing
-STEP = 16 << 20  # bytes of a log that are worth one: to read them takes a tenth of a second
-_ENDS = 64 << 10  # bytes by which a log is known
+STEP = 16 << 20  # bytes of a log that are worth a checkpoint: to read them takes a tenth of a second
+_ENDS = 64 << 10  # bytes at each end by which a log is recognised
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
@@ -30,20 +30,20 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     inode: int
     ends: bytes
     scanned: Scanned
-    state: bytes  # what the user of the log made of it up to there
+    state: bytes  # the state of the log's user at that place
 
 
 _decoder = msgspec.msgpack.Decoder(Checkpoint)
 
 
 def write(folder: Path, log: int, scanned: Scanned, state: bytes) -> None:
-    """Keep what is known of the log, a descriptor, up to `scanned.size`."""
+    """Keep the facts about a log, a descriptor, up to `scanned.size`."""
     kept = Checkpoint(VERSION, os.fstat(log).st_ino, _ends(log, scanned.size), scanned, state)
     disk.replace(folder / NAME, [msgspec.msgpack.encode(kept)])
 
 
 def read(folder: Path, log: int) -> Checkpoint | None:
-    """None where there is none that can be believed."""
+    """Returns the checkpoint, or None if there is none that can be believed."""
     with suppress(OSError, msgspec.MsgspecError), open(folder / NAME, "rb", opener=_beside) as file:
         kept = _decoder.decode(file.read())
         if (kept.version, kept.inode) == (VERSION, os.fstat(log).st_ino):

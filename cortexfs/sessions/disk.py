@@ -30,7 +30,7 @@ REMOVED = ".removed."
 
 
 class Descriptors:
-    """Open files, at most so many: those not in use are closed, the longest unused first."""
+    """Open files, up to a limit: above it, unused files are closed, the longest unused first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -41,7 +41,7 @@ class Descriptors:
         return len(self._open)
 
     def held(self, path: Path) -> _Open | None:
-        """The open file, in use until `release`; None when it has to be opened. Does not block."""
+        """Returns the open file, in use until `release`, or None if it is not open. Does not block."""
         with self._lock:
             if found := self._open.get(path):
                 self._open.move_to_end(path)
@@ -49,7 +49,7 @@ class Descriptors:
             return found
 
     def take(self, path: Path, write: bool = False) -> _Open:
-        """The file, opened if need be, in use until `release`."""
+        """Returns the file, opened if need be, in use until `release`."""
         if found := self.held(path):
             if found.writable or not write:
                 return found
@@ -122,8 +122,8 @@ def _open(path: Path, write: bool) -> tuple[int, bool]:
 
 
 def given_away(root: Path) -> list[Path]:
-    """Returns what earlier versions of root's daemon gave to users. It is closed to root without powers, and
-    nothing in here may be taken over: whoever had the daemon could have moved it here."""
+    """Returns the folders that earlier versions of root's daemon gave to users. They are closed to root
+    without powers, and not taken over here: an intruder in that daemon could have moved any folder here."""
     if os.geteuid() or root.is_symlink() or not root.is_dir():
         return []
     folders = [kind for kind in root.iterdir() if not kind.is_symlink() and kind.is_dir()]
@@ -131,7 +131,7 @@ def given_away(root: Path) -> list[Path]:
 
 
 def make_folder(root: Path, parts: tuple[str, ...]) -> list[Path]:
-    """Make root/parts, each 0700; the folders that have a new entry."""
+    """Make root/parts, each 0700. Returns the folders that have a new entry."""
     grown: list[Path] = []
     folder = root
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,11 +148,11 @@ def create(path: Path) -> None:
 
 
 def write(descriptor: int, data: bytes, offset: int) -> None:
-    """Write all of it at `offset`, which is the file's end; on failure the file ends there again."""
+    """Write all data at `offset`, which is the file's end. On failure the file ends there again."""
     try:
         _write_all(descriptor, data, offset)
     except OSError:
-        # A full disk still shortens. If not even that works, the next write begins by shortening.
+        # A full disk can still shorten a file. If even that fails, the next write begins by shortening.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, offset)
         raise
@@ -166,13 +166,13 @@ def _write_all(descriptor: int, data: bytes, offset: int) -> None:
 
 
 def shorten(descriptor: int, size: int) -> None:
-    """Make sure that nothing is behind `size`."""
+    """Cut off the bytes behind `size`, if there are any."""
     if os.fstat(descriptor).st_size > size:
         os.ftruncate(descriptor, size)
 
 
 def cut(path: Path, descriptor: int, end: int) -> str:
-    """Cut off what stands behind `end`, once a file beside it has that; returns the file's name."""
+    """Cut off the bytes behind `end`, once a file beside this one has them. Returns that file's name."""
     kept = path.with_name(f"{path.name}.cut-{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
     places = range(end, os.fstat(descriptor).st_size, PIECE)
     whole_files.replace(kept, (os.pread(descriptor, PIECE, place) for place in places), 0o600)
@@ -181,7 +181,7 @@ def cut(path: Path, descriptor: int, end: int) -> str:
 
 
 def scan(descriptor: int, known: Scanned | None = None, end: int = sys.maxsize) -> Scan:
-    """Returns what is in a log up to `end`, of which a beginning may be known."""
+    """Returns the scan of a log up to `end`. `known` is the scan of its beginning, if there is one."""
     found = Scan(known)
     while piece := os.pread(descriptor, min(PIECE, end - found.read), found.read):
         found.feed(piece)
@@ -189,10 +189,10 @@ def scan(descriptor: int, known: Scanned | None = None, end: int = sys.maxsize) 
 
 
 def rewrite(descriptor: int, start: int, end: int) -> None:
-    """Write what stands there once more, so that the next fsync has something to write.
+    """Write these bytes once more, so that the next fsync has something to write.
 
-    fsync(2): after a failure the pages count as clean though they never reached the disk, and a second
-    fsync succeeds without having written them.
+    fsync(2): after a failure the pages count as clean though they never reached the disk, and a second fsync
+    succeeds without having written them.
     """
     for offset in range(start, end, PIECE):
         _write_all(descriptor, os.pread(descriptor, min(PIECE, end - offset), offset), offset)
@@ -209,7 +209,7 @@ def replace(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder: its name is free at once and for good, whenever we die."""
+    """Remove a folder. Its name is free at once and for good, even if the daemon dies meanwhile."""
     grave = folder.with_name(f"{REMOVED}{time.monotonic_ns()}.{folder.name}")
     folder.rename(grave)
     sync_path(folder.parent)
@@ -217,6 +217,6 @@ def discard(folder: Path) -> None:
 
 
 def clear_graves(parent: Path) -> None:
-    """Remove what a `discard` that a crash cut short left behind."""
+    """Remove the folders that a `discard` left behind when a crash cut it short."""
     for grave in parent.glob(REMOVED + "*"):
         shutil.rmtree(grave, ignore_errors=True)

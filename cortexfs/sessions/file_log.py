@@ -1,7 +1,7 @@
-"""The log of a session on disk: how its readers read, what it may take, and what a worker thread has to know.
+"""The log of a session on disk: its reading, its checkpoint, and the facts that a worker thread needs.
 
-Rules: an error of the disk is a Fault from here on. What readers need is read from the page cache on the trio
-thread, which cannot block, and from the disk in a thread.
+Rules: errors of the disk become Faults here. Readers get bytes from the page cache on the trio thread, which
+cannot block, and from the disk in a thread.
 This file must never know in what order things are written.
 """
 
@@ -41,11 +41,11 @@ def fault_of(error: OSError, doing: str) -> Fault:
 class LogContent(msgspec.Struct):
     scan: Scan
     given: int  # the last id that may have been seen
-    derived: int = 0  # how much of the log is in the files beside it
-    kept: tuple[int, bytes] = (0, b"")  # how much of it is in a checkpoint, and what its user made of that
+    derived: int = 0  # bytes of the log that are in the files beside it
+    kept: tuple[int, bytes] = (0, b"")  # bytes of it in a checkpoint, and its user's state there
     made: bool = False
-    torn: bool = False  # a crash left something behind its end that could not be cut off
-    remarks: list[str] = msgspec.field(default_factory=list)  # what a person should hear of it
+    torn: bool = False  # a crash left bytes behind its end that could not be cut off
+    remarks: list[str] = msgspec.field(default_factory=list)  # sentences about it for a person
 
 
 class LogDisk:
@@ -58,7 +58,7 @@ class LogDisk:
 
 
 class FileLog(Log):
-    """A log on disk. Its attributes are what has to be remembered to write it."""
+    """A log on disk. Its attributes are the facts that writing it needs."""
 
     def __init__(self, disk: LogDisk, address: Address, loaded: LogContent, share: Share) -> None:
         self.address = address
@@ -66,20 +66,20 @@ class FileLog(Log):
         self.path = self.folder / EVENTS
         self.made = loaded.made
         self.torn = loaded.torn
-        self.ragged = False  # a write failed and may have left a piece of itself
+        self.ragged = False  # a write failed and may have left a part of its data
         self.derived = loaded.derived
         self.kept = loaded.kept
-        self.doubtful = False  # an fsync failed: what it should have written has to be written once more
+        self.doubtful = False  # an fsync failed: its data has to be written once more
         self.fresh: list[Path] = []  # folders with new entries that are not on disk
         self.syncing = False
-        self.mirror: Callable[[], None] | None = None  # is told that more is on disk, for a second place
-        self.here = loaded.scan.size  # as much of it is on disk
-        self._kept_here: deque[tuple[int, int]] = deque()  # up to which size and event, and not there
+        self.mirror: Callable[[], None] | None = None  # called when more is on disk, for a second place
+        self.here = loaded.scan.size  # bytes of it that are on disk here
+        self._kept_here: deque[tuple[int, int]] = deque()  # sizes and events that the second place lacks
         self._disk = disk
         super().__init__(loaded.scan, loaded.given, disk.touched, disk.load, share, not loaded.made)
 
     async def fetch(self, offset: int, size: int) -> bytes:
-        """From the page cache at once, from the disk in a thread."""
+        """Returns bytes from the page cache at once, else from the disk in a thread."""
         if data := self._at_hand(offset, size):
             return data
         try:
@@ -88,7 +88,7 @@ class FileLog(Log):
             raise fault_of(error, "read") from None
 
     def _at_hand(self, offset: int, size: int) -> bytes:
-        """As much of it as needs no waiting, perhaps nothing."""
+        """Returns the bytes that can be had without waiting, perhaps none."""
         if not (opened := self._disk.descriptors.held(self.path)):
             return b""
         try:
@@ -96,7 +96,7 @@ class FileLog(Log):
             count = os.preadv(opened.descriptor, [buffer], offset, os.RWF_NOWAIT)
             return bytes(memoryview(buffer)[:count])
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):  # not in the cache; a file system without
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):  # not cached, or not possible here
                 return b""
             raise fault_of(error, "read") from None
         finally:
@@ -104,15 +104,15 @@ class FileLog(Log):
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Returns True if much of it would have to be read anew, and all of it is on disk."""
+        """Returns True if much of the log is in no checkpoint, and all of it is on disk."""
         rests = not self.pending and self.synced == self.size and not self.ended and not self.fault
         return rests and self.size - self.kept[0] >= checkpoint.STEP
 
     async def keep(self, state: bytes) -> None:
-        """Keep a checkpoint, with what its user has made of all of it."""
+        """Keep a checkpoint of the whole log, with the state of its user."""
         scanned = Scanned.of(self.size, self.facts, self.index)
         self.kept = self.size, state
-        with suppress(OSError):  # then it is read anew
+        with suppress(OSError):  # then the log is read anew
             await trio.to_thread.run_sync(self._keep, scanned, state, limiter=self._disk.reading)
 
     def _keep(self, scanned: Scanned, state: bytes) -> None:
@@ -120,20 +120,20 @@ class FileLog(Log):
             checkpoint.write(self.folder, descriptor, scanned, state)
 
     def become_copy(self) -> None:
-        """Another machine has the session, and gives its events their ids."""
+        """Make this the copy of a session that another machine has, which gives its events their ids."""
         self.mirror, self.is_copy = None, True
         if not self.pending:
             self.given = self.last
 
-    # Of a log that a second place has to have as well before it counts as on disk.
+    # A log that counts as on disk only when a second place has it as well.
 
     def only_here(self, size: int, id: int, mirror: Callable[[], None]) -> None:
-        """All up to `size` and to the event `id` is on disk, and the second place is told so."""
+        """Note that all up to `size` and the event `id` is on disk here, and call the second place."""
         self._kept_here.append((size, id))
         mirror()
 
     def stored(self, size: int) -> None:
-        """The second place has it up to there."""
+        """Note that the second place has the log up to `size`."""
         while self._kept_here and self._kept_here[0][0] <= size:
             self.on_disk(*self._kept_here.popleft())
 
@@ -143,5 +143,5 @@ class FileLog(Log):
 
     @property
     def told(self) -> DerivedFacts:
-        """Returns the part of it that may be said: a `done` that is not on disk is not."""
+        """Returns the facts that may be shown: a `done` that is not on disk is left out."""
         return DerivedFacts.of(self.facts, self.visible, "active" if self.holds_done else self.facts.state)

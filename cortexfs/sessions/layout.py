@@ -1,4 +1,4 @@
-"""Where a session stands on disk, and the files beside its log, which are made from it.
+"""The place of a session on disk, and the files beside its log, which are made from it.
 
     <root>/<space>/<class>/<object>.d/session/<s>/events.jsonl      the log: the only copy
                                                   messages.jsonl    its messages, one a line
@@ -10,9 +10,9 @@
                                                     current         the newest one's name
                                                     by-cwd/<hash>   the session last used in a directory
 
-Rules: all but events.jsonl (and the moment in created_at) can be deleted and comes back from the log.
-messages.jsonl grows, the others are replaced as a whole. Folders are 0700 and files 0600, the space's
-owner's. These calls block: they belong in a thread, one at a time.
+Rules: all files but events.jsonl (and the moment in created_at) can be deleted and come back from the log.
+messages.jsonl grows, the others are replaced as a whole. Folders are 0700 and files 0600, and all are the
+daemon's. These calls block: they belong in a thread, one at a time.
 This file must never know tasks or who reads.
 """
 
@@ -39,8 +39,8 @@ MESSAGES = "messages.jsonl"
 
 
 class Space(msgspec.Struct, frozen=True):
-    """The owner of sessions: a folder under the root, as home/1000 or shared/main, and its user. On disk,
-    all of it is the daemon's."""
+    """The owner of sessions: a folder under the root, such as home/1000 or shared/main, and its user. On
+    disk, all of it is the daemon's."""
 
     folder: str
     uid: int
@@ -51,13 +51,13 @@ class Space(msgspec.Struct, frozen=True):
 
     @staticmethod
     def private(uid: int) -> Space:
-        """A user's own."""
+        """Returns the space of a user's own sessions."""
         return Space(f"home/{uid}", uid)
 
     @staticmethod
     @functools.cache
     def shared() -> Space:
-        """Everybody's, in the daemon's keeping."""
+        """Returns the space of the sessions that all users share, which the daemon keeps."""
         return Space("shared/main", os.geteuid())
 
 
@@ -89,8 +89,8 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, rename={"class_": "c
     runs: int
     messages: int
     last: str | None  # id of the last event
-    bytes: int  # of the log, up to which the other files were made from it
-    machine: str | None = None  # of a team, whose session it is
+    bytes: int  # of the log that are in the other files
+    machine: str | None = None  # the machine of a team that has the session
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ def text(path: Path) -> str:
 
 
 def renamed(folder: Path, name: str) -> None:
-    """Have the file that names its session name it as it is called now."""
+    """Write a session's new name into the file that has it."""
     path = folder / "meta.json"
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         meta = msgspec.json.decode(path.read_bytes(), type=Meta)
@@ -142,14 +142,14 @@ def renamed(folder: Path, name: str) -> None:
 
 
 def derived(folder: Path) -> int:
-    """Up to which byte of the log the other files were made, as far as they say so."""
+    """Returns the number of the log's bytes that are in the other files, as meta.json has it."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((folder / "meta.json").read_bytes(), type=Meta).bytes
     return 0
 
 
 def derive(folder: Path, address: Address, log: int, start: int, told: DerivedFacts) -> None:
-    """Bring the files in `folder` up to date with `log`, a descriptor; `start` bytes of it are in them."""
+    """Bring the files in `folder` up to date with `log`, a descriptor; they have `start` bytes of it."""
     _derive_messages(folder / MESSAGES, log, start, told.size)
     created, updated = _created(folder), when(os.fstat(log).st_mtime)
     cwd, last = told.cwd or "/", str(told.last) if told.last else None
@@ -176,7 +176,7 @@ def _derive_messages(path: Path, log: int, start: int, end: int) -> None:
 
 
 def _messages(log: int, start: int, end: int) -> Iterator[bytes]:
-    """The message frames between two offsets, without their type."""
+    """Yields the message frames between two offsets, without their type."""
     size = disk.PIECE + frames.MAX_LINE  # so there is a whole line in every piece
     while start < end:
         data = os.pread(log, min(size, end - start), start)
@@ -200,7 +200,7 @@ def _latest(log: int, parts: tuple[tuple[int, int], ...]) -> Iterator[bytes]:
 
 
 def _texts(line: bytes) -> list[bytes]:
-    """The texts of a message; none of one that only other programs understand."""
+    """Returns the texts of a message, or none for a message that only other programs understand."""
     with contextlib.suppress(msgspec.MsgspecError):
         frame = frames.decode(line)
         if isinstance(frame, frames.Message):
@@ -209,7 +209,7 @@ def _texts(line: bytes) -> list[bytes]:
 
 
 def _created(folder: Path) -> str:
-    """The session's beginning: as it was noted, else as the oldest of its files tells."""
+    """Returns the time of the session's beginning: the noted one, else that of its oldest file."""
     path = folder / "created_at"
     if not (created := text(path)):
         created = when(min(entry.lstat().st_mtime for entry in folder.iterdir()))
@@ -218,11 +218,11 @@ def _created(folder: Path) -> str:
 
 
 def listing(root: Path, space: Space, class_: str, object: str) -> list[Info]:
-    """An object's sessions, newest first."""
+    """Returns an object's sessions, newest first."""
     folder = root.joinpath(*object_parts(space, class_, object))
     found: list[Info] = []
     for name in session_names(folder):
-        with contextlib.suppress(OSError, Fault):  # one that is just going, or is none of ours
+        with contextlib.suppress(OSError, Fault):  # a session that is being removed, or none of ours
             address = Address(space, class_, object, name)
             stat = os.stat(folder / name / EVENTS)
             found.append(Info(address, text(folder / name / "state") or "idle", stat.st_mtime, stat.st_size))
@@ -230,7 +230,7 @@ def listing(root: Path, space: Space, class_: str, object: str) -> list[Info]:
 
 
 def by_use(folder: Path) -> list[str]:
-    """The names of an object's sessions, the one that was used last at the end."""
+    """Returns the names of an object's sessions, the last used at the end."""
     found: list[tuple[float, str]] = []
     for name in session_names(folder):
         with contextlib.suppress(OSError):
@@ -240,7 +240,7 @@ def by_use(folder: Path) -> list[str]:
 
 
 def objects(root: Path, space: Space) -> list[tuple[str, str]]:
-    """The objects that have a folder of sessions in a space: class and name."""
+    """Returns the class and name of each object that has a folder of sessions in a space."""
     base = root / space.folder
     found = []
     for class_ in names.CLASSES:
@@ -257,7 +257,7 @@ def spaces(root: Path) -> list[Space]:
 
 
 def session_names(folder: Path) -> list[str]:
-    """Returns the names in an object's folder of sessions, but for the index and what is half-made."""
+    """Returns the names in an object's folder of sessions, without the index and half-made folders."""
     try:
         return [name for name in os.listdir(folder) if name != INDEX and not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
@@ -265,14 +265,14 @@ def session_names(folder: Path) -> list[str]:
 
 
 class Marks:
-    """The sessions that were written to since all were on disk: for whoever starts after a crash."""
+    """The sessions that were written to since all were on disk, for a daemon that starts after a crash."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "unclean.jsonl"
         self.marked: set[Address] = set()
 
     def load(self) -> list[Address]:
-        """Loads what the last life left, as far as it can be understood."""
+        """Load the marks that the last daemon left, as far as they can be read."""
         found: dict[Address, None] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in self.path.read_bytes().split(b"\n"):
@@ -282,17 +282,17 @@ class Marks:
         return list(found)
 
     def add(self, address: Address) -> bool:
-        """Mark a session that is about to be written to; whether that is new."""
+        """Mark a session that is about to be written to. Returns True if the mark is new."""
         if address in self.marked:
             return False
         with open(self.path, "ab", buffering=0, opener=whole_files.private) as file:
-            # A newline first: what a crash cut short must not spoil what follows.
+            # A newline first: a line that a crash cut short must not spoil the next one.
             file.write(b"\n" + msgspec.json.encode(address) + b"\n")
         self.marked.add(address)
         return True
 
     def clear(self, left: list[Address]) -> None:
-        """All are on disk but these."""
+        """Clear all marks but those of these sessions, which are not on disk."""
         if left:
             lines = [msgspec.json.encode(address) + b"\n" for address in left]
             disk.replace(self.path, lines)

@@ -1,8 +1,8 @@
-"""From the disk to memory: what the log of a session holds, and what a crash left in it.
+"""The loading of sessions' logs from the disk, and the repair of logs after a crash.
 
-Rules: a few threads do it, and each takes a share of what waits. So a thousand sessions that are opened at
-once cost the memory of a few, and wait for a few turns of a busy daemon. What has begun is finished, whoever
-is cancelled: a log is never in two hands.
+Rules: a few threads load, and each takes a share of the waiting sessions. So a thousand sessions that are
+opened at once cost the memory of a few, and wait for a few turns of a busy daemon. A load that has begun is
+finished, even if its caller is cancelled, so no log is loaded twice at a time.
 This file must never know who opens a session, or what is done with it.
 """
 
@@ -25,7 +25,7 @@ from cortexfs.sessions.layout import EVENTS, Address
 from cortexfs.sessions.log import LEAP
 from cortexfs.sessions.log_facts import Scan, Scanned
 
-PREFACE = 4096  # as much of the first line of a log is looked at for a format
+PREFACE = 4096  # bytes of a log's first line that are searched for a format
 THREADS = 4  # each holds some MiB of a log that it reads
 
 
@@ -46,8 +46,8 @@ class Loading:
         self._lot = trio.lowlevel.ParkingLot()
 
     async def load(self, address: Address, unclean: bool) -> LogContent:
-        """Loads the session's log, as far as there is one; `unclean` when the last daemon may have died
-        writing it."""
+        """Load the session's log, which is empty if there is none. `unclean` says that the last daemon may
+        have died while it wrote the log."""
         wish = _Wish(address, unclean)
         self._wishes.append(wish)
         with trio.CancelScope(shield=True):
@@ -70,7 +70,7 @@ class Loading:
         for wish in wishes:
             try:
                 wish.loaded = self._load(wish.address, wish.unclean)
-            except Exception as error:  # whoever wished for it meets it; the rest of the share is loaded
+            except Exception as error:  # `load` raises it; the rest of the share is loaded
                 wish.error = error
 
     def _folder(self, address: Address) -> Path:
@@ -106,22 +106,22 @@ class Loading:
             places = ", ".join(map(str, found.damaged[:10]))
             remark = f"lines of the log are damaged, at byte {places}; they are left as they are"
             loaded.remarks.append(remark)
-        if unclean:  # what was written and not synced is on disk before anybody sees a done in it
+        if unclean:  # bytes that were not synced are on disk before a reader sees a done in them
             with suppress(OSError):
                 os.fsync(descriptor)
         elif not loaded.torn:
             loaded.derived = min(layout.derived(self._folder(address)), found.size)
-        # A clock that was behind at that boot, or is now, tells of files from the future.
+        # A file may also seem to be from the future, if the clock was behind at that boot or is now.
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         if not booted <= written <= time.time():
-            # What was seen and then lost with the machine's power must not get another meaning.
+            # Ids of events that were seen, and lost with the machine's power, must not be used again.
             loaded.given += LEAP
         return loaded
 
 
 def _scan(descriptor: int, known: Scanned | None, unclean: bool) -> Scan:
-    """Returns what is in a log, but for a start at its end that a crash kept from its message: nobody has
-    seen it, and its message can be sent again."""
+    """Returns the scan of a log, without a start at its end whose message a crash cut off: no reader has seen
+    this start, and its message can be sent again."""
     found = disk.scan(descriptor, known)
     if (unclean or found.read > found.size) and found.begun is not None:
         whole, found = found, disk.scan(descriptor, known, found.begun)
@@ -134,7 +134,7 @@ class _Format(msgspec.Struct):
 
 
 def _refuse_newer(descriptor: int) -> None:
-    """Refuse a log that begins with a line that names its format, as those of this version do not."""
+    """Refuse a log whose first line names its format: logs of this version name none."""
     with suppress(msgspec.MsgspecError):
         line = os.pread(descriptor, PREFACE, 0).partition(b"\n")[0]
         number = msgspec.json.decode(line, type=_Format).format
@@ -145,7 +145,7 @@ def _refuse_newer(descriptor: int) -> None:
 
 
 def _repair(path: Path, descriptor: int, loaded: LogContent) -> None:
-    """Cut off what a crash left of the last write, and keep it beside the log."""
+    """Cut off the rest of a write that a crash broke off, and keep it beside the log."""
     end = loaded.scan.size
     torn = f"the last {loaded.scan.read - end} bytes of the log were not written whole"
     try:

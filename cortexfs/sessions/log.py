@@ -1,15 +1,15 @@
-"""One session's log: what may be appended, what is on disk, and how it is read.
+"""One session's log: the events that are appended, the events that are on disk, and the reading of both.
 
 The log is the buffer (docs/design.md): a run appends, and every reader goes through the same bytes at its own
-position, first what is there, then what comes. Nothing is queued for a reader, so one that does not read
-costs nobody anything.
+position, first the present events, then the new ones. Nothing is queued for a reader, so a reader that stops
+reading costs nothing.
 
-What is promised
-- A reader sees an event once it is in the file: kill -9 loses nothing that anybody has seen. A power
-  failure may lose deltas that were seen live, and their ids are then not used again.
+Promises
+- A reader sees an event once it is in the file: kill -9 loses nothing that a reader has seen. A power failure
+may lose deltas that were seen live, and their ids are then not used again.
 - A `done`, and what follows it, is seen when all up to it is on disk, not before.
-- When appended events cannot be written they are lost together, up to the last one: `fault` says why,
-  and nothing can be appended behind the hole until the owner has called `reset`.
+- When appended events cannot be written they are lost together, up to the last one: `fault` says why, and
+nothing can be appended behind the hole until the owner has called `reset`.
 - A start is appended together with its message: a crash that parts the two leaves neither.
 
 This file must never know paths or threads, nor decide what a run does.
@@ -30,17 +30,17 @@ from cortexfs.core.frames import MAX_LINE
 from cortexfs.sessions.log_facts import DONE, HEAD, HEADS, TELLING, Index, LogFacts, Scan, check, id_of
 
 MEND = "remove some with ctx session rm or ctx session gc, or have the limit raised in config.toml"
-READ = 1 << 16  # what a reader takes at once
+READ = 1 << 16  # bytes that a reader takes at once
 SEARCH = 1 << 18
-LINE = 1 << 12  # most messages
+LINE = 1 << 12  # bytes of most messages
 TAIL = 1 << 12  # bytes at the end of a log that stay in memory, for readers who wait for more
-ROOM = 1 << 20  # a run that finds this much not yet in the file waits
-UNWRITTEN = 8 << 20  # and one that does not wait is told
-SYNC_AFTER = 4 << 20  # written and not synced: then it is time, whether anybody waits or not
-UNSYNCED = 32 << 20  # what a power failure can take, at most
-TOGETHER = 16 << 20  # not yet in the files of all sessions: no run may add to it
-FEW = 8  # runs that go on when it gets less
-# After one, ids go on behind all that may have been seen and lost: UNSYNCED bytes at 40 or more an event.
+ROOM = 1 << 20  # bytes not yet in the file at which a run waits
+UNWRITTEN = 8 << 20  # and at which an append that does not wait is refused
+SYNC_AFTER = 4 << 20  # bytes written and not synced at which a sync begins, even if no task waits for it
+UNSYNCED = 32 << 20  # the most bytes that a power failure can take
+TOGETHER = 16 << 20  # bytes not yet in the files of all sessions at which no run may add to them
+FEW = 8  # runs that go on when these bytes get fewer
+# After a power failure, ids skip those of lost events: of UNSYNCED bytes at 40 or more an event.
 LEAP = 1_000_000
 
 
@@ -57,7 +57,7 @@ class Share:
         self._most = most
 
     def admit(self, size: int, is_new: bool) -> None:
-        """Before more is said in a session, of `size` bytes now: EFBIG or EDQUOT where that is too much."""
+        """Called before new events in a session of `size` bytes. Raises EFBIG or EDQUOT over a limit."""
         most = self._most
         if size >= most.session_bytes:
             mib = most.session_bytes >> 20
@@ -94,16 +94,16 @@ class WriteLoad:
     def count(self, size: int) -> None:
         self.bytes += size
         if size < 0 and not self.is_heavy:
-            # A few at a time, as each adds to it; all of them before there is nothing left that wakes any.
+            # A few at a time, as each adds bytes. All below half, as at zero bytes nothing would wake them.
             self._lot.unpark(count=FEW) if self.bytes > TOGETHER // 2 else self._lot.unpark_all()
 
 
 class Log(ABC):
-    """A session's events; `Sessions` makes them and moves what was appended to where it stays.
+    """A session's events; `Sessions` creates logs and moves appended events to their place.
 
-    Its attributes are how far its events are: `given` the last one appended, `last` the last one in the file,
-    `synced` what is on disk and `visible` what readers may see, in bytes. `grown` is called when they may
-    see more.
+    Its attributes tell how far its events are: `given` is the last event appended, `last` the last one in the
+    file. Of its bytes, `synced` are on disk and `visible` may be seen by readers. `grown` is called when
+    readers may see more.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class Log(ABC):
     ) -> None:
         self._load = load
         self._touched = touched
-        self._share = share  # of its space, which bears what is written
-        self._is_new = is_new  # and does not count among the sessions of its space yet
+        self._share = share  # its space's share, which bears the written bytes
+        self._is_new = is_new  # True until its space counts this session
         self.grown: Callable[[], None] = nobody
         self._lot = trio.lowlevel.ParkingLot()
         self.pending: list[bytes] = []  # appended, and not yet in the file
         self._pending_bytes = 0
         self._waits: list[_Wait] = []
-        self._dones: deque[int] = deque()  # where those stand that are not on disk yet
+        self._dones: deque[int] = deque()  # the offsets of those that are not on disk yet
         self.given = given
         self.ended = False
         self.is_copy = False  # of a session that another machine of a team has
@@ -132,7 +132,7 @@ class Log(ABC):
         self.adopt(found)
 
     def adopt(self, found: Scan) -> None:
-        """Take over what one pass over the log found, all of it on disk."""
+        """Take over the scan of the log, all of which is on disk."""
         self.facts: LogFacts = found.facts
         self.index: Index = found.index
         self.size = self.synced = self.visible = found.size
@@ -162,7 +162,7 @@ class Log(ABC):
         for line in lines:
             if line.startswith(TELLING):
                 check(line)
-        is_first = not self.pending  # else somebody is about to take them already
+        is_first = not self.pending  # else the writer is about to take them already
         self.pending += lines
         self._count(len(data))
         self.given = last
@@ -183,11 +183,11 @@ class Log(ABC):
 
     @property
     def end_place(self) -> int:
-        """Where the next event will stand, if all before it can be written."""
+        """The offset of the next event, if all events before it can be written."""
         return self.size + self._pending_bytes
 
     async def room(self) -> None:
-        """Wait until the disk has caught up: for whoever appends without end. Raises what `append` would."""
+        """Wait until the disk has caught up, for a run that appends without end. Raises as `append` does."""
         while not self.fault and not self.ended:
             is_crowded = self._pending_bytes >= ROOM or self.unsynced >= UNSYNCED // 2
             if is_crowded or (self._pending_bytes and self._load.is_heavy):
@@ -200,7 +200,7 @@ class Log(ABC):
         self.check_share()
 
     def check_share(self) -> None:
-        """Before more is said: EFBIG or EDQUOT where its owner may have no more of it."""
+        """Called before more events. Raises EFBIG or EDQUOT if the log's owner may have no more of them."""
         if self._share:
             self._share.admit(self.size, self._is_new)
 
@@ -232,12 +232,12 @@ class Log(ABC):
             raise wait.fault
 
     def reset(self) -> int:
-        """Go on after a fault: the id of the last event that is in the log; all after it are lost."""
+        """Go on after a fault. Returns the id of the last event in the log; all events after it are lost."""
         self.fault = None
         return self.last
 
     async def place(self, id: int) -> int:
-        """Where the first event from `id` on stands, or will stand."""
+        """Returns the offset where the first event from `id` on is, or will be."""
         if id > self.last:
             return self.size
         offset = self.index.before(id)
@@ -249,7 +249,7 @@ class Log(ABC):
         return offset
 
     async def lines(self, offset: int, size: int = READ) -> bytes:
-        """Whole lines from `offset`, up to about `size` bytes, at least one; b"" where nothing is visible."""
+        """Returns whole lines from `offset`, at least one, of about `size` bytes; b"" if none is visible."""
         size = min(size, self.visible - offset)
         if size <= 0:
             return b""
@@ -262,18 +262,18 @@ class Log(ABC):
         return data[:end]
 
     def lines_at_hand(self, offset: int) -> bytes:
-        """Returns the lines from `offset` on that are visible, if the end of the log that is in memory has
-        them."""
+        """Returns the visible lines from `offset` on, or b"" if the end of the log that is in memory does not
+        have them."""
         begin = offset - self.size + len(self._tail)
         return self._tail[begin : begin + max(self.visible - offset, 0)] if begin >= 0 else b""
 
     @abstractmethod
     async def fetch(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`, at least one where there is one."""
+        """Returns up to `size` bytes from `offset`, at least one if there is one."""
 
     async def messages(self, room: int, before: int) -> list[bytes]:
-        """The newest lines of messages that fit into `room` bytes, oldest first, but for those from the
-        event `before` on."""
+        """Returns the newest lines of messages that fit into `room` bytes, oldest first. Messages from the
+        event `before` on are left out."""
         end = await self.place(before)
         at, found = bisect_left(self.facts.places, end), deque[bytes]()
         while at:
@@ -286,11 +286,11 @@ class Log(ABC):
             found.appendleft(line)
         return list(found)
 
-    # The side of whoever moves the bytes.
+    # The writer's side.
 
     @property
     def holds_done(self) -> bool:
-        """Returns True if there is a done that nobody may see yet."""
+        """Returns True if there is a done that readers may not see yet."""
         return bool(self._dones)
 
     @property
@@ -299,12 +299,12 @@ class Log(ABC):
         return behind and bool(self._dones or self._waits or self.size - self.synced >= SYNC_AFTER)
 
     def take(self) -> tuple[list[bytes], bytes]:
-        """Returns the lines that have to be written, and the same as one piece."""
+        """Returns the lines that have to be written, and the same lines as one piece."""
         lines, self.pending = self.pending, []
         return lines, b"".join(lines)
 
     def written(self, lines: Sequence[bytes], data: bytes) -> bool:
-        """These lines are in the file, as this data; whether they told anything new."""
+        """Note that these lines are in the file, as this data. Returns True if they change the facts."""
         self._count(-len(data))
         if self._share:
             self._share.bytes += len(data)
@@ -329,7 +329,7 @@ class Log(ABC):
         return telling
 
     def on_disk(self, size: int, id: int) -> None:
-        """All up to `size` and to the event `id` is on disk."""
+        """Note that all up to `size` and to the event `id` is on disk."""
         self.synced, self.synced_id = max(self.synced, size), max(self.synced_id, id)
         while self._dones and self._dones[0] < self.synced:
             self._dones.popleft()
@@ -345,22 +345,22 @@ class Log(ABC):
             self.grown()
 
     def fail(self, fault: Fault) -> None:
-        """Gives up all that is not in the file, for this reason."""
+        """Give up all events that are not in the file, for this reason."""
         self.fault = fault
         self._drop()
         self._release([wait for wait in self._waits if wait.id > self.last], fault)
 
     def fail_sync(self, fault: Fault) -> None:
-        """Gives up all that is not on disk; nobody may believe that it is there."""
+        """Give up all events that are not on disk, so that no caller takes them to be there."""
         self.fail(fault)
         self._release(self._waits, fault)
 
     def give_up(self, fault: Fault) -> None:
-        """Whoever waits does so in vain; what is in the file stays."""
+        """Fail all tasks that wait for the disk. Events in the file stay."""
         self._release(self._waits, fault)
 
     def end(self) -> None:
-        """The session was removed: its readers come to their end."""
+        """End the log of a removed session, for its readers, too."""
         self.ended = True
         self._drop()
         self._release(self._waits, Fault("ENOENT", "the session was removed; begin another"))
@@ -378,4 +378,4 @@ class Log(ABC):
 
 
 def nobody() -> None:
-    """Nobody reads it."""
+    """Does nothing: the log has no readers."""

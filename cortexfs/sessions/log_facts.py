@@ -1,8 +1,8 @@
-"""The facts in a session's log, line by line: its ids, runs and messages, and where an id stands.
+"""The facts in a session's log, line by line: its ids, runs and messages, and the offsets of ids.
 
-Rules: values in, values out. The log is the only copy, so all that is known of a session can be
-gathered anew by one pass over its lines; `LogFacts` is that pass, for a file at open and for each append.
-A line begins with type and id, in this order (abi.md 6.1), so most lines need no parser.
+Rules: values in, values out. The log is the only copy, so all facts about a session can be gathered anew by
+one pass over its lines; `LogFacts` is that pass, for a file at open and for each append. A line begins with
+type and id, in this order (abi.md 6.1), so most lines need no parser.
 This file must never know files, tasks or who reads.
 """
 
@@ -22,13 +22,13 @@ HEAD = re.compile(rb'\{"type":"[a-z_]+","id":"([1-9][0-9]{0,17})"')
 HEADS = re.compile(b"^" + HEAD.pattern, re.MULTILINE)
 DONE = b'{"type":"done"'
 MESSAGE = b'{"type":"message",'
-# The lines that change what is known; all others, deltas above all, only make the log longer.
+# The lines that change the facts; all others, deltas above all, only make the log longer.
 OWNER = b'{"type":"owner"'
 START = b'{"type":"start"'
 TELLING = (START, MESSAGE, DONE, b'{"type":"tool_call"', OWNER)
 STATES = {"ok": "done", "error": "error", "cancelled": "cancelled"}
 
-INDEX_STEP = 1 << 16  # a resume reads at most this much, and one append, to find its place
+INDEX_STEP = 1 << 16  # bytes: to find its place, a resume reads at most these, and one append
 INDEX_ENTRIES = 4096  # then every other entry goes: 64 KiB of memory, however long the log
 
 
@@ -46,13 +46,13 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def id_of(line: bytes) -> int | None:
-    """The event id of a line, or None when this is no event."""
+    """Returns the event id of a line, or None if the line is no event."""
     head = HEAD.match(line)
     return int(head[1]) if head else None
 
 
 def check(line: bytes) -> None:
-    """Refuse, with a ValueError, one of the TELLING lines that cannot be understood."""
+    """Raises ValueError for one of the TELLING lines if it cannot be understood."""
     try:
         _decoder.decode(line)
     except RecursionError:  # another machine may have written it
@@ -69,9 +69,9 @@ class LogFacts:
         self.cwd: str | None = None
         self.active: dict[str, None] = {}  # runs that have a start and no done, oldest first
         self.status: str | None = None
-        self.machine: str | None = None  # of a team, whose session it is
-        self.places = array("q")  # where each message stands
-        self.latest: list[tuple[int, int]] = []  # where the parts of the last answer stand: offset, length
+        self.machine: str | None = None  # the machine of a team that has the session
+        self.places = array("q")  # the offset of each message
+        self.latest: list[tuple[int, int]] = []  # the parts of the last answer: offset, length
         self._parts: list[tuple[int, int]] = []
 
     @property
@@ -81,7 +81,7 @@ class LogFacts:
         return STATES.get(self.status or "", "idle")
 
     def take(self, line: bytes, offset: int) -> None:
-        """Learn from one of the TELLING lines, which stands at `offset`; ValueError when it is none."""
+        """Take the facts of one of the TELLING lines, at `offset`. Raises ValueError if it is none."""
         said = _decoder.decode(line)
         if said.type == "start":
             self.runs += 1
@@ -118,7 +118,7 @@ class LogFacts:
 
 
 class Index:
-    """Where ids stand: sparse, so that its memory does not grow with the log."""
+    """The offsets of ids: sparse, so that its memory does not grow with the log."""
 
     def __init__(self) -> None:
         self._ids = array("q")
@@ -127,7 +127,7 @@ class Index:
         self._next = 0
 
     def add(self, id: int, offset: int) -> None:
-        """Note that the event `id` stands at `offset`, when the last note is a step away."""
+        """Note that the event `id` is at `offset`, if the last note is a step away."""
         if offset < self._next:
             return
         self._ids.append(id)
@@ -146,7 +146,7 @@ class Index:
         self._step, self._next = step, next_
 
     def before(self, id: int) -> int:
-        """An offset at which a line begins, at or before the event `id`."""
+        """Returns an offset at which a line begins, at or before the event `id`."""
         at = bisect_right(self._ids, id) - 1
         return self._offsets[at] if at >= 0 else 0
 
@@ -167,12 +167,12 @@ class Scanned(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Scan:
-    """One pass over a log: feed it the pieces of the file, in order, or those behind what is known."""
+    """One pass over a log: feed it the pieces of the file, in order, or only those behind `known`."""
 
     def __init__(self, known: Scanned | None = None) -> None:
         self.facts = LogFacts()
         self.index = Index()
-        self.size = self.read = 0  # where the last good line ends, and what was fed
+        self.size = self.read = 0  # the end of the last good line, and the bytes that were fed
         if known is not None:
             self.facts.restore(known)
             self.index.restore(*known.index)
@@ -184,7 +184,7 @@ class Scan:
 
     @property
     def begun(self) -> int | None:
-        """Returns where the run stands of which there is a start and nothing else, at the end."""
+        """The offset of a start at the log's end that has nothing behind it, or None."""
         return self.size - len(self._line) - 1 if self._line.startswith(START) else None
 
     def feed(self, piece: bytes) -> None:
@@ -193,7 +193,7 @@ class Scan:
         self.read += len(piece)
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
-        if len(self._rest) > 2 * MAX_LINE:  # no event: its end is all that has to be remembered
+        if len(self._rest) > 2 * MAX_LINE:  # no event, so only its end has to be remembered
             self._doubt(start + end)
             self._rest = b"?"
         self._take(data[:end].split(b"\n")[:-1], start)
@@ -217,7 +217,7 @@ class Scan:
             self._doubtful.append(offset)
 
     def _judge(self, line: bytes, offset: int) -> int | None:
-        """The id of a good line, whose facts are then taken; else None."""
+        """Returns the id of a good line, after taking its facts, or None for another line."""
         id = id_of(line)
         if id is None or id <= self.facts.last or not line.endswith(b"}"):
             return None

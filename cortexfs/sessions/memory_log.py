@@ -1,6 +1,6 @@
-"""The logs of temp sessions, which are in memory only, and how much of it they may have.
+"""The logs of temp sessions, which are in memory only, and the limits of this memory.
 
-Rules: each is bounded, all of one user are, and all together. What has ended holds nothing.
+Rules: each log is bounded, all logs of one user are, and all together. An ended log holds no memory.
 This file must never know which connection a session ends with.
 """
 
@@ -13,11 +13,11 @@ from cortexfs.core.errors import Fault
 from cortexfs.sessions.log import Log, WriteLoad
 from cortexfs.sessions.log_facts import Scan
 
-SHARE = 4  # one user has at most one part in four of it all, so he locks out only himself
+SHARE = 4  # one user has at most one part in four of all memory, so he locks out only himself
 
 
 class MemoryBudget:
-    """The memory that all temp sessions may have together, and those of one user."""
+    """The memory that all temp sessions may have together, and the temp sessions of one user."""
 
     def __init__(self, each: int, total: int) -> None:
         self.each = each
@@ -43,7 +43,7 @@ class MemoryBudget:
 class MemoryLog(Log):
     """The log of a temp session: bounded, in memory, and as durable as that."""
 
-    COST = 4096  # of a session that holds nothing, so that their number is bounded too
+    COST = 4096  # bytes of an empty session, so that the number of sessions is bounded, too
 
     def __init__(self, budget: MemoryBudget, uid: int) -> None:
         self._budget = budget

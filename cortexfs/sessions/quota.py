@@ -1,10 +1,10 @@
-"""How much of the disk sessions may take: each, and all in one space (a user's, or the shared one).
+"""The disk space that sessions may take: each, and all in one space (a user's, or the shared one).
 
-Rules: what is there is counted once, when a space is first used, and followed from then on: logs, and the
-long outputs that agents keep in context/output (one that is removed by itself counts until the next start).
-Whoever has his share still reads and removes, and his runs end as they should, with a few bytes more; nothing
-new is said.
-This file must never know what is said.
+Rules: the bytes of a space are counted once, when it is first used, and followed from then on: logs, and the
+long outputs that agents keep in context/output (an output that is removed by itself counts until the next
+start). A user whose share is full still reads and removes. His runs end as they should, with a few bytes
+more; new messages are refused.
+This file must never know what is in a session.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Shares:
         return self._known[space.folder]
 
     def removed(self, space: Space, size: int | None) -> None:
-        """A session's log of so many bytes has gone, if there was one."""
+        """Count a session as removed, with the bytes that it took, or None if it had no log."""
         if size is not None and (share := self._known.get(space.folder)):
             share.sessions -= 1
             share.bytes -= size
 
     def grew(self, space: Space, size: int) -> None:
-        """An agent has kept outputs of so many bytes, net of those that went for them."""
+        """Count the bytes by which the outputs that an agent keeps have grown."""
         if share := self._known.get(space.folder):
             share.bytes += size
 
@@ -58,7 +58,7 @@ class Shares:
 
 
 def taken(folder: Path) -> int | None:
-    """The bytes of a session that count; None where there is no log."""
+    """Returns the bytes of a session that count, or None if there is no log."""
     try:
         size = os.stat(folder / EVENTS, follow_symlinks=False).st_size
     except OSError:

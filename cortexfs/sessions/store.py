@@ -2,11 +2,11 @@
 
     sessions = Sessions(root, report)
     await nursery.start(sessions.run)         until cancelled; then all is on disk
-    log = await sessions.open(address)        append, durable, reader: cortexfs/sessions/log.py
-    sessions.unclean                          those that the last daemon had no time to put away
+    log = await sessions.open(address)        append, durable, lines: cortexfs/sessions/log.py
+    sessions.unclean                          sessions that were being written when the last daemon died
 
-Rules: a session's log exists once in memory, for as long as somebody holds it; its file is made by the first
-append, so looking for a session leaves no trace. What is removed ends for its readers and writers.
+Rules: a session's log exists once in memory, for as long as it is used. Its file is created by the first
+append, so looking for a session leaves no trace. A removed session ends for its readers and writers.
 This file must never know what a run does, nor sockets or FUSE.
 """
 
@@ -46,7 +46,7 @@ class SessionLimits(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """The rule by which sessions may go: unused for `age` seconds, or not among the `count` newest of an
+    """The rule by which sessions are removed: unused for `age` seconds, or not among the `count` newest of an
     object."""
 
     age: float | None = None
@@ -55,9 +55,9 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """All of them on disk, and those in memory.
+    """All sessions on disk, and the temp sessions in memory.
 
-    Its attributes are what is told of sessions that go or move, the logs that are open or changing, and the
+    Its attributes are the callbacks for sessions that go or move, the logs that are open or changing, and the
     parts that write, read and count them.
     """
 
@@ -78,7 +78,7 @@ class Sessions:
         self.root = root
         self._report = report
         self._removed = removed
-        self._vacate = vacate  # a session that nobody uses is put away; EBUSY where somebody does
+        self._vacate = vacate  # drops a session from memory; raises EBUSY if it is in use
         descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._commit = Commit(root, descriptors, sync, report)
         self._loading = Loading(root, self._commit.descriptors)
@@ -86,12 +86,12 @@ class Sessions:
         self._changing: dict[Address, trio.Event] = {}  # being opened or removed
         self._temps: dict[Address, MemoryLog] = {}
         self._shares = Shares(root, most or Most())
-        self.opened: Callable[[FileLog], None] = lambda _: None  # a log is in memory from now on
+        self.opened: Callable[[FileLog], None] = lambda _: None  # called with each log that comes into memory
         self._budget = MemoryBudget(limits.temp_session, limits.temp_total)
         self.run = self._commit.run
 
     def on_loss(self, told: Callable[[Address], None]) -> None:
-        """Have `told` called when a log has lost what was to be seen in it."""
+        """Have `told` called when a log has lost events that readers were to see."""
         self._commit.lost = told
 
     @property
@@ -105,7 +105,7 @@ class Sessions:
     # Logs.
 
     async def open(self, address: Address) -> FileLog:
-        """The session's log; that of a session that does not exist is empty."""
+        """Returns the session's log, which is empty if the session does not exist."""
         async with self._change(address):
             if log := self._logs.get(address):
                 return log
@@ -116,14 +116,14 @@ class Sessions:
             self._commit.unclean.pop(address, None)
             for remark in loaded.remarks:
                 self._report(address, remark)
-            if loaded.made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote them
+            if loaded.made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote the rest
                 self._commit.beside.outdate(log)
             self.opened(log)
             return log
 
     @asynccontextmanager
     async def _change(self, *addresses: Address) -> AsyncIterator[None]:
-        """While this lasts nobody else opens these, removes or moves them."""
+        """Keep other tasks from opening, removing or moving these sessions meanwhile."""
         while changing := [self._changing[each] for each in addresses if each in self._changing]:
             await changing[0].wait()
         changed = trio.Event()
@@ -137,13 +137,13 @@ class Sessions:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """While this lasts nothing is written; it cannot be cancelled."""
+        """Keep anything from being written meanwhile. It cannot be cancelled."""
         with trio.CancelScope(shield=True):
             async with self._commit.exclusive():
                 yield
 
     def temp(self, address: Address) -> MemoryLog:
-        """The log of a temp session, which ends with `remove_temp` and leaves nothing."""
+        """Returns the log of a temp session, which ends with `remove_temp` and leaves nothing."""
         if address not in self._temps:
             self._temps[address] = MemoryLog(self._budget, address.space.uid)
         return self._temps[address]
@@ -152,15 +152,15 @@ class Sessions:
         if log := self._temps.pop(address, None):
             log.end()
 
-    # What is there.
+    # Looking.
 
     def visible(self, address: Address) -> int | None:
-        """How much of its log may be seen; None when nobody has it open, and all of it may."""
+        """Returns the bytes of its log that may be seen, or None if the log is not open and all may be."""
         log = self._logs.get(address)
         return log.visible if log else None
 
     async def freshen(self, parts: tuple[str, ...]) -> None:
-        """Bring what is made from logs up to date: of a session, or of all below a folder."""
+        """Bring the files beside logs up to date: those of a session, or of all below a folder."""
         for address in [each for each in self._commit.unclean if _is_below(each, parts)]:
             with suppress(Fault):
                 log = await self.open(address)
@@ -173,20 +173,20 @@ class Sessions:
         await self._commit.beside.ensure(sessions)
 
     def grew(self, address: Address, size: int) -> None:
-        """Counts the files that an agent has kept beside a session's log for its user's share."""
+        """Count the files that an agent has kept beside a session's log for its user's share."""
         self._shares.grew(address.space, size)
 
-    # What may go.
+    # Removing and moving.
 
     async def discard(self, work: Callable[[], None]) -> None:
-        """Remove something that is made from logs, or an empty folder, while nothing is written. Blocking
-        work; its OSErrors pass."""
+        """Run blocking work that removes files made from logs, or an empty folder, while nothing is written.
+        Its OSErrors pass."""
         async with self._alone():
             await trio.to_thread.run_sync(work)
             self._commit.beside.indexes.forget()
 
     async def remove(self, address: Address) -> None:
-        """Remove a session and all its files; its readers come to their end, its writers get ENOENT."""
+        """Remove a session and all its files. Its readers come to their end, its writers get ENOENT."""
         async with self._change(address), self._alone():
             await self._remove(address)
 
@@ -204,7 +204,7 @@ class Sessions:
             raise fault_of(error, "removed") from None
 
     def _discard(self, address: Address) -> int | None:
-        """Remove its files; how long its log was."""
+        """Remove a session's files. Returns the bytes that counted."""
         folder = self.folder(address)
         size = taken(folder)
         cwd = layout.text(folder / "cwd")
@@ -214,12 +214,12 @@ class Sessions:
         return size
 
     async def rename(self, address: Address, name: str) -> None:
-        """Give a session that nobody uses another name, which no session has. Its log ends for whoever holds
-        it, as a removed one does."""
+        """Give an unused session another name, which no session has. Its open log ends, like the log of a
+        removed session."""
         target = msgspec.structs.replace(address, session=name)
         if "+" in address.session + name:
             raise Fault("EPERM", "a name with + is a team's, and stays as it is")
-        await self.freshen(address.parts[:-1])  # what is kept beside it goes along as it is
+        await self.freshen(address.parts[:-1])  # the files beside it go along as they are
         async with self._change(address, target), self._alone():
             await self._rename(address, target)
 
@@ -227,7 +227,7 @@ class Sessions:
         log = self._logs.get(address)
         if address in self._commit.unclean or (log and (log.pending or log.fault)):
             raise Fault("EBUSY", "the session is being written; try again")
-        for each in (address, target):  # the other may have been looked for when it was not there
+        for each in (address, target):  # the new name may have been opened when it did not exist
             self._vacate(each)
             if log := self._logs.pop(each, None):
                 self._commit.forget(log)
@@ -250,8 +250,8 @@ class Sessions:
         self._commit.beside.indexes.renamed(address, target.session, cwd)
 
     async def cut(self, address: Address, end: int) -> None:
-        """End a log at that byte: what is behind it is kept in a file beside it. Whoever has the log has one
-        that has ended; who opens it again has the shorter one."""
+        """End a log at byte `end`, and keep the bytes behind it in a file beside it. An open log ends;
+        opening it again returns the shorter log."""
         async with self._change(address), self._alone():
             if log := self._logs.pop(address, None):
                 self._commit.forget(log)
@@ -262,7 +262,7 @@ class Sessions:
 
     def _cut(self, address: Address, end: int) -> None:
         folder = self.folder(address)
-        for name in ("meta.json", checkpoint.NAME):  # which tell of more than there is
+        for name in ("meta.json", checkpoint.NAME):  # they cover more than there is
             (folder / name).unlink(missing_ok=True)
         with self._commit.descriptors.using(folder / EVENTS, write=True) as descriptor:
             if os.fstat(descriptor).st_size > end:
@@ -272,8 +272,8 @@ class Sessions:
         self._commit.descriptors.forget(folder / EVENTS)
 
     async def expired(self, space: Space, policy: Policy) -> list[Info]:
-        """Returns the sessions that `collect` would remove: never one that is in use, runs, is an object's
-        newest, or is kept."""
+        """Returns the sessions that `collect` would remove: none that is in use, runs, is an object's newest,
+        or is kept."""
         now = time.time()
         found: list[Info] = []
         for class_, object in await trio.to_thread.run_sync(layout.objects, self.root, space):
@@ -287,7 +287,7 @@ class Sessions:
         return found
 
     async def collect(self, infos: list[Info]) -> list[Info]:
-        """Remove these, but for those that were used since they were listed; what was removed."""
+        """Remove these sessions, except those used since they were listed. Returns the removed ones."""
         removed: list[Info] = []
         for info in infos:
             address = info.address

@@ -1,11 +1,11 @@
-"""From memory to the disk: writes what sessions appended, and fsyncs it.
+"""The way of events from memory to the disk: writes the events that sessions appended, and fsyncs them.
 
-One task writes what all sessions appended meanwhile, in one worker thread; some others fsync, a few logs at a
-turn. The files beside the logs are made by others (beside.py). So an event costs the same however many
+One task writes the events of all sessions, in one worker thread; some other tasks fsync, a few logs at a
+turn. The files beside the logs are made elsewhere (beside.py). So an event costs the same however many
 sessions there are, and a disk that hangs holds up sessions and not the daemon.
 
 Rules: the state of logs changes on the trio thread only, blocking calls are made in threads only. A round
-that has begun is finished, whoever is cancelled. Errors of the disk become Faults here.
+that has begun is finished, even if its task is cancelled. Errors of the disk become Faults here.
 This file must never know which sessions exist.
 """
 
@@ -29,8 +29,8 @@ from cortexfs.sessions.log import Log
 from cortexfs.sessions.log_facts import Scan
 
 SYNCERS = 4
-SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its neighbours
-MARKS = 1000  # sessions written to, in a file that is made anew when most of them are on disk by now
+SYNC_SHARE = 8  # logs that a syncer takes at a turn: a `done` waits for its neighbours
+MARKS = 1000  # marks of written sessions above which their file is made anew
 
 
 class _Job:
@@ -63,7 +63,7 @@ class _Queue:
 
     def add(self, log: FileLog) -> None:
         self._logs[log] = None
-        self._lot.unpark()  # one takes it
+        self._lot.unpark()  # one waiting task takes it
 
     def discard(self, log: FileLog) -> None:
         self._logs.pop(log, None)
@@ -84,9 +84,9 @@ def _wants_sync(log: FileLog) -> bool:
 
 
 class Commit:
-    """The way of records to the disk, for all sessions.
+    """The way of events to the disk, for all sessions.
 
-    Its attributes are the stages of that way (unwritten, unsynced, behind) and who works on each: a record
+    Its attributes are the stages of that way (unwritten, unsynced, behind) and the workers of each: an event
     passes from one to the next.
     """
 
@@ -100,17 +100,17 @@ class Commit:
         self.root = root
         self.disk = LogDisk(root, descriptors, self._touched)
         self.descriptors = self.disk.descriptors
-        self.unclean: dict[Address, None] = {}  # of an earlier life, not opened in this one
+        self.unclean: dict[Address, None] = {}  # sessions of an earlier daemon that were not opened since
         self._marks = Marks(root)
         self._most_marks = MARKS
-        self._in_use: WeakSet[FileLog] = WeakSet()  # as long as one is not on disk, a queue holds it
+        self._in_use: WeakSet[FileLog] = WeakSet()  # a queue holds each log that is not on disk
         self._sync, self._report = sync, report
-        self.lost: Callable[[Address], None] = lambda address: None  # is told of logs that lost events
+        self.lost: Callable[[Address], None] = lambda address: None  # called with sessions that lost events
         self._unwritten, self._unsynced = _Queue(), _Queue()
         self._writing = trio.Lock()
         self._prompt = Prompt()
-        self._behind: dict[FileLog, None] = {}  # written, and not synced as far
-        self._threads = trio.CapacityLimiter(SYNCERS + 2)  # ours: others may keep theirs waiting
+        self._behind: dict[FileLog, None] = {}  # logs that are not synced as far as they are written
+        self._threads = trio.CapacityLimiter(SYNCERS + 2)  # our own, as others may use up the common ones
         self.beside = Beside(root, self.descriptors, self._threads, report)
 
     def _touched(self, log: Log) -> None:
@@ -122,7 +122,7 @@ class Commit:
             self._want_sync(log)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled; then everything that was appended is on disk, or reported."""
+        """Work until cancelled. Then all appended events are on disk, or reported."""
         if unclean := await trio.to_thread.run_sync(self._marks.load):
             self.unclean = dict.fromkeys(unclean)
             self.beside.indexes.forget()
@@ -139,12 +139,12 @@ class Commit:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """While this lasts nothing is written or derived."""
+        """Keep logs, and the files beside them, from being written meanwhile."""
         async with self._writing, self.beside.held():
             yield
 
     def forget(self, log: FileLog) -> None:
-        """The log's session is gone."""
+        """End the log of a session that is gone."""
         self._unwritten.discard(log)
         self._unsynced.discard(log)
         self.beside.forget(log)
@@ -159,7 +159,7 @@ class Commit:
             await self._write_round()
 
     async def _write_round(self) -> None:
-        with trio.CancelScope(shield=True):  # a round is finished, whoever is cancelled
+        with trio.CancelScope(shield=True):  # a round is finished, even if cancelled
             # The lock lets others run first: a message just accepted has its answer in the same round.
             async with self._writing:
                 jobs = [_Job(log) for log in self._unwritten.take() if log.pending]
@@ -171,7 +171,7 @@ class Commit:
                     await self._clear_marks()
 
     async def _clear_marks(self) -> None:
-        """Keep the marks of what is in use, or was not looked at since a crash."""
+        """Keep the marks of sessions that are in use, or were not opened since a crash."""
         left = [*self.unclean, *(log.address for log in self._in_use if not log.ended)]
         with suppress(OSError):
             await trio.to_thread.run_sync(self._marks.clear, left, limiter=self._threads)
@@ -231,7 +231,7 @@ class Commit:
             await self._sync_round(SYNC_SHARE)
 
     async def _sync_round(self, share: int | None) -> None:
-        with trio.CancelScope(shield=True):  # a round is finished, whoever is cancelled
+        with trio.CancelScope(shield=True):  # a round is finished, even if cancelled
             jobs = [_Job(log) for log in self._unsynced.take(share)]
             for job in jobs:
                 job.log.syncing = True
@@ -243,7 +243,7 @@ class Commit:
                     self._synced(job)
 
     def _sync_all(self, jobs: list[_Job]) -> None:
-        synced: set[Path] = set()  # folders that these logs share, once for all
+        synced: set[Path] = set()  # folders that these logs share, synced once for all
         for job in jobs:
             with job.judged():
                 self._sync_one(job, synced)
@@ -278,7 +278,7 @@ class Commit:
             self._want_sync(log)
 
     async def _sync_again(self, log: FileLog, error: OSError) -> None:
-        """An fsync failed: nothing since the last good one is certain. Look at it, and write it once more."""
+        """After a failed fsync, all since the last good one is uncertain: read it, and write it once more."""
         async with self._writing:
             if log.ended:
                 return
@@ -296,8 +296,8 @@ class Commit:
                 self._synced(job)
 
     def _look_again(self, job: _Job) -> Scan | None:
-        """Looks at the log through a new descriptor, in case it is shorter than thought; else syncs it
-        anew."""
+        """Read the log through a new descriptor. Returns its scan if it is shorter than thought; else syncs
+        it again."""
         self.descriptors.forget(job.log.path)
         with job.judged():
             with self.descriptors.using(job.log.path) as descriptor:
@@ -317,6 +317,6 @@ class Commit:
         while self.beside.is_behind:
             await self.beside.catch_up()
         left = [*self.unclean, *(log.address for log in self._behind)]
-        with suppress(OSError):  # a disk that is read-only now; then it is read again at the next start
+        with suppress(OSError):  # on a read-only disk the marks stay, and the next start reads the logs
             await trio.to_thread.run_sync(self._marks.clear, left)
         self.descriptors.close()
