@@ -1,9 +1,9 @@
-"""The visible part of the tree, with what only the shell knows: status, logs, sessions, the kernel.
+"""The visible part of the tree, with the parts that core/ does not know: status, logs, sessions, the kernel.
 
-Rules: a generated file is rendered at stat or open, and one rendering serves both for a second, so
-that sizes are exact; who opens it with O_RSYNC reads what is so now. Entries that the kernel keeps are built
-once; `clear` after every change. The kernel's lookups are counted for temporary files, and by
-session_view.py for what is of sessions: nothing else goes when nobody knows it.
+Rules: a generated file is rendered at stat or open, and one rendering serves both for a second, so that sizes
+are exact; an open with O_RSYNC reads the present state. Entries that the kernel keeps are built once; call
+`clear` after every change. The kernel's lookups are counted for temporary files, and by session_view.py for
+files of sessions. No other file goes because the kernel has forgotten it.
 This file must never know changes.
 """
 
@@ -55,7 +55,7 @@ class Entries:
     # Names.
 
     async def lookup(self, folder: int, name: str, user: tuple[int, int]) -> EntryAttributes:
-        """An entry for the kernel, for uid and gid. That there is none may be remembered, or is a Fault."""
+        """Returns an entry for this uid and gid. A missing name is an entry that may be kept, or a Fault."""
         space = self._spaces.place(folder)
         if space and not self.is_objects(folder, name) and (entry := await self._spaces.lookup(space, name)):
             return entry
@@ -67,7 +67,7 @@ class Entries:
         return self.seen(self._tree.veiled(found, user[0])) if found else self._missing
 
     async def _home(self, name: str, user: tuple[int, int]) -> int:
-        """A user has a home who looks for it, or who has sessions."""
+        """Returns the home of a user who looks for it, or who has sessions."""
         own = name == str(user[0])
         if not own and not await self._spaces.has_home(name):
             raise Fault("ENOENT", f"{name} has no home yet")
@@ -78,7 +78,7 @@ class Entries:
         """Returns the entries that this user sees, of one moment, held until `let_go`."""
         if folder == HOME:
             for user in await self._spaces.homes():
-                with contextlib.suppress(Fault):  # there are too many; the others are there still
+                with contextlib.suppress(Fault):  # there are too many homes; the others are shown
                     if self._tree.lookup(HOME, str(user)) is None:
                         self._tree.home(user, user, self._clock())
                         self.clear()
@@ -100,7 +100,7 @@ class Entries:
         return found is not None and self._tree.is_of_registry(found)
 
     def _listing(self, folder: int, uid: int) -> Listing:
-        """Large folders' are shared, as anybody may open one very often."""
+        """Returns a folder's entries. Opens of a large folder share a list, as they may come very often."""
         if self._tree.owner_object(folder):
             return [(name, self._tree.veiled(inode, uid)) for name, inode in self._tree.listing(folder)]
         found = self._listings.get(folder)
@@ -114,7 +114,7 @@ class Entries:
     # Attributes and bytes.
 
     def status(self) -> tuple[int, bytes]:
-        """When `status` was rendered, and what it says."""
+        """Returns the time at which `status` was rendered, and its text."""
         now = self._clock()
         if self._rendered is None or not 0 <= now - self._rendered[0] < RENDERING:
             self._rendered = (now, self._render().encode())
@@ -148,7 +148,7 @@ class Entries:
         return self.entry(inode)
 
     def entry(self, inode: int) -> EntryAttributes:
-        """Returns the entry of something of sessions: as it was when its folder was listed."""
+        """Returns an entry. That of a file of sessions is as it was when its folder was listed."""
         if inode & BIT:
             return self._spaces.entry(inode)
         kept = self._kept.get(inode)
@@ -161,11 +161,11 @@ class Entries:
         return entry
 
     async def open(self, inode: int, flags: int) -> OpenFile:
-        """For reading only."""
+        """Open a file for reading only."""
         if inode & BIT:
             return await self._spaces.open(inode)
         if inode == STATUS:
-            is_now = flags & os.O_RSYNC == os.O_RSYNC  # for this open alone: to others a size was told
+            is_now = flags & os.O_RSYNC == os.O_RSYNC  # for this open alone, as other readers got a size
             return Snapshot(self._render().encode() if is_now else self.status()[1])
         if text_of := self._unlisted.get(inode):
             return Snapshot(text_of())
@@ -180,12 +180,12 @@ class Entries:
         return Snapshot(self._tree.value(object_, control))
 
     def clear(self) -> None:
-        """After a change of what there is."""
+        """Drop the entries that are built, after a change of the tree."""
         self._kept.clear()
         self._listings.clear()
 
     def seen(self, inode: int) -> EntryAttributes:
-        """An entry for the kernel, which counts it as a lookup."""
+        """Returns an entry for the kernel, and counts it as a lookup."""
         self.count(inode)
         return self.entry(inode)
 
@@ -196,7 +196,7 @@ class Entries:
             self._lookups[inode] = self._lookups.get(inode, 0) + 1
 
     def forget(self, inodes: Sequence[tuple[int, int]]) -> None:
-        """A temporary file that was removed goes when the last who has it open has closed it."""
+        """Count lookups down. A removed temporary file goes when its last user has closed it."""
         self._spaces.forget(inodes)
         for inode, count in inodes:
             if inode in self._lookups:

@@ -1,9 +1,9 @@
 """The tree as a mount: inodes and handles in, attributes, bytes and FUSEErrors out.
 
-Rules: an adapter and nothing else; what the tree looks like is core/tree/tree.py, what people change in
-it writes.py, files of sessions session_view.py. `guarded` stands around every handler that can fail.
-Nothing here waits for a path inside the mount, and the kernel is told to forget in a thread only (a
-notification waits for handlers that hold the same folder). Inode numbers are core/tree/places.py's.
+Rules: an adapter and nothing else. core/tree/tree.py defines the tree, writes.py has the changes of its
+users, session_view.py the files of sessions. `guarded` stands around every handler that can fail. Nothing
+here waits for a path inside the mount, and the kernel is told to forget in a thread only (a notification
+waits for handlers that hold the same folder). Inode numbers are core/tree/places.py's.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from cortexfs.tree.socket_binding import Bindings
 from cortexfs.tree.writes import TreeWrites, read_only
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-ROOM = edits.MAX_IN_TREE * edits.MAX_SIZE  # what df shows: all that may be written here
+ROOM = edits.MAX_IN_TREE * edits.MAX_SIZE  # the size that df shows: all that may be written here
 
 
 class Filesystem(pyfuse3.Operations):
-    """The tree as the kernel asks for it. Its parameters are what differs in a mount, a test and a bench."""
+    """The tree for the kernel's requests. Its parameters differ in a mount, a test and a bench."""
 
     supports_dot_lookup = False
     enable_writeback_cache = False
@@ -97,23 +97,23 @@ class Filesystem(pyfuse3.Operations):
     # For the daemon.
 
     def load(self, registry: Registry) -> None:
-        """Show these objects, with all that is kept of the tree on disk. Call it once, before all others."""
+        """Show these objects, and the tree's parts on disk. Call this once, before all other methods."""
         self._changes.load()
         self.tree.home(*self.tree.owner, self._clock())
         self.own.load()
         self.tree.apply(self.own.joined(registry), self._clock())
 
     def model_alias(self, name: str) -> str | None:
-        """Where a link in model/ leads."""
+        """Returns the target of a link in model/, or None."""
         inode = self.tree.aliases.find(places.MODEL, name)
         return os.fsdecode(self.tree.link(inode)) if inode else None
 
     def on_change(self, told: Callable[[Key], None]) -> None:
-        """Have `told` called with whose controls were written, from now on."""
+        """Have `told` called with each object whose controls are written, from now on."""
         self._changes.changed = told
 
     async def apply(self, registry: Registry) -> None:
-        """Show another registry; nobody sees the older one once this returns."""
+        """Show another registry. No user sees the older one once this returns."""
         leaving = self._changes.leaving(registry)
         stale = self.tree.apply(self.own.joined(registry), self._clock())
         self._entries.clear()
@@ -123,12 +123,12 @@ class Filesystem(pyfuse3.Operations):
             await trio.to_thread.run_sync(self.own.forgotten, key)
 
     async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> None:
-        """Have the scripts that somebody reaches be nobody's tools, until their user has looked at them."""
+        """Hold the tools whose scripts `who` can write, until their user has looked at them."""
         if held := await self.own.hold(uid, reaches, who):
             await self.apply(Registry({**self.tree.registry.objects, **held}))
 
     async def offer(self, name: str, target: str) -> None:
-        """Let there be an alias in model/, unless there is one of that name (writes.py)."""
+        """Add an alias in model/, unless there is one of that name (writes.py)."""
         if await self._changes.offer(name, os.fsencode(target)):
             await trio.to_thread.run_sync(self._forget, Stale([(places.MODEL, name)], [places.MODEL]))
 
@@ -162,7 +162,7 @@ class Filesystem(pyfuse3.Operations):
             raise read_only()
         found = self._entries.attributes(inode)
         if self.own.is_file(inode) and kernel.is_of_times(fields):
-            return self._entries.entry(inode)  # touch(1) sets those of what it has made
+            return self._entries.entry(inode)  # touch(1) sets the times of a file that it has made
         temporary, control = self.tree.temporary_at(inode), self.tree.control_at(inode)
         if temporary is None and (control is None or control[1].check is None):
             raise read_only()
@@ -298,7 +298,7 @@ class Filesystem(pyfuse3.Operations):
     @guarded
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         opened = self._handles.find(fh)
-        if opened is None:  # the executable of an agent, which its maker has open for writing
+        if opened is None:  # the executable of an agent, which its creator has open for writing
             await self.own.unmake(fh)
             self._entries.clear()
             raise read_only()
@@ -319,7 +319,7 @@ class Filesystem(pyfuse3.Operations):
                 await self._metadata_changed(inode)
 
     async def _metadata_changed(self, inode: int) -> None:
-        """An executable shows some of its controls. No folder is involved, so a handler may wait."""
+        """Forget an executable, which shows some controls. A handler may wait, as no folder is involved."""
         if self.tree.owner_object(inode):
             executable = places.base(inode)
             self._entries.clear()
@@ -370,7 +370,7 @@ class Filesystem(pyfuse3.Operations):
     @guarded
     async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
         if not name.startswith(b"user."):
-            # ls asks each entry for its label and ACL, and stops for a whole device at this answer.
+            # ls asks each entry for its label and ACL; after this answer it stops, for the whole device.
             raise FUSEError(errno_of("ENOTSUP"))
         value = self._xattrs(inode).get(name)
         if value is None:

@@ -1,13 +1,13 @@
-"""Agents and tools that users make in their homes, by making a file there, and remove with it.
+"""Agents and tools in users' homes: making a file there makes one, and removing the file removes it.
 
     : > /ctx/home/1000/agent/mine      mine, mine.sock and mine.d/ are there, with a new agent's defaults
     rm /ctx/home/1000/agent/mine       they are gone; mine.d/session stays, as sessions are their user's files
     : > /ctx/home/1000/tool/mine       mine and mine.d/ are there; mine.d/script says which script it is
 
-Rules: the kernel has checked that whoever asks may change the folder, which is its user's alone. A name that
-agent/ or tool/ has is taken: sessions and logs of both would be the same files. Where that comes about
-nevertheless, the one of agent/ or tool/ works and the other one is broken. How many a user has, and how much
-is written in them, is bounded, as each is memory, and an agent a listener. A tool is kept as its control.
+Rules: the kernel has checked that the caller may change the folder, which is its user's alone. A name that
+agent/ or tool/ has is taken, as the sessions and logs of both would be the same files. If both exist
+nevertheless, the one of agent/ or tool/ works and the user's is broken. The number of a user's objects and
+the bytes written in them are bounded: each is memory, and an agent a listener. A tool is kept as its control.
 This file must never know FUSE, or how an agent or a script works.
 """
 
@@ -54,13 +54,13 @@ class OwnObjects:
     ) -> None:
         self._tree = tree
         self._changes = changes
-        self._state = state  # None: of a tree in which nobody can make agents
+        self._state = state  # None: users cannot make agents in this tree
         self._clock = clock
-        self.forgotten = forgotten  # told of each that was removed
+        self.forgotten = forgotten  # called with each object that was removed
         self._own: dict[Key, Object] = {}
 
     def load(self) -> None:
-        """Those that there are; before the mount."""
+        """Load the users' objects, before the mount."""
         try:
             found = records.load_own(self._state) if self._state else []
         except Fault as fault:
@@ -78,7 +78,7 @@ class OwnObjects:
                 self._now(key)
 
     def _now(self, key: Key) -> Object:
-        """A tool is as its control has it now."""
+        """Returns an object as it is now: a tool is made of its control."""
         one = self._own[key]
         if key[0] != "tool":
             return one
@@ -88,19 +88,19 @@ class OwnObjects:
         return made
 
     def live(self, uid: int) -> list[str]:
-        """The scripts of a user that are not held."""
+        """Returns the paths of a user's scripts that are not held."""
         keys = [own_key("tool", uid, name) for name in self._tree.registry.own("tool", uid)]
         texts = [self._tree.control(self._own[key], own_script.CONTROL) for key in keys if key in self._own]
         return [said.path for text in texts if text and not (said := own_script.read(text)).held]
 
     async def hold(self, uid: int, reaches: Callable[[str], bool], who: str) -> dict[Key, Object]:
-        """Have it stand in the controls of these scripts that they are held; the tools that that makes."""
+        """Mark these scripts as held, in their controls. Returns the tools that this changes."""
         keys = [own_key("tool", uid, name) for name in self._tree.registry.own("tool", uid)]
         held = [key for key in keys if await self._rewrite(key, reaches, held=who)]
         return {key: self._now(key) for key in held if key in self._own}
 
     async def renew(self, one: Object, header: bytes) -> None:
-        """Its host has found another comment in a script that its user has called."""
+        """Keep the new comment of a script, which a host has found when its user called it."""
         with contextlib.suppress(Fault):  # the log says why; the next call tries again
             await self._rewrite(one.key, lambda path: True, header=header.decode(errors="replace"))
 
@@ -116,7 +116,7 @@ class OwnObjects:
             return True
 
     def joined(self, registry: Registry) -> Registry:
-        """These, as they are there, users' own models that are among those, and what is everybody's."""
+        """Returns the registry with these objects; of users' own ones it keeps models and servers' tools."""
         of_all = {key: one for key, one in registry.objects.items() if one.home is None}
         shown: dict[Key, Object] = {}
         for key, one in registry.objects.items():
@@ -128,7 +128,7 @@ class OwnObjects:
         return Registry(of_all | {key: _beside(one, of_all) for key, one in shown.items()})
 
     def some(self, keys: Iterable[Key] | None) -> list[Object]:
-        """Those that are there of these, or all, as they were made."""
+        """Returns the users' objects of these keys that exist, or all of them, as they are now."""
         of_all = self._tree.registry.objects
         chosen = self._own if keys is None else keys
         return [_beside(self._now(key), of_all) for key in chosen if key in self._own]
@@ -141,7 +141,7 @@ class OwnObjects:
         return found is not None and found.home is not None
 
     def at(self, folder: int, name: str) -> Object | None:
-        """The object whose file this is."""
+        """Returns the object whose file this is, or None."""
         home = self._home(folder)
         return self._own.get(own_key(_class(folder), home.uid, name)) if home else None
 
@@ -153,7 +153,7 @@ class OwnObjects:
             with said(name):
                 self._check(folder, home, class_, name)
             assert self._state
-            # Values that a crash left of one that was removed are not this one's.
+            # A crash may have left values of a removed object, which must not become those of this one.
             if (key := own_key(class_, home.uid, name)) in self._tree.values.keys():  # noqa: SIM118
                 await self._changes.drop_values(key)
             now = self._clock() / 1e9
@@ -177,8 +177,8 @@ class OwnObjects:
             await self._removed(one)
 
     async def unmake(self, inode: int) -> None:
-        """Somebody writes into the file that he has just made, by copying one here. That is refused, and no
-        agent is to be left of it; one that was set up meanwhile stays."""
+        """Remove an object into whose file its user writes, by copying a file here. The write is refused, and
+        no agent must be left of it. An object that was set up meanwhile stays."""
         async with self._changes.lock:
             one = self._tree.object_at(inode)
             if one and self._own.get(one.key) and one.key not in self._tree.values.keys():  # noqa: SIM118
@@ -195,7 +195,7 @@ class OwnObjects:
         await trio.to_thread.run_sync(self.forgotten, one.key)
 
     def _show(self, key: Key) -> None:
-        """The kernel remembers none of their names, so that it need not be told."""
+        """Show the objects as they are now. The kernel need not be told, as it remembers none of them."""
         self._tree.apply(self.joined(self._tree.registry), self._clock())
         self._changes.changed(key)
 

@@ -1,13 +1,12 @@
-"""The kernel's side: attributes for it, the names that it is told to forget, and the errors that it hears.
+"""The kernel's side: attributes and errors for the kernel, and the names that it has to forget.
 
-Rules: how long the kernel may remember follows from `Keep` alone, here. Owner and mode of a control
-are what the tree says: setting them to what they are is no error, and neither are other permission
-bits, which have no effect (`install` sets 0755, rsync what its source has); another owner is EPERM.
-`forget` blocks, and a notification waits for handlers that hold the same folder: it belongs in a
-thread, and one about a folder's entries is never awaited inside a handler. `guarded` stands around every
-handler that can fail: any exception but FUSEError would end the mount for all. A Fault becomes its
-errno; a bug becomes EIO for whoever met it and a line in the log, which is counted (daemon/status.py), and
-is raised only where tests want to see it.
+Rules: how long the kernel may remember follows from `Keep` alone, here. The tree defines owner and mode of a
+control. Setting them to their values is no error, nor are other permission bits, which have no effect
+(`install` sets 0755, rsync the mode of its source); another owner is EPERM. `forget` blocks, and a
+notification waits for handlers that hold the same folder. So it belongs in a thread, and a handler never
+awaits one about a folder's entries. `guarded` stands around every handler that can fail: any exception but
+FUSEError would end the mount for all. A Fault becomes its errno. A bug becomes EIO for its caller and a line
+in the log, which is counted (daemon/status.py), and is raised only where tests want to see it.
 This file must never know the tree.
 """
 
@@ -26,9 +25,9 @@ from cortexfs.core.errors import Fault, errno_of
 from cortexfs.core.tree.edits import MODES, Temporary
 from cortexfs.core.tree.places import Attributes, Keep, Stale
 
-FOREVER = 1e9  # seconds; we say when it ends
-# How long the kernel keeps an entry, and its attributes. Each one that it does not keep is asked for at each
-# step on the way to a file.
+FOREVER = 1e9  # seconds, until `forget`
+# The seconds for which the kernel keeps an entry, and its attributes. It asks for one that it does not keep
+# at each step on the way to a file.
 TIMEOUTS: dict[Keep, tuple[float, float]] = {
     Keep.ALWAYS: (FOREVER, FOREVER),
     Keep.ENTRY: (FOREVER, 0),
@@ -36,8 +35,8 @@ TIMEOUTS: dict[Keep, tuple[float, float]] = {
     Keep.FOLDER: (FOREVER, 1),
     Keep.PASSING: (0, 1),
 }
-BLOCK = 4096  # what df counts in
-SECTOR = 512  # what st_blocks counts in (stat(2))
+BLOCK = 4096  # the unit of df
+SECTOR = 512  # the unit of st_blocks (stat(2))
 
 
 def entry(inode: int, found: Attributes) -> EntryAttributes:
@@ -55,7 +54,7 @@ def entry(inode: int, found: Attributes) -> EntryAttributes:
 
 
 def missing() -> EntryAttributes:
-    """There is nothing of that name, which the kernel may remember."""
+    """Returns the answer for a missing name, which the kernel may remember."""
     out = EntryAttributes()
     out.st_ino = 0
     out.entry_timeout = FOREVER
@@ -77,7 +76,7 @@ def is_of_times(fields: SetattrFields) -> bool:
 
 
 def change_temporary(temporary: Temporary, wanted: EntryAttributes, fields: SetattrFields) -> None:
-    """The kernel has checked that the caller may."""
+    """Change a temporary file's attributes. The kernel has checked that the caller may."""
     if fields.update_mode:
         temporary.mode = wanted.st_mode & MODES
     if fields.update_uid:
@@ -89,9 +88,9 @@ def change_temporary(temporary: Temporary, wanted: EntryAttributes, fields: Seta
 
 
 def forget(stale: Stale) -> None:
-    """Make the kernel forget; nobody is given what was there once this returns."""
+    """Make the kernel forget. No user gets the former entries once this returns."""
     for folder, name in stale.entries:
-        with contextlib.suppress(OSError):  # ENOENT: it did not know; ENODEV: the mount has gone
+        with contextlib.suppress(OSError):  # ENOENT: the kernel did not know it; ENODEV: the mount has gone
             pyfuse3.invalidate_entry(folder, name.encode())
     for inode in stale.inodes:
         with contextlib.suppress(OSError):
@@ -99,7 +98,7 @@ def forget(stale: Stale) -> None:
 
 
 def room(files: int, size: int) -> StatvfsData:
-    """Returns the numbers of df: all of it free."""
+    """Returns the numbers for df: all space is free."""
     found = StatvfsData()
     found.f_bsize = found.f_frsize = BLOCK
     found.f_blocks = found.f_bfree = found.f_bavail = size // BLOCK
@@ -131,7 +130,7 @@ def guarded(
             raise
         except Fault as fault:
             raise FUSEError(fault.errno) from None
-        except Exception:  # pyfuse3 would unmount; whoever asked gets EIO, the log the traceback
+        except Exception:  # pyfuse3 would unmount; the caller gets EIO, the log the traceback
             log.exception("%s failed; please report this", handler.__name__)
             if self.strict:
                 raise

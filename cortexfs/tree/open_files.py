@@ -1,4 +1,4 @@
-"""The open files of the tree, one class a kind; fuse.py has the handles.
+"""The open files of the tree, one class for each kind; fuse.py has the handles.
 
     Snapshot        the bytes as they were at open, so that paged reads agree
     LogFile         an object's log, which grows under its readers
@@ -6,9 +6,9 @@
     ControlFile     a writable control; each open has its own buffer (core/tree/edits.py), and a draft on disk
     SpaceFile       a file of a session (session_files.py)
 
-Rules: only reading a file of a session and writing a control may wait. A file that changes with its
-object only needs no handle: its inode serves, so that a call, which begins with opening an executable,
-leaves nothing behind here, and nobody can make us hold many copies of a large schema.
+Rules: only reading a file of a session and writing a control may wait. A file that changes with its object
+only needs no handle: its inode serves. So a call, which begins with opening an executable, leaves nothing
+behind here, and no user can make the daemon hold many copies of a large schema.
 This file must never know what the kernel keeps.
 """
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 Listing: TypeAlias = list[tuple[str, int]]
 
-MAX_ENTRIES = 1_000_000  # of folders that one user has open; a hundred bytes each
-MAX_OF_HOME = 128  # files that a user has open of what he has made himself; a control has 64 KiB at most
+MAX_ENTRIES = 1_000_000  # entries of one user's open folders; a hundred bytes each
+MAX_OF_HOME = 128  # open files of a user's own objects; a control has 64 KiB at most
 FIRST_HANDLE = 1 << 62  # above all inodes
 
 
 class OpenFile(ABC):
-    """An open file; what a kind does not support is refused."""
+    """An open file. Operations that a kind does not support are refused."""
 
     is_stream = False  # it has no offsets
 
@@ -51,7 +51,7 @@ class OpenFile(ABC):
         raise Fault("EBADF", "this file is not open for writing")
 
     async def close(self) -> None:  # noqa: B027  # most kinds have nothing to let go of
-        """Nobody has it open any more."""
+        """Called after the last close."""
 
 
 class Snapshot(OpenFile):
@@ -95,7 +95,7 @@ class ControlFile(OpenFile):
         self.incarnation = incarnation
         self.edit = edit
         self.draft: Draft | None = None
-        self.mtime: int | None = None  # what somebody set it to after the last write (cp -p)
+        self.mtime: int | None = None  # the time that was set after the last write (cp -p)
         self._drafts = drafts
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -124,14 +124,14 @@ class Handles:
 
     def __init__(self) -> None:
         self._files: dict[int, OpenFile] = {}
-        self._homes: dict[int, int] = {}  # of what users have made themselves, in whose home it is
+        self._homes: dict[int, int] = {}  # of the files of users' own objects: their homes
         self._in_homes: Counter[int] = Counter()
         self._listings: dict[int, tuple[Listing, int]] = {}
         self._entries: Counter[int] = Counter()  # in open listings, by uid
         self._last = FIRST_HANDLE
 
     def add(self, opened: OpenFile, home: int | None = None) -> int:
-        """EMFILE when a user holds too much of his own open, as each may be bytes that nothing else holds."""
+        """Returns a handle. Raises EMFILE if a user has too many own files open, as each may hold bytes."""
         if home is not None and self._in_homes[home] >= MAX_OF_HOME:
             raise Fault("EMFILE", f"uid {home} has {MAX_OF_HOME} files of his agents open")
         self._last += 1
@@ -142,7 +142,7 @@ class Handles:
         return self._last
 
     def find(self, handle: int | None) -> OpenFile | None:
-        """None where the handle is an inode."""
+        """Returns the open file, or None if the handle is an inode."""
         return self._files.get(handle) if handle else None
 
     def remove(self, handle: int) -> OpenFile | None:
@@ -151,7 +151,7 @@ class Handles:
         return self._files.pop(handle, None)
 
     def add_listing(self, listing: Listing, uid: int) -> int:
-        """Open a folder; EMFILE when this user holds too much open, as each may be of another moment."""
+        """Open a folder. Raises EMFILE if the user has too many open, as each may be of another moment."""
         if self._entries[uid] + len(listing) > MAX_ENTRIES:
             raise Fault("EMFILE", f"uid {uid} has too many folders open")
         self._entries[uid] += len(listing)
@@ -170,7 +170,7 @@ class Handles:
         return listing
 
     def set_mtime(self, key: Key, control: Control, mtime: int) -> None:
-        """A time that is set while a value waits to be taken over is the value's."""
+        """Set the time of a written value that is not taken over yet."""
         for opened in self._files.values():
             if isinstance(opened, ControlFile) and (opened.key, opened.control) == (key, control):
                 opened.mtime = mtime

@@ -1,13 +1,13 @@
 """The tasks of pyfuse3, each of which reads a request of the kernel and answers it.
 
-Main path: `serve` is `pyfuse3.main`, whose tasks take turns by a turn of ours. pyfuse3 asks the module in its
-attribute `trio` for what it waits with, and has one there for asyncio; here it is Trio with three changes.
+Main path: `serve` is `pyfuse3.main`, whose tasks take turns by a lock of ours. pyfuse3 waits by functions of
+its attribute `trio`, where it puts another module for asyncio; here it is Trio with three changes.
 
-Rules: who has read keeps the turn while answering, and reads on. The turn goes to another task at the moment
-at which the answer waits for anything, and at the end of a task. Requests that have come are read without a
-turn of the loop, a few at a time, so that nobody who asks without end keeps the loop. Nothing is read where
-there is nothing: whoever is killed takes a request along, between the look for it and the read.
-This file must never know what is asked.
+Rules: a task that has read a request keeps the turn while it answers, and reads on. The turn goes to another
+task when the answer waits for anything, and at the end of a task. Requests that have come are read without a
+turn of the loop, a few at a time, so that no caller keeps the loop to itself. Nothing is read where there is
+nothing: a killed caller takes its request along, between the look for it and the read.
+This file must never know what is in a request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AT_ONCE = 8  # requests, of which most take 40 µs
 
 
 class _Turn:
-    """The right to read, as a lock. It is free while its last owner answers, and none but that one wakes."""
+    """The right to read, as a lock. It is free while its last owner answers, and wakes no other task then."""
 
     def __init__(self) -> None:
         self._is_free = True
@@ -41,7 +41,7 @@ class _Turn:
         self._is_free = True
 
     def pass_on(self) -> None:
-        """Its last owner has something else to wait for."""
+        """Wake another task, as the last owner waits for something else than a request."""
         if self._is_free and self._others:
             self._is_free = False
             self._others.unpark()
@@ -53,10 +53,10 @@ class KernelRequests:
         self._left = 0
 
     async def have_come(self, channel: int) -> None:
-        """Returns when there is one. It is looked for at the last moment: to be wrong costs a reader."""
+        """Wait for a request. The look for it comes last, as a read without a request costs a reader."""
         if not self._left:
             os.set_blocking(channel, False)
-            self._look.register(channel, select.POLLIN)  # it is the same each time
+            self._look.register(channel, select.POLLIN)  # the same channel each time
         while not (self._left and self._look.poll(0)):
             await trio.lowlevel.wait_readable(channel)
             self._left = AT_ONCE
@@ -72,7 +72,7 @@ class _Readers:
 
 
 async def _reading(read: Callable[..., Awaitable[None]], given: tuple[object, ...]) -> None:
-    """pyfuse3 raises what it cannot read, and counts that reader as one still: another takes its place."""
+    """Run a reader, again after a read without a request: pyfuse3 still counts a reader that it ends so."""
     try:
         while True:
             try:
@@ -85,7 +85,7 @@ async def _reading(read: Callable[..., Awaitable[None]], given: tuple[object, ..
 
 @types.coroutine
 def _passing_on(work: Awaitable[None]) -> Generator[Any, Any, None]:
-    """Do this work, and pass the turn on whenever it waits. Trio raises nothing at a task that waits."""
+    """Do this work, and pass the turn on whenever it waits. Trio throws nothing into a task that waits."""
     steps = work.__await__()
     heard = None
     with contextlib.suppress(StopIteration):

@@ -1,8 +1,8 @@
 """The disk operations of session files, and of users' logs of runs, in the tree: look, list, open, remove.
 
-Rules: everything here blocks and belongs in a thread. What is behind a link is not there, so that nothing but
-sessions' own files is ever shown, whatever somebody has put among them; nor is what
-core/tree/session_places.py does not know. Few system calls, as each one in a thread may have to wait for
+Rules: everything here blocks and belongs in a thread. A file behind a link counts as missing, so that only
+sessions' own files are ever shown, whatever other files were put among them. So does a file that
+core/tree/session_places.py does not know. System calls are few, as each one in a thread may have to wait for
 the interpreter.
 This file must never know inodes or tasks.
 """
@@ -41,13 +41,13 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Roots(NamedTuple):
-    """Below which folders the tree's are; both have its layout."""
+    """The two folders on disk below which the tree's folders are; both have its layout."""
 
     sessions: Path
     runs: Path  # users' logs of runs, which another task writes (state/run_logs.py)
 
     def of(self, place: SessionPlace) -> tuple[Path, ...]:
-        """Below which of them this may be."""
+        """Returns the roots below which this place may be."""
         if place.kind in (PlaceKind.TOOLS, PlaceKind.TOOL, PlaceKind.RUNS, PlaceKind.USAGE):
             return (self.runs,)
         return tuple(self) if place.kind in LOGGED and place.uid is not None else (self.sessions,)
@@ -59,7 +59,7 @@ class SessionFacts(msgspec.Struct, omit_defaults=True):
     updated: float  # seconds since the epoch
     messages: int
     size: int
-    machine: str | None = None  # of a team, whose session it is
+    machine: str | None = None  # the machine of a team that has the session
     cwd: str = ""
 
 
@@ -80,7 +80,7 @@ class FileFacts(NamedTuple):
 
 @contextlib.contextmanager
 def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
-    """A descriptor of a folder below the root, which is a real path itself."""
+    """Yields a descriptor of a folder below the root, which is a real path itself."""
     path = os.path.join(root, *parts)
     with held(path, _FOLDER) as descriptor:
         if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # a link on the way
@@ -89,7 +89,7 @@ def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
 
 
 def look(roots: Roots, place: SessionPlace) -> FileFacts | None:
-    """None when there is no such thing, or it is not what its name says."""
+    """Returns the facts about a place, or None if it is missing, or is not what its name says."""
     if place.kind is PlaceKind.FACTS:
         with _tolerated(), folder(roots.sessions, place.parts[:-1]) as above:
             return FileFacts(0, os.fstat(above).st_mtime_ns)
@@ -115,7 +115,7 @@ def _look(above: int, place: SessionPlace) -> FileFacts | None:
 
 
 def listed(roots: Roots, place: SessionPlace) -> list[tuple[SessionPlace, FileFacts]]:
-    """Returns the content of a folder, in the order in which it is shown; nothing when it has gone."""
+    """Returns the content of a folder, in the order in which it is shown; none if the folder has gone."""
     there: dict[SessionPlace, FileFacts] = {}
     for root in reversed(roots.of(place)):
         with _tolerated(), folder(root, place.parts) as here:
@@ -138,7 +138,7 @@ def _names(folder: int) -> list[str]:
 
 
 def open_file(roots: Roots, place: SessionPlace) -> int:
-    """A descriptor for reading. A FIFO or device is not opened: that could wait, or do something."""
+    """Returns a descriptor for reading. No FIFO or device is opened: that could wait, or do something."""
     with folder(roots.of(place)[0], place.parts[:-1]) as above:
         if _look(above, place) is None:
             raise _missing(place)
@@ -150,7 +150,7 @@ def open_file(roots: Roots, place: SessionPlace) -> int:
 
 
 def read(roots: Roots, place: SessionPlace, offset: int, size: int) -> bytes:
-    """Bytes of the file that has the name now; none where there is none."""
+    """Returns bytes of the file that has the name now, or none if there is no file."""
     with _tolerated():
         descriptor = open_file(roots, place)
         try:
@@ -161,13 +161,13 @@ def read(roots: Roots, place: SessionPlace, offset: int, size: int) -> bytes:
 
 
 def open_list(roots: Roots, place: SessionPlace) -> int:
-    """A descriptor of the list of names that FACTS follows."""
+    """Returns a descriptor of the list of names that FACTS follows."""
     with folder(roots.sessions, (*place.parts[:-1], INDEX_NAME)) as index:
         return os.open("list", _FILE, dir_fd=index)
 
 
 def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[bytes, int]:
-    """Lines of FACTS for a piece of the list of names, from `start` on; where the next piece begins."""
+    """Returns lines of FACTS for a piece of the list of names from `start` on, and the next piece's start."""
     piece = os.pread(names, NAMES, start)
     piece = piece[: piece.rfind(b"\n") + 1]
     lines: list[bytes] = []
@@ -193,10 +193,10 @@ def _missing(place: SessionPlace) -> FileNotFoundError:
 
 
 def remove(roots: Roots, place: SessionPlace) -> None:
-    """Remove a file, or a folder in which there is nothing that is shown, but for a log of runs."""
+    """Remove a file, or a folder that shows nothing but perhaps a log of runs."""
     if not place.is_folder:
         with folder(roots.of(place)[0], place.parts[:-1]) as above:
-            if place.kind is PlaceKind.RUNS:  # the older half first: nobody sees that it was left
+            if place.kind is PlaceKind.RUNS:  # the older half first: it is not shown, so it must not be left
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(place.name + OLDER, dir_fd=above)
             os.unlink(place.name, dir_fd=above)
@@ -210,8 +210,8 @@ def remove(roots: Roots, place: SessionPlace) -> None:
 
 
 def _clear(folder: int) -> None:
-    """Remove what a crash left half-made or half-removed, which nobody sees; and a log of runs, which began
-    anew while `rm -r` was at work, with the end of a run in a session that it removed."""
+    """Remove half-made and half-removed files that a crash left, which are not shown. Remove a log of runs,
+    too: it began anew during `rm -r`, when a run ended in a session that `rm -r` removed."""
     for name in _names(folder):
         if name.startswith(disk.NEW) or name in (RUNS_NAME, RUNS_NAME + OLDER):
             os.unlink(name, dir_fd=folder)

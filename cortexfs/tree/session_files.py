@@ -1,4 +1,4 @@
-"""Open files of sessions: where a reader's bytes come from.
+"""Open files of sessions, and the sources of their readers' bytes.
 
     LOG, GROWING   the file that has the name now, so that a reader goes on when it was made anew; of a
                    session that was removed, the file that had it
@@ -7,8 +7,8 @@
     FACTS          what the sessions' own files say, a few hundred sessions at a time
 
 Rules: bytes in the page cache are read at once, others in a thread, so that a slow disk holds up its readers
-only. Descriptors are kept for the files that were read last; beyond that many a file is opened again for
-a read, and a reader of one that was replaced meanwhile hears ESTALE.
+only. Descriptors are kept for the files that were read last. Beyond that many, a file is opened again for a
+read, and a reader of a file that was replaced meanwhile gets ESTALE.
 This file must never know inodes, nor what a session is.
 """
 
@@ -32,18 +32,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HELD = 256  # descriptors
-THREADS = 8  # that may wait for the disk
+THREADS = 8  # threads that may wait for the disk
 
 
 class SessionFileState(NamedTuple):
     """The facts about a file's session for a reader."""
 
-    is_there: bool  # and no other one of its name
-    visible: int | None  # how many bytes may be seen; None: all
+    is_there: bool  # and no other session has its name
+    visible: int | None  # the bytes that may be seen; None: all
 
 
 class SessionDisk:
-    """The sessions' disk, as this edge asks it: in threads, its errors as Faults."""
+    """The sessions' disk, used in threads, with its errors as Faults."""
 
     def __init__(self, roots: Roots) -> None:
         self.roots = roots
@@ -74,7 +74,7 @@ class SessionDisk:
 
 
 class RunsFile(OpenFile):
-    """A log of runs. Its readers are few and read at its end, so that no descriptor is kept."""
+    """A log of runs. Its readers are few and read at its end, so no descriptor is kept."""
 
     def __init__(self, disk: SessionDisk, place: SessionPlace, state: Callable[[], SessionFileState]) -> None:
         self._disk = disk
@@ -88,7 +88,7 @@ class RunsFile(OpenFile):
 
 
 class FactsFile(OpenFile):
-    """Read from its beginning to its end, as it comes: nobody has all of it in memory."""
+    """A file of FACTS, made while it is read from beginning to end: it is never in memory as a whole."""
 
     is_stream = True
 
@@ -98,7 +98,7 @@ class FactsFile(OpenFile):
         self._names = names
         self._next = 0  # in the list of names
         self._made = b""
-        self._at = 0  # where that begins
+        self._at = 0  # the offset at which `_made` begins
         self._turn = trio.Lock()
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -129,7 +129,7 @@ class SpaceFile(OpenFile):
         self._place = place
         self._state = state
         self._version = version
-        self._turn = trio.Lock()  # a descriptor is in one thread at a time, so that none is closed there
+        self._turn = trio.Lock()  # one thread uses the descriptor at a time, so that none is closed in use
         self._closed = False
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -192,8 +192,8 @@ def _version(descriptor: int) -> tuple[int, int, int]:
 
 
 def _cached(descriptor: int, offset: int, size: int) -> bytes | None:
-    """Returns all of it up to the file's end, if the page cache has that; None else, for a thread to read.
-    A part of it would be the file's end to the kernel, and to whoever reads."""
+    """Returns the bytes if the page cache has all of them up to the file's end, else None, for a thread to
+    read them. A part of them would look like the file's end to the kernel and the reader."""
     buffer = bytearray(size)
     try:
         count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)

@@ -1,14 +1,14 @@
 """The files of sessions, and users' logs of runs, in the tree: a view of <state>/sessions and <state>/log.
 
-    lookup, attributes, listing, open      what there is now; the kernel keeps nothing of it
+    lookup, attributes, listing, open      of the present files; the kernel keeps nothing of them
     unlink, rmdir                          how `rm -r` ends sessions
     rename                                 gives a session another name
 
-Rules: the files on disk are the only copy. What is made from a log is brought up to date before it is looked
-at, and of a log only what its readers may see is shown. An inode follows from its path, so that it is the
-same whenever somebody looks, and is remembered here only while the kernel or an open folder holds it.
-A session ends with its log; the rest of its folder stays as a ghost until it is removed too, so that
-`rm -r` has nothing to complain about.
+Rules: the files on disk are the only copy. A file that is made from a log is brought up to date before it is
+looked at, and a log shows only the bytes that its readers may see. An inode follows from its path, so that it
+is the same at each look, and is remembered here only while the kernel or an open folder holds it. A session
+ends with its log; the rest of its folder stays as a ghost until it is removed too, so that `rm -r` has
+nothing to complain about.
 This file must never know FUSE handles or requests.
 """
 
@@ -37,8 +37,8 @@ from cortexfs.tree.session_disk import FileFacts, Roots
 from cortexfs.tree.session_files import SessionDisk, SessionFileState
 from cortexfs.tree.writes import read_only
 
-GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldest go
-TOGETHER = 500  # entries of a listing that are made before others have their turn
+GHOSTS = 1024  # ended sessions whose folder was not removed; the oldest go
+TOGETHER = 500  # entries of a listing that are made before other tasks have their turn
 MOMENT = 2_000_000_000  # nanoseconds for which a folder that was seen is taken to be there
 LIVES = 4096  # paths that were removed here, and get other inodes when they come back
 
@@ -51,7 +51,7 @@ class _Node:
     def __init__(self, place: SessionPlace, attributes: Attributes) -> None:
         self.place = place
         self.attributes = attributes
-        self.seen = 0  # when it was so on the disk
+        self.seen = 0  # when the disk had these attributes
         self.users = 0
 
 
@@ -77,7 +77,7 @@ class Spaces:
         self._logs = logs
         self._roots = Roots(*(Path(os.path.realpath(root)) for root in (source.root, logs.root)))
         self._disk = SessionDisk(self._roots)
-        self._key = secrets.token_bytes(16)  # so that nobody can choose names whose inodes meet
+        self._key = secrets.token_bytes(16)  # so that users cannot choose names whose inodes are equal
         self._known: dict[int, _Node] = {}
         self._ghosts: dict[tuple[str, ...], _Ghost] = {}
         self._lives: dict[tuple[str, ...], int] = {}
@@ -85,7 +85,7 @@ class Spaces:
     # Inodes.
 
     def place(self, inode: int) -> SessionPlace | None:
-        """The folder or file at an inode, if it holds sessions or is one's."""
+        """Returns the place at an inode, if it is a folder of sessions or a file of one."""
         if inode & BIT:
             return self._node(inode).place
         return self._nodes.space(inode)
@@ -97,14 +97,14 @@ class Spaces:
         return node
 
     def _inode(self, place: SessionPlace) -> int:
-        # How often this, or a folder of the session that it is in, was removed.
+        # The times that this place, or a folder of the session that it is in, was removed.
         first = len(place.session or place.parts)
         lives = sum(self._lives.get(place.parts[:end], 0) for end in range(first, len(place.parts) + 1))
         path = "\0".join((*place.parts, str(lives)))
         digest = hashlib.blake2b(path.encode(), digest_size=8, key=self._key).digest()
         number = BIT | (int.from_bytes(digest, "big") >> 4)
         while (node := self._known.get(number)) and node.place != place:
-            number = BIT | (number + 1)  # 60 bits: it takes a thousand million names
+            number = BIT | (number + 1)  # 60 bits: it takes a thousand million names to get here
         return number
 
     def _learn(self, place: SessionPlace, attributes: Attributes) -> int:
@@ -117,18 +117,18 @@ class Spaces:
         return inode
 
     def hold(self, inode: int) -> None:
-        """The kernel was told of it once more."""
+        """Count one more reference of the kernel to this inode."""
         self._known[inode].users += 1
 
     def forget(self, inodes: Iterable[tuple[int, int]]) -> None:
-        """The kernel, or an open folder, has no use for these any more."""
+        """Count down references that the kernel, or an open folder, has dropped."""
         for inode, count in inodes:
             if inode & BIT and (node := self._known.get(inode)):
                 node.users -= count
                 if node.users <= 0:
                     del self._known[inode]
 
-    # What there is.
+    # Looking.
 
     async def lookup(self, folder: SessionPlace, name: str) -> EntryAttributes | None:
         place = folder.child(name)
@@ -140,8 +140,8 @@ class Spaces:
         return kernel.entry(self._learn(place, attributes), attributes) if attributes else None
 
     def _just_listed(self, place: SessionPlace) -> EntryAttributes | None:
-        """Returns the entry of a folder that was seen within MOMENT: `ls -l` asks for each session that it
-        has listed, and each time for what is above it."""
+        """Returns the entry of a folder that was seen within MOMENT. `ls -l` asks for each session that it
+        has listed, and each time for the folders above it."""
         if place.kind not in (PlaceKind.SESSION, PlaceKind.OBJECT) or place.session in self._ghosts:
             return None
         inode = self._inode(place)
@@ -152,14 +152,14 @@ class Spaces:
         return kernel.entry(inode, node.attributes)
 
     async def attributes(self, inode: int) -> Attributes:
-        """Of now; of something that was removed and is in use still, as it was."""
+        """Returns the present attributes, or the last ones of a removed file that is still in use."""
         node = self._node(inode)
         found = await self._look(node.place) if self._inode(node.place) == inode else None
         node.attributes = found or node.attributes._replace(links=0)
         return node.attributes
 
     def entry(self, inode: int) -> EntryAttributes:
-        """As it was when its folder was listed."""
+        """Returns the entry as it was when its folder was listed."""
         return kernel.entry(inode, self._node(inode).attributes)
 
     async def _look(self, place: SessionPlace) -> Attributes | None:
@@ -178,7 +178,7 @@ class Spaces:
         await (self._source.ordered if is_facts else self._source.freshen)(place.made_from)
 
     def _settle(self, place: SessionPlace) -> None:
-        """Lines of runs wait in memory for a moment; whoever looks is shown them."""
+        """Write the lines of runs that wait in memory, so that they are shown."""
         if place.kind in LOGGED and place.uid is not None:
             self._logs.settle(place.uid)
 
@@ -199,7 +199,7 @@ class Spaces:
         return Address(space, *place.object, place.session[-1])
 
     async def listing(self, folder: SessionPlace, inode: int) -> Listing:
-        """A folder's entries, held until `forget`; of the tree's folders, only what is on disk."""
+        """Returns a folder's entries, held until `forget`. Of the tree's folders, only those on disk."""
         if folder.made_from:
             await self._freshen(folder)
         self._settle(folder)
@@ -241,29 +241,29 @@ class Spaces:
         is_log = is_there and place.kind is PlaceKind.LOG
         return SessionFileState(is_there, self._visible(place) if is_log else None)
 
-    # What goes.
+    # Removing and renaming.
 
     async def holder(self, inode: int, name: str) -> SessionPlace | None:
-        """The folder, if the name in it is not the tree's."""
+        """Returns the folder if the name in it is not the tree's, else None."""
         folder = self.place(inode)
         place = folder.child(name) if folder else None
         return folder if inode & BIT or (place and await self._look(place)) else None
 
     async def unlink(self, folder: SessionPlace, name: str) -> None:
-        """Remove a file. With its log the session ends."""
+        """Remove a file. A session ends when its log is removed."""
         place = await self._there(folder, name)
-        assert not place.is_folder  # the kernel has looked
+        assert not place.is_folder  # the kernel has checked this
         if ghost := self._ghosts.get(place.session or ()):
             ghost.paths.discard(place.parts)
         elif place.kind is PlaceKind.LOG:
             await self._end(place)
         else:
             await self._remove(place)
-        if place.kind is PlaceKind.RUNS:  # tail -F is to see that the next one is another file
+        if place.kind is PlaceKind.RUNS:  # tail -F must see that the next one is another file
             self._outlive(place.parts)
 
     async def rmdir(self, folder: SessionPlace, name: str) -> None:
-        """Remove a folder in which nothing is left; of a session that has ended, whatever is left."""
+        """Remove an empty folder, or a folder of a session that has ended, whatever is left in it."""
         place = await self._there(folder, name)
         if place.parts in self._ghosts:
             self._bury(place.parts)
@@ -278,7 +278,7 @@ class Spaces:
         self._outlive(place.parts)
 
     async def rename(self, folder: int, name: str, new_folder: int, new: str) -> bool:
-        """Give a session another name, and return True; False where neither name is here."""
+        """Give a session another name. Returns True, or False if neither name is in a folder of sessions."""
         here, there = await self.holder(folder, name), await self.holder(new_folder, new)
         if here is None and there is None:
             return False
@@ -319,7 +319,7 @@ class Spaces:
         if len(self._ghosts) > GHOSTS:
             self._bury(next(iter(self._ghosts)))
 
-    # Ghosts: what is left of sessions that ended.
+    # Ghosts: the files that are left of sessions that ended.
 
     def _ghost_of(self, place: SessionPlace) -> Attributes | None:
         ghost = self._ghosts.get(place.session or ())
@@ -334,7 +334,7 @@ class Spaces:
         return (place for name in names if (place := folder.child(name)))
 
     def _revive(self, place: SessionPlace) -> None:
-        """There is a session, so the one whose ghost there was is another."""
+        """Bury the ghost in a session's place, as there is another session now."""
         if place.session in self._ghosts:
             self._bury(place.session)
 
@@ -343,7 +343,7 @@ class Spaces:
         self._outlive(session)
 
     def _outlive(self, parts: tuple[str, ...]) -> None:
-        """Lets go of a node whose name has gone to something else: the kernel must see that."""
+        """Have the next file of this name get another inode, so that the kernel sees the change."""
         self._lives[parts] = self._lives.pop(parts, 0) + 1
         if len(self._lives) > LIVES:
             del self._lives[next(iter(self._lives))]
@@ -358,8 +358,8 @@ class Spaces:
 
 
 def _keep(place: SessionPlace) -> Keep:
-    """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire, and an
-    agent be made where there were only its sessions."""
+    """Returns the rule by which the kernel keeps a place. Most folders go by an rmdir here only, of which it
+    knows. But a session may expire, and an agent be made where only its sessions were."""
     if place.kind in (PlaceKind.SESSION, PlaceKind.OBJECT, PlaceKind.TOOL, *CONTEXTS):
         return Keep.PASSING
     return Keep.FOLDER if place.is_folder else Keep.NOTHING

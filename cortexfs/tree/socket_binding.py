@@ -1,8 +1,8 @@
-"""The socket that is being bound through the mount, and by whom: bind(2) is a mknod that only we may make.
+"""The sockets that threads of ours bind through the mount: bind(2) is a mknod that only we may make.
 
-Rules: one thread alone, once, may make that name; for all others nothing changes. The socket of an
-agent in a home is bound in the root, under a name that is nobody's: sockets are known by their inode, and the
-way to a home's folder may lead into a file system that its user has mounted there, which may never answer.
+Rules: a single thread may make that name, once; for all others nothing changes. The socket of an agent in a
+home is bound in the root, under a name of no object, as sockets are known by their inode. The way to a home's
+folder may lead into a file system that its user has mounted there, which may never answer.
 This file must never know listeners.
 """
 
@@ -29,20 +29,19 @@ class Bindings:
     def __init__(self, tree: Tree, forget: Callable[[Stale], None]) -> None:
         self._tree = tree
         self._forget = forget
-        self._now: dict[int, tuple[int, str, int]] = {}  # folder, name and inode, by the thread that may
+        self._now: dict[int, tuple[int, str, int]] = {}  # folder, name and inode, by the thread that may bind
         self.is_run_socket_bound = False
 
     async def free(self, object_: Object | None) -> None:
-        """Have the kernel forget the name, as one that it knows is not free. It waits for those who look into
-        that folder, and they for us: so a thread has to wait."""
+        """Have the kernel forget the name, as a name that it knows is not free. It waits for requests about
+        that folder, and these wait for us: so a thread has to wait."""
         if object_ is not None and object_.home is None:
             stale = Stale([self._place(object_)[:2]], [])
             await trio.to_thread.run_sync(self._forget, stale)
 
     @contextlib.contextmanager
     def expecting(self, object_: Object | None = None, thread: int = 0) -> Iterator[None]:
-        """Let a thread, which is the calling one unless said, bind an object's socket, or `.run.sock` in the
-        root."""
+        """Let a thread, by default the calling one, bind an object's socket, or `.run.sock` in the root."""
         thread = thread or threading.get_native_id()
         self._now[thread] = self._place(object_)
         try:
@@ -66,7 +65,7 @@ class Bindings:
         return expected is not None and expected[:2] == (folder, name)
 
     def take(self, thread: int) -> int:
-        """The inode of what is bound, which can be done once."""
+        """Returns the inode of the socket that is bound, which works once."""
         _, _, inode = self._now.pop(thread)
         self.is_run_socket_bound = self.is_run_socket_bound or inode == RUN_SOCKET
         return inode

@@ -1,9 +1,9 @@
-"""The changes of people in the tree: checked, then kept on disk, then shown.
+"""The changes that users make in the tree: checked, then kept on disk, then shown.
 
-Rules: one change at a time (the lock); between checking and showing nothing else can change the
-tree but a new registry, so what may have gone by then is looked up again. A refused value is said
-in the log, as not every program shows the error of a close. The disk is written in a thread.
-This file must never know FUSE: it raises Fault, and fuse.py says it to the kernel.
+Rules: one change at a time (the lock). Between checking and showing, only a new registry can change the tree,
+so objects that may have gone by then are looked up again. A refused value is put in the log, as not every
+program shows the error of a close. The disk is written in a thread.
+This file must never know FUSE: it raises Fault, and fuse.py tells the kernel.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ P = ParamSpec("P")
 Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
 
 MAX_OF_HOME = 2 << 20  # bytes that are written in a user's own agents and tools
-MAX_LINES = 256  # of the policy of one of these: it is read for each decision, 5 µs a line
+MAX_LINES = 256  # lines of such an object's policy: it is read for each decision, 5 µs a line
 
 log = logging.getLogger("cortexfs.tree")
 
 
 @contextlib.contextmanager
 def said(name: str) -> Iterator[None]:
-    """An errno cannot hold the rule that a name breaks; the log can."""
+    """Log the Fault of a refused name, as an errno cannot tell the rule that the name breaks."""
     try:
         yield
     except Fault as fault:
@@ -71,10 +71,10 @@ class TreeWrites:
         self._path = tree.nodes.path_of_aliases
         self.lock = trio.Lock()
         self._offered: int | None = None
-        self.changed: Callable[[Key], None] = lambda key: None  # told of whose controls were written
+        self.changed: Callable[[Key], None] = lambda key: None  # called with objects whose controls changed
 
     def load(self) -> None:
-        """Show what is on disk; before the mount."""
+        """Show the homes, aliases and values that are on disk. Call this before the mount."""
         kept = self._store.load()
         tree, now = self._tree, self._clock()
         for uid in kept.homes:
@@ -87,7 +87,7 @@ class TreeWrites:
             tree.values.load(key, written)
 
     async def keep(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have the disk hold a change, in a thread."""
+        """Write a change to the disk, in a thread."""
         try:
             await trio.to_thread.run_sync(lambda: work(*args, **kwargs))
         except OSError as error:
@@ -104,7 +104,7 @@ class TreeWrites:
                 own = () if object_.home is None else known.own("tool", object_.home)
                 data = name_patterns.expanded(data, (*known.names("tool"), *own))
             value = controls.judge(control, data)
-            # An empty policy would let agents do more, and may be what is left of a write that failed.
+            # An empty policy would let agents do more, and a write that failed may leave an empty file.
             if control.holds and not value.strip() and self._tree.value(object_, control).strip():
                 mend = f"to undo it: ctx policy reset {object_.path}"
                 raise Fault("EINVAL", f"{place} would be empty; {mend}")
@@ -115,7 +115,7 @@ class TreeWrites:
             raise
 
     def _check_share(self, object_: Object, control: Control, value: bytes) -> None:
-        """Checks a user's share: what users write is memory of ours."""
+        """Check a user's share, as the values that users write are in our memory."""
         if object_.home is None:
             return
         if control.name == "policy" and value.count(b"\n") > MAX_LINES:
@@ -130,7 +130,7 @@ class TreeWrites:
             )
 
     def open(self, inode: int, flags: int) -> OpenFile:
-        """For writing, with the flags of open(2); a temporary file also for reading."""
+        """Open a file for writing, with the flags of open(2); a temporary file also for reading."""
         appending, truncated = bool(flags & os.O_APPEND), bool(flags & os.O_TRUNC)
         if temporary := self._tree.temporary_at(inode):
             if truncated:
@@ -147,7 +147,7 @@ class TreeWrites:
         return ControlFile(object_.key, control, incarnation, edit, self)
 
     async def keep_draft(self, file: ControlFile) -> None:
-        """Have the disk take what was written, so that a full one is heard by the program that writes."""
+        """Write the draft to the disk, so that the program that writes gets the error of a full disk."""
         async with self.lock:
             name, data = file.control.name, file.edit.draft()
             if self._tree.values.incarnation(file.key, name) != file.incarnation:
@@ -165,7 +165,7 @@ class TreeWrites:
                     await self.keep(file.draft.path.unlink, missing_ok=True)
 
     async def take_over(self, file: ControlFile) -> None:
-        """Let the written value count, if there is one and the file has its name still."""
+        """Make the written value the control's, if there is one and the file still has its name."""
         async with self.lock:
             values, name = self._tree.values, file.control.name
             value = file.edit.pending()
@@ -179,7 +179,7 @@ class TreeWrites:
                 raise
 
     async def put(self, key: Key, name: str, value: bytes, mtime: int, draft: Draft | None = None) -> None:
-        """By who holds the lock."""
+        """Change a value. The caller holds the lock."""
         if value == controls.RESET:
             await self.keep(self._store.reset_value, key, name)
             self._tree.values.reset(key, name)
@@ -197,30 +197,30 @@ class TreeWrites:
             await self.keep(self._store.put_value, object_.key, control.name, written.data)
             self._tree.values.put(object_.key, control.name, written.data, mtime)
 
-    # Objects that go.
+    # Removed objects.
 
     def leaving(self, registry: Registry) -> list[Key]:
-        """The agents that are no longer there in this registry, though something of them is here, and users'
-        own models whose provider has gone. Their own agents go otherwise (home_objects.py)."""
+        """Returns the agents that are in the tree, or have values here, and are not in this registry, and
+        users' own models whose provider has gone. Users' own agents go otherwise (home_objects.py)."""
         here = dict.fromkeys((*self._tree.registry.objects, *self._tree.values.keys()))
         return [key for key in here if key not in registry.objects and _leaves(key, registry)]
 
     async def drop(self, keys: Iterable[Key]) -> None:
-        """Forget what was written into their controls, so that a new agent of such a name starts afresh."""
+        """Drop the values written for these objects, so that a new agent of such a name starts afresh."""
         for key in keys:
             async with self.lock:
                 await self.drop_values(key)
 
     async def drop_values(self, key: Key) -> None:
-        """By who holds the lock."""
-        with contextlib.suppress(Fault):  # it is said in the log, and tried again at the next start
+        """Drop an object's values. The caller holds the lock."""
+        with contextlib.suppress(Fault):  # the log has it, and the next start tries again
             await self.keep(self._store.drop_values, key)
         self._tree.values.drop(key, [control.name for control in controls.CONTROLS[key[0]]])
 
     # Names.
 
     async def create(self, folder: int, name: str, owner: tuple[int, int], mode: int) -> int:
-        """A temporary file, or a control that was removed."""
+        """Create a temporary file, or restore a control that was removed."""
         async with self.lock:
             if found := self._tree.lookup(folder, name):
                 return found
@@ -244,8 +244,8 @@ class TreeWrites:
             return self._tree.aliases.add(folder, name, target, self._clock())
 
     async def offer(self, name: str, target: bytes) -> bool:
-        """Show an alias in model/ that nobody has made, and that is not kept; whether it is another one now.
-        One that somebody makes takes its place; removed, it stays away until the next mount."""
+        """Show an alias in model/ that no user has made, and that is not kept. Returns True if it changed. An
+        alias that a user makes replaces it; after a removal it stays away until the next mount."""
         async with self.lock:
             aliases = self._tree.aliases
             found = self._tree.lookup(places.MODEL, name)
@@ -290,7 +290,7 @@ class TreeWrites:
                 await self._move_alias(alias, new_folder, new)
             elif folder != new_folder:
                 self._temporary_or_writable(inode)
-                raise Fault("EXDEV", "a file stays in its .d/; copy it")  # which makes mv copy
+                raise Fault("EXDEV", "a file stays in its .d/; copy it")  # with EXDEV, mv copies
             else:
                 await self._rename_in_controls(inode, folder, new)
             now = self._clock()
@@ -326,7 +326,7 @@ class TreeWrites:
             backup.data[:] = value
 
     async def _replace(self, source: Source, object_: Object, control: Control) -> None:
-        """A file takes a control's name, and its bytes become the value, or it stays where it is."""
+        """Give a file a control's name, and the control its bytes. If they are refused, the file stays."""
         if control.check is None:
             raise read_only()
         data = bytes(source.data) if isinstance(source, Temporary) else self._tree.value(*source)
