@@ -195,7 +195,7 @@ class OwnObjects:
         await trio.to_thread.run_sync(self.forgotten, one.key)
 
     def _show(self, key: Key) -> None:
-        """Show the objects as they are now. The kernel need not be told, as it remembers none of them."""
+        """Show the objects as they are now. The kernel remembers none of their names, so it is not told."""
         self._tree.apply(self.joined(self._tree.registry), self._clock())
         self._changes.changed(key)
 

@@ -38,7 +38,7 @@ THREADS = 8  # threads that may wait for the disk
 class SessionFileState(NamedTuple):
     """The facts about a file's session for a reader."""
 
-    is_there: bool  # and no other session has its name
+    is_there: bool  # and no other file has its name now
     visible: int | None  # the bytes that may be seen; None: all
 
 
