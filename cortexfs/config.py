@@ -1,9 +1,9 @@
-"""Settings: what config.toml says.
+"""Settings: the keys of config.toml.
 
-Rules: every key has a default, a bound and a sentence (in its type, which docs/config.md
-repeats and a test compares). An unknown key is refused with the nearest known one, so that no
-misspelt limit is silently without effect. config.toml is a person's and is never written here;
-what `ctx plugin enable` decides is kept beside it, in plugins.json, and wins over it.
+Rules: every key has a default, a bound and a sentence in its type; docs/config.md repeats the sentence, and a
+test compares them. An unknown key is refused, and the error names the nearest known key, so that no misspelt
+limit is silently ignored. A person writes config.toml, and CortexFS never does. The decisions of `ctx plugin
+enable` are kept beside it, in plugins.json, and win over it.
 This file must never know what a mount or a run is.
 """
 
@@ -26,11 +26,11 @@ from cortexfs.state.directories import Places
 FILE = "config.toml"
 CHOICES = "plugins.json"
 REPLACE: Literal["replace"] = "replace"
-# Consent to take the names of others: all that its files have, or these, as `tool/fs.read`.
+# Consent that a plugin takes names of others: all names in its files, or a list such as `tool/fs.read`.
 Consent: TypeAlias = Literal["replace"] | tuple[str, ...]
-# Whether a plugin is enabled, perhaps with consent.
+# True, False, or the consent of an enabled plugin.
 Choice: TypeAlias = bool | Consent
-# A configuration is read by people; a larger one is a mistake (a log, a device) and not parsed.
+# People read a configuration; a larger file is a mistake (a log, a device) and not parsed.
 MAX_FILE = 1 << 20
 
 # No larger number means more, and one of over 64 bits ends in the middle of a call.
@@ -164,14 +164,14 @@ class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Config(ConfigFile, frozen=True, kw_only=True):
-    """Everything that the daemon is configured with."""
+    """The daemon's whole configuration."""
 
     state: Path
     directory: Path
 
 
 def load(where: Places) -> Config:
-    """Read config.toml, and plugins.json to see that it is sound; missing ones mean the defaults."""
+    """Returns the settings of config.toml, and checks plugins.json. A missing file means the defaults."""
     path = where.config / FILE
     settings = settings_of(believed.whole(path, MAX_FILE, "configuration") or b"", path)
     choices(where.config)
@@ -179,19 +179,19 @@ def load(where: Places) -> Config:
 
 
 def enabled(config: Config) -> list[str]:
-    """The names of the enabled plugins, in the order of enabling; plugins.json is read anew at each call."""
+    """Returns the enabled plugins' names, in the order of enabling. Each call reads plugins.json again."""
     decided = choices(config.directory)
     listed = [name for name in dict.fromkeys(config.plugins.enabled) if name not in decided]
     return listed + [name for name, on in decided.items() if on is not False]
 
 
 def consents(config: Config) -> dict[str, Consent]:
-    """Those that somebody let take names of others, and which."""
+    """Returns, by plugin name, the consents to take names of other plugins."""
     return {name: on for name, on in choices(config.directory).items() if not isinstance(on, bool)}
 
 
 def settings_of(data: bytes, path: Path) -> ConfigFile:
-    """Decode the text of a config.toml; every fault names the file and the key."""
+    """Returns the settings of a config.toml's text. Every fault names the file and the key."""
     settings = tomltext.converted(tomltext.table(data, str(path)), ConfigFile, str(path))
     for name in settings.plugins.enabled:
         if broken := names.fault_of(name):
@@ -200,7 +200,7 @@ def settings_of(data: bytes, path: Path) -> ConfigFile:
 
 
 class _Choices(locked_store.LockedStore[dict[str, Choice]]):
-    """The decisions of commands. The lock is the folder: a person finds no file of ours beside theirs."""
+    """The decisions of commands. The lock is the folder, so that no lock file lies among a person's files."""
 
     most, mode, folder_mode = MAX_FILE, 0o644, 0o755
 
@@ -218,17 +218,16 @@ class _Choices(locked_store.LockedStore[dict[str, Choice]]):
 
 
 def choices(directory: Path) -> dict[str, Choice]:
-    """Returns the decisions of `ctx plugin enable` and `disable`, by plugin name, in the order of
-    deciding."""
+    """Returns the decisions of `ctx plugin enable` and `disable` by plugin name, the newest last."""
     return _Choices(directory).read()
 
 
 def choose(directory: Path, name: str, on: Choice | None) -> None:
-    """Enable or disable a plugin, durably; a reader sees the old choices or the new ones. None forgets."""
+    """Enable or disable a plugin, durably. A reader sees the old choices or the new ones. None forgets."""
     names.check(name)
 
     def chosen(decided: dict[str, Choice]) -> dict[str, Choice]:
         others = {other: choice for other, choice in decided.items() if other != name}
-        return others if on is None else others | {name: on}  # what is enabled again comes last
+        return others if on is None else others | {name: on}  # a plugin that is enabled again comes last
 
     _Choices(directory).update(chosen)

@@ -1,13 +1,12 @@
-"""Reading what decides: the configuration, and the parts of the state that say what is allowed.
+"""Reading the files that decide: the configuration, and the parts of the state that say what is allowed.
 
-Main path: `read` gives the bytes of a file that nobody but this user and root can have written.
+Main path: `read` returns the bytes of a file that only this user and root can have written.
 
-Rules: a file, a link that leads to it, and each folder that holds one of these belong to this user or root,
-and nobody else may write them; of a folder, a sticky bit is enough. So do all folders above, where a group
-may write: with a umask of 002 the group is its user's own. Above, the owner of "/" counts as root, which in a
-user namespace may have no number. The file that was looked at is the one that is read. Where others may
-remove a file, that it is missing is not believed either. What a refusal means is for each reader to say:
-nothing is allowed by it.
+Rules: this user or root owns the file, each link to it, and each folder that holds one of these. Nobody else
+may write them; for a folder, a sticky bit is enough. This user or root also owns all folders above, where a
+group may write: with a umask of 002 the group is its user's own. Above, the owner of "/" counts as root, as
+root may have no number in a user namespace. The checked file is the one that is read. If others may remove a
+file, its absence is not believed either. A refused file allows nothing; its reader says what follows.
 This file must never know what is in a file.
 """
 
@@ -34,8 +33,8 @@ class UntrustedFile(Fault):
 
 @contextlib.contextmanager
 def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator[BinaryIO]:
-    """Yields the file, which has none of these mode bits and belongs to `uid` (ours, without one) or root.
-    Raises Unbelieved, or an OSError."""
+    """Yields the file if it has none of the mode bits `others` and belongs to `uid` or root. Without `uid`,
+    ours counts. Raises UntrustedFile or OSError."""
     owner = os.geteuid() if uid is None else uid
     try:
         descriptor = _open(path, owner)
@@ -62,8 +61,8 @@ def read(path: Path, most: int) -> bytes:
 
 
 def whole(path: Path, most: int, what: str) -> bytes | None:
-    """Returns all of the file, None where there is none. Raises Fault where it cannot be read, and EMSGSIZE
-    where it is longer than any `what`."""
+    """Returns the whole file, or None if it is missing. Raises Fault if it cannot be read, and EMSGSIZE if it
+    is longer than `most`. `what` names its kind in that error."""
     with os_faults(f"{path} cannot be read"):
         try:
             data = read(path, most)
@@ -75,16 +74,16 @@ def whole(path: Path, most: int, what: str) -> bytes | None:
 
 
 def secret(path: Path, most: int, what: str, mend: str) -> bytes:
-    """Returns what `read` does, of a file that nobody else may read. Raises Fault EACCES where others may;
-    `what` ends with a verb."""
-    with opened(path, others=0) as found:  # of whose mode more is said here
+    """Returns the same as `read`, for a file that only its owner may read. Raises Fault EACCES if others may;
+    `what` begins that error and ends with a verb."""
+    with opened(path, others=0) as found:  # the mode is checked here, with an error of its own
         if (mode := stat.S_IMODE(os.fstat(found.fileno()).st_mode)) & 0o077:
             raise Fault("EACCES", f"{what} open to others (mode {mode:04o}); {mend}")
         return found.read(most + 1)
 
 
 def folder(path: Path) -> None:
-    """Raises Unbelieved where others may change what is in the folder."""
+    """Raises UntrustedFile if others may change the folder's content."""
     held = _open(path, os.geteuid(), _FOLDER)
     try:
         _check_folder(path, os.fstat(held), os.geteuid())
@@ -93,21 +92,21 @@ def folder(path: Path) -> None:
 
 
 def link(path: Path) -> None:
-    """Raises Unbelieved where others have made, or may replace, the link; its target is not looked at."""
+    """Raises UntrustedFile if others own the link or may replace it. Its target is not checked."""
     folder(path.parent)
     folder(path.parent.parent)
     _check_owner(path, path.lstat(), os.geteuid())
 
 
 def file(path: Path) -> None:
-    """Raises Unbelieved where the file is not used."""
+    """Raises UntrustedFile if the file is not used."""
     with opened(path):
         pass
 
 
 def faults(paths: Iterable[Path], check: Callable[[Path], None] = file) -> list[str]:
     """Returns a sentence for each of these paths that is not used."""
-    found: dict[str, None] = {}  # of files in one folder there may be one sentence for all
+    found: dict[str, None] = {}  # files in one folder may all have the same sentence
     for path in paths:
         try:
             with contextlib.suppress(OSError):
@@ -118,13 +117,13 @@ def faults(paths: Iterable[Path], check: Callable[[Path], None] = file) -> list[
 
 
 def set_mode(path: Path | int, mode: int) -> None:
-    """Have that mode, whatever the umask. A daemon of root has one that leaves nothing to be changed."""
+    """Set that mode, whatever the umask is. With the umask of root's daemon, there is nothing to change."""
     if stat.S_IMODE(os.stat(path).st_mode) != mode:
         os.chmod(path, mode)
 
 
 def _open(path: Path | str, owner: int, flags: int = _FILE) -> int:
-    """A descriptor of what the path leads to, each step of which is looked at."""
+    """Returns a descriptor of the path's target, after a check of each step of the path."""
     left = _names(str(path) if os.path.isabs(path) else os.path.join(os.getcwd(), path))
     place, held, links = "/", os.open("/", _FOLDER), 0
     top = os.fstat(held).st_uid
@@ -139,7 +138,7 @@ def _open(path: Path | str, owner: int, flags: int = _FILE) -> int:
             seen = os.stat(name, dir_fd=held, follow_symlinks=False)
             is_link = stat.S_ISLNK(seen.st_mode)
             if is_link or not left:
-                _check_owner(place, seen, owner)  # also of a file that cannot be opened
+                _check_owner(place, seen, owner)  # before opening, which may fail
             if (links := links + is_link) > MAX_LINKS:
                 raise UntrustedFile("ELOOP", f"{path} is over {MAX_LINKS} links; put the file itself there")
             if is_link:

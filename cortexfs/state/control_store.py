@@ -1,7 +1,7 @@
 """The tree's files on disk: control values, aliases and homes, under <state>/tree.
 
     tool/fs.read.d/policy              a written control
-    tool/fs.read.d/.absent.policy      a control that was removed (if a policy, it counts still)
+    tool/fs.read.d/.absent.policy      a control that was removed (a policy still counts)
     tool/fs.read.d/.new.policy.7       the draft of an open file, until that is closed
     agent/home/1000/mine.d/tools       a control of an agent or tool in somebody's home
     model/home/1000/mine/m1.d/effort   a control of a model there
@@ -10,10 +10,10 @@
 
 Links have a branch of their own, so that no alias ever stands where a control's folder would be.
 
-Rules: the layout mirrors the tree, so that a person can read and repair it. A change is on disk,
-its folder included, before the method returns, and it is there as a whole or not at all, whenever
-the daemon dies. What cannot be understood is left alone, with a line in the log. These calls block:
-they belong in a thread, and the caller lets only one run at a time.
+Rules: the layout mirrors the tree, so that a person can read and repair it. A change and its folder are
+on disk before the method returns. Whenever the daemon dies, a change is on disk as a whole or not at all.
+A file that cannot be understood stays untouched, with a line in the log. These calls block: they belong
+in a thread, and the caller lets only one run at a time.
 This file must never know inodes or the kernel.
 """
 
@@ -86,7 +86,7 @@ class ControlStore:
         return kept
 
     def _load_class(self, folder: tuple[str, ...], kept: StoredTree) -> None:
-        """The `.d` folders; models have theirs one level down, by provider."""
+        """Load the `.d` folders; those of models lie one level down, by provider."""
         for entry in self._entries(self._root.joinpath(*folder)):
             if entry.name.endswith(".d"):
                 self._load_values((folder[0], "/".join((*folder[1:], entry.name[:-2]))), entry, kept)
@@ -118,7 +118,7 @@ class ControlStore:
     def _read(self, entry: Path) -> bytes:
         try:
             return believed.read(entry, controls.MAX_VALUE)
-        except believed.UntrustedFile as fault:  # earlier versions wrote them with the modes of a umask
+        except believed.UntrustedFile as fault:  # earlier versions let the umask choose the files' modes
             why = f"{fault.message}; all that is in there: chmod -R go-w {self._root}"
             raise believed.UntrustedFile(fault.code, why) from None
 
@@ -132,7 +132,7 @@ class ControlStore:
             log.warning("%s is left out: %s", path, error)
 
     def _entries(self, folder: Path) -> list[Path]:
-        """Returns the entries of a folder; what a crash left half-made is cleared away."""
+        """Returns the entries of a folder. Removes unfinished drafts that a crash left."""
         try:
             believed.folder(folder)
             entries = sorted(folder.iterdir())
@@ -146,7 +146,7 @@ class ControlStore:
     # Writing.
 
     def draft(self, key: Key, name: str, number: int, data: bytes) -> Draft:
-        """Have the disk hold what may become the value, so that it has room for it."""
+        """Write what may become the value to the disk, so that the disk has room for it."""
         with whole_files.draft(self._control_folder(key) / name, f"{NEW}{name}.{number}") as path:
             whole_files.write(path, [data], 0o644)
         return Draft(path, data)
@@ -158,7 +158,7 @@ class ControlStore:
                 new = draft.path
             else:
                 whole_files.write(new, [data], 0o644)
-            # The mark goes first: should we die in between, what counted while it was absent does.
+            # The mark goes first: if we die in between, the value counts that counted while it was absent.
             (folder / (ABSENT + name)).unlink(missing_ok=True)
             whole_files.move(new, folder / name)
 
@@ -182,7 +182,7 @@ class ControlStore:
         whole_files.sync(folder)
 
     def drop_values(self, key: Key) -> None:
-        """All that was written for an object that is gone; what else somebody put there stays."""
+        """Remove all written values of an object that is gone. Files that somebody else put there stay."""
         folder = self._root.joinpath(key[0], *f"{key[1]}.d".split("/"))
         if not folder.is_dir():
             return
@@ -217,7 +217,7 @@ class ControlStore:
         return self._folder(key[0], *(key[1] + ".d").split("/"))
 
     def _folder(self, *parts: str) -> Path:
-        """The folder, made if need be, each new one known to its parent on disk."""
+        """Returns the folder. Creates missing folders, and syncs the parent of each new one."""
         folder = self._root
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in parts:

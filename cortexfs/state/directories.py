@@ -1,7 +1,7 @@
-"""The directories in which CortexFS keeps things: the state, what lies beside it, and the configuration.
+"""The directories in which CortexFS keeps files: the state, the folders beside it, and the configuration.
 
-Rules: nobody but their owner and root may write there. Others than the daemon have to come to what lies
-beside the state. Nothing here imports msgspec, as `ctx mount` reads it.
+Rules: only their owner and root may write there. Folders lie beside the state if processes other than the
+daemon have to reach them. Nothing here imports msgspec, as `ctx mount` imports this file.
 This file must never know what is in them.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.state import believed, no_links
 
-PLUGINS = "plugins"  # below the state: those that were installed
+PLUGINS = "plugins"  # below the state: the installed plugins
 
 
 class Places(NamedTuple):
@@ -27,7 +27,7 @@ class Places(NamedTuple):
 def places(
     environ: Mapping[str, str], uid: int, *, state: str | None = None, config: str | None = None
 ) -> Places:
-    """The places of abi.md 8.1 and 8.3: the arguments, else CTX_STATE and CTX_CONFIG, else those of `uid`."""
+    """Returns the places of abi.md 8.1 and 8.3: the arguments, else CTX_STATE, CTX_CONFIG, else `uid`'s."""
     state = state or environ.get("CTX_STATE")
     config = config or environ.get("CTX_CONFIG")
     return Places(
@@ -37,7 +37,7 @@ def places(
 
 
 def cache(environ: Mapping[str, str], uid: int) -> Path:
-    """Where commands of `uid` keep what can be made anew."""
+    """Returns the directory in which commands of `uid` keep files that can be made again."""
     base = environ.get("XDG_CACHE_HOME", "")
     return (
         Path(base, "cortexfs")
@@ -64,7 +64,7 @@ def _default(environ: Mapping[str, str], uid: int, system: str, variable: str, b
 
 
 def create(where: Places) -> None:
-    """Make the missing directories; sessions and secrets will lie in state, so it is 0700."""
+    """Create the missing directories. The state is 0700, as sessions and secrets will lie in it."""
     try:
         where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         where.config.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -78,17 +78,17 @@ def create(where: Places) -> None:
 
 
 def place_of(state: Path) -> Path:
-    """Copies of plugins. Hosts that are somebody else, or an agent's, cannot pass through the state."""
+    """Returns the directory of copies of plugins. Hosts of other users or agents cannot enter the state."""
     return state.with_name(f"{state.name}-plugins")
 
 
 def kept_of(state: Path) -> Path:
-    """The directory in which plugins keep what outlives their hosts, one for each of their users."""
+    """Returns the directory of plugins' files that outlive their hosts, with a folder for each user."""
     return state.with_name(f"{state.name}-kept")
 
 
 def keeping(state: Path, name: str) -> str:
-    """Makes the directory of one plugin there (host/call/plugin_state.py), and returns it."""
+    """Creates the directory of one plugin there (host/call/plugin_state.py), and returns its path."""
     above = kept_of(state)
     with os_faults(f"{above / name} cannot be made"):
         for folder in (above, above / name):
@@ -98,11 +98,11 @@ def keeping(state: Path, name: str) -> str:
 
 
 def forget_kept(state: Path, name: str) -> None:
-    """Removes the directory of one plugin there, with what all users have in it."""
+    """Removes the directory of one plugin there, with the files of all users."""
     kept = kept_of(state) / name
     aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
     try:
-        if aside.is_dir():  # of one that was killed
+        if aside.is_dir():  # a removal was killed before its end
             _remove(aside)
         if kept.is_dir():
             kept.rename(aside)
@@ -116,8 +116,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, through no link. What is in it may be deeper than shutil.rmtree has frames for and a
-    process open files: so a folder that is two levels down is moved up, and comes next."""
+    """Remove a folder, and follow no link. It may be deeper than shutil.rmtree has stack frames and a process
+    has open files. So each folder two levels down is moved up, and is removed next."""
     with no_links.held(path, _FOLDER) as top:
         while names := os.listdir(top):
             for name in names:

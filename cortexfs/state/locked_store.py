@@ -1,9 +1,9 @@
-"""One value in one file that several processes change, of whom nobody loses what another wrote.
+"""One value in one file that several processes change without losing each other's changes.
 
-Main path: `LockedStore.update` reads the value under a lock, and writes what is made of it.
+Main path: `LockedStore.update` reads the value under a lock, and writes the changed value.
 
-Rules: a file that cannot be read is a fault, and is not overwritten. A reader needs no lock, and sees what
-was there before or after. The lock is the kernel's (flock(2)), so that none outlives its holder.
+Rules: a file that cannot be read is a fault, and is not overwritten. A reader needs no lock, and sees the
+old value or the new one. The lock is the kernel's (flock(2)), so that no lock outlives its holder.
 This file must never know what a value means.
 """
 
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 def json(value: object) -> bytes:
-    """Returns the value as a person can read it."""
+    """Returns the value as indented JSON, for people to read."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 class LockedStore(Generic[T]):
-    """A file whose kind says how a value stands in it."""
+    """A file with one value. Each subclass says how the value is encoded."""
 
-    what, mend = "", ""  # is said of one that cannot be read, before its path and in the end
+    what, mend = "", ""  # of the error for an unreadable file: before the path, and at the end
     most = 4 << 20  # bytes
     mode, folder_mode = 0o600, 0o700
 
@@ -42,7 +42,7 @@ class LockedStore(Generic[T]):
         self._empty = empty
 
     def decode(self, data: bytes) -> T:
-        """Raises ValueError for what is no value."""
+        """Returns the value. Raises ValueError if the data is no value."""
         raise NotImplementedError
 
     def encode(self, value: T) -> bytes:
@@ -62,7 +62,7 @@ class LockedStore(Generic[T]):
             raise self._fault("EINVAL", str(problem)) from None
 
     def update(self, make: Callable[[T], T]) -> None:
-        """Put what is made of the value in its place, durably."""
+        """Replace the value by `make(value)`, durably."""
         with os_faults(f"{self.path} cannot be changed"):
             self.path.parent.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
             with alone(self.path.parent, self.lock):
@@ -77,7 +77,7 @@ class LockedStore(Generic[T]):
 
 @contextlib.contextmanager
 def alone(folder: Path, name: str = "") -> Iterator[None]:
-    """Keep others waiting who lock the folder, or a file in it, which is made and stays."""
+    """Hold a lock on the folder, or on the file `name` in it; others wait. The file is created and stays."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if name else os.O_RDONLY | os.O_DIRECTORY
     held = os.open(folder / name, flags | os.O_CLOEXEC, 0o600)
     try:

@@ -1,10 +1,10 @@
-"""Opening what lies in a state without following links.
+"""Opening files and folders of a state without following links.
 
-Main path: `folder` yields a path of a folder of the state, `opener` opens a file, `read` gives a part of one.
+Main path: `folder` yields a path of a folder of the state, `opener` opens a file, `read` reads a part of one.
 
-Rules: a daemon of root that was taken over could have left links in its state, which lead the next command of
-root's elsewhere, and could put them there meanwhile. So what is opened is what is worked in. The state itself
-is named by whoever runs the command, and may be a link.
+Rules: a taken-over daemon of root could put links into its state, even while a command runs, that lead root's
+next command elsewhere. So a command works in the very folder or file that it has opened. The user of the
+command names the state itself, which may be a link.
 This file must never know what is in a state.
 """
 
@@ -24,8 +24,8 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def folder(base: Path, name: str | Path, mode: int) -> Iterator[Path]:
-    """Yields a path of the folder of that name, which stays its path whatever takes its name. What is missing
-    is made. Raises Fault ELOOP for a link below the base."""
+    """Yields a path that leads to the folder `name` even if another one takes its name. Missing folders are
+    created. Raises Fault ELOOP for a link below the base."""
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -43,7 +43,7 @@ def folder(base: Path, name: str | Path, mode: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def held(path: str | Path, flags: int, above: int | None = None) -> Iterator[int]:
-    """Yields a descriptor, and closes it. `above` is that of the folder from which the path leads on."""
+    """Yields a descriptor, and closes it. `above` is the descriptor of the folder where the path begins."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, dir_fd=above)
     try:
         yield descriptor
@@ -52,14 +52,14 @@ def held(path: str | Path, flags: int, above: int | None = None) -> Iterator[int
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file that is nobody else's to read. Raises Fault ELOOP for a link."""
+    """Open a file; only its owner may read a new one. Raises Fault ELOOP for a link."""
     with _told(Path(path)):
         return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
 def read(path: Path, start: int, most: int) -> bytes:
-    """Returns the bytes of a file from there on; from so many before its end where `start` is negative.
-    Raises Fault ELOOP for a link, and EINVAL for what is no file, as a pipe has its reader wait."""
+    """Returns up to `most` bytes of a file from `start`; a negative `start` counts from its end. Raises Fault
+    ELOOP for a link, and EINVAL for anything but a regular file, as a pipe would make its reader wait."""
     with open(opener(str(path), os.O_RDONLY), "rb") as file:
         seen = os.fstat(file.fileno())
         if not stat.S_ISREG(seen.st_mode):

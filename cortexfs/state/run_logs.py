@@ -1,14 +1,14 @@
-"""The logs of runs: one JSON line a finished run, bounded by rotation (abi.md 3.18, 3.19).
+"""The logs of runs: one JSON line for each finished run, bounded by rotation (abi.md 3.18, 3.19).
 
-    tool/fs.read.jsonl             of an object, for the daemon's owner
-    home/1000/tool/fs.read.d/log   what one user has run of it, for that user (core/tree/session_places.py
+    tool/fs.read.jsonl             all runs of an object, for the daemon's owner
+    home/1000/tool/fs.read.d/log   one user's runs of it, for that user (core/tree/session_places.py
     has the layout)
 
-A line is kept in memory for at most FLUSH_SECONDS and then appended, so that a call does not pay
-for a write; whoever reads or stats a log gets what was logged up to then. `NAME.1` is the rotated
-half and is not shown in the tree. Each user's lines have a file of their own, so that nobody's runs rotate
-away another's; of these a user has MAX_OF_USER, and those that were not written to for longest go.
-This file must never know what a line says; who calls it keeps inputs, outputs and secrets out.
+A line is kept in memory for at most FLUSH_SECONDS and then appended, so that a call does not pay for a write.
+A read or stat of a log includes all lines logged up to then. `NAME.1` is the rotated half and is not shown in
+the tree. Each user's lines have a file of their own, so that no user's runs rotate another's away. A user has
+MAX_OF_USER such files; beyond that, the files with the oldest last write are removed.
+This file must never know what a line says; its callers keep inputs, outputs and secrets out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cortexfs.core.tree.session_places import RUNS_NAME
 from cortexfs.state import whole_files
 
 FLUSH_SECONDS = 0.1
-MAX_OF_USER = 1000  # so that a listing of a home stays quick, however many tools there are
+MAX_OF_USER = 1000  # so that listing a home stays quick, however many tools there are
 OLDER = ".1"
 
 log = logging.getLogger("cortexfs.state.run_logs")
@@ -35,7 +35,7 @@ log = logging.getLogger("cortexfs.state.run_logs")
 class _Log(NamedTuple):
     class_: str
     name: str
-    uid: int | None  # whose own it is; None: the object's
+    uid: int | None  # the user of a user's own log; None for the object's log
 
 
 class Logs:
@@ -43,17 +43,17 @@ class Logs:
         self.root = directory
         self._limit = limit
         self._pending: dict[_Log, list[bytes]] = {}
-        self._grown: set[int] = set()  # users who have a log more
+        self._grown: set[int] = set()  # users with a new log
         self._wake = trio.Event()
         self.error = ""
 
     def append(self, class_: str, name: str, line: bytes, uid: int | None = None) -> None:
-        """Log one line, which ends in a newline; with a uid, in that user's own log of the object."""
+        """Log one line, which ends in a newline. With a uid, it goes to that user's own log of the object."""
         self._pending.setdefault(_Log(class_, name, uid), []).append(line)
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what was appended, until cancelled; nothing is written when nothing happens."""
+        """Write appended lines, until cancelled. While no line is appended, nothing is written."""
         while True:
             await self._wake.wait()
             await trio.sleep(FLUSH_SECONDS)
@@ -63,7 +63,7 @@ class Logs:
                 await trio.to_thread.run_sync(self.trim, self._grown.pop())
 
     def flush(self) -> None:
-        """Write what was appended up to now."""
+        """Write all lines that were appended up to now."""
         pending, self._pending = self._pending, {}
         self._write_all(pending)
 
@@ -76,7 +76,7 @@ class Logs:
             try:
                 self._write(which, b"".join(lines))
             except OSError as error:  # a full disk must not end the service
-                if not (failure or self.error):  # once, as a disk stays full for a while
+                if not (failure or self.error):  # warn once, as a disk stays full for a while
                     log.warning("the log of %s/%s cannot be written: %s", *which[:2], error.strerror)
                 failure = f"a log of runs cannot be written: {error.strerror}; daemon.log says which"
         if pending:
@@ -89,7 +89,7 @@ class Logs:
             if not size and which.uid is not None:
                 self._grown.add(which.uid)
             if not size or size + len(data) <= self._limit:
-                if file.write(data) != len(data):  # what is left of the disk; half a line is none
+                if file.write(data) != len(data):  # the disk took only a part; half a line is useless
                     file.truncate(size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 return
@@ -98,7 +98,7 @@ class Logs:
 
     @staticmethod
     def _opened(path: Path) -> BinaryIO:
-        """The file, made if need be, with its folder, which its user may be removing at this moment."""
+        """Returns the open file. Creates it and its folder, which its user may be removing just now."""
         for _ in range(3):
             with contextlib.suppress(FileNotFoundError):
                 return open(path, "ab", buffering=0, opener=whole_files.private)
@@ -106,7 +106,7 @@ class Logs:
         raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", path)
 
     def stat(self, class_: str, name: str) -> tuple[int, float]:
-        """The log's size, and when it last grew: 0 when it never did."""
+        """Returns the log's size, and the time when it last grew; both are 0 if it never did."""
         try:
             found = os.stat(self._path(self._settled(class_, name)))
         except FileNotFoundError:
@@ -122,7 +122,7 @@ class Logs:
             return b""
 
     def find(self, class_: str, name: str, part: bytes, uid: int | None = None) -> bytes | None:
-        """The line that holds these bytes, also in the rotated half. It reads all: call it in a thread."""
+        """Returns the line that contains `part`, also of the rotated half. It reads all, so use a thread."""
         path = self._path(_Log(class_, name, uid))
         for half in (path, _older(path)):
             with contextlib.suppress(FileNotFoundError):
@@ -132,13 +132,13 @@ class Logs:
         return None
 
     def drop(self, class_: str, name: str) -> None:
-        """The object has gone, and who makes and removes many of them is to leave nothing. It blocks."""
+        """Remove the log of an object that is gone: many short-lived objects leave nothing. It blocks."""
         which = _Log(class_, name, None)
         self._pending.pop(which, None)
         _remove(self._path(which))
 
     def trim(self, uid: int) -> None:
-        """Remove the logs that a user has beyond MAX_OF_USER. It blocks."""
+        """Remove a user's oldest logs beyond MAX_OF_USER. It blocks."""
         home = self.root / "home" / str(uid)
         found = [path for depth in ("*", "model/*") for path in home.glob(f"{depth}/*.d/{RUNS_NAME}")]
         for path in sorted(found, key=_written)[:-MAX_OF_USER]:

@@ -1,9 +1,9 @@
-"""The file of a script that is a tool, as whoever runs it or adds it looks at it.
+"""The check of a script file that is a tool, by the user who runs it or adds it.
 
-Main path: `header` gives the comment at the top of a file that only this user and root can have written.
+Main path: `header` returns the comment at the top of a file that only this user and root can have written.
 
-Rules: what is looked at is looked at as the user, who may then run it. No link leads to a script, so that its
-path says where it lies; it has no other name, and no setuid or setgid bit.
+Rules: the check runs as the user, who may then run the script. No link leads to a script, so that its path
+says where it lies. It has no other name, and no setuid or setgid bit.
 This file must never know what a tool is.
 """
 
@@ -19,7 +19,7 @@ from cortexfs.state import believed, startable
 
 
 def header(path: str) -> str:
-    """Returns the comment of a script; a Fault says why this is no tool."""
+    """Returns the comment of a script. Raises Fault, with the reason, if the file is no tool."""
     with os_faults(f"the script {path} cannot be read"), believed.opened(Path(path)) as file:
         seen = os.fstat(file.fileno())
         place = os.readlink(f"/proc/self/fd/{file.fileno()}")

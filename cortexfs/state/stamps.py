@@ -1,4 +1,4 @@
-"""Stamps of files: a file that takes the place of another has another stamp.
+"""Stamps of files: a file that replaces another has a different stamp.
 
 This file must never know what is in a file.
 """
@@ -16,7 +16,7 @@ def of_file(path: str) -> str:
 
 
 def of_folder(folder: str) -> str:
-    """Of all files in it, by their names."""
+    """Returns one stamp of all files in the folder, by their names."""
     place = Path(folder)
     found = sorted(each for each in place.rglob("*") if each.is_file())
     stamps = (f"{each.relative_to(place)} {of_file(str(each))}\n" for each in found)

@@ -1,6 +1,6 @@
-"""Files that the kernel can start as programs, told by their first bytes.
+"""Files that the kernel can start as programs, recognized by their first bytes.
 
-Rules: nothing is started. Where the kernel starts other kinds of files, too (binfmt_misc), they pass.
+Rules: nothing is started. If the kernel also starts other kinds of files (binfmt_misc), those pass.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 
-LOOKED_AT = 256  # bytes, of which the kernel reads the first line
+LOOKED_AT = 256  # bytes; the kernel reads the first line in them
 _ELF = b"\x7fELF"
 _OTHERS = "/proc/sys/fs/binfmt_misc"
 _MEND = "as #!/bin/sh or #!/usr/bin/env python3"
 
 
 def why_not(data: bytes) -> str:
-    """Returns the reason why a file that begins so cannot be started, and the mend; empty: it can."""
+    """Returns why a file that begins with `data` cannot be started, and the mend; empty if it can."""
     if data.startswith(_ELF) or (not data.startswith(b"#!") and _others()):
         return ""
     if not data.startswith(b"#!"):
@@ -32,14 +32,14 @@ def why_not(data: bytes) -> str:
 
 
 def of_file(path: str | os.PathLike[str]) -> str:
-    """The same of a file; empty where it cannot be read, as somebody may run it all the same."""
+    """Returns the same for a file. Empty if it cannot be read, as its user may run it all the same."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return why_not(file.read(LOOKED_AT))
     return ""
 
 
 def _others() -> bool:
-    """Returns True if the kernel has been told of other kinds of programs."""
+    """Returns True if other kinds of programs are registered with the kernel."""
     with contextlib.suppress(OSError):
         return bool({*os.listdir(_OTHERS)} - {"register", "status"})
     return False

@@ -1,6 +1,6 @@
 """The owner of a state: a daemon, for as long as it runs.
 
-Rules: the lock is the kernel's (flock(2)), so that none outlives its holder; the file says who that is.
+Rules: the lock is the kernel's (flock(2)), so that it never outlives its holder. The file has that one's pid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCK = "lock"
 
 @contextlib.contextmanager
 def held(state: Path) -> Iterator[None]:
-    """Two daemons must not share a state: sessions and logs have one writer."""
+    """Hold the state. Two daemons must not share a state: sessions and logs have one writer."""
     with _tried(state) as (file, is_ours):
         if not is_ours:
             file.seek(0)
@@ -35,7 +35,7 @@ def held(state: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unserved(state: Path) -> Iterator[bool]:
-    """Yields True if no daemon has this state, and none gets it meanwhile."""
+    """Yields True if no daemon holds this state. No daemon gets it meanwhile."""
     with _tried(state) as (_, is_ours):
         yield is_ours
 
@@ -53,7 +53,7 @@ def _tried(state: Path) -> Iterator[tuple[TextIO, bool]]:
 
 
 def holder(state: Path) -> int | None:
-    """The pid of the daemon that has, or had, this state."""
+    """Returns the pid of the daemon that holds, or last held, this state."""
     try:
         return int((state / LOCK).read_text(errors="replace"))
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""The version of a state: which daemons understand it, and how an older state becomes one of today.
+"""The version of a state: which daemons understand it, and how an older state is brought to this version.
 
-Main path: `settle` is called by a daemon that holds the state, before it reads anything of it.
+Main path: a daemon that holds the state calls `settle` before it reads anything of the state.
 
-Rules: a state of a newer version is refused, and nothing of it is changed. Before a step changes something,
-all that it may change is copied to before-VERSION in the state, as a whole or not at all. A daemon that is
-killed meanwhile leaves the old version, and the next one takes the steps again: a step may be taken twice.
+Rules: a state of a newer version is refused and not changed. Before a step changes anything, all its parts
+are copied to before-VERSION in the state, as a whole or not at all. A daemon that is killed meanwhile leaves
+the old version, and the next daemon takes the steps again: a step may be taken twice.
 This file must never know what a daemon does with a state.
 """
 
@@ -23,26 +23,26 @@ from cortexfs.state import believed, whole_files
 FILE = "version"
 MAX_FILE = 64
 COPY = "before-"
-DRAFT = ".copy"  # of a copy that is not whole
+DRAFT = ".copy"  # the suffix of an unfinished copy
 MEND = "docs/upgrading.md says how to go back"
 
 
 class StateStep(NamedTuple):
-    """From one version to the next. `parts` are the names in the state that it may change."""
+    """A step from one version to the next. `parts` are the names in the state that it may change."""
 
     parts: tuple[str, ...]
     take: Callable[[Path], None]
 
 
 def _number(state: Path) -> None:
-    """States had no version before the first: they are understood as they are."""
+    """Change nothing: states from before the first version are understood as they are."""
 
 
 STEPS: tuple[StateStep, ...] = (StateStep((), _number),)
 
 
 def settle(state: Path, steps: Sequence[StateStep] = STEPS) -> None:
-    """Make the state one of the version that there are steps to. Raises EPROTO for a newer one."""
+    """Bring the state to the version that the steps lead to. Raises EPROTO for a newer state."""
     current, found = len(steps), version(state)
     if found > current:
         why = f"{state} is of version {found}, which a newer CortexFS has written; this one knows {current}"
@@ -57,7 +57,7 @@ def settle(state: Path, steps: Sequence[StateStep] = STEPS) -> None:
 
 
 def version(state: Path) -> int:
-    """Returns 0 for a state without a version."""
+    """Returns the state's version, which is 0 if the state has none."""
     data = believed.whole(state / FILE, MAX_FILE, "version of a state")
     if data is None:
         return 0
@@ -70,7 +70,7 @@ def version(state: Path) -> int:
 
 
 def _copy(state: Path, parts: Sequence[str], to: Path) -> None:
-    """Copy what is there of these. A copy that is there already was made before anything was changed."""
+    """Copy the parts that exist. An existing copy was made before anything was changed, and stays."""
     found = [name for name in parts if os.path.lexists(state / name)]
     if not found or to.exists():
         return
@@ -87,6 +87,6 @@ def _copy(state: Path, parts: Sequence[str], to: Path) -> None:
 
 
 def _neither_files_nor_folders(folder: str, names: Sequence[str]) -> list[str]:
-    """Returns the sockets and pipes: to read from these is to wait."""
+    """Returns the names of sockets and pipes: a read from these would wait."""
     kinds = {name: stat.S_IFMT(os.lstat(os.path.join(folder, name)).st_mode) for name in names}
     return [name for name, kind in kinds.items() if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)]

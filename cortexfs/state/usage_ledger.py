@@ -1,11 +1,11 @@
-"""The ledger of what each user's calls of models have taken: a file of lines for each user.
+"""The ledger of what each user's calls of models have cost: a file of lines for each user.
 
-    home/1000/model/.usage      below the logs of runs; core/models/usage.py has a line, the tree shows it
+    home/1000/model/.usage      below the logs of runs; core/models/usage.py defines a line, the tree shows it
 
-Rules: a line is in its file when `add` returns, so that no kill of the daemon loses it; nothing is fsynced
-for it, as a call would wait for the disk. Calls that end together share a write. A file of many lines is
-replaced by one of their sums. A disk that takes nothing keeps nobody waiting: what is known in memory counts,
-and is written with the next line.
+Rules: a line is in its file when `add` returns, so that a kill of the daemon does not lose it. It is not
+fsynced, as a call would wait for the disk. Calls that end together share a write. A file of many lines is
+replaced by a file of their sums. A full disk does not block calls: the sums in memory count, and are written
+with the next line.
 This file must never know limits or calls.
 """
 
@@ -27,7 +27,7 @@ from cortexfs.state import whole_files
 
 KEPT_DAYS = 400
 MANY = 2000  # lines of a file that are summed up
-USERS = 256  # whose sums are in memory
+USERS = 256  # with sums in memory
 
 log = logging.getLogger("cortexfs.state.usage_ledger")
 
@@ -37,10 +37,10 @@ _Sums = dict[UsageKey, UsageLine]
 class UsageLedger:
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._sums: dict[int, _Sums] = {}  # by user, of those who were asked about last
-        self._pending: dict[int, _Sums] = {}  # what is not in the files
-        self._lines: Counter[int] = Counter()  # in a file
-        self._turn = trio.Lock()  # of whoever is at the files
+        self._sums: dict[int, _Sums] = {}  # by user, of the users who were added last
+        self._pending: dict[int, _Sums] = {}  # by user, not yet in the files
+        self._lines: Counter[int] = Counter()  # in a user's file
+        self._turn = trio.Lock()  # its holder reads or writes the files
 
     async def of(self, uid: int) -> Iterable[UsageLine]:
         """Returns the sums of a user by day, model and agent."""
@@ -54,12 +54,12 @@ class UsageLedger:
         return self._sums[uid].values()
 
     async def add(self, uid: int, line: UsageLine) -> None:
-        """Count what a call has taken; it is not to be cancelled."""
+        """Count the cost of a call. This must not be cancelled."""
         for sums in (self._pending.setdefault(uid, {}), self._sums.get(uid)):
             if sums is not None:
                 sums[line.key] = sums[line.key] + line if line.key in sums else line
         async with self._turn:
-            if pending := self._pending:  # else whoever had the turn before has written it
+            if pending := self._pending:  # else the previous holder of the turn has written it
                 self._pending = {}
                 left = await trio.to_thread.run_sync(self._write, pending)
                 for uid_, sums in left.items():
@@ -84,7 +84,7 @@ class UsageLedger:
         return lines
 
     def _write(self, pending: dict[int, _Sums]) -> dict[int, _Sums]:
-        """Append to the files; returns what they did not take."""
+        """Append to the files. Returns the sums that could not be written."""
         left = {}
         for uid, sums in pending.items():
             try:
@@ -99,7 +99,7 @@ class UsageLedger:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab", buffering=0, opener=whole_files.private) as file:
             size, data = file.tell(), _encoded(lines)
-            if file.write(data) != len(data):  # what is left of the disk; half a line is none
+            if file.write(data) != len(data):  # the disk took only a part; half a line is useless
                 file.truncate(size)
                 raise OSError(28, os.strerror(28))
         self._lines[uid] += len(lines)

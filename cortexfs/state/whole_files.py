@@ -1,11 +1,11 @@
-"""Files that are there as a whole or not at all, whenever the process or the machine stops.
+"""Files that exist as a whole or not at all, whenever the process or the machine stops.
 
-Main path: `replace` puts a file in the place of what is there, `create` makes one where nothing is.
+Main path: `replace` replaces a file, `create` makes a file whose name is free.
 
 Rules: content goes into a draft in the same folder and to the disk, the draft takes the name, and then the
-folder goes to the disk too. A draft is a new file, so that no link is followed and no older mode counts. It
-goes with whoever fails. What a killed process leaves is hidden; the next to write that file removes it, if
-the draft was given a name, which only one writer at a time may use.
+folder goes to the disk too. A draft is a new file, so that no link is followed and no older mode counts. A
+failed write removes its draft. The draft of a killed process stays, hidden. If the draft has a fixed name,
+the next writer of that file removes it; only one writer at a time may use such a name.
 This file must never know what is in a file.
 """
 
@@ -31,14 +31,14 @@ def replace(
     name: str = "",
     durable: bool = True,
 ) -> None:
-    """Put a file in the place of another. Readers of the old one keep it. `name` is the draft's."""
+    """Replace a file. Readers of the old file keep it. `name` is the draft's."""
     with draft(path, name) as new:
         write(new, pieces, mode, exact=exact, durable=durable)
         move(new, path, durable=durable)
 
 
 def create(path: Path, pieces: Iterable[bytes], mode: int) -> None:
-    """Make a file. Raises FileExistsError where its name is taken."""
+    """Create a file. Raises FileExistsError if its name is taken."""
     with draft(path) as new:
         write(new, pieces, mode)
         os.link(new, path)
@@ -47,7 +47,7 @@ def create(path: Path, pieces: Iterable[bytes], mode: int) -> None:
 
 
 def link(path: Path, target: bytes, name: str = "") -> None:
-    """Put a symbolic link in the place of what is there."""
+    """Replace a file or link by a symbolic link."""
     with draft(path, name) as new:
         os.symlink(target, os.fsencode(new))
         move(new, path)
@@ -55,8 +55,8 @@ def link(path: Path, target: bytes, name: str = "") -> None:
 
 @contextlib.contextmanager
 def draft(path: Path, name: str = "") -> Iterator[Path]:
-    """Yields where a draft for `path` may be made, and removes the draft of whoever fails."""
-    # Not the number of the process: other threads have it, and processes in other containers.
+    """Yields a path for a draft of `path`, and removes the draft if the writer fails."""
+    # Not the pid: other threads have the same, and so may processes in other containers.
     new = path.with_name(name or f".{path.name}.{os.urandom(8).hex()}")
     new.unlink(missing_ok=True)
     try:
@@ -69,7 +69,7 @@ def draft(path: Path, name: str = "") -> Iterator[Path]:
 def write(
     path: Path, pieces: Iterable[bytes], mode: int, *, exact: bool = False, durable: bool = True
 ) -> None:
-    """Make a file of this mode, less what the umask takes unless it is to be `exact`."""
+    """Create a file of this mode, without the bits of the umask unless the mode is `exact`."""
     with open(os.open(path, _MAKING, mode), "wb") as file:
         file.writelines(pieces)
         file.flush()
@@ -80,7 +80,7 @@ def write(
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that grows, which is made for its owner alone."""
+    """Open a file that grows. A new file is readable by its owner alone."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
@@ -92,10 +92,10 @@ def move(new: Path, path: Path, *, durable: bool = True) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Write the names in a folder to the disk."""
     with no_links.held(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         try:
             os.fsync(descriptor)
         except OSError as problem:
-            if problem.errno != errno.EINVAL:  # of a file system that has this for files alone
+            if problem.errno != errno.EINVAL:  # this file system can sync files only
                 raise
