@@ -1,14 +1,14 @@
-"""The files of a session's context/: what its agent's model was given, and what did not fit.
+"""The files of a session's context/: what its agent's model received, and what did not fit.
 
-    context/summary.md       what was said before, in short, and of which events
-            pack.json        what the last question was made of
-            pinned/N.md      what the user wants to be kept in mind: `/pin TEXT` adds one, rm removes it
-            output/CALL.txt  outputs of tools that were too long to be given whole
+    context/summary.md       a summary of earlier events, and their numbers
+            pack.json        the parts of the last question
+            pinned/N.md      a fact that the model shall not forget: `/pin TEXT` adds one, rm removes it
+            output/CALL.txt  a tool's output that was too long for the model to get whole
 
-Rules: all of it may be missing, damaged or removed at any time, which is as if it had never been there. Files
-are replaced as a whole. A session that was removed does not come back by what is written here. What cannot be
-written is said in the daemon's log, and the run goes on; only of a pin its user is told. These calls block:
-they belong in a thread, and those of one session in one at a time.
+Rules: each file may be missing, damaged or removed at any time, as if it had never existed. Files are
+replaced as a whole. Writing here does not bring back a removed session. If a file cannot be written, the
+daemon's log says so, and the run goes on; for a pin, its user gets the error. These calls block: they belong
+in a thread, and those of one session run one at a time.
 This file must never know models or tasks.
 """
 
@@ -39,7 +39,7 @@ log = logging.getLogger("cortexfs")
 
 
 class ContextFiles:
-    """Of one session. `folder` is the session's on disk, `shown` its path in the mount."""
+    """The files of one session. `folder` is the session's folder on disk, `shown` its path in the mount."""
 
     def __init__(self, folder: Path, shown: str) -> None:
         self._session = folder
@@ -47,7 +47,7 @@ class ContextFiles:
         self._grown = 0
 
     def grown(self) -> int:
-        """By how many bytes the outputs grew since this was asked last: for the user's share."""
+        """Returns by how many bytes the outputs grew since the last call: they count for the user's share."""
         grown, self._grown = self._grown, 0
         return grown
 
@@ -65,7 +65,7 @@ class ContextFiles:
             disk.replace(self._folder() / "pack.json", [pack])
 
     def spill(self, call: str, text: str) -> str:
-        """Keep an output; where it can be read, or nothing. A name that is taken gets a number."""
+        """Keep an output. Returns its path in the mount; empty if not kept. A taken name gets a number."""
         data = text.encode(errors="replace")[:MAX_OUTPUTS]
         with _told("an output"):
             folder = self._folder("output")
@@ -76,7 +76,7 @@ class ContextFiles:
         return ""
 
     def pin(self, text: str) -> str:
-        """Keep a fact; where it can be read. One that is there already is not kept twice."""
+        """Keep a fact. Returns its path in the mount. The same fact is not kept twice."""
         data = text.strip().encode(errors="replace")
         if not data or len(data) > MAX_PIN:
             raise Fault("EMSGSIZE", f"a pin has up to {MAX_PIN} bytes, and this one {len(data)}; say less")
@@ -106,7 +106,7 @@ class ContextFiles:
         return [pin for pin in pins if pin.text.strip()]
 
     def _folder(self, *parts: str) -> Path:
-        """context/ and what is below it, made where they are missing; the session's own is not."""
+        """Returns context/ or a folder below it. Creates missing ones, but never the session's own folder."""
         folder = self._session
         for part in (session_places.CONTEXT_NAME, *parts):
             folder = folder / part
@@ -117,7 +117,7 @@ class ContextFiles:
 
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Go on without what cannot be written."""
+    """Log a file that cannot be written, and go on without it."""
     try:
         yield
     except OSError as error:
@@ -135,7 +135,7 @@ def _read(path: Path) -> str:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with contextlib.suppress(OSError), no_links.held(path, flags) as file:
         return os.read(file, MAX_READ).decode(errors="replace")
-    return ""  # it is not there, or a folder
+    return ""  # it is missing, or a folder
 
 
 def _number(name: str) -> int:
@@ -143,14 +143,14 @@ def _number(name: str) -> int:
 
 
 def _free(folder: Path, name: str) -> str:
-    """A name that no output has: models of one session may call their calls alike."""
+    """Returns a name that no output has: a session's models may use the same name for two calls."""
     taken = set(_listed(folder))
     numbered = (f"{name}-{number}.txt" for number in itertools.count(2))
     return next(each for each in itertools.chain([f"{name}.txt"], numbered) if each not in taken)
 
 
 def _trim(folder: Path, newest: str) -> int:
-    """Remove the oldest outputs where they are too many, or too large together; the bytes that went."""
+    """Remove the oldest outputs if all are too many or too large. Returns how many bytes were freed."""
     found, freed = [], 0
     for name in _listed(folder):
         with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,8 @@
-"""The daemon's answers to agents (agents/ports.py), from its parts.
+"""The daemon's implementation of the ports of agents (agents/ports.py).
 
-Rules: policy.toml is read again when it has changed, so that what an administrator takes back is gone with
-the next call. One that is damaged allows nothing, and says so.
-This file must never know what an agent does with it.
+Rules: policy.toml is read again when it has changed, so that a permission that an administrator withdraws is
+gone with the next call. A damaged policy.toml allows nothing, and the error says so.
+This file must never know what an agent does with the answers.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class AgentWorld:
         agent = config.agent
         self.limits = BudgetLimits(agent.steps, agent.tokens, agent.secs, agent.repeats)
         self.protected = (str(config.state), str(config.directory))
-        # Keys and everybody's sessions; what decides about agents; and the same through the tree.
+        # Keys and all users' sessions; the files that decide about agents; and the same through the tree.
         self.caps = (
             (str(config.state), ""),
             (str(config.directory), "r"),
             (self.root, "rx"),
-            (str(place_of(config.state)), "rx"),  # or an agent could change what others run
-            # A process's memory is written there, the runner's too (host/confine/socket_gate.py).
+            (str(place_of(config.state)), "rx"),  # else an agent could change plugins that others run
+            # A process's memory can be written there, also the runner's (host/confine/socket_gate.py).
             ("/proc", "r"),
-            (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
+            (str(kept_of(config.state)), ""),  # plugins' files of other users
         )
         self.begun = Begun()
         self.nested = Nested()
@@ -107,14 +107,14 @@ class AgentWorld:
         await fs.hold(identity.uid, partial(may_write, whole, identity.caps), identity.label)
 
     async def hold_again(self, keys: Iterable[Key]) -> None:
-        """The same for runs that go on, as their user has just written what these scripts are: of hosts at
-        rest nothing is to be left that could still write, and of those at work what they reach is held."""
+        """Hold scripts for current runs as well, after their user has changed these scripts. Idle hosts end,
+        so that they write nothing more. For busy hosts, the scripts that they can write are held."""
         users = {uid for key in keys if key[0] == "tool" and (uid := uid_of(key)) is not None}
         users = {uid for uid in users if self._daemon.fs.own.live(uid)}
         for identity in await self._daemon.pool.ended(lambda one: one.uid in users and one.view is not None):
             try:
                 await self.hold(identity)
-            except Fault as fault:  # nobody can say what it reaches
+            except Fault as fault:  # the paths that it can write are unknown, so all are held
                 log.warning("scripts of uid %d are held: %s", identity.uid, fault.message)
                 await self._daemon.fs.hold(identity.uid, lambda path: True, identity.label)
 
@@ -134,7 +134,7 @@ class AgentWorld:
         return found
 
     def _meant(self, name: str) -> str:
-        """An alias, followed to provider/model; what is no alias of a model stays what it is."""
+        """Follows an alias, and returns provider/model. A name that is no alias of a model stays as it is."""
         for _ in range(MAX_LINKS):
             target = None if "/" in name else self._daemon.fs.model_alias(name)
             if target is None:
@@ -146,7 +146,7 @@ class AgentWorld:
         return name
 
     def checked(self, agents: Iterable[Object]) -> dict[Key, Object]:
-        """These agents, with a status that says what is wrong with their controls now, if anything is."""
+        """Returns these agents by key. The status of each says what is wrong with its controls now."""
         found = {}
         for object_ in agents:
             status = object_.status
@@ -207,8 +207,8 @@ class AgentWorld:
         return own_script.read(self.control(tool, own_script.CONTROL)).path
 
     async def under(self, object_: Object, identity: hostcalls.Identity, said: str) -> hostcalls.Identity:
-        """The identity of a call that another machine makes for its agents: what an agent here may, which
-        stands for them, nested one deeper than there. Raises a Fault where there is no such agent."""
+        """Returns the identity of a call that another machine makes for its agents. An agent here stands for
+        them: its permissions count, nested one deeper than there. Raises Fault if there is no such agent."""
         path, _, number = said.rpartition(" ")
         depth = int(number) if number.isdecimal() and len(number) < 4 else 0
         deeper = replace(identity, depth=max(identity.depth, depth) + 1)
@@ -229,15 +229,15 @@ class AgentWorld:
         return acted
 
     def admit(self, object_: Object, identity: hostcalls.Identity, arguments: list[bytes]) -> None:
-        """Before something runs that a run under a label has called: EACCES unless that is an agent's, and
-        its policy allows it. Nobody can be asked there, so what needs an approval is denied."""
+        """Check a call by a run under a label, before the object runs. Raises EACCES unless the label is an
+        agent's and its policy allows the call. No user can be asked there, so an approval is a denial."""
         if not is_agents(identity.label):
             raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
         if object_.class_ in (CLASS, OWN):
             raise Fault("EACCES", "commands are for people; an agent has tools")
         words = [os.fsdecode(argument) for argument in arguments]
         dry = object_.class_ == "tool" and object_.dry_run_flag and dryrun.is_among(arguments)
-        # Whether there was a dry run knows the host, which asks for it where one has to come first.
+        # The host knows if there was a dry run, and asks for one if it has to come first.
         powers = Powers(self, identity.label, identity.uid)
         decision = powers.decide(object_, identity, words, dry_run=dry, tried_dry=True)
         if not decision.allowed:
@@ -245,7 +245,7 @@ class AgentWorld:
 
 
 class PolicyFile:
-    """policy.toml, read when it has changed."""
+    """The settings of policy.toml, which is read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,9 +1,9 @@
 """The tools that a caller may run, a line for each (core/tree/metadata.py): what `.allowed` prints.
 
-Rules: a person may run every tool that there is for that person. What runs under a label may run what the
-policies of its agents allow; of the others it is told nothing. Lines about everybody's tools are made once
-for each registry, and whoever waits for many decisions keeps nobody else waiting.
-This file must never know how they are sent.
+Rules: a person may run every tool that exists for that person. A caller under a label sees only the tools
+that the policies of its agents allow. Lines about everybody's tools are made once for each registry. Many
+decisions for one caller do not keep other callers waiting.
+This file must never know how the lines are sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import metadata
 from cortexfs.daemon.confined import is_allowed, patterns_of
 
-IN_A_ROW = 50  # decisions of some 50 us each, while others wait
+IN_A_ROW = 50  # decisions of some 50 us each, before other tasks get a turn
 
 
 class AllowedTools:
@@ -31,7 +31,7 @@ class AllowedTools:
         self._told: tuple[Registry, bytes] | None = None
 
     async def told(self, identity: Identity, patterns: Sequence[bytes] = ()) -> bytes:
-        """With patterns, of those that a script may run which this caller runs for a client."""
+        """Returns the lines. With patterns, only of tools that a script may run for the caller's client."""
         registry = self._registry()
         if patterns and not identity.label and identity.script is None:
             identity = replace(identity, script=patterns_of(patterns))
@@ -63,5 +63,5 @@ async def _lines(tools: Iterable[Object], is_told: Callable[[Object], bool] = la
 
 
 def _tools(registry: Registry, home: int | None) -> Iterator[Object]:
-    """Those in the home of a user; everybody's for None."""
+    """Yields the tools in the home of a user; for None, everybody's tools."""
     return (one for one in registry if one.class_ == "tool" and one.home == home)

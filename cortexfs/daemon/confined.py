@@ -1,14 +1,14 @@
-"""The scripts that `ctx mcp serve --code` runs for a client: shell.exec, as less than the person who asks.
+"""The scripts that `ctx mcp serve --code` runs for a client: shell.exec, with fewer rights than its user.
 
-    shell, caller, environment = await scripts.begin(caller, patterns, environment)      of a connection
-    caller = scripts.inside(object_, caller)           of what such a script runs; EACCES where it may not
+    shell, caller, environment = await scripts.begin(caller, patterns, environment)      for a connection
+    caller = scripts.inside(object_, caller)           for an object that a script runs; EACCES if it may not
 
-Rules: a script sees what an agent without a mount table sees, the working directory to be read; it writes
-into a scratch folder of its user's alone, and has no network. So it is with the built-in tools that it runs,
-and with models and agents. A tool of a plugin is its user's own, as with plain `serve`: somebody has added
-it to do one thing, and --allow can leave it out. Another machine would confine nothing: of what it has, a
-script may ask models alone. For what runs under a label already, or is confined, nothing is added: its tools
-stay as confined as it is.
+Rules: a script sees the same paths as an agent without a mount table, and may only read its working
+directory. It writes only into a scratch folder of its user, and has no network. The same holds for built-in
+tools, models and agents that it runs. A plugin's tool runs unconfined, as with plain `serve`: somebody added
+it to do one thing, and --allow can leave it out. Another machine would confine nothing, so a script may ask
+only its models. A caller under a label, or confined already, gets no more rights: its tools stay as confined
+as the caller is.
 This file must never know sockets or clients.
 """
 
@@ -32,7 +32,7 @@ from cortexfs.core.registry import Object
 from cortexfs.peers.caller import Caller
 
 SHELL = "shell.exec"
-FOLDER = "scripts"  # the scratch folder of a user's scripts
+FOLDER = "scripts"  # the name of the scratch folder of a user's scripts
 MAX_PATTERNS, MAX_PATTERN = 100, 200  # they are in the identity of its hosts
 
 
@@ -43,7 +43,8 @@ class Scripts:
     async def begin(
         self, caller: Caller, patterns: Sequence[bytes], environment: dict[bytes, bytes]
     ) -> tuple[Object, Caller, dict[bytes, bytes]]:
-        """The shell, and as whom and with what it is to run; with patterns it runs no tools but those."""
+        """Returns the shell, and the caller and environment that it runs with. With patterns, its scripts run
+        only tools that match."""
         shell = self._world.find("tool", SHELL)
         if shell is None:
             raise Fault("EHOSTDOWN", f"there is no tool {SHELL}, so no script can run")
@@ -91,7 +92,7 @@ class Scripts:
 
 
 def patterns_of(said: Sequence[bytes]) -> tuple[str, ...]:
-    """Returns a client's patterns of tools; E2BIG where the daemon would be at work on them for long."""
+    """Returns a client's patterns of tools. Raises E2BIG if the daemon would be busy with them for long."""
     if len(said) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN for pattern in said):
         most = f"{MAX_PATTERNS} patterns of tools, of {MAX_PATTERN} bytes each"
         raise Fault("E2BIG", f"a script has at most {most}")
@@ -102,11 +103,11 @@ def is_named(name: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(pattern.match(name) for pattern in _compiled(patterns))
 
 
-@lru_cache(maxsize=16)  # fnmatch keeps as many as anybody has thought of
+@lru_cache(maxsize=16)  # fnmatch's own cache would keep too many patterns of clients
 def _compiled(patterns: tuple[str, ...]) -> list[re.Pattern[str]]:
     return [re.compile(translate(pattern)) for pattern in patterns]
 
 
 def is_allowed(identity: Identity, tool: Object) -> bool:
-    """Returns True if a script may run it."""
+    """Returns True if a script with this identity may run the tool."""
     return tool.plugin_kind != TEAM and is_named(tool.name, identity.script or ())

@@ -1,17 +1,17 @@
 """The daemon: read this file first.
 
-`run` makes the parts and joins them, in the order in which they need each other:
+`run` creates the parts and joins them, in the order in which they need each other:
 
-    pool            hosts; starter and fork server begin before anything is open that hosts must not inherit
-    state           what outlives the daemon: controls, logs of runs
-    tree            the tree under the mount point (core/tree/tree.py says what it looks like)
-    plugins         `enabled`: those that are, checked, and copied to where hosts may read them;
-                    `catalog`: asks them for their tools; the registry is swapped in whole
-    models          providers' files become objects; drivers answer for them; `local`: those of this machine
-    agents          the loop of an agent, and what it may
+    pool            hosts; starter and fork server begin before a file is open that hosts must not inherit
+    state           files that outlive the daemon: controls, logs of runs
+    tree            the tree under the mount point (core/tree/tree.py shows it)
+    plugins         `enabled`: the enabled plugins, checked, and copied to where hosts may read them;
+                    `catalog`: asks them for their tools; the registry is replaced as a whole
+    models          providers' files become objects; drivers answer for them; `local`: this machine's models
+    agents          the loop of an agent, and its permissions
     run             `.run.sock`: a runner connects, a Relay copies between it and a host
     sessions        the logs of conversations; talk/conversations.py answers in them
-    talk            `.sock`: a client connects, a Connection hears it and tells it what it follows
+    talk            `.sock`: a client connects, a Connection reads its requests and sends it events
 
 One nursery holds every task. Stopping: no new runs, a short grace, cancel, then sockets, hosts and
 mount, in that order (a bound socket pins the mount).
@@ -105,9 +105,9 @@ def run(
     strict: bool = False,
     manager: ServiceManager | None = None,
 ) -> int:
-    """Serve `root` until it is unmounted or the daemon is told to stop; an exit status. `ready` is told None
-    when it answers, why it does not, and before that an empty sentence whenever it has come further. The
-    caller holds the state's lock."""
+    """Serve `root` until it is unmounted or the daemon is stopped. Returns an exit status. `ready` gets None
+    when the mount answers, the reason if it cannot, and before that an empty text at each step. The caller
+    holds the state's lock."""
     sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
         trace.begin(os.environ.get("CTX_TRACE", ""), config.state)
@@ -116,14 +116,14 @@ def run(
     except Fault as fault:
         ready(fault.message)
         return exit_status(fault.code)
-    except ExceptionGroup as problems:  # of the loop
+    except ExceptionGroup as problems:  # raised by the loop
         only = _only_fault(problems)
         ready(only.message)
         return exit_status(only.code)
 
 
 def _only_fault(problems: ExceptionGroup[Exception]) -> Fault:
-    """Returns a Fault, where there is nothing else, and raises the problems again."""
+    """Returns the first Fault if there are only Faults. Else raises the problems again."""
     faults, others = problems.split(Fault)
     if faults is None or others is not None:
         raise problems
@@ -135,7 +135,7 @@ def _only_fault(problems: ExceptionGroup[Exception]) -> Fault:
 
 
 class Daemon:
-    """The parts, and how they begin and end. Each part is an attribute, as here alone they are joined."""
+    """The parts, and how they begin and end. Each part is an attribute, as only this class joins them."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Daemon:
         self.manager = manager or ServiceManager({})
         self.config = config
         self.began = time.time()
-        self.began_boottime = time.clock_gettime(time.CLOCK_BOOTTIME)  # no step of the clock is in it
+        self.began_boottime = time.clock_gettime(time.CLOCK_BOOTTIME)  # steps of the clock do not change it
         self._strict = strict
         self.bugs = status.Bugs()
         log.addHandler(self.bugs)
@@ -244,8 +244,8 @@ class Daemon:
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
-        # Keys are in this memory: no core of it is written, and no other process of this user looks into it.
-        # Children are programs of their own, which begin as usual (prctl(2): execve sets it back).
+        # Keys are in this memory: no core of it is written, and no other process of this user can read it.
+        # Children are programs of their own, and dumpable as usual (prctl(2): execve sets it back).
         prctl(PR_SET_DUMPABLE, 0)
         options = {*pyfuse3.default_options, "fsname=cortexfs", "subtype=cortexfs"}
         if os.geteuid() == 0:
@@ -265,7 +265,7 @@ class Daemon:
             except OSError as problem:
                 why = f"{problem.filename} cannot be used: {problem.strerror}"
                 raise Fault(code_of(problem.errno), why) from None
-            # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
+            # Objects of now stay for good; a call makes a few hundred, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
             gc.enable()
@@ -282,14 +282,14 @@ class Daemon:
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:
-            services.start_soon(self._until, readers.serve)  # it returns when somebody has unmounted us
+            services.start_soon(self._until, readers.serve)  # it returns when the mount is unmounted
             services.start_soon(self._begin)
             services.start_soon(self.pool.run)
             services.start_soon(self.logs.run)
             services.start_soon(self._sweep)
             services.start_soon(self.manager.keep_telling)
             await services.start(signals.hear, self._stop.set, self.reload.again)
-            # `umount -l` by hand ends the daemon too; the bound socket would keep the mount alive unseen.
+            # `umount -l` by hand ends the daemon too; else the bound socket would keep a hidden mount alive.
             services.start_soon(self._until, mount_table.gone, self.root)
             await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
@@ -342,13 +342,13 @@ class Daemon:
         self._stop.set()
 
     async def _begin(self) -> None:
-        """Hear the starter, without which nothing can be begun, and nothing unmounted."""
+        """Serve the starter until it ends. Without it nothing can be started or unmounted, so we end, too."""
         await self.starter.run()
         log.error("the process that starts others has ended; the daemon ends, too")
         self._stop.set()
 
     async def _drain(self) -> None:
-        """No new runs; active ones get a moment to end by themselves."""
+        """Refuse new runs; give active ones a moment to end by themselves."""
         self.manager.tell("STOPPING=1")
         self.sockets.close()
         with trio.move_on_after(GRACE_SECONDS):
@@ -366,7 +366,7 @@ class Daemon:
         self.team.removed(address)
 
     def _meant(self, address: Address) -> Key:
-        """Returns the agent of these sessions: in a home its user's own of that name, if there is one."""
+        """Returns the agent of these sessions. In a home, its user's own agent of that name comes first."""
         space = address.space
         uid = None if space == Space.shared() else space.uid
         return self.fs.tree.registry.meant(address.class_, address.object, uid)

@@ -1,8 +1,8 @@
-"""The files of a configuration and a state that decide what is allowed, and those of them that are not used.
+"""The files of configuration and state that decide what is allowed, and which of them are not used.
 
-Rules: nothing is read here but owners and modes. What its reader tells of in a line of its own (a provider, a
-server, an agent) is in `every` alone.
-This file must never know what follows from a file.
+Rules: this module reads only owners and modes. Only `every` has files that `status` reports in a line of
+their own (a provider, a server, an agent).
+This file must never know what a file allows.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from cortexfs.state.control_store import LINKS
 
 
 def unused(configuration: Path, state: Path) -> list[str]:
-    """Returns a sentence for each file of which there is one alone, and which is not used."""
+    """Returns a sentence for each unused file among those that exist only once."""
     names = (config.FILE, config.CHOICES, risk.FILE, openpgp.KEYS)
     stores = (state / trust.STORE, state / decisions.STORE)
     return believed.faults([*(configuration / name for name in names), *stores])
 
 
 def every(configuration: Path, state: Path) -> list[str]:
-    """Returns a sentence for each of all of them that is not used."""
+    """Returns a sentence for each unused file among all of them."""
     plugins = state / directory.FOLDER
     several = [
         *sorted(configuration.glob(f"{files.FOLDER}/*{files.SUFFIX}")),
         *sorted(configuration.glob(f"{mcp_servers.FOLDER}/*{mcp_servers.SUFFIX}")),
         *sorted(state.glob(f"{directory.FOLDER}/*/{plugin_records.FILE}")),
     ]
-    # Also those that cannot be looked into.
+    # Folders that cannot be read, too.
     folders = [configuration / files.FOLDER, configuration / mcp_servers.FOLDER, plugins]
     folders += directory.folders(plugins)
     for top in (secrets.FOLDER, records.FOLDER, "tree"):

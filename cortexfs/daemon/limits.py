@@ -1,4 +1,4 @@
-"""The limits of a daemon's parts: the configuration as they want it, and what the kernel lets it have.
+"""The limits of a daemon's parts, from the configuration and from the kernel.
 
 This file must never know how a part keeps to its limits.
 """
@@ -19,27 +19,27 @@ from cortexfs.sessions.log import Most
 from cortexfs.sessions.store import Policy, Sessions
 
 DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
-TABLE = 4096  # of these, for which there is room from the start
+TABLE = 4096  # of these, the descriptors that have room from the start
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0
 
 
 def of_exec(config: Config, connections: int) -> ExecTerms:
-    """As exec wants it."""
+    """Returns the limits of exec."""
     seconds, limits = float(config.turn.tool_timeout_secs), config.limits
     sandboxed = config.callers.serve_sandboxed
     return ExecTerms(seconds, limits.output_gib << 30, connections, limits.depth, sandboxed)
 
 
 def most(config: Config) -> Most:
-    """As sessions want it."""
+    """Returns the limits of sessions."""
     said = config.sessions
     return Most(said.session_mib << 20, said.user_mib << 20, said.user_sessions)
 
 
 async def retain(sessions: Sessions, config: Config) -> None:
-    """Remove the sessions that the configuration calls too old, or too many, once an hour; returns at once
-    where all are kept."""
+    """Once an hour, remove the sessions that are too old or too many by the configuration. Returns at once
+    if all are kept."""
     said = config.sessions
     policy = Policy(said.unused_days * DAY or None, said.per_object or None, frozenset(said.kept))
     while policy.age or policy.count:
@@ -49,11 +49,12 @@ async def retain(sessions: Sessions, config: Config) -> None:
 
 
 def raise_descriptors() -> int:
-    """After the fork server has started, as hosts have limits of their own; how many we may have."""
+    """Raise our limit of descriptors, and return it. Hosts have limits of their own, so call this after the
+    fork server has started."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    # While there are no threads: with them, the kernel holds whoever needs a larger table up for 20 ms.
+    # While there is one thread: later, the kernel would block a thread that grows the table for 20 ms.
     with suppress(OSError):
         os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, min(TABLE, wanted) - 1))
     return wanted

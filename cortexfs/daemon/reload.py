@@ -1,11 +1,11 @@
 """The installed and configured objects, as the tree shows them: read at the start, at SIGHUP, and when a
 plugin has other tools.
 
-Main path: `again` reads everything and has each part of the daemon take over its share; `check_agents` looks
-at agents whose controls were written.
+Main path: `again` reads everything and passes each part of the daemon its share; `check_agents` checks the
+agents whose controls were written.
 
-Rules: one at a time. What did not change keeps its hosts. A damaged file must not end what works.
-This file must never know how a part does its share.
+Rules: one reload at a time. An unchanged plugin keeps its hosts. A damaged file must not end what works.
+This file must never know how a part uses its share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cortexfs.pool.host import Host
 
 log = logging.getLogger("cortexfs")
 
-RESET_SECONDS = 10.0  # that a host has to take new settings over, with the hooks of each
+RESET_SECONDS = 10.0  # in which a host has to apply new settings, with its hooks for each
 
 if TYPE_CHECKING:
     from cortexfs.daemon.daemon import Daemon
@@ -38,8 +38,8 @@ class Reload:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._applying = trio.Lock()
-        self.begun = self.count = -1  # the first one is the start
-        self.refused = ""  # why the last one took nothing over
+        self.begun = self.count = -1  # the first reload is the start
+        self.refused = ""  # why the last reload changed nothing
         self.broken_providers: dict[str, str] = {}
         self.broken_agents: dict[str, str] = {}
         self._agents: list[Object] = []  # as their records have them
@@ -48,12 +48,12 @@ class Reload:
         daemon.fs.on_change(self._changed)
 
     async def begin(self) -> None:
-        """The first time."""
+        """Load everything for the first time."""
         await trio.to_thread.run_sync(self._daemon.offers.settle)
         await self.again()
 
     async def again(self) -> None:
-        """Take over what is enabled now."""
+        """Load what is enabled and configured now."""
         async with self._applying:
             self.begun += 1
             await self._take_over()
@@ -63,7 +63,7 @@ class Reload:
             self._daemon.team.again()
 
     async def renew(self) -> None:
-        """A plugin has other tools, without anybody's having told us."""
+        """Load everything after a plugin's tools have changed by themselves."""
         async with self._applying:
             await self._take_over()
 
@@ -76,7 +76,7 @@ class Reload:
             models = await run(served, daemon.providers, daemon.secrets)
             agents = await run(records.load, config.state, daemon.began)
             local = await run(found, config.directory, config.engine.context_tokens)
-        except Fault as fault:  # of a damaged file
+        except Fault as fault:  # a file is damaged
             daemon.runs.last_error = self.refused = fault.message
             return
         daemon.locals.apply(local)
@@ -102,22 +102,22 @@ class Reload:
         daemon.watch.reconcile(servers.plugins)
 
     async def _apply(self, objects: Mapping[Key, Object]) -> None:
-        """Show these, with users' own models and other machines' objects as they are now in place of those
-        among them."""
+        """Show these objects. Users' own models and other machines' objects among them are replaced by the
+        current ones."""
         own = await trio.to_thread.run_sync(self._daemon.own.load)
         self._daemon.drivers.own = own.sources
         others = {key: one for key, one in objects.items() if key[0] != "model" or not is_own(key)}
         await self._daemon.fs.apply(Registry(self._daemon.team.joined(others | own.objects)))
 
     async def show_own(self) -> None:
-        """A user has other models of his own, or another machine other objects."""
+        """Show a user's own models, or another machine's objects, after they have changed."""
         async with self._applying:
             await self._apply(self._daemon.fs.tree.registry.objects)
             await self._check(None)
             await self._daemon.sockets.reconcile(self._daemon.fs.tree.registry)
 
     async def _reset_hosts(self) -> None:
-        """Tell running modules of their new settings. One that does not take them begins anew."""
+        """Send running modules their new settings. A module that does not apply them is started again."""
         daemon = self._daemon
         served = {plugin.name: plugin for plugin in daemon.catalog.served}
         renewed = {
@@ -142,10 +142,10 @@ class Reload:
         pool.release(host)
 
     async def _replace_hosts(self) -> None:
-        """Of plugins that are no more, or are others now."""
+        """End hosts of plugins that are gone or have changed."""
         daemon, hooks = self._daemon, self._daemon.middleware.hooks
         hooks.apply(daemon.catalog.served)
-        shown = daemon.fs.tree.registry  # with what is users' own
+        shown = daemon.fs.tree.registry  # with users' own objects
         wanted = {one.plugin for one in (*shown, *daemon.catalog.commands.values())} | {*hooks.plugins}
         wanted |= daemon.catalog.starting
         daemon.pool.replace(lambda plugin: plugin in wanted)
@@ -154,14 +154,14 @@ class Reload:
     # -- agents
 
     def _changed(self, key: Key) -> None:
-        """Somebody has written a control."""
+        """Note that a control was written."""
         if key[0] == "agent" or is_own(key):
             self._agents_changed.set()
         if is_own(key):
             self._own_changed.add(key)
 
     async def check_agents(self) -> None:
-        """An agent whose controls do not fit together is refused on its socket, until they do. For ever."""
+        """Runs for ever. An agent is refused on its socket while its controls do not fit together."""
         while True:
             await self._agents_changed.wait()
             self._agents_changed = trio.Event()
@@ -169,15 +169,15 @@ class Reload:
                 changed, self._own_changed = self._own_changed, set()
                 try:
                     await self._daemon.world.hold_again(changed)
-                except Fault as fault:  # what cannot be held on a full disk is no tool yet
+                except Fault as fault:  # on a full disk a script cannot be held, and is no tool yet
                     self._daemon.runs.last_error = fault.message
                     changed = {key for key in changed if key[0] != "tool"}
                 if await self._check(changed) or changed:
                     await self._daemon.sockets.reconcile(self._daemon.fs.tree.registry)
 
     async def _check(self, own: Iterable[Key] | None) -> bool:
-        """Show which agents cannot work now, these of users' own among them (None: all). Returns whether that
-        is another thing than before."""
+        """Show which agents cannot work now, among them these of users' own (None: all). Returns True if that
+        has changed."""
         fs = self._daemon.fs
         shown = fs.tree.registry.objects
         checked = self._daemon.world.checked([*self._agents, *fs.own.some(own)])

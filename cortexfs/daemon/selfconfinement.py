@@ -1,12 +1,12 @@
-"""The daemon of root gives up its powers when it serves, as it reads what strangers send.
+"""The daemon of root gives up its powers before it serves, as it reads untrusted input.
 
-It keeps no capability, changes no file but its state, and makes few system calls. What needs more is another
-process's, which reads nothing of strangers: the starter's (host/starter.py), the fork server's, and the
-looker's (runner/cortexfs-looker.c).
+It keeps no capability, changes only files of its state, and makes few system calls. Work that needs more is
+done by processes that read no untrusted input: the starter (host/starter.py), the fork server, and the
+looker (runner/cortexfs-looker.c).
 
-Rules: it is done once, before there is a second thread. A user's daemon has nothing to give up.
-docs/security.md says what could still be done with a daemon that was taken over.
-This file must never know what the daemon does with what it keeps.
+Rules: this happens once, before there is a second thread. A user's daemon has nothing to give up.
+docs/security.md says what an attacker who takes the daemon over could still do.
+This file must never know what the daemon does with its remaining powers.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ log = logging.getLogger("cortexfs")
 
 
 def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
-    """Change nothing but the state from now on. `channels` lead to the starter and the looker, from which
-    alone descriptors may come. Raises Fault EACCES where not even that can be done any more."""
+    """Give up the powers. `channels` lead to the starter and the looker; only these may send descriptors.
+    Raises Fault EACCES if the daemon cannot, or could not use its own files then."""
     if os.geteuid():
         return
     assert len(os.listdir("/proc/self/task")) == 1
-    os.umask(0o022)  # nothing gets another mode than it is made with
+    os.umask(0o022)  # files that we create keep the modes that we choose
     try:
         landlock.write_only_in([*_folders(state), os.devnull])
     except (Fault, OSError) as problem:
         log.warning("the daemon is not kept from other files than its own here: %s", problem)
-    # Elsewhere resolvers take what they receive by recvmsg(2), and so must whoever looks for descriptors.
+    # Resolvers of other C libraries use recvmsg(2) on any socket; so does safe_sockets on older kernels.
     alone = safe_sockets.REFUSED and platform.libc_ver()[0] == "glibc"
     try:
         seccomp.guard(channels if alone else ())
@@ -50,7 +50,7 @@ def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
         capabilities.keep(0)
     except OSError as problem:
         raise Fault("EACCES", f"the daemon cannot give up its own powers: {problem.strerror}") from None
-    # Root without capabilities opens what it owns, and what everybody may open.
+    # Root without capabilities opens files that it owns, and files that everybody may open.
     for path, rights in ((state, os.R_OK | os.W_OK), (config, os.R_OK), (_PACKAGE, os.R_OK)):
         needed = f"the daemon of root gives up its powers, and needs {path} then"
         for above in reversed(path.resolve().parents):
@@ -63,6 +63,6 @@ def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
 def _folders(state: Path) -> Iterator[str]:
     yield os.path.realpath(state)
     for beside in (place_of(state), kept_of(state)):
-        with suppress(OSError):  # then nothing can be kept there either
+        with suppress(OSError):  # then the daemon cannot use that folder either
             beside.mkdir(mode=0o755, exist_ok=True)
             yield os.path.realpath(beside)

@@ -1,7 +1,7 @@
-"""Signals to the daemon: SIGTERM and SIGINT end it, SIGHUP has it read its configuration again, and SIGUSR1
-has it write to its log what it is doing.
+"""Signals to the daemon: SIGTERM and SIGINT end it, SIGHUP makes it read its configuration again, and SIGUSR1
+makes it write its tasks and threads' stacks to its log.
 
-This file must never know what is ended or read.
+This file must never know what ends or is read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ async def hear(
     reload: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Hear them until one ends the daemon."""
+    """Handle the signals until one ends the daemon."""
     numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1
     with trio.open_signal_receiver(*numbers) as received:
-        # Threads show their stacks at once, also where the loop is stuck and the tasks never come.
+        # Threads' stacks are written at once, even if the loop is stuck and never writes its tasks.
         faulthandler.register(signal.SIGUSR1, chain=True)
         try:
             task_status.started()
@@ -35,7 +35,7 @@ async def hear(
                     await reload()
                 elif number == signal.SIGUSR1:
                     root = trio.lowlevel.current_root_task()
-                    assert root is not None  # we are in one
+                    assert root is not None  # this code runs in it
                     log.warning("tasks:\n%s", "\n".join(tasks(root))[:MOST])
                 else:
                     stop()
@@ -45,7 +45,7 @@ async def hear(
 
 
 def tasks(task: trio.lowlevel.Task, indent: str = "") -> Iterator[str]:
-    """Yields the tree of tasks, each with the lines that it waits in. No value of a variable is shown."""
+    """Yields the tree of tasks, each with the lines where it waits. No values of variables are shown."""
     yield f"{indent}{task.name}"
     for frame, line in task.iter_await_frames():
         code = frame.f_code

@@ -1,6 +1,6 @@
 """The starter's work for the daemon: programs for plugins and providers, and the end of the mount.
 
-This file must never know when any of it is wanted.
+This file must never know when the daemon needs that work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("cortexfs")
 
 
 async def signature(starter: Starter, folder: Path) -> bytes:
-    """Returns what gpgv says of the files in a folder."""
+    """Returns gpgv's output about the files in a folder."""
     asked = starts.SIGNATURE, folder.name, openpgp.SECONDS, openpgp.MAX_SAID
     try:
         return (await starter.output(*asked))[0]
@@ -39,14 +39,14 @@ async def signature(starter: Starter, folder: Path) -> bytes:
 
 async def key(starter: Starter, provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
     """Returns the output and status of the command that a provider's file names."""
-    del command  # the starter reads it itself
+    del command  # the starter reads the provider's file itself
     return await starter.output(starts.KEY, provider, COMMAND_SECONDS, MAX_KEY)
 
 
 async def home(starter: Starter, uid: int) -> str:
-    """A user's home directory; empty where there is none. The daemon of root has no Unix socket to ask a
-    directory service by, so somebody whom it does not find is asked for by another program."""
-    found = await trio.to_thread.run_sync(_home, uid)  # the database may be at the other end of a network
+    """Returns a user's home directory; empty if there is none. The daemon of root may open no Unix socket to
+    a directory service, so another program looks up a user whom the daemon does not find."""
+    found = await trio.to_thread.run_sync(_home, uid)  # the database may be across a network
     if found or os.geteuid():
         return found
     try:
@@ -66,7 +66,7 @@ def _home(uid: int) -> str:
 
 
 def end(pool: Pool, root: Path) -> None:
-    """Serve the mount no more, unmount it, and end all processes of ours."""
+    """Stop serving the mount, unmount it, and end all our processes."""
     if os.geteuid():
         pool.stop()
         pyfuse3.close(unmount=True)

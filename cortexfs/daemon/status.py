@@ -1,7 +1,7 @@
-"""The text of `status`: what the daemon says about itself to whoever looks.
+"""The text of `status`: the daemon's report about itself.
 
-Rules: everybody may read it, so it names nothing that anybody ran. Each guard logs the bug that it meets with
-its traceback, and nothing else is logged so: that is how bugs are counted.
+Rules: everybody may read it, so it names no user's runs. Each guard logs a bug with its traceback, and no
+other record has a traceback: that is how bugs are counted.
 This file must never know how a part works.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Bugs(logging.Handler):
-    """A listener to our log, which counts bugs."""
+    """A handler of our log that counts bugs."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -39,7 +39,7 @@ def _limit(limit: UsageLimit, currency: str) -> str:
 
 
 def text(daemon: Daemon) -> str:
-    """Returns it as it is now, a `key: value` line each."""
+    """Returns the current status, one `key: value` line for each fact."""
     reload = daemon.reload
     counts = {class_: len(daemon.fs.tree.registry.names(class_)) for class_ in ("tool", "model", "agent")}
     unused = deciding.unused(daemon.config.directory, daemon.config.state)

@@ -1,6 +1,6 @@
-"""The daemon's part in a team of machines, from the moment that it has one (team/remote_objects.py).
+"""The daemon's part in a team of machines, once its machine is in one (team/remote_objects.py).
 
-Rules: a daemon whose machine is in no team imports nothing of it, and starts nothing.
+Rules: a daemon whose machine is in no team imports and starts nothing of the team's code.
 This file must never know how machines find each other.
 """
 
@@ -37,20 +37,20 @@ class Team:
         return (self._daemon.config.state / "team" / "member.json").exists()
 
     def again(self) -> None:
-        """The configuration was read again."""
+        """Check the team again, after the configuration was read again."""
         self._asked.set()
         if self._remote is not None:
             self._remote.again()
 
     def joined(self, objects: Mapping[Key, Object]) -> dict[Key, Object]:
-        """These objects with those of other machines, which take no name that there is here."""
+        """Returns these objects and other machines' objects; on the same name, the object here wins."""
         if self._remote is None:
             return dict(objects)
         local = {key: one for key, one in objects.items() if not one.origin.startswith(ORIGIN)}
         return self._remote.objects | local
 
     async def run(self) -> None:
-        """For ever; it waits while the machine is in no team."""
+        """Runs for ever. Waits while the machine is in no team."""
         while not self.is_joined:
             self._asked = trio.Event()
             await self._asked.wait()
@@ -81,6 +81,6 @@ class Team:
         return found
 
     def removed(self, address: Address) -> None:
-        """A session is gone."""
+        """Pass on that a session was removed."""
         if self._sessions is not None:
             self._sessions.removed(address)

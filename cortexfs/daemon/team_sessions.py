@@ -1,12 +1,12 @@
-"""The daemon's side of the sessions of its team: NAME+MACHINE, which that machine has begun.
+"""The daemon's side of its team's sessions: NAME+MACHINE is a session that MACHINE began.
 
-Main path: a message for such a session is admitted where this machine has it; its log then counts as on disk
-when the team's stream has it, too. What other machines say in theirs comes from the link, and is appended to
-the copies here, which are read as any session is.
+Main path: a message for such a session is admitted if this machine has the session. Its log then counts as on
+disk only when the team's stream has it, too. Other machines' logs come from the link and are appended to the
+copies here, which are read as any session is.
 
-Rules: the log here is the first copy. Where the stream goes on otherwise, another machine has taken the
-session: the run here ends, and what only the log here had is kept in a file beside it. While the stream is
-away nothing is admitted, and a run under way ends after AWAY_SECONDS.
+Rules: the log here is the first copy. If the stream differs from it, another machine has taken the session:
+the run here ends, and lines that only the log here had are kept in a file beside it. While the stream is
+away, no message is admitted, and a current run ends after AWAY_SECONDS.
 This file must never know how the stream is kept.
 """
 
@@ -54,7 +54,7 @@ log = logging.getLogger("cortexfs")
 
 
 class TeamSessions:
-    """Its attributes are the link as it is now, and what waits for it."""
+    """The team's sessions. The attributes hold the current link, and the logs and calls that wait for it."""
 
     def __init__(self, places: TeamPlaces, sessions: Sessions, conversations: Conversations) -> None:
         self.places = places
@@ -63,22 +63,22 @@ class TeamSessions:
         self._conversations = conversations
         self._channel: SessionChannel | None = None
         self._problem = "the link to the team is being started"
-        self._own: dict[Address, FileLog] = {}  # logs of this machine that the stream has not whole
+        self._own: dict[Address, FileLog] = {}  # logs of this machine that the stream lacks a part of
         self._ours: set[Address] = set()
-        self._dirty: list[tuple[FileLog, int]] = []  # copies, and up to which event they were appended to
-        self._held: dict[Address, FileLog] = {}  # of which parts come: else each part would read all of it
+        self._dirty: list[tuple[FileLog, int]] = []  # copies with new events, and the last event of each
+        self._held: dict[Address, FileLog] = {}  # logs that get parts: else each part would reread the log
         self._numbers = itertools.count(1)
-        self._part = 0  # the last part of a log that was taken in
+        self._part = 0  # the number of the last part that was appended
         self._takes: dict[int, tuple[trio.Event, list[Fault]]] = {}
         self._nursery: trio.Nursery | None = None
 
     def _is_meant(self, address: Address) -> bool:
         return _is_of_team(address) and self.places.is_joined
 
-    # -- what conversations ask
+    # -- called by conversations
 
     def judge(self, log_: FileLog) -> None:
-        """A log is in memory from now on, or has another owner."""
+        """Set how a log is kept, after it was loaded or its owner has changed."""
         if not self._is_meant(log_.address):
             return
         machine = log_.facts.machine
@@ -113,7 +113,7 @@ class TeamSessions:
         return self._channel
 
     async def take(self, address: Address, by_force: bool) -> None:
-        """Have the session be this machine's; it is, where this returns."""
+        """Take the session over to this machine. If this returns, the session is this machine's."""
         if not _is_of_team(address):
             raise Fault("EINVAL", "only a session of the team, NAME+MACHINE, can be taken")
         channel, number = self._check_stream(), next(self._numbers)
@@ -130,13 +130,13 @@ class TeamSessions:
             raise Fault("EAGAIN", "another machine has taken the session since; try again")
 
     def removed(self, address: Address) -> None:
-        """Its files are gone; where it was this machine's, it ends for the team."""
+        """Note that the session's files are gone. If it was this machine's, it ends for the team."""
         self._own.pop(address, None)
         if address in self._ours and self._channel:
             self._ours.discard(address)
             self._channel.tell(LogRemoved(_place(address)))
 
-    # -- this machine's own
+    # -- this machine's own sessions
 
     def _more(self, log_: FileLog) -> None:
         self._own[log_.address] = log_
@@ -144,7 +144,7 @@ class TeamSessions:
             self._channel.tell(LocalLog(_place(log_.address), str(log_.path), log_.here, self._part))
 
     async def _tell_all(self) -> None:
-        """The stream is at hand, perhaps another one: it may lack a part of any log of this machine."""
+        """Send the link all logs of this machine: the stream is back, or new, and may lack parts of any."""
         for address in await trio.to_thread.run_sync(self._found):
             with suppress(Fault):
                 self.judge(await self._sessions.open(address))
@@ -165,7 +165,7 @@ class TeamSessions:
         return found
 
     async def give_up(self, away: float = AWAY_SECONDS) -> None:
-        """End what has waited for the stream for too long, for ever and through all lives of the link."""
+        """Runs for ever, also when the link restarts. Ends the runs that waited too long for the stream."""
         since: float | None = None
         while True:
             await trio.sleep(1.0)
@@ -181,14 +181,14 @@ class TeamSessions:
     # -- the link
 
     async def serve(self, control: socket.socket) -> None:
-        """One life of the link."""
+        """Serve the link from its start to its end."""
         self._machine = self.places.read_member().machine
         ours, theirs = socket.socketpair()
         with theirs:
             data = msgspec.msgpack.encode(SessionOpening())
             try:
                 socket.send_fds(control, [data], [theirs.fileno()])
-            except OSError:  # it has ended again
+            except OSError:  # the link has ended already
                 ours.close()
                 return
         channel = self._channel = SessionChannel(ours, TO_DAEMON)
@@ -267,13 +267,13 @@ class TeamSessions:
         if rest := part.data[same:]:
             await self._append(log_, rest)
         if log_.mirror is None and log_.facts.machine == self._machine:
-            # Ours, of which the log here had lost the end: what is said from now on goes to the stream.
+            # This machine's session, whose log here had lost its end: new events go to the stream.
             await log_.durable(log_.given)
-            log_.given = max(log_.given, given)  # some may have been seen here, and lost
+            log_.given = max(log_.given, given)  # clients here may have seen events that were lost
             self.judge(log_)
 
     async def _cut(self, log_: FileLog, end: int) -> FileLog:
-        """The stream goes on otherwise from there."""
+        """Cut the log at the byte from which the stream differs, and end the run here."""
         fault = Fault("EHOSTDOWN", "another machine of the team has taken the session")
         address = log_.address
         log_.mirror = None
@@ -283,12 +283,12 @@ class TeamSessions:
         log_.give_up(fault)
         await self._sessions.cut(address, end)
         log_ = self._held[address] = await self._sessions.open(address)
-        log_.become_copy()  # whatever its last owner was
+        log_.become_copy()  # even if the rest of the log names this machine as its owner
         self._own.pop(address, None)
         return log_
 
     async def _append(self, log_: FileLog, data: bytes) -> None:
-        """More of a copy, for whoever reads it here as well."""
+        """Append lines to a copy, and pass them to its readers here."""
         log_.check_share()
         lines = data.splitlines(keepends=True)
         try:
@@ -307,7 +307,7 @@ class TeamSessions:
                 self._nursery.start_soon(self._recover, log_.address)
 
     async def _recover(self, address: Address) -> None:
-        """The session is this machine's now: what ran on the other one has ended."""
+        """End the runs of the other machine, as the session is this machine's now."""
         if live := self._conversations.live(address):
             self._conversations.lose(live, Fault("EHOSTDOWN", "the session has moved to this machine"))
         with suppress(Fault):
@@ -327,7 +327,7 @@ def _address(place: LogPlace) -> Address:
 
 
 def _same_lines(here: bytes, there: bytes) -> int:
-    """Up to which byte both have the same lines."""
+    """Returns up to which byte both have the same lines."""
     same = 0
     for ours, theirs in zip(here.splitlines(keepends=True), there.splitlines(keepends=True), strict=False):
         if ours != theirs:
