@@ -1,11 +1,11 @@
 """MCP Apps: the page that an MCP server has for a tool (its `_meta.ui.resourceUri`), in a frame of panels.py.
 
-    opened = await apps.open(asked)     the frame of a tool's app; ENOENT for a tool that has none
-    await apps.ask(asked)               tools/call and resources/read, of the frame's own server
+    opened = await apps.open(asked)     the frame of a tool's app; ENOENT for a tool without one
+    await apps.ask(asked)               tools/call and resources/read, at the frame's own server
 
-Rules: lists and resources are the answers of the object SERVER.mcp, and a call is that of `ctx mcp call`.
-An app calls the tools of its server that are for apps, and reads its server's resources. It is given
-no host to reach, whatever it wishes in `_meta.ui.csp`.
+Rules: the object SERVER.mcp answers for lists and resources, and `ctx mcp call` makes each call. An app may
+call the tools of its server that are for apps, and read its server's resources. It may reach no host,
+whatever its `_meta.ui.csp` asks for.
 This file must never know how a frame is drawn.
 """
 
@@ -47,7 +47,7 @@ class McpApps:
         self._frames = frames
 
     async def find(self, asked: PageRequest) -> PageAnswer:
-        """The address of a tool's app; null for a tool that has none."""
+        """Returns the address of a tool's app, or null for a tool without one."""
         server = await self._server(asked)
         tool = await self._named(server, object_named(asked)) if server else None
         return answer_of({"uri": _uri(tool) if tool else None})
@@ -87,13 +87,13 @@ class McpApps:
         raise Fault("EACCES", f"an app may ask for tools/call and {READ}, and not for {method[:100]}")
 
     async def tool(self, asked: PageRequest) -> PageAnswer:
-        """The object that a tool of the app's server is, and if a person is asked before each call."""
+        """Returns the object of a tool of the app's server, and whether a person is asked before a call."""
         frame = await self._frames.known(asked)
         tool = await self._own(frame, asked.text("tool"))
         return answer_of(await effects_of(self._place, f"tool/{tool['_meta'][NAME_KEY]}"))
 
     async def _own(self, frame: PanelFrame, name: object) -> dict[str, Any]:
-        """The tool of this name, if the app may call it: its own tool was chosen by a person."""
+        """Returns the tool if the app may call it. Its own tool is allowed, as a person has chosen it."""
         for one in await self._tools(frame.owner):
             if one["name"] == name and (name == frame.part or "app" in _visible(one)):
                 return one
@@ -125,7 +125,7 @@ class McpApps:
         raise Fault("EPROTO", f"the MCP server {server} has no {KIND} at {uri[:200]}")
 
     async def _said(self, server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The answer of a server, as its object has it."""
+        """Returns the answer of a server, by its object."""
         parts: list[str] = []
         faults: list[str] = []
 
@@ -149,7 +149,7 @@ class McpApps:
 
 
 def _ui(tool: dict[str, Any]) -> dict[str, Any]:
-    """The words of a tool about its app. The first version of the extension had the address alone."""
+    """Returns a tool's entry about its app. In the extension's first version it was only the address."""
     meta = tool.get("_meta") or {}
     found = meta.get("ui")
     return found if isinstance(found, dict) else {"resourceUri": meta.get("ui/resourceUri")}
@@ -170,7 +170,7 @@ def _there(path: str, server: str) -> None:
 
 
 def _server_of(path: str) -> str | None:
-    """The MCP server whose tool this is; None for any other tool."""
+    """Returns the MCP server of a tool, or None for any other tool."""
     found = _SERVER.match(text_of(path))
     return found[1] if found else None
 

@@ -1,10 +1,10 @@
-"""Commands and objects, run as children of the page: whatever the page can do, a shell could do first.
+"""Commands and objects, run as children of the page: a shell can do all that the page can do.
 
-    await command(place, ("ls",))            what `ctx ls --json` prints
-    await frames_of(place, path, input, hear)    the frames of a run, each line as it comes
+    await command(place, ("ls",))            the output of `ctx ls --json`, decoded
+    await run_object(place, object, words, input, hear)    passes on each frame of a run as it comes
 
-Rules: input goes by standard input, as others can read arguments. A child has nothing of the page's: no
-descriptor, no token. Whatever ends the task of a child kills it.
+Rules: input goes by standard input, as others can read arguments. A child gets no descriptor and no token of
+the page. The end of a child's task, for any reason, kills the child.
 This file must never know HTTP.
 """
 
@@ -24,17 +24,17 @@ from cortexfs.core.errors import EXIT_STATUS, Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.jsontext import UNREADABLE
 
-COMMAND_SECONDS = 60.0  # a plugin that is installed is loaded first
-# The code of a failure whose sentence a command has said, by its exit status.
+COMMAND_SECONDS = 60.0  # an installation loads the plugin first
+# The codes of commands' failures, by exit status.
 _CODES = {status: code for code, status in reversed(EXIT_STATUS.items())}
 
 
 class WebPlace(NamedTuple):
-    """The mount that the page shows, and the program that knows its commands."""
+    """The mount that the page shows, and the `ctx` program for its commands."""
 
     root: str
     program: Sequence[str]
-    objects: Callable[[], list[dict[str, str]]]  # what `ctx ls --json` prints, which every view needs
+    objects: Callable[[], list[dict[str, str]]]  # the output of `ctx ls --json`, which every view needs
 
     @property
     def environ(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ class Said(NamedTuple):
 
 
 async def command(place: WebPlace, words: Sequence[str], input: str = "") -> Any:
-    """Returns the JSON that a command prints; where it prints none, its sentence is the Fault."""
+    """Returns the JSON that a command prints. If it fails without JSON, the Fault has its error sentence."""
     try:
         return msgspec.json.decode((await said(place, words, input, is_json=True)).output)
     except UNREADABLE:
@@ -55,8 +55,8 @@ async def command(place: WebPlace, words: Sequence[str], input: str = "") -> Any
 
 
 async def said(place: WebPlace, words: Sequence[str], input: str = "", *, is_json: bool = False) -> Said:
-    """Returns what a command prints, and what it says of its work. Its status is part of an answer in JSON:
-    a check that has failed, or a call that would be refused."""
+    """Returns a command's output and its notes on standard error. A failure that prints JSON is no Fault: it
+    is a check that has failed, or a call that would be refused."""
     with trio.move_on_after(COMMAND_SECONDS):
         done = await trio.run_process(
             [*place.program, *words],
@@ -75,7 +75,7 @@ async def said(place: WebPlace, words: Sequence[str], input: str = "", *, is_jso
 
 
 async def follow(place: WebPlace, words: Sequence[str], hear: Callable[[str], Awaitable[None]]) -> None:
-    """Pass on what a command says of its work, as it says it, to its end; a Fault where it fails."""
+    """Run a command, and pass on its notes on standard error as they come. Raises a Fault if it fails."""
     process = await trio.lowlevel.open_process(
         [*place.program, *words],
         stdin=subprocess.DEVNULL,
@@ -124,7 +124,7 @@ async def run_object(
                     await hear(frame)
         said.end(await process.wait())
     finally:
-        await _ended(process)  # whoever kills the runner cancels its run
+        await _ended(process)  # killing the runner cancels its run
 
 
 async def _ended(process: trio.Process) -> None:

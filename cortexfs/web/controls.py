@@ -1,4 +1,4 @@
-"""The control files of an object, read and written as a shell would do it, with the same refusals.
+"""The control files of an object, read and written as in a shell, with the same refusals.
 
 This file must never know HTTP.
 """
@@ -23,12 +23,12 @@ UNSHOWN = ("log", "session")
 
 
 async def listed(root: str, object_: str) -> list[dict[str, Any]]:
-    """Returns the name and text of each control, and True for those that its user may write."""
+    """Returns the name and text of each control, and whether its user may write it."""
     return await waited(partial(_listed, Path(f"{root}/{object_}.d")))
 
 
 async def runs(root: str, object_: str) -> list[dict[str, Any]]:
-    """Returns the newest of its user's runs of an object, newest first."""
+    """Returns the user's latest runs of an object, newest first."""
     below = object_.removeprefix(f"home/{os.getuid()}/")
     return await waited(partial(_runs, f"{root}/home/{os.getuid()}/{below}.d/log"))
 
@@ -39,12 +39,12 @@ def _runs(path: str) -> list[dict[str, Any]]:
             start = file.seek(max(0, file.seek(0, os.SEEK_END) - MOST))
             lines = file.read(MOST).split(b"\n")[1 if start else 0 : -1]
         return [msgspec.json.decode(line, type=dict[str, Any]) for line in reversed(lines[-MOST_RUNS:])]
-    except (OSError, *UNREADABLE):  # there were none
+    except (OSError, *UNREADABLE):  # there were no runs
         return []
 
 
 async def write(root: str, object_: str, name: str, text: str) -> None:
-    """Put a text in the place of a control's; the mount's own refusal, where it takes none of it."""
+    """Replace the text of a control. Raises the mount's own refusal if it does not take the text."""
     if not name or "/" in name or name.startswith("."):
         raise Fault("EINVAL", "name: expected that of a control")
     await waited(partial(_write, f"{root}/{object_}.d/{name}", text))

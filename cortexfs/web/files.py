@@ -1,6 +1,6 @@
-"""The files of the page, each with its address and type: nothing else of the disk is served.
+"""The files of the page, each with its address and type. No other file of the disk is served.
 
-This file must never know who asks.
+This file must never know whose request it is.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The gate of the page: who gets in, and what a browser may do with what it is given.
+"""The gate of the page: which requests are served, and what a browser may do with the answers.
 
     gate = Gate("http", of_loopback)
     gate.judge(headers)        raises a Refusal unless host and origin are those of this page
-    gate.ticket()              for a link that works once
-    gate.enter(ticket)         the token of this process for it
-    gate.knows(headers)        True for who shows the token
-    gate.proof(nonce)          by which a tab knows this process before it shows the token
+    gate.ticket()              a ticket, for a link that works once
+    gate.enter(ticket)         the token of this process, in exchange for a ticket
+    gate.knows(headers)        True if the request shows the token
+    gate.proof(nonce)          a proof of this process for a tab, before the tab shows the token
 
-Rules: a cookie would go to every port of this machine, so there is none. Whoever was lured to a name that
-leads here shows another Host, and another site shows another Origin. Nothing here is said to the log.
-This file must never know what is asked for.
+Rules: there is no cookie, as a browser would send it to every port of this machine. A browser that was lured
+to another name of this address shows another Host, and another site shows another Origin. Nothing is logged.
+This file must never know what a request wants.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from collections.abc import Callable, Mapping
 from cortexfs.core.errors import Fault
 
 SECRET_BYTES = 32
-FRAMES = "/frames/"  # below which files of frames are
-OPAQUE = "null"  # the origin of a page in a frame, as browsers tell it
-MAX_TICKETS = 16  # that wait to be used; the oldest goes first
+FRAMES = "/frames/"  # the folder of frames' files
+OPAQUE = "null"  # the origin that browsers send for a page in a frame
+MAX_TICKETS = 16  # unused ones; the oldest goes first
 _LOOPBACK = re.compile(r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
 _HOST = re.compile(r"[a-z0-9.-]+(?::\d{1,5})?|\[[0-9a-f:.]+\](?::\d{1,5})?", re.IGNORECASE)
 
-# No script but our files, nothing from elsewhere, no text that becomes markup, and no frame around us.
-# A frame that leads itself away stays with us, where it gets nothing.
+# Only our files are scripts, nothing comes from elsewhere, no text becomes markup, and nobody frames us.
+# A frame that navigates can only go to our own addresses, and gets nothing there.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "media-src blob:; connect-src 'self'; frame-src 'self'; form-action 'none'; base-uri 'none'; "
@@ -45,12 +45,12 @@ HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), display-capture=(), usb=()",
     "Cache-Control": "no-store",
 }
-# Of a frame's page, which has an opaque origin: to it we are another one. panels.py has its policy.
+# The headers for a frame's page: its origin is opaque, so ours is another one. panels.py has its policy.
 _APART = ("Content-Security-Policy", "X-Frame-Options", "Cross-Origin-Opener-Policy")
 FRAMED = {name: value for name, value in HEADERS.items() if name not in _APART} | {
     "Cross-Origin-Resource-Policy": "cross-origin",
     "X-DNS-Prefetch-Control": "off",
-    # WebRTC and whatever else a policy has no word for; to browsers that know the header.
+    # Against WebRTC and other ways that no policy names; only some browsers know this header.
     "Connection-Allowlist": "(response-origin)",
 }
 
@@ -64,12 +64,12 @@ class Refusal(Fault):
 
 
 def of_loopback(host: str) -> bool:
-    """Returns True if this is a name of the machine itself; another port may be the near end of `ssh -L`."""
+    """Returns True for a name of the machine itself, at any port: it may be the near end of `ssh -L`."""
     return _LOOPBACK.fullmatch(host) is not None
 
 
 def of_certificate(host: str) -> bool:
-    """Returns True if it can be a host: which one it is, the browser has compared with the certificate."""
+    """Returns True for any valid host, as the browser has compared it with the certificate."""
     return _HOST.fullmatch(host) is not None
 
 
@@ -81,11 +81,11 @@ class Gate:
         self._is_ours = is_ours
         self._token = secrets.token_urlsafe(SECRET_BYTES)
         self._tickets: list[str] = []
-        # A tab encrypts by this what it keeps. It is in no storage, so whoever has the port next lacks it.
+        # A tab encrypts by this the data that it stores. The next process at this port does not get the key.
         self.keeping = secrets.token_hex(SECRET_BYTES)
 
     def ticket(self) -> str:
-        """Returns a ticket that works once."""
+        """Returns a new ticket, which works once."""
         self._tickets = [*self._tickets[1 - MAX_TICKETS :], secrets.token_urlsafe(SECRET_BYTES)]
         return self._tickets[-1]
 
@@ -100,12 +100,12 @@ class Gate:
         return self._token
 
     def proof(self, nonce: str) -> str:
-        """Returns what only this process can say to a nonce: whoever has its port after it cannot."""
+        """Returns the proof for a nonce. Only this process can make it, and not the next one at its port."""
         return hmac.digest(self._token.encode(), nonce.encode(), "sha256").hex()
 
     def judge(self, headers: Mapping[str, str], target: str = "") -> None:
-        """Raises a Refusal unless this was asked of our host, and by our own page where a page asked. A page
-        with an opaque origin may ask for the files of frames, whose addresses are secrets."""
+        """Raises a Refusal unless the request names our host and, if a page sent it, our own page did. A page
+        with an opaque origin may request files of frames, as their addresses are secrets."""
         if not self._is_ours(headers.get("host", "")):
             raise Refusal(421, "EACCES", "this is asked under a name that is not this page's")
         origin = headers.get("origin")
@@ -115,7 +115,7 @@ class Gate:
             raise Refusal(403, "EACCES", "this is asked by a page of another site")
 
     def origin(self, headers: Mapping[str, str]) -> str:
-        """The origin of our page, as whoever asks this sees it."""
+        """Returns the origin of our page, under the name that the request used."""
         return f"{self._scheme}://{headers.get('host', '')}"
 
     def knows(self, headers: Mapping[str, str]) -> bool:

@@ -1,12 +1,12 @@
-"""The connections that the page holds for its user, and what the user is asked on them.
+"""The connections that the page holds for its user, and the questions to the user on them.
 
-    await holders.send(address, send)       says something, and holds the session until it is answered
-    holders.hold(address)                   the same for a session in which something goes on already
-    await holders.inbox(emit)               every change of what is asked and what goes on, as events
+    await holders.send(address, send)       sends a message, and holds the session until it is answered
+    await holders.hold(address)             holds a session that is active already
+    await holders.inbox(emit)               emits each change of the open questions and active sessions
 
-Rules: an approval is denied when nobody is connected who could decide. So a session is held while something
-goes on in it, until HOLD_SECONDS after the last tab has left. One in which nothing goes on is not held,
-and costs the daemon nothing.
+Rules: an approval is denied if no connected user could decide it. So an active session is held, until
+HOLD_SECONDS after the last tab has left. A session without a run or message under way is not held, and costs
+the daemon nothing.
 This file must never know HTTP.
 """
 
@@ -30,12 +30,12 @@ from cortexfs.web.lines import Line, opened
 from cortexfs.web.telling import SessionAddress, Telling
 
 HOLD_SECONDS = 300.0
-BEGIN_SECONDS = 2.0  # after which a message that has not begun is said to wait
+BEGIN_SECONDS = 2.0  # after which a message that has not begun is reported as waiting
 MAX_HELD = 64
 
 
 class HeldSession:
-    """A session in which something goes on."""
+    """A session with a run or message under way."""
 
     def __init__(self, address: SessionAddress, changed: Callable[[], None]) -> None:
         self.address = address
@@ -52,7 +52,7 @@ class HeldSession:
         return not (self.runs or self._sent)
 
     def expect(self, id_: str) -> trio.Event:
-        """An event for the start, or the refusal, of this message."""
+        """Returns an event that is set when this message is started or refused."""
         return self._sent.setdefault(id_, trio.Event())
 
     def check(self, id_: str) -> None:
@@ -86,11 +86,11 @@ class HeldSession:
             self._changed()
 
     def _settle(self, call: str) -> None:
-        """The call is decided, or over with all that its tool has asked."""
+        """Forget the questions of a call that is decided or over."""
         self.questions = {id_: one for id_, one in self.questions.items() if one["call"] != call}
 
     def end(self) -> None:
-        """Nothing more is heard: whoever waits for a start learns it."""
+        """Note that the connection has ended, and wake all that wait for a start."""
         for id_, event in self._sent.items():
             self._refused[id_] = Fault("EHOSTDOWN", "the connection is lost; the page says it again")
             event.set()
@@ -98,19 +98,19 @@ class HeldSession:
 
 
 class Holders:
-    """Every session that is held, and every tab that looks."""
+    """All held sessions, and the tabs that watch them."""
 
     def __init__(self, place: WebPlace, nursery: trio.Nursery) -> None:
         self._place = place
         self._nursery = nursery
         self._held: dict[SessionAddress, HeldSession] = {}
         self._tabs = 0
-        self._left = 0  # how often the last tab has left or come
+        self._left = 0  # how often a tab has left or come
         self._news = trio.Event()
         self._making = trio.Lock()
 
     async def send(self, address: SessionAddress, send: Send) -> str:
-        """Returns how it stands with the message: it has begun, or waits for another one."""
+        """Send a message. Returns "begun", or "waits" if it waits for another one."""
         assert send.id is not None
         held = await self.hold(address)
         begun = held.expect(send.id)
@@ -122,7 +122,7 @@ class Holders:
         return "begun" if begun.is_set() else "waits"
 
     async def hold(self, address: SessionAddress) -> HeldSession:
-        """The session, held from now on while something goes on in it."""
+        """Returns the session, which is held from now on while it is active."""
         async with self._making:
             if held := self._held.get(address):
                 return held
@@ -134,7 +134,7 @@ class Holders:
             return held
 
     async def find(self, address: SessionAddress) -> None:
-        """Hold this session if something goes on in it."""
+        """Hold this session if it is active."""
         with contextlib.suppress(Fault):
             held = await self.hold(address)
             if held.is_over:
@@ -170,7 +170,7 @@ class Holders:
             held.hear(frame, await telling.more(frame) if is_asked else None)
 
     async def inbox(self, emit: Callable[[bytes], Awaitable[None]]) -> None:
-        """Tell a tab what is asked and what goes on, whenever that changes, until it leaves."""
+        """Send a tab the open questions and active sessions, at each change, until it leaves."""
         self._tabs += 1
         self._left += 1
         try:
@@ -185,7 +185,7 @@ class Holders:
                 self._nursery.start_soon(self._let_go, self._left)
 
     async def _let_go(self, left: int) -> None:
-        """The last tab has left: unless one comes in time, nobody decides here any more."""
+        """Let all sessions go, unless a tab comes within HOLD_SECONDS after the last one has left."""
         await trio.sleep(HOLD_SECONDS)
         if self._left == left:
             for held in list(self._held.values()):

@@ -3,12 +3,12 @@
     async def answer(asked: PageRequest) -> PageAnswer | Events: ...
     await Listener(gate, answer).serve(listeners)
 
-Main path: `_conversation` reads one request after the other, has the gate judge it, and sends what `answer`
-returns. A stream of events goes on until its reader leaves, or what writes it ends.
+Main path: `_Guest.go_on` reads one request after the other, lets the gate judge it, and sends the result of
+`answer`. A stream of events goes on until its reader leaves or its writer ends.
 
-Rules: strangers can connect. Before the token is shown nothing large is read, nothing is waited for long, and
-whoever was let wait longest makes room for a newcomer. A body is JSON, and nothing else is one.
-This file must never know what is asked for.
+Rules: strangers can connect. Until a connection shows the token, nothing large is read from it, and waits for
+it are short. If there is no room, the oldest connection without a token is closed. A body is always JSON.
+This file must never know what a request wants.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ MAX_STRANGERS_BODY = 1 << 10  # a ticket
 MAX_FIELDS = 20
 MAX_CONNECTIONS = 200
 HEAD_SECONDS = 20.0  # for a request; a connection without one is closed then
-KNOWN_SECONDS = 300.0  # the same for who has shown the token
+KNOWN_SECONDS = 300.0  # the same for a connection that has shown the token
 WRITE_SECONDS = 30.0  # for a piece of an answer to be taken
 READ_BYTES = 1 << 16
 JSON = "application/json"
-# Who asked has left, or speaks something else.
+# The client has left, or does not speak HTTP.
 LEFT = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.ProtocolError)
 # The statuses of faults; others are 400.
 STATUSES = {"ENOENT": 404, "EACCES": 403, "EPERM": 403, "EHOSTDOWN": 503, "ETIMEDOUT": 504, "EPROTO": 500}
 
 
 class PageRequest(NamedTuple):
-    """One request; `given` is its body, or the words of its address."""
+    """One request; `given` is its body, or the query of its address."""
 
     method: str
     path: str
     given: Mapping[str, object]
     is_known: bool
-    origin: str = ""  # of the page that asks, by the name under which it knows us
+    origin: str = ""  # of our page, under the name that the request used
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Returns a field that is a text; EINVAL where it is none, or has the byte that no argument has."""
+        """Returns a field that is a text. Raises EINVAL if it is none or has a NUL, as no argument can."""
         value = self.given.get(name, default)
         if not isinstance(value, str) or "\0" in value:
             raise Fault("EINVAL", f"{name}: expected a text")
@@ -77,7 +77,7 @@ def answer_of(value: object, status: int = 200) -> PageAnswer:
 
 
 def refused(fault: Fault) -> PageAnswer:
-    """The sentence for a request that cannot be answered."""
+    """Returns the answer to a refused request: the code and sentence of the fault."""
     status = fault.status if isinstance(fault, Refusal) else STATUSES.get(fault.code, 400)
     return answer_of({"code": fault.code, "message": fault.message}, status)
 
@@ -89,19 +89,19 @@ def _bug(bug: Exception) -> Fault:
 
 
 class Listener:
-    """Everybody who is connected."""
+    """All connections."""
 
     def __init__(self, gate: Gate, answer: Answering) -> None:
         self.gate = gate
         self.answer = answer
         self._connections = 0
-        self._strangers: dict[trio.CancelScope, None] = {}  # those who have not shown the token, oldest first
+        self._strangers: dict[trio.CancelScope, None] = {}  # those without the token, oldest first
 
     async def serve(self, listeners: Sequence[trio.abc.Listener[trio.abc.Stream]]) -> None:
         await trio.serve_listeners(self._guest, list(listeners))
 
     async def _guest(self, stream: trio.abc.Stream) -> None:
-        """One connection, if there is room for it, or a stranger who can make room."""
+        """Serve one connection. Without room, close the oldest one without the token, or else this one."""
         scope = trio.CancelScope()
         if self._connections >= MAX_CONNECTIONS:
             if not self._strangers:
@@ -122,7 +122,7 @@ class Listener:
             await trio.aclose_forcefully(stream)
 
     def let_in(self, scope: trio.CancelScope) -> None:
-        """Nobody else takes the place of this connection any more."""
+        """Protect this connection from being closed to make room."""
         self._strangers.pop(scope, None)
 
 
@@ -136,7 +136,7 @@ class _Guest:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
 
     async def go_on(self) -> None:
-        """PageAnswer one request after the other, as long as both sides want to."""
+        """Answer one request after the other, as long as both sides want to."""
         is_known = False
         while True:
             try:
@@ -145,7 +145,7 @@ class _Guest:
             except h11.RemoteProtocolError as problem:
                 fault = Refusal(problem.error_status_hint, "EINVAL", "this is no request that can be read")
                 return await self._say(refused(fault), is_last=True)
-            except Fault as fault:  # its body is not read
+            except Fault as fault:  # the request's body is not read
                 return await self._say(refused(fault), is_last=True)
             if asked is None:
                 return
@@ -160,7 +160,7 @@ class _Guest:
             answer = await self._listener.answer(asked)
         except Fault as fault:
             answer = refused(fault)
-        except Exception as bug:  # one request's; the tabs of its user go on
+        except Exception as bug:  # it ends one request; other tabs go on
             answer = refused(_bug(bug))
         if isinstance(answer, PageAnswer):
             await self._say(answer, asked.method == "HEAD")
@@ -237,7 +237,7 @@ class _Guest:
         await self._write(self._http.send(h11.Data(data=data)))
 
     async def _gone(self, scope: trio.CancelScope) -> None:
-        """Wait until the reader of a stream leaves: a reader says nothing more."""
+        """Wait until the reader of a stream leaves. What it still sends is dropped."""
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while await self._stream.receive_some(READ_BYTES):
                 pass
@@ -250,7 +250,7 @@ class _Guest:
 
 
 def _decoded(kind: str, body: bytes) -> dict[str, object]:
-    """The object that a body is. A form of another site is none, as it cannot have this type."""
+    """Returns the object in a body. A form of another site is refused, as it cannot have this type."""
     if kind.partition(";")[0].strip().lower() != JSON:
         raise Refusal(415, "EINVAL", f"a request's body is {JSON}")
     value = jsontext.decode(body, "the request")

@@ -3,10 +3,10 @@
     async with opened(place, object) as line:
         await line.say(request)
         async for frames in line.heard(): ...
-    await ask(place, object, request)      a request that is only refused or not
+    await ask(place, object, request)      for a request without an answer of its own
 
-Rules: a reader that does not take what is heard stops its own connection and nothing else, as nothing is
-kept here. A path on the mount is looked at in a thread, which may wait as long as the mount does.
+Rules: a slow reader stops only its own connection, as frames are not queued here. A path on the mount is
+looked up in a thread, which may wait as long as the mount does.
 This file must never know what a page is.
 """
 
@@ -49,7 +49,7 @@ class Line:
             raise Fault("EHOSTDOWN", f"the connection to {self._name} is lost; see: ctx status") from None
 
     async def heard(self) -> AsyncIterator[list[AnyFrame]]:
-        """Yields what came, as much at a time as was there, until the other side ends."""
+        """Yields the received frames, all that have arrived at a time, until the other side ends."""
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._end.receive_some(READ_BYTES):
                 if found := self._client.receive(data):
@@ -58,7 +58,7 @@ class Line:
 
 @contextlib.asynccontextmanager
 async def opened(place: WebPlace, object_: str) -> AsyncIterator[Line]:
-    """A connection to this object; a Fault with the mend, where nobody can be reached."""
+    """Yields a connection to this object. Raises a Fault with the mend if it cannot be reached."""
     try:
         end = await _connected(place, object_)
     except OSError:
@@ -87,21 +87,21 @@ async def _connected(place: WebPlace, object_: str) -> trio.socket.SocketType:
 
 
 async def _is_mounted(root: str) -> bool:
-    """A mount that is away may come again: whoever asks waits for it."""
+    """Returns True if the mount answers. It waits for a while, as a mount that is away may come again."""
     with trio.move_on_after(ANSWER_SECONDS):
         return await trio.to_thread.run_sync(os.path.exists, f"{root}/status", abandon_on_cancel=True)
     return False
 
 
 async def looked_up(path: str) -> str:
-    """The path of the socket of the object at `path`."""
+    """Returns the path of the socket of the object at `path`."""
     with trio.move_on_after(ANSWER_SECONDS):
         return await trio.to_thread.run_sync(places.socket_path, path, abandon_on_cancel=True)
     raise Fault("ETIMEDOUT", f"{path} does not answer; see: ctx status")
 
 
 async def ask(place: WebPlace, object_: str, request: AnyRequest) -> None:
-    """Make a request that has no answer of its own; a Fault where it is refused."""
+    """Make a request that has no answer of its own. Raises a Fault if it is refused."""
     ping = Ping(id=new_id())
     async with opened(place, object_) as line:
         await line.say(request, ping)

@@ -1,11 +1,11 @@
-"""Markdown as a tree that a page builds element by element: no text of a model's ever becomes markup.
+"""Markdown as a tree that a page builds element by element, so that no text of a model becomes markup.
 
     tree(text)        the nodes of a whole message: texts, and [tag, attributes, child, ...]
     settled(text)     how much of a text that is still being written can no longer change
 
-Rules: HTML is text, a picture is a link, and a link leads to another site and shows where. What is here is
-all that the page builds. Work is bounded: a text that is too long, or nested too deeply, stays plain.
-This file must never know where the text comes from.
+Rules: HTML stays text, and a picture becomes a link. A link leads to another site and shows its address. The
+page builds no other elements. Work is bounded: a text that is too long, or nested too deeply, stays plain.
+This file must never know the origin of a text.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from markdown_it.tree import SyntaxTreeNode
 
 Node: TypeAlias = "str | list[Any]"
 
-MAX_TEXT = 256 << 10  # characters that are parsed, in some 0.3 s; more is shown as it is
+MAX_TEXT = 256 << 10  # characters that are parsed, in some 0.3 s; a longer text is shown as it is
 LINKS = ("http", "https", "mailto")
-LOWER = 1  # level: above the headings of a message stands that of the page
+LOWER = 1  # level: the page's own heading stands above those of a message
 _parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 _SAME = frozenset(
     ("paragraph", "blockquote", "bullet_list", "list_item", "em", "strong", "s", "hr", "hardbreak",
@@ -40,7 +40,7 @@ def tree(text: str) -> list[Node]:
 
 
 def settled(text: str) -> int:
-    """Returns the number of characters that are whole blocks: the last one may still go on."""
+    """Returns the number of characters in finished blocks: the last block may still grow."""
     tokens: list[Token] = []
     _parser.block.parse(text[: text.rfind("\n") + 1], _parser, {}, tokens)
     last = [token for token in tokens if token.level == 0 and token.nesting >= 0 and token.map][-1:]
@@ -56,7 +56,7 @@ def _made(node: SyntaxTreeNode) -> list[Node]:
     kind = node.type
     if kind == "text":
         return [node.content]
-    if kind == "softbreak":  # a line break stays one
+    if kind == "softbreak":  # a line break in the text stays a line break
         return [["br", {}]]
     if kind == "code_inline":
         return [["code", {}, node.content]]
@@ -77,7 +77,7 @@ def _made(node: SyntaxTreeNode) -> list[Node]:
 
 
 def _link(href: str, said: list[Node]) -> list[Node]:
-    """A link, if it leads to another site: one within the page would be the model's hand in it."""
+    """Returns a link if it leads to another site. By one within the page, a model could act on the page."""
     try:
         scheme = urlsplit(href).scheme.lower()
     except ValueError:

@@ -1,13 +1,13 @@
-"""Pages of plugins and MCP servers, each in a frame of its own, and what one of them may ask for.
+"""Pages of plugins and MCP servers, each in a frame of its own, and the requests that they may make.
 
     opened = await frames.open(asked)     the frame of a panel or widget; `ctx plugin ui` says if it is shown
-    frames.answer(path)                   a file of a frame: its page once, and only then what lies beside it
-    await frames.ask(asked)               an answer to a page, as far as it is its plugin's own
+    frames.answer(path, origin)           a file of a frame: its page once, and only then the files beside it
+    await frames.ask(asked)               the answer to a page's request about its own plugin
 
-Rules: whose a frame is, is decided when it is opened, and never by what it says. Its address is a secret of
-this process. The page has an opaque origin, also where it is opened by itself, and reaches nothing: no
-other file, no host, no storage, no window. All that it can have done is done by commands and objects, as the
-user, and of its own plugin alone. A frame whose plugin is shown no more is known no more.
+Rules: the owner of a frame is set when it is opened, and never by the frame's messages. Its address is a
+secret of this process. The page has an opaque origin, even if it is opened by itself, and reaches nothing: no
+other file, no host, no storage, no window. Commands and objects do all that it asks for, as the user, and
+only for its own plugin. A frame is forgotten when its plugin is not shown any more.
 This file must never know how a frame is drawn.
 """
 
@@ -36,18 +36,18 @@ from cortexfs.web.gate import FRAMED, FRAMES
 from cortexfs.web.http import PageAnswer, PageRequest, answer_of
 from cortexfs.web.telling import waited
 
-SCRIPT = "cortex.js"  # begins a plugin's page
-MAX_FRAMES = 64  # that are open; the oldest goes first
+SCRIPT = "cortex.js"  # the first script of a plugin's page
+MAX_FRAMES = 64  # open ones; the oldest goes first
 MAX_BYTES = 64 << 20  # of all their files
-MAX_OUTPUT = 1 << 20  # characters of a tool's output that a page is told
+MAX_OUTPUT = 1 << 20  # characters of a tool's output that a page gets
 HTML = "text/html"
 GONE = "it is no longer shown"
-RUNNER, EVENTS = "bin/cortexfs-object-runner", ".events"  # of the mount, which tells by it what has happened
+RUNNER, EVENTS = "bin/cortexfs-object-runner", ".events"  # of the mount; .events prints its latest events
 _START = re.compile(rb"\s*(?:<!doctype[^>]*>)?", re.IGNORECASE)
 _PLAIN = re.compile(r"[a-zA-Z0-9][\w.+-]*", re.ASCII)
 _Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
-SANDBOX = "allow-scripts allow-forms"  # forms are sent nowhere, but are heard by scripts
-# Of what a page can do, all else is forbidden by default-src; `{own}` is the folder of the frame.
+SANDBOX = "allow-scripts allow-forms"  # forms are sent nowhere, but scripts get their events
+# default-src forbids everything that is not listed; `{own}` is the folder of the frame.
 POLICY = (
     "sandbox {sandbox}; default-src 'none'; script-src {own} 'unsafe-inline'; "
     "style-src {own} 'unsafe-inline'; img-src {own} data: blob:; media-src {own} data: blob:; "
@@ -57,7 +57,7 @@ POLICY = (
 
 
 class PanelFrame:
-    """The page of a plugin's or an MCP server's that a tab has open."""
+    """A page of a plugin or an MCP server that a tab has open."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class PanelFrame:
         watched: list[str],
         look: Callable[[], Awaitable[object]],
     ) -> None:
-        """`look` raises a Fault where it is shown no more; it is made when one of the `watched` files has
+        """`look` raises a Fault if the page is not shown any more. It is called when a `watched` file has
         changed."""
         self.owner = owner
         self.part = part
         self.path = f"{FRAMES}{secrets.token_urlsafe(32)}/{quote(page)}"
         self.size = sum(len(file.body) for file in found.values())
-        self.heard: int | None = None  # the number of the last event that it was told, if it is told any
+        self.heard: int | None = None  # the number of the last event that it got; None if it gets no events
         self._watched = watched
         self._look = look
         self._stamp: _Stamp = ()
@@ -86,7 +86,7 @@ class PanelFrame:
         return self.path.split("/")[2]
 
     def take(self, name: str) -> PageAnswer | None:
-        """A file of it; the page is there once, and nothing before it."""
+        """Returns a file of the frame. The page is served once, and no other file before it."""
         if name == self._page:
             return self._files.pop(name, None)
         return None if self._page in self._files else self._files.get(name)
@@ -95,7 +95,7 @@ class PanelFrame:
         self._stamp = await waited(partial(_stamp, self._watched))
 
     async def check(self) -> None:
-        """ENOENT where it is shown no more."""
+        """Raises ENOENT if the page is not shown any more."""
         stamp = await waited(partial(_stamp, self._watched))
         if stamp != self._stamp:
             try:
@@ -114,7 +114,7 @@ class PanelFrames:
         self._script = (files.FOLDER / SCRIPT).read_bytes()
 
     async def add(self, frame: PanelFrame) -> None:
-        """It is known from now on; the oldest make room."""
+        """Add a frame. The oldest frames make room."""
         await frame.begin()
         while self._open and not self._has_room(frame):
             del self._open[next(iter(self._open))]
@@ -125,7 +125,7 @@ class PanelFrames:
         return len(self._open) < MAX_FRAMES and taken + frame.size <= MAX_BYTES
 
     def page(self, html: bytes, scripted: bool = True) -> PageAnswer:
-        """A page that begins with our script, behind the word by which browsers keep to standards."""
+        """Returns the page with our script first, after the doctype that keeps browsers in standards mode."""
         html = html.removeprefix(b"\xef\xbb\xbf")
         start = _START.match(html)
         at = start.end() if start else 0
@@ -133,7 +133,7 @@ class PanelFrames:
         return PageAnswer((html[:at] or b"<!doctype html>") + script + html[at:], f"{HTML}; charset=utf-8")
 
     def answer(self, path: str, origin: str) -> PageAnswer | None:
-        """The file at an address, with all that a browser is to forbid it."""
+        """Returns the file at an address, with the policy that a browser enforces on it."""
         if not path.startswith(FRAMES):
             return None
         id_, _, name = unquote(path.removeprefix(FRAMES)).partition("/")
@@ -169,7 +169,7 @@ class PanelFrames:
         return answer_of({})
 
     async def still(self, asked: PageRequest) -> PageAnswer:
-        """The events that its plugin has heard since, or why the frame is to go."""
+        """Returns the new events of the frame's plugin. Raises a Fault if the frame has to go."""
         frame = await self.known(asked)
         if frame.heard is None:
             return answer_of({"events": []})
@@ -178,7 +178,7 @@ class PanelFrames:
         return answer_of({"events": [one.told for one in found]})
 
     async def known(self, asked: PageRequest) -> PanelFrame:
-        """The frame that asks, if what it is of is still shown."""
+        """Returns the frame of the request. Raises ENOENT if its page is not shown any more."""
         frame = self._open.get(asked.text("frame"))
         if frame is None:
             raise Fault("ENOENT", GONE)
@@ -191,7 +191,7 @@ class PanelFrames:
         return frame
 
     async def ask(self, asked: PageRequest) -> PageAnswer:
-        """One request of a page to its plugin, by method and path. A tool is called by run() alone."""
+        """Answer a page's request to its plugin, by method and path. Only run() calls a tool."""
         frame = await self.known(asked)
         method, path = asked.text("method", "GET"), asked.text("path")
         if path == "config" and method in ("GET", "PUT"):
@@ -202,7 +202,7 @@ class PanelFrames:
         raise Fault("EACCES", f"{method} {path[:200]} is not {frame.owner}'s own; it may ask for {own}")
 
     async def run(self, asked: PageRequest) -> PageAnswer:
-        """A call of a tool of the frame's plugin, about which our page has asked where tool() says so."""
+        """Call a tool of the frame's plugin. Our page has asked the user before, if tool() says so."""
         frame, tool = await self.known(asked), asked.text("tool")
         object_ = await waited(partial(self._own, frame.owner, tool))
         return answer_of(await self._run(object_, tool, _object(asked)))
@@ -211,7 +211,7 @@ class PanelFrames:
         return await children.command(self._place, ("plugin", "config", "--fields", "--", frame.owner))
 
     async def _config(self, frame: PanelFrame, asked: PageRequest | None) -> PageAnswer:
-        """The settings without secrets; with a request, after those that it has are set."""
+        """Set the settings that a request has, if there is one. Returns all settings but the secrets."""
         given = _object(asked) if asked else {}
         known = [one["key"] for one in await self._settings(frame)] if given else []
         for key in given.keys() - set(known):
@@ -224,20 +224,20 @@ class PanelFrames:
         return answer_of({one["key"]: one["value"] for one in found if one["type"] != "secret"})
 
     async def tool(self, asked: PageRequest) -> PageAnswer:
-        """The object that a tool of the frame's plugin is, and if a person is asked before each call."""
+        """Returns the object of a tool of the frame's plugin, and whether a person is asked before a call."""
         frame = await self.known(asked)
         object_ = await waited(partial(self._own, frame.owner, asked.text("tool")))
         return answer_of(await effects_of(self._place, object_))
 
     def _own(self, plugin: str, tool: str) -> str:
-        """The object of a tool that the mount has from this plugin, and from no other."""
+        """Returns the object of a tool. Raises EACCES unless the mount has it from this plugin."""
         object_ = f"tool/{tool}"
         if not _PLAIN.fullmatch(tool) or not _is_of(f"{self._place.root}/{object_}.d/origin", plugin):
             raise Fault("EACCES", f"{tool[:200]} is no tool of {plugin}")
         return object_
 
     async def _run(self, object_: str, tool: str, args: dict[str, Any]) -> dict[str, Any]:
-        """The result of a call, in the words of a manifest.json's tools."""
+        """Returns the result of a call, in the form of a manifest.json's tools."""
         begun, output, faults = trio.current_time(), [""], [""]
 
         async def hear(frame: AnyFrame) -> None:
@@ -256,8 +256,8 @@ class PanelFrames:
 
 
 class MountEvent(msgspec.Struct, frozen=True):
-    """An event of the mount, and the plugin that hears it. The mount says which does, and tells those of this
-    process's user alone."""
+    """An event of the mount, and the plugin that the mount sends it to. The mount shows this process only its
+    own user's events."""
 
     number: int
     plugin: str = ""
@@ -265,7 +265,7 @@ class MountEvent(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> tuple[str, dict[str, Any]]:
-        """Its type, and its other members."""
+        """Returns the event's type, and its other members."""
         members = dict(self.event)
         return str(members.pop("type", "")), members
 
@@ -298,7 +298,7 @@ async def _events(place: WebPlace, *words: str) -> list[MountEvent]:
 
 
 async def effects_of(place: WebPlace, object_: str) -> dict[str, Any]:
-    """The effects of a tool, and True if a person is asked before a page calls it."""
+    """Returns the effects of a tool, and whether a person is asked before a page calls it."""
     effects = await waited(partial(text_of, f"{place.root}/{object_}.d/effects"))
     asks = any(line.split()[-2:-1] != ["never"] for line in effects.splitlines())
     return {"object": object_, "asks": asks, "effects": effects}
@@ -312,7 +312,7 @@ def _object(asked: PageRequest) -> dict[str, Any]:
 
 
 def _stamp(watched: list[str]) -> _Stamp:
-    """The facts that change with a file, of each of them."""
+    """Returns, for each file, the facts that change with it."""
     return tuple(map(_of_file, watched))
 
 

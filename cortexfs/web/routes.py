@@ -1,11 +1,11 @@
-"""The addresses of the page: its files, and below /api what its user may do with the mount.
+"""The addresses of the page: its files, and below /api the actions of its user on the mount.
 
     answer = await Routes(gate, place, nursery).answer(asked)
 
-Rules: the files hold nothing of anybody's, and are there for everybody. All else is for who shows the token,
-except the exchange of a ticket for it, the proof of who we are, and the files of a frame (panels.py).
-Nothing below /api changes anything by GET. What a command does is done by that command (children.py):
-nobody's text becomes an option.
+Rules: the page's files hold no user's data, and everybody may get them. All else needs the token, except the
+exchange of a ticket for it, the proof of our identity, and the files of a frame (panels.py). No GET below
+/api changes anything. Actions that a command has are done by that command (children.py); no text of a
+request becomes an option.
 This file must never know sockets or HTML.
 """
 
@@ -46,11 +46,11 @@ from cortexfs.web.telling import (
 
 DECISIONS: dict[str, Decision] = {each: each for each in ("allow_once", "allow_session", "deny")}
 TOOL_TEXTS = ("description", "effects", "status", "cap")
-MEDIA_READERS = 4  # files of tools that are read at a time: any may lie where nothing answers
+MEDIA_READERS = 4  # of tools' files at a time: the file system of any may not answer
 MAX_MEDIA = 64 << 20  # bytes of a file that a tool made
 PLAYED = ("image/", "audio/", "video/")
-MAX_NAME = 255  # characters of a file's
-# What only shows something, and the command that prints it.
+MAX_NAME = 255  # characters of a file's name
+# Addresses that only show data, and the commands that print it.
 LISTS = {
     "/api/agents": ("agent", "list", "--json"),
     "/api/providers": ("provider", "list", "--json"),
@@ -103,7 +103,7 @@ class Routes:
         raise Refusal(404, "ENOENT", "there is nothing of that name")
 
     async def sessions(self, asked: PageRequest) -> PageAnswer:
-        """The sessions, newest first; those in which something goes on are held from now on."""
+        """Returns the sessions, newest first. Active sessions are held from now on."""
         found = await waited(partial(stored, self._place.root))
         for row in found:
             if row["state"] == "active":
@@ -130,7 +130,7 @@ class Routes:
         return partial(self._follow, address, after)
 
     async def _follow(self, address: SessionAddress, after: str | None, emit: Emit) -> None:
-        """Everything that happens in a session after that event."""
+        """Emit all events of a session after the event `after`."""
         telling = Telling(self._place, address)
         try:
             async with opened(self._place, address.object) as line:
@@ -170,7 +170,7 @@ class Routes:
         return answer_of({})
 
     async def attach(self, asked: PageRequest) -> PageAnswer:
-        """The parts of a message that are this file, if the object's model takes it."""
+        """Returns the file as parts of a message, if the object's model takes it."""
         object_, name = object_named(asked), asked.text("name")
         try:
             data = base64.b64decode(asked.text("data"), validate=True)
@@ -181,7 +181,7 @@ class Routes:
         return answer_of(attaching.parts(name[:MAX_NAME], data, can))
 
     async def respond(self, asked: PageRequest) -> PageAnswer:
-        """Answer a question of a tool's; without content it is declined."""
+        """Answer a tool's question. An answer without content declines it."""
         content = asked.given.get("content")
         if not isinstance(content, dict | None):
             raise Fault("EINVAL", "content: expected an object")
@@ -203,7 +203,7 @@ class Routes:
         return answer_of({})
 
     async def markdown(self, asked: PageRequest) -> PageAnswer:
-        """A text that is still being written: how much of it is settled, and the nodes of both parts."""
+        """Returns how much of an unfinished text is settled, and the nodes of both parts."""
         text = asked.text("text")
         done = markdown.settled(text[: markdown.MAX_TEXT])
         return answer_of(
@@ -211,13 +211,13 @@ class Routes:
         )
 
     async def setup(self, asked: PageRequest) -> PageAnswer:
-        """A command that changes how the mount is set up; what it said."""
+        """Run a command that changes the mount's setup. Returns its output and notes."""
         step = setup.STEPS[asked.path](asked)
         done = await children.said(self._place, step.words, step.input)
         return answer_of(done._asdict())
 
     async def login(self, asked: PageRequest) -> Events:
-        """A login at an MCP server: what the command says, as it says it."""
+        """Log in at an MCP server. The events are the command's notes, as they come."""
         return partial(self._login, asked.text("name"))
 
     async def _login(self, name: str, emit: Emit) -> None:
@@ -230,12 +230,12 @@ class Routes:
             await emit(event(frames.Error(code=fault.code, message=fault.message)))
 
     async def policy(self, asked: PageRequest) -> PageAnswer:
-        """The answer to whether a caller may run an object, and why."""
+        """Returns whether a caller may run an object, and why."""
         words = ("policy", "explain", "--json", "--", asked.text("caller"), asked.text("object"))
         return answer_of(await children.command(self._place, words))
 
     async def plugin(self, asked: PageRequest) -> PageAnswer:
-        """All that a plugin may do and can be told."""
+        """Returns the permissions and settings of a plugin."""
         name = asked.text("name")
         ask = partial(children.command, self._place)
         found = {"permissions": ("permissions", "--json"), "settings": ("config", "--fields")}
@@ -243,7 +243,7 @@ class Routes:
         for key, (verb, flag) in found.items():
             try:
                 told[key] = await ask(("plugin", verb, flag, "--", name))
-            except Fault as fault:  # of another kind, which has none
+            except Fault as fault:  # a plugin of another kind, which has none
                 told[key] = fault.message
         return answer_of(told)
 
@@ -255,7 +255,7 @@ class Routes:
         return answer_of({})
 
     async def tool(self, asked: PageRequest) -> PageAnswer:
-        """The facts about a tool by which it can be run: its description, schema and effects."""
+        """Returns the facts for running a tool: its description, schema and effects, and its latest runs."""
         path = trio.Path(f"{self._place.root}/{object_named(asked)}.d")
         try:
             schema = msgspec.json.decode(await (path / "schema").read_bytes())
@@ -283,7 +283,7 @@ class Routes:
             await hear(frames.Error(code=fault.code, message=fault.message))
 
     async def media(self, asked: PageRequest) -> PageAnswer:
-        """A picture, sound or film that a tool made; its first bytes say what it is."""
+        """Returns a picture, sound or film that a tool made. Its first bytes decide its type."""
         url = asked.text("url")
         late = f"{shown(url[:200])} cannot be read, as its file system does not answer"
         data = await waited(partial(media.at, url, MAX_MEDIA), late, self._readers)
@@ -294,8 +294,8 @@ class Routes:
         return PageAnswer(data, kind)
 
     async def ticket(self, asked: PageRequest) -> PageAnswer:
-        """One more link that works once, for another browser of the same user's: under the name by which this
-        one came, which `ssh -L` may lead here from another port."""
+        """Returns another link that works once, for another browser of the same user. It begins with the origin
+        of the request, to which `ssh -L` may lead from another port."""
         return answer_of({"link": f"{asked.origin}/#ticket={self._gate.ticket()}"})
 
 

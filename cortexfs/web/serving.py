@@ -1,9 +1,9 @@
-"""The page's process: where it listens, the link to it, and its end.
+"""The page's process: its address, the link to it, and its end.
 
     await serve(page, place, announce)      until a signal ends it
 
-Rules: it is one user's. On this machine's own address it speaks plainly; on any other only with a
-certificate, as the link and the token would be read on their way.
+Rules: the process serves one user. On a loopback address it uses plain HTTP. Any other address needs a
+certificate, as others could read the link and the token on their way.
 This file must never know what the page shows.
 """
 
@@ -28,7 +28,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Page(NamedTuple):
-    """The address that is wished for."""
+    """The wanted address, with its certificate and key."""
 
     bind: str
     port: int
@@ -36,7 +36,7 @@ class Page(NamedTuple):
     key: str | None = None
 
     def check(self) -> None:
-        """Raises EINVAL where the address cannot be, or may not be spoken to plainly."""
+        """Raises EINVAL if the address is none, or needs a certificate."""
         if not networks.is_address(self.bind):
             raise Fault("EINVAL", f"--bind: {self.bind!r} is no address, as 127.0.0.1 or ::1 is")
         if bool(self.cert) != bool(self.key):
@@ -49,7 +49,7 @@ class Page(NamedTuple):
 
 
 async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) -> int:
-    """Serve until a signal; its number. `announce` is told the link, once it works."""
+    """Serve until a signal, and return its number. Calls `announce` with the link once it works."""
     context = _context(page)
     try:
         listeners = await trio.open_tcp_listeners(page.port, host=page.bind)
@@ -81,7 +81,7 @@ def _context(page: Page) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         for each in filter(None, (page.cert, page.key)):
-            open(each, "rb").close()  # the error of the next call does not tell which
+            open(each, "rb").close()  # the error of the next call does not name the file
         context.load_cert_chain(page.cert, page.key)
     except ssl.SSLError:
         raise Fault("EINVAL", "--cert and --key are not a certificate and its key, in PEM") from None

@@ -1,8 +1,8 @@
-"""The commands by which the page sets a mount up: what each takes from a request, and in which words.
+"""The commands by which the page sets a mount up: the arguments and input that each gets from a request.
 
     step = STEPS[path](asked)      the words of the command, and its standard input
 
-Rules: a value of the user's is never an option, and a secret is standard input: arguments are public.
+Rules: a user's value never becomes an option. A secret goes to standard input, as arguments are public.
 This file must never know what the commands do.
 """
 
@@ -56,7 +56,7 @@ def _agent(asked: PageRequest) -> Step:
 
 
 def _server(asked: PageRequest) -> Step:
-    """A server that is a command, or at an address, with the name and value of one secret at most."""
+    """Returns the step for a server that is a command or has an address, with at most one secret."""
     name, secret, value = asked.text("name"), asked.text("secret", ""), asked.text("value", "")
     command, url = asked.text("command", ""), asked.text("url", "")
     if name.startswith("-") or bool(command) == bool(url):

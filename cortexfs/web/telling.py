@@ -1,11 +1,11 @@
-"""Frames as a page is told them: as they are, with what a page could not make by itself.
+"""Frames for the page: as they are, with additions that a page could not make by itself.
 
     event(frame, more)                 a server-sent event, whose id is the frame's
     await Telling(place, address).more(frame)    the nodes of a message, the diff of a change
 
-Rules: a diff is of the file as the user sees it, and is made when the call is told, not later. What may be
-slow is done in a thread.
-This file must never know who reads.
+Rules: a diff compares the file as the user sees it, and is made when the call is sent to the page, not later.
+Slow work is done in a thread.
+This file must never know which tab reads.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cortexfs.web import markdown
 from cortexfs.web.children import WebPlace
 from cortexfs.web.http import PageRequest
 
-SLOW = 8 << 10  # characters of a message that is parsed beside the loop
+SLOW = 8 << 10  # characters; a longer message is parsed in a thread
 DIFF_SECONDS = 5.0
 MOUNT_SECONDS = 10.0
-MOST_SESSIONS = 500  # that are listed, the newest; lists.js says so
+MOST_SESSIONS = 500  # the newest, in a list; lists.js has the same number
 CHANGES = ("fs.write", "fs.replace")
 SCOPES: dict[str, Scope] = {"private": "private", "shared": "shared"}
-# What is told of a run that is over: its pieces are in its messages.
+# Not shown of a run that is over: its messages hold the same text.
 _PIECES = frames.Delta | frames.ReasoningDelta | frames.Progress
 
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class SessionAddress(NamedTuple):
-    """The session of an object, as an address of the page has it."""
+    """The session of an object, from the fields of a request."""
 
     object: str
     scope: Scope
@@ -61,7 +61,7 @@ class SessionAddress(NamedTuple):
 
 
 def object_named(asked: PageRequest) -> str:
-    """The path of an object below the root; EINVAL where it could lead elsewhere."""
+    """Returns the path of an object below the root. Raises EINVAL if it could lead elsewhere."""
     found = asked.text("object")
     if not found or "\0" in found or any(part in ("", ".", "..") for part in found.split("/")):
         raise Fault("EINVAL", "object: expected its path below the mount, as agent/coder")
@@ -69,7 +69,7 @@ def object_named(asked: PageRequest) -> str:
 
 
 def event(frame: AnyFrame, more: dict[str, Any] | None = None) -> bytes:
-    """The event that a page reads; `more` is beside the fields of the frame."""
+    """Returns the event that a page reads. The fields of `more` are added to those of the frame."""
     data = msgspec.json.encode(msgspec.to_builtins(frame) | more if more else frame)
     return b"id: %s\ndata: %s\n\n" % ((frame.id or "").encode(), data)
 
@@ -105,7 +105,7 @@ class Telling:
         return {"diff": await self._diff(frame.name, frame.input)} if is_change else None
 
     async def cwd(self) -> str | None:
-        """Where the session works, if it is known."""
+        """Returns the session's working directory, or None if it is unknown."""
         return await trio.to_thread.run_sync(self._works_in, abandon_on_cancel=True)
 
     def _works_in(self) -> str | None:
@@ -122,7 +122,7 @@ class Telling:
         return diffs.of(name, given, self._read)
 
     def _read(self, path: str) -> bytes:
-        """A file of the session's directory, as far as it is compared; a pipe is not waited for."""
+        """Returns the compared part of a file in the session's directory. Does not wait for a pipe."""
         whole = os.path.join(self._cwd or "/", path)
         with open(whole, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -131,7 +131,7 @@ class Telling:
 
 
 def _form(asked: frames.Question) -> dict[str, Any]:
-    """The fields by which a question is answered, or why nobody can."""
+    """Returns the fields of the answer to a question, or why it cannot be answered."""
     if asked.url is not None:
         is_address = asked.url.startswith(("https://", "http://"))
         return {} if is_address else {"fault": "it asks to open what is no address of the web"}
@@ -143,8 +143,8 @@ def _form(asked: frames.Question) -> dict[str, Any]:
 
 
 async def past(telling: Telling, before: int | None) -> dict[str, Any]:
-    """The newest of what a session holds before a byte of its log: events, the last one's id, and the byte
-    before which there is more, if there is."""
+    """Returns the newest events of a session before a byte of its log, and the last one's id. `before` is the
+    byte before which there are more, or None."""
     look = partial(window, telling.folder, before)
     found = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
     first = _first([frame for _, frame in found])
@@ -158,7 +158,7 @@ async def past(telling: Telling, before: int | None) -> dict[str, Any]:
 
 
 def _first(found: list[AnyFrame]) -> int:
-    """The place of the first event that is shown: the start of a run, as far as it is there."""
+    """Returns the index of the first shown event: the start of a run, if that was found."""
     said = [number for number, frame in enumerate(found) if isinstance(frame, frames.Message)]
     if len(said) <= MESSAGES:
         starts = (number for number, frame in enumerate(found) if isinstance(frame, frames.Start))
@@ -168,7 +168,7 @@ def _first(found: list[AnyFrame]) -> int:
 
 
 def stored(root: str) -> list[dict[str, Any]]:
-    """The newest sessions of every object, private and shared."""
+    """Returns the newest sessions of all objects, private and shared."""
     if not os.path.exists(f"{root}/status"):
         raise Fault("EHOSTDOWN", f"no mount is at {root}; see: ctx status")
     every = [
@@ -186,8 +186,8 @@ async def waited(
     late: str = "the mount does not answer; see: ctx status",
     limiter: trio.CapacityLimiter | None = None,
 ) -> T:
-    """Returns the finding of a look at the mount, which is not waited for longer than a person would. Looks
-    that may never end have a limiter of their own, and take no threads of others."""
+    """Returns the result of `look`, which reads the mount. Raises ETIMEDOUT after MOUNT_SECONDS. Looks that
+    may never end have a limiter of their own, so that they take no threads of others."""
     with trio.move_on_after(MOUNT_SECONDS):
         return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=limiter)
     raise Fault("ETIMEDOUT", late)
