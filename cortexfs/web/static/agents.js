@@ -1,4 +1,4 @@
-// Agents: another one, what one may run and why, and its end. Its controls are beside them (lists.js).
+// Agents: creating one, what an agent may run and why, and removing one. lists.js has an agent's controls.
 
 import { get, post } from "./api.js";
 import { button, h, show } from "./dom.js";
@@ -46,7 +46,7 @@ function another(models, { say }) {
     h("button", { type: "submit", class: "go" }, "Make"), fault));
 }
 
-/** May it run that? The decision, the rule, and what each layer says. */
+/** Shows whether the agent may run an object: the decision, the rule, and the result of each layer. */
 function explained(object, tools, { signal }) {
   const asked = h("input", { id: "explain", list: "explain-tools", required: true, spellcheck: "false" });
   const told = h("div", { role: "region", "aria-label": "Explanation", tabindex: "0" });

@@ -1,15 +1,15 @@
-// What is said in a session, as elements: answers grow while they come, and become Markdown whenever a part of
-// them can no longer change. Frames are taken together once a picture, however many come.
+// The messages of a session, as elements. Answers grow while they come; a part becomes Markdown once it is final.
+// All frames that arrive together change the page once, however many they are.
 
 import { post } from "./api.js";
 import { about } from "./approvals.js";
 import { built, h, show } from "./dom.js";
 import { attached } from "./media.js";
 
-const STEP = 200;  // ms between two looks at what can no longer change
-const MOST = 48 << 10;  // characters of it that are looked at
+const STEP = 200;  // ms between two checks for a part that can no longer change
+const MOST = 48 << 10;  // characters; a longer part is not checked
 const PIECE = 8 << 10;  // characters of plain text in an element: longer ones are slow to lay out
-const NEAR = 80;  // pixels from the end that count as its end
+const NEAR = 80;  // pixels from the end of the log that count as its end
 
 class Run {
   constructor(log) {
@@ -30,7 +30,7 @@ class Run {
       this.live = h("div", { class: "live" }));
   }
 
-  /** The part that grows is in the page from its first word on. */
+  /** Puts the growing part into the page, from its first word on. */
   put() {
     if (!this.element.isConnected) this.log.append(this.element);
     if (!this.part.isConnected) this.element.append(this.part);
@@ -64,7 +64,7 @@ export class Answers {
     this.hooks.state();
   }
 
-  /** A message of this tab's, shown before anybody has taken it. */
+  /** Shows a message of this tab before the object has received it. */
   mine(id, text) {
     if (this.sent.has(id)) return;
     this.sent.set(id, this.user(text, true));
@@ -90,7 +90,7 @@ export class Answers {
     return this.runs.get(frame.run);
   }
 
-  /** Puts what came as deltas into the page, and looks for what is whole. */
+  /** Puts the text of received deltas into the page, and looks for finished blocks. */
   flow(run) {
     if (!run.pieces?.length) return;
     const text = run.pieces.join("");
@@ -119,7 +119,7 @@ export class Answers {
           run.text = run.text.slice(found.done);
         }
       } catch {
-        // the whole message comes in any case
+        // the whole message comes later in any case
       }
     }
     run.looking = false;

@@ -36,13 +36,13 @@ let is_proven = false;
 const losses = new BroadcastChannel("losses");
 losses.onmessage = () => { is_proven = false; };
 
-/** A connection is lost, and so all tabs look anew who has the port. */
+/** Has all tabs check again which process has the port, after a connection was lost. */
 function lost() {
   is_proven = false;
   losses.postMessage("");
 }
 
-/** Whoever has the port after our process has ended is not shown the token, nor what was not sent yet. */
+/** Checks that our process has the port: its successor there must not get the token or unsent messages. */
 async function proven() {
   if (is_proven) return;
   const bytes = (text) => new TextEncoder().encode(text);
@@ -93,7 +93,7 @@ export const get = async (path, words, signal, read = JSON.parse) =>
   read(await (await asked(address(path, words), { signal })).text());
 export const post = async (path, value) => (await asked(path, posted(value))).json();
 
-/** A picture, sound or film that lies at an address of this machine. */
+/** Returns a picture, sound or film at an address of this machine. */
 export const file = async (url) => (await asked("/api/media", posted({ url }))).blob();
 
 /** Reads events until they end, several at a time: `hear([{id, data}, ...])`. */
@@ -118,7 +118,7 @@ export async function run(path, value, hear, signal) {
   await read(await asked(path, { ...posted(value), signal }), hear);
 }
 
-/** Follows a stream for as long as `signal` lets it, connecting again where it is lost. */
+/** Follows a stream until `signal` ends it, and connects again when the connection is lost. */
 export async function follow(path, words, hear, signal, state = () => {}) {
   for (let times = 0; !signal.aborted; times++) {
     try {
@@ -142,7 +142,7 @@ export async function follow(path, words, hear, signal, state = () => {}) {
   }
 }
 
-/** The file of a part; a browser does not ask again for a file that it could not have. */
+/** Returns the module of a part. Browsers do not retry a file that failed, so the error says to reload. */
 export async function loaded(file) {
   try {
     return await import(`./${file}.js`);

@@ -1,15 +1,15 @@
-// What waits to be decided: each question with all that it is about, and the answers to it.
+// Open questions: each with its whole call, and the possible answers.
 
 import { exact, get, post } from "./api.js";
 import { button, h, seen, show, written } from "./dom.js";
 import { question, whence } from "./questions.js";
 
-const CONSIDER = 500;  // ms in which no click counts after a card has gone: the next moves to where it was
-const LOOK = 5000;  // ms between two looks at what goes on elsewhere, while somebody sees this part
+const CONSIDER = 500;  // ms without clicks after a card has gone, as the next card moves to its place
+const LOOK = 5000;  // ms between two checks for sessions that began elsewhere, while this part is visible
 let latest = { asked: [], active: [] };
 const watching = new Set();
 
-/** The inbox has changed. */
+/** Passes on a new state of the inbox. */
 export function counted(state) {
   latest = state;
   for (const look of watching) look(state);
@@ -23,7 +23,7 @@ export function diffed(lines) {
   }));
 }
 
-/** What a call is about, whole: its change, its command, its input. */
+/** Returns all of a call as elements: its change, its command, its input. */
 export function about(name, input, diff) {
   const parts = [];
   let rest = input;
@@ -39,7 +39,7 @@ export function about(name, input, diff) {
   return parts;
 }
 
-/** A question, with its answers. */
+/** Returns a question with its answers, as an element. */
 function card(asked, say) {
   const text = seen(JSON.stringify(asked.input, null, 2));
   const edit = h("textarea", { "aria-label": "Input", rows: "6", spellcheck: "false" });
@@ -74,8 +74,8 @@ function card(asked, say) {
   return made;
 }
 
-/** The cards of what is asked, in a list: each stays as long as it is asked, with what was written into it.
- * The focus of one that goes is the next one's, or that of `rest`. */
+/** Keeps a list of cards, one for each open question. A card keeps its edits while its question is open.
+ * If a card with the focus goes, the next card gets the focus, or else `rest`. */
 export function cards(list, say, rest) {
   const made = new Map();
   let waits;
@@ -123,7 +123,7 @@ export async function approvals(place, words, { signal, say }) {
   watching.add(look);
   signal.addEventListener("abort", () => watching.delete(look));
   look(latest);
-  // What a terminal began is found by a look at the sessions, and then followed.
+  // A request for the sessions makes the server find and hold those that a terminal began.
   const find = () => document.hidden || get("/api/sessions", null, signal)
     .then(() => told(""), (problem) => signal.aborted || told(problem.message));
   const timer = setInterval(find, LOOK);
@@ -131,7 +131,7 @@ export async function approvals(place, words, { signal, say }) {
   find();
 }
 
-/** The questions of one session, as they come and go. */
+/** Calls `look` with each state of the inbox, until `signal`. */
 export function watch(look, signal) {
   watching.add(look);
   signal.addEventListener("abort", () => watching.delete(look));

@@ -1,14 +1,14 @@
-// MCP Apps: the page of a tool in a frame, which asks by JSON-RPC for its own server's tools and resources.
+// MCP Apps: a tool's page in a frame, which uses its own server's tools and resources by JSON-RPC.
 
 import { post } from "./api.js";
 import { button, h, show } from "./dom.js";
 import { MOST_ASKED, allowed, frame, watch } from "./panels.js";
 
 const VERSION = "2026-01-26";
-const TALLEST = 2000;  // pixels of a frame that says its height
+const TALLEST = 2000;  // pixels: the greatest height that a frame can choose
 const ASK = ["tools/call", "resources/read"];
 
-/** A button beside a tool that has an app: it calls the tool, and shows the answer in its app. */
+/** Adds a button beside a tool that has an app: it calls the tool, and shows the answer in the app. */
 export async function offered(place, object, input, context) {
   if (!/^tool\//.test(object)) return;
   const { uri } = await post("/api/app/find", { object }).catch(() => ({}));
@@ -30,7 +30,7 @@ async function app(place, object, args, { signal, say }) {
   const state = { found, questions, asked: 0, allowed: new Set() };
   const call = (method, params) => post("/api/app/ask", { frame: found.frame, method, params });
   const result = call("tools/call", { name: found.tool.name, arguments: args });
-  result.catch(() => {});  // it is said when the app listens
+  result.catch(() => {});  // the app gets the error once it listens
   const made = frame(found.title, found.path, async (data) => {
     if (data?.jsonrpc !== "2.0" || typeof data.method !== "string") return;
     const answer = (said) => data.id !== undefined

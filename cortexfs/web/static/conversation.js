@@ -1,4 +1,4 @@
-// One session as it goes on: what was said, what is asked, and the message that is being written.
+// One session, live: its messages, its open questions, and the user's draft.
 
 import { exact, follow, get, post } from "./api.js";
 import { cards, watch } from "./approvals.js";
@@ -10,7 +10,7 @@ import { prompts } from "./prompts.js";
 
 const STOPPED = new Set(["EHOSTDOWN", "ETIMEDOUT"]);
 
-/** The words of a message, which may have files and what was said before it besides. */
+/** Returns the text of a message, which may also have files and earlier messages. */
 function words(input) {
   if (typeof input === "string") return input;
   const content = input.content || input.messages.at(-1).content;
@@ -18,7 +18,7 @@ function words(input) {
 }
 
 export class Conversation {
-  /** `cwd` is where an agent's new session is to work. */
+  /** `cwd` is the working directory of an agent's new session. */
   constructor(where, { signal, say }, cwd) {
     this.where = where;
     this.cwd = cwd;
@@ -59,10 +59,10 @@ export class Conversation {
       && one.session === this.where.session && one.scope === this.where.scope)), this.signal);
     this.connect();
     document.addEventListener("visibilitychange", () => this.connect(), { signal: this.signal });
-    if (!this.element.contains(document.activeElement)) this.message.box.focus(); // unless somebody is in it by now
+    if (!this.element.contains(document.activeElement)) this.message.box.focus(); // unless the focus is in the conversation already
   }
 
-  /** What was said before what is shown comes when it is asked for. */
+  /** Adds a button that loads earlier events, if there are any before the byte `before`. */
   earlier(before) {
     if (!before) return;
     const load = async () => {
@@ -86,7 +86,7 @@ export class Conversation {
     this.log.prepend(more);
   }
 
-  /** A tab out of sight has no connection: browsers allow six for all tabs together. */
+  /** Connects, unless the tab is hidden: browsers allow six connections for all tabs together. */
   connect() {
     this.line?.abort();
     if (document.hidden || this.signal.aborted) return;
@@ -113,7 +113,7 @@ export class Conversation {
 
   refused(frame) {
     this.note.textContent = this.why = frame.message;
-    if (frame.code === "EINVAL" && this.last) {  // the session was begun anew
+    if (frame.code === "EINVAL" && this.last) {  // the session was removed and began again
       this.last = "";
       show(this.log);
     }
@@ -134,7 +134,7 @@ export class Conversation {
     try {
       await post("/api/send", { ...this.where, id, input, cwd: this.last ? undefined : this.cwd });
     } catch (problem) {
-      if (STOPPED.has(problem.code)) return;  // it is said again under the same id
+      if (STOPPED.has(problem.code)) return;  // it is sent again under the same id
       this.begun(id);
       this.answers.failed(id, problem.message);
       this.message.box.value ||= words(input);
@@ -174,7 +174,7 @@ export class Conversation {
     this.stated();
   }
 
-  /** A session in use keeps its name, so this tab leaves it first. */
+  /** Renames the session. A session in use cannot be renamed, so this tab disconnects first. */
   async rename() {
     if (this.answers.active.size || this.pending.size) return this.say("It can be renamed when it is answered.");
     this.line?.abort();
@@ -188,14 +188,14 @@ export class Conversation {
     }
   }
 
-  /** The last message once more, with its files if they went from this tab. */
+  /** Returns the last message again, with its files if this tab sent it. */
   retried() {
     const { words: text } = this.answers;
     return this.latest && words(this.latest) === text ? this.latest : text;
   }
 }
 
-/** The message that is being written: its words, its files, and what a prompt puts before it. */
+/** The user's draft: its text, its files, and a prompt's messages before it. */
 class Message {
   constructor(where, context, send, changed) {
     this.where = where;
@@ -230,7 +230,7 @@ class Message {
     }
   }
 
-  /** The whole message, which is none any more then; nothing where nothing was written. */
+  /** Empties the draft and returns its message, or null if it was empty. */
   take() {
     const text = this.box.value;
     if (!text.trim() && !this.files.length) return null;
@@ -251,7 +251,7 @@ class Message {
     this.reading -= 1;
   }
 
-  /** What the model of this object cannot take is refused now, with the reason. */
+  /** Attaches a file. If the object's model cannot take it, the reason is shown now. */
   async add(name, data) {
     try {
       const parts = await post("/api/attach", { object: this.where.object, name, data: await data });

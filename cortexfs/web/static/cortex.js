@@ -1,6 +1,6 @@
 (() => {
-  // What a plugin's page can ask for: it stands at its beginning, before any script of the plugin's.
-  // Who asks is known by the frame; "*" is our page, as no other may have this one in a frame.
+  // The requests of a plugin's page. This script begins the page, before any script of the plugin.
+  // Our page knows a request by its frame. "*" is our page, as no other page may frame this one.
   const { port1: port, port2 } = new MessageChannel();
   const waiting = new Map();
   const hearers = new Map();

@@ -1,10 +1,10 @@
-// Elements, built one by one: no text ever becomes markup, and the page's policy forbids it besides.
+// Elements, built one by one: no text ever becomes markup, and the page's policy forbids that, too.
 
 const TAGS = new Set(("p blockquote ul ol li em strong s hr table thead tbody tr th td br code pre a " +
   "h1 h2 h3 h4 h5 h6").split(" "));
 const ATTRIBUTES = new Set(["href", "title", "start", "tabindex"]);
 
-/** An element: `onclick` and its like are functions, `null` and `false` are left out. */
+/** Returns an element. `onclick` and the like are functions; `null` and `false` are left out. */
 export function h(tag, attributes, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -16,7 +16,7 @@ export function h(tag, attributes, ...children) {
   return made;
 }
 
-/** The elements of what the server made of Markdown: only the kinds that it can make. */
+/** Returns the elements of the server's Markdown nodes. Only known tags and attributes are built. */
 export function built(nodes) {
   return nodes.map((node) => {
     if (typeof node === "string") return node;
@@ -41,7 +41,7 @@ export function button(name, press, attributes) {
   return h("button", { type: "button", onclick: press, ...attributes }, name);
 }
 
-/** How long ago, for people. */
+/** Returns the time since then, as text for people. */
 export function ago(time) {
   const seconds = Math.max(0, (Date.now() - new Date(time)) / 1000);
   for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "min"]])

@@ -1,5 +1,5 @@
-// What a tab keeps for its reload. It is encrypted by a key that our process has and no storage: whoever has its
-// port afterwards, and so its storage, cannot read it.
+// Data that a tab keeps for its reload. Its key is in the memory of our process and in no storage: the next
+// process at our port gets the tab's storage, but cannot read it.
 
 import { get } from "./api.js";
 import { base64 } from "./dom.js";
@@ -18,13 +18,13 @@ async function key() {
   return asked;
 }
 
-/** The name says nothing either: it could be a session's. */
+/** Returns a name that reveals nothing, as the given one may have a session's name. */
 async function hidden(name) {
   const [, secret] = await key();
   return base64(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes(`${secret} ${name}`))));
 }
 
-/** Keeps a text under a name, in the order of the calls; an empty one is gone. */
+/** Keeps a text under a name, in the order of the calls. An empty text removes the entry. */
 export function keep(name, text) {
   last = last.then(async () => {
     const place = await hidden(name);
@@ -32,7 +32,7 @@ export function keep(name, text) {
     const iv = crypto.getRandomValues(new Uint8Array(NONCE));
     const data = await crypto.subtle.encrypt({ name: "AES-GCM", iv }, (await key())[0], bytes(text));
     return sessionStorage.setItem(place, `${base64(iv)} ${base64(new Uint8Array(data))}`);
-  }).catch(() => {});  // it is too large, or nobody has the key
+  }).catch(() => {});  // the text is too large, or the process with the key has ended
 }
 
 export async function kept(name) {

@@ -1,4 +1,4 @@
-// What there is: agents, models and sessions.
+// Lists of agents, models and sessions.
 
 import { get, post } from "./api.js";
 import { ago, button, h, show } from "./dom.js";
@@ -29,7 +29,7 @@ async function ofClass(place, title, kind, words, { signal, say }) {
     ]), `There are no ${kind}s.`));
 }
 
-/** The control files of an object, to read and to edit. */
+/** Shows the control files of an object, to read and to edit. */
 async function one(place, object, { signal, say }) {
   const found = await get("/api/controls", { object }, signal);
   show(place, h("h1", {}, bare(object)), found.map(({ name, text, writable }) => {
@@ -56,7 +56,7 @@ export async function models(place, words, context) {
   if (!words[0]) place.append(...(await providers(context)));
 }
 
-/** Providers, and their keys, which are written and never shown. */
+/** Returns the table of providers, and the forms for their keys, which are written and never shown. */
 async function providers({ signal, say }) {
   const found = await get("/api/providers", null, signal);
   const key = h("input", { id: "key", type: "password", autocomplete: "off", required: true });
@@ -114,7 +114,7 @@ export async function sessions(place, words, { signal, say }) {
   }), "There are no sessions yet."), newest(found));
 }
 
-/** Asks for the new name of a session and gives it that; the name, or nothing where there is none. */
+/** Asks for a new name of a session, and renames it. Returns the name, or null if none was entered. */
 export async function renamed({ object, session }, scope) {
   const name = prompt(`The new name of ${session}`, session)?.trim();
   if (!name || name === session) return null;

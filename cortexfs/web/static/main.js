@@ -1,11 +1,11 @@
-// The frame of the page: its parts, which of them is shown, and what waits to be decided.
+// The frame of the page: its parts, the choice of the shown one, and the count of open questions.
 
 import { enter, exact, follow, loaded, Refused } from "./api.js";
 import { h, show } from "./dom.js";
 import { models, sessions } from "./lists.js";
 import { talk } from "./talk.js";
 
-// Parts that are not the first to be seen are loaded when they are wanted, or when there is nothing else to do.
+// Other parts than the first ones are loaded when they are opened, or when the browser is idle.
 const part = (file, name = file) => async (...given) => {
   const found = await loaded(file);
   given.at(-1).signal.throwIfAborted();  // another part is shown by now
@@ -24,7 +24,7 @@ const FRESH = 1000;  // ms in which a notice is of what leads to another part; o
 let leaving = new AbortController();
 let told = 0;
 
-/** Plugins, and beside them the MCP servers, whose tools come the same way. */
+/** Shows plugins, and beside them MCP servers, as both bring tools. */
 async function connected(place, words, context) {
   await part("plugins")(place, words, context);
   if (!words[0]) place.append(...(await part("servers")(context)));
@@ -37,7 +37,7 @@ export function say(text) {
 }
 
 function shell() {
-  // A link to the part that is there already shows it anew.
+  // A link to the part that is shown already shows it again.
   const again = ({ currentTarget }) => currentTarget.hash === location.hash && dispatchEvent(new Event("hashchange"));
   const links = NAMES.map((name) => h("a", { href: `#/${name.toLowerCase()}`, onclick: again }, name));
   show(document.body,
@@ -47,7 +47,7 @@ function shell() {
   return links;
 }
 
-/** Shows the part that the address names; the one before is told to end. */
+/** Shows the part that the address names, and ends the part before it. */
 async function route(links) {
   leaving.abort();
   leaving = new AbortController();
@@ -88,14 +88,14 @@ function shut(why) {
     "This page is for who started it. Run ctx web, and open the link that it prints.")));
 }
 
-/** One tab of all listens for approvals, and tells the others: browsers allow six connections. */
+/** Only one tab listens for approvals, and passes them to the others, as browsers allow six connections. */
 function inbox(links) {
   const link = links[1];
   const channel = new BroadcastChannel("inbox");
-  let newest;  // as the part may be loaded for an older state after it was for this one
+  let newest;  // the part may finish loading for an older state after a newer one has come
   const hear = (state) => {
     newest = state;
-    loaded("approvals").then(({ counted }) => counted(newest)).catch(() => null);  // said when the part is opened
+    loaded("approvals").then(({ counted }) => counted(newest)).catch(() => null);  // the error is shown when the part is opened
     const count = state.asked.length;
     document.title = count ? `(${count}) CortexFS` : "CortexFS";
     link.textContent = count ? `Approvals (${count})` : "Approvals";
@@ -115,7 +115,7 @@ function inbox(links) {
   }, new AbortController().signal));
 }
 
-/** Tells a person who looks elsewhere, if they have allowed it. */
+/** Notifies a person who does not look at the page, if they have allowed that. */
 function ring(asked) {
   if (!window.Notification || Notification.permission !== "granted" || document.hasFocus()) return;
   const told = new Notification(asked.type === "question" ? `${asked.name} asks` : `Allow ${asked.name}?`,
@@ -137,7 +137,7 @@ async function begin() {
   addEventListener("hashchange", () => route(links));
   inbox(links);
   await route(links);
-  requestIdleCallback(() => LATER.forEach((file) => loaded(file).catch(() => null)));  // said when it is wanted
+  requestIdleCallback(() => LATER.forEach((file) => loaded(file).catch(() => null)));  // shown when it is opened
 }
 
 begin();

@@ -1,12 +1,12 @@
-// Pictures, sounds and films that a tool made, and the addresses of what lies elsewhere.
+// Pictures, sounds and films that a tool made, and links to files on other hosts.
 
 import { file } from "./api.js";
 import { h } from "./dom.js";
 
 const PLAYED = ["image", "audio", "video"];
-let turn = Promise.resolve();  // one file at a time: it may never come, and browsers open six connections
+let turn = Promise.resolve();  // one file at a time: it may never come, and browsers allow six connections
 
-/** An attachment, which is there at once and is filled when its file has come. Nothing of another host is loaded. */
+/** Returns an attachment, which is filled when its file has come. Nothing is loaded from another host. */
 export function attached({ media_type: kind, url, caption }) {
   const path = String(url || "");
   const lies = path.startsWith("data:") ? String(kind) : path;

@@ -1,4 +1,4 @@
-// Pages of plugins in frames: each is known by its frame, whatever it says, and is told of its own plugin alone.
+// Pages of plugins in frames. A page is known by its frame, not by its messages. It hears only of its plugin.
 
 import { get, post } from "./api.js";
 import { button, h, show, written } from "./dom.js";
@@ -6,31 +6,31 @@ import { addressed } from "./lists.js";
 import { drawn } from "./widgets.js";
 
 const SANDBOX = "allow-scripts allow-forms";
-const LOOK = 2000;  // milliseconds between two looks if a frame's plugin is still shown
+const LOOK = 2000;  // milliseconds between two checks that a frame's plugin is still shown
 const MOST_SAID = 200;  // messages of a frame in a second
-export const MOST_ASKED = 16;  // that wait for their answers
-const MOST_TEXT = 1 << 18;  // characters of one
-const CONSIDER = 500;  // milliseconds before a question can be answered: a second click was meant for the frame
+export const MOST_ASKED = 16;  // requests that wait for their answers
+const MOST_TEXT = 1 << 18;  // characters of a message
+const CONSIDER = 500;  // milliseconds before a question takes a click: a double click was meant for the frame
 const SHOWN = 200;  // characters of a notice
-// Those of the mount and of the page, which no frame can make.
+// The events of the mount and of the page, which no frame can emit.
 const EVENTS = ["session:start", "session:end", "tool:pre-execute", "tool:post-execute", "llm:pre-call",
   "llm:post-call", "agent:turn-start", "agent:turn-end", "config:change", "daemon:status"];
 
 const hearers = new Set();
-const others = new BroadcastChannel("panels");  // tabs of ours: a frame's origin has another one
+const others = new BroadcastChannel("panels");  // our other tabs; frames have another origin and cannot join
 others.onmessage = ({ data }) => tell(data);
 
 function tell(said) {
   for (const hear of hearers) hear(said);
 }
 
-/** Tells all frames of a plugin, in every tab, that something has happened. */
+/** Sends an event to all frames of a plugin, in every tab. */
 export function told(plugin, event, data) {
   others.postMessage({ plugin, event, data });
   tell({ plugin, event, data });
 }
 
-/** A frame that can be shown and closed; `hear(data, ports)` has what it says to us as its parent. */
+/** Returns a frame that can be shown and closed. `hear(data, ports)` gets its messages to us, its parent. */
 export function frame(title, path, hear, signal, ended) {
   const inner = h("iframe", { title, sandbox: SANDBOX, src: path, referrerpolicy: "no-referrer", class: "frame" });
   const ending = new AbortController();
@@ -60,8 +60,8 @@ export function frame(title, path, hear, signal, ended) {
   return { inner, close, counted, signal: ending.signal };
 }
 
-/** Looks from time to time if what a frame is of is still shown, and closes it where it is not; `hear` has
- * what its plugin has heard of the mount meanwhile. */
+/** Checks from time to time whether a frame's plugin is still shown, and closes the frame if not. `hear` gets
+ * the mount's events for that plugin. */
 export async function watch(id, { close, signal }, hear = () => {}) {
   while (!signal.aborted) {
     await new Promise((go) => setTimeout(go, LOOK));
@@ -72,7 +72,7 @@ export async function watch(id, { close, signal }, hear = () => {}) {
   }
 }
 
-/** The panel or widget of a plugin, as an element. */
+/** Returns the panel or widget of a plugin, as an element. */
 export async function opened(plugin, part, { signal, say }) {
   const found = await post("/api/frame/open", { plugin, part });
   const is_drawn = found.type === "chart" || found.type === "table";
@@ -96,7 +96,7 @@ export async function opened(plugin, part, { signal, say }) {
   return place;
 }
 
-/** From now on the frame is heard by its own channel. */
+/** Serves the frame over its own channel from now on. */
 function connect(state, port, { counted, signal }) {
   const { plugin, events } = state.found;
   state.port = port;
@@ -162,7 +162,7 @@ const OPERATIONS = {
   emit(state, { event, data }) {
     if (String(event).length > SHOWN) throw new Error("an event's name is too long");
     if (EVENTS.includes(event)) throw new Error(`${event} is an event of the mount's`);
-    const plain = JSON.parse(JSON.stringify(data ?? null));  // what was counted, and no buffers besides
+    const plain = JSON.parse(JSON.stringify(data ?? null));  // only the JSON that was counted, and no buffers
     told(state.found.plugin, String(event), plain);
   },
   notify({ found, say }, { message, type }) {
@@ -171,24 +171,24 @@ const OPERATIONS = {
   },
 };
 
-/** Only what may be read is told, so nothing of a secret. */
+/** Sends the changes of settings. `all` has only readable settings, so a secret's value is not sent. */
 function changed(plugin, all, keys) {
   for (const key of Object.keys(keys || {})) told(plugin, "config:change", { key, value: all[key] ?? null });
 }
 
-/** Runs one of the plugin's own tools; a person is asked first where it wants that. Without a frame it is refused. */
+/** Runs a tool of the plugin. If a person has to be asked first, a panel asks, and a drawn widget fails. */
 async function run(found, tool, args, state) {
   const about = await post("/api/frame/tool", { frame: found.frame, tool });
   if (about.asks && !state) throw new Error(`${tool} asks before each call, so no widget can call it by itself.`);
   if (about.asks && !state.allowed.has(tool)) await allowed(state, tool, args, about.effects);
-  const tell = found.is_hooked ? () => {} : told;  // the mount tells it, of every tool
+  const tell = found.is_hooked ? () => {} : told;  // the mount sends these events, for every tool
   tell(found.plugin, "tool:pre-execute", { toolName: tool, args });
   const result = await post("/api/frame/run", { frame: found.frame, tool, body: args });
   tell(found.plugin, "tool:post-execute", { toolName: tool, result });
   return result;
 }
 
-/** The question if a panel may call a tool of its plugin; it is the page's, beside the frame. */
+/** Asks whether a panel may call a tool of its plugin. Our page asks, beside the frame. */
 export function allowed(state, tool, args, effects) {
   return new Promise((go, fail) => {
     const answer = (is_allowed, lasts) => {
@@ -210,7 +210,7 @@ export function allowed(state, tool, args, effects) {
 
 const of = (row) => addressed("plugins", row.plugin, row.part);
 
-/** The links to panels of one plugin, or of all, and its widgets beside them. */
+/** Returns the links to panels of one plugin, and its widgets; or only links, for all plugins. */
 export async function contributed(plugin, context) {
   const found = await get("/api/ui", null, context.signal).catch((problem) => problem);
   if (found instanceof Error) return [h("p", { class: "error" }, found.message)];
@@ -224,7 +224,7 @@ export async function contributed(plugin, context) {
   return [...links, h("h2", {}, "Widgets"), placed(widgets, context, "h3")];
 }
 
-/** The widgets, each of which is filled as soon as it is there; one that fails says why. */
+/** Returns the widgets. Each is filled when it has loaded; a failed one shows its error. */
 function placed(rows, context, level) {
   return h("div", { class: "widgets" }, rows.map((row) => {
     const place = h("div", { class: "widget" }, h(level, {}, row.title));
@@ -240,7 +240,7 @@ export async function widgets(place, words, context) {
   show(place, h("h1", {}, "Widgets"), rows.length ? placed(rows, context, "h2") : h("p", {}, "No plugin has widgets."));
 }
 
-/** One panel by itself. */
+/** Shows one panel by itself. */
 export async function panel(place, [plugin, part], context) {
   const made = await opened(plugin, part, context);
   show(place, h("h1", {}, made.getAttribute("aria-label")), h("p", {}, "of ",

@@ -1,4 +1,4 @@
-// Plugins: reviewed before they are installed, what they may do, and what they are told.
+// Plugins: their review before installation, their permissions, and their settings.
 
 import { get, post } from "./api.js";
 import { button, h, show } from "./dom.js";
@@ -21,7 +21,7 @@ export async function plugins(place, words, context) {
   await contributed(null, context), newcomer(context));
 }
 
-/** The form for a plugin that is not here yet: it is reviewed first, and installed as it was reviewed. */
+/** Returns the form for a new plugin: it is reviewed first, and then installed. */
 function newcomer({ say }) {
   const source = h("input", { id: "source", required: true, spellcheck: "false" });
   const told = h("div", {});
@@ -55,7 +55,7 @@ async function one(place, chosen, { signal, say }) {
   const about = await get("/api/plugin", { name: chosen.name }, signal);
   const again = () => dispatchEvent(new Event("hashchange"));
   const step = (path, value, done) => post(path, { name: chosen.name, ...value })
-    .then(() => say(done), (problem) => say(problem.message)).then(again); // one that fails may be enabled now
+    .then(() => say(done), (problem) => say(problem.message)).then(again); // also after a failure, as the plugin may be enabled now
   const facts = Object.entries(chosen).filter(([, value]) => value !== null && value !== "" && value?.length !== 0);
   const verb = chosen.enabled ? "disable" : "enable";
   show(place, h("h1", {}, chosen.name), h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name),
@@ -74,13 +74,13 @@ function permissions(found, step) {
         { "aria-label": `${decision} ${capability}` })))]), "")];
 }
 
-/** Forms for what a plugin can be told, each of which is saved by itself. */
+/** Returns a form for each setting of a plugin, which is saved by itself. */
 function settings(found, plugin, say) {
   if (typeof found === "string" || !found.length) return "";
   return [h("h2", {}, "Settings"), found.map((one, place) => setting(one, `setting-${place}`, plugin, say))];
 }
 
-/** One of them. A secret is written and never shown: an empty one stays as it is. */
+/** Returns the form of one setting. A secret is written and never shown; an empty field keeps it. */
 function setting(one, id, plugin, say) {
   const value = one.value ?? one.default;
   const label = one.label || one.key;

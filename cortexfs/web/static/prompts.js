@@ -1,4 +1,4 @@
-// The prompts of MCP servers, as forms: what a server makes of one is put into the message that is being written.
+// The prompts of MCP servers, as forms. The server fills the prompt in, and the result goes into the draft.
 
 import { get, run } from "./api.js";
 import { h, show } from "./dom.js";
@@ -6,7 +6,7 @@ import { group } from "./tools.js";
 
 const SERVER = /^tool\/(.+)\.mcp$/;
 
-/** `put({ text, files, before })` takes a prompt that a server has made. */
+/** Returns the form. `put({ text, files, before })` gets the filled-in prompt. */
 export function prompts(context, put) {
   const inside = h("div", {});
   const made = h("details", { class: "prompts" }, h("summary", {}, "Prompts"), inside);
@@ -59,7 +59,7 @@ function choice(found, { signal, say }, put) {
     h("button", { type: "submit" }, "Use this prompt"), fault);
 }
 
-/** The prompt as its server makes it. What the assistant has said in it goes before the message. */
+/** Returns the filled-in prompt. Its messages up to the assistant's last one go before the user's message. */
 async function said(object, params, signal) {
   let text = "";
   let fault = null;

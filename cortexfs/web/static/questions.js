@@ -1,11 +1,11 @@
-// What a tool asks a person: a form to fill in, or an address to open. Who asks stands above it.
+// A tool's questions to a person: a form to fill in, or an address to open, below the name of the tool.
 
 import { post } from "./api.js";
 import { button, h, seen } from "./dom.js";
 import { addressed } from "./lists.js";
 import { group } from "./tools.js";
 
-/** The session in which something is asked. */
+/** Returns the link to the session of a question. */
 export function whence(asked) {
   return ["Asked by ", h("a", { href: addressed("talk", asked.scope, asked.object, asked.session) },
     `${asked.object} ${asked.session}`)];

@@ -1,4 +1,4 @@
-// MCP servers: those whose tools are in the mount, another one, those of another client, and logins.
+// MCP servers: the list of them, adding one, importing those of another client, and logins.
 
 import { get, post, run } from "./api.js";
 import { button, h, show } from "./dom.js";
@@ -6,7 +6,7 @@ import { table } from "./lists.js";
 
 const ADDRESS = /^log in there: (https?:\/\/\S+)$/m;
 
-/** A form of some fields, each a line: `[name, label, attributes]`. */
+/** Returns a form of one-line fields: `[name, label, attributes]`. */
 export function lines(caption, fields, verb, press) {
   const inputs = fields.map(([name, , more]) => h("input", { id: `${caption.replaceAll(" ", "-")}-${name}`, spellcheck: "false",
     autocomplete: "off", ...more }));
@@ -39,7 +39,7 @@ export async function servers(context) {
     each.reason || `${each.tools.length} tools`, h("div", { class: "row" },
       each.transport === "http" ? button("Log in", () => enter(login, each.name, context), { "aria-label": `Log in at ${each.name}` }) : null,
       button("Remove", () => remove(each.name), { "aria-label": `Remove ${each.name}` }))]);
-  // One that is added and broken is there all the same.
+  // A server that was added but is broken is in the list all the same.
   const more = async (path, value, done) => {
     try {
       again(done(await post(path, value)));
@@ -59,7 +59,7 @@ export async function servers(context) {
   lines("Import those of another client", [["name", "Its file on this machine", { required: true }]], "Import", adopt)];
 }
 
-/** The login goes on while the address is open in a browser on this machine. */
+/** Logs in. The user opens the shown address in a browser on this machine. */
 async function enter(place, name, { signal, say }) {
   let text = "";
   show(place, h("p", { class: "note" }, `${name} is asked how to log in.`));

@@ -1,4 +1,4 @@
-// What the mount says of itself, what is wrong with it, and what was used and what that cost.
+// The mount's status, its faults, and the use and costs of models.
 
 import { get, post } from "./api.js";
 import { button, h, show } from "./dom.js";
@@ -47,7 +47,7 @@ function doctor({ signal, say }) {
 
 const KEYS = [["day", "Day"], ["model", "Model"], ["agent", "Agent"]];
 
-/** Tokens and costs, added up by day, model or agent. */
+/** Shows tokens and costs, added up by day, model or agent. */
 function used(place, { currency, usage, limits }) {
   const list = h("select", { id: "by" }, KEYS.map(([key, name]) => h("option", { value: key }, name)));
   const rows = h("div", {});

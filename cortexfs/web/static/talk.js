@@ -1,4 +1,4 @@
-// Conversations: the list of them, newest first, and the beginning of another.
+// Conversations: the list of them, newest first, and the start of a new one.
 
 import { get, loaded } from "./api.js";
 import { ago, h, show } from "./dom.js";
@@ -20,7 +20,7 @@ export async function talk(place, words, context) {
   await conversation.begin();
 }
 
-/** The list of sessions, newest first, and the search in it. */
+/** Shows the list of sessions, newest first, and a search in it. */
 async function listed(list, where, { signal, say }) {
   const items = h("ul", {});
   const search = h("input", { type: "search", "aria-label": "Search", placeholder: "Search" });
@@ -48,7 +48,7 @@ async function listed(list, where, { signal, say }) {
   search.addEventListener("input", () => look().catch((problem) => signal.aborted || say(problem.message)));
 }
 
-/** The form for a new conversation: whom to talk to. */
+/** Returns the form for a new conversation, with the choice of a model or agent. */
 async function beginning({ signal }) {
   const found = await get("/api/objects", null, signal);
   const there = found.map(({ object }) => object).filter((object) => /^(home\/\d+\/)?(model|agent)\//.test(object));

@@ -1,4 +1,4 @@
-// Tools: a form made from each one's schema, the command that does the same, and the output as it comes.
+// Tools: a form from each tool's schema, the command that does the same, and the output as it comes.
 
 import { exact, get, run } from "./api.js";
 import { offered } from "./apps.js";
@@ -10,7 +10,7 @@ const bare = (object) => object.replace(/^home\/\d+\//, "").replace(/^tool\//, "
 const MOST = 1 << 20;  // characters of output that the page keeps
 let numbers = 0;
 
-/** A part of a form: its element, and the value that it has now; undefined where it is left out. */
+/** Returns a part of a form: its element, and its current value, which is undefined if it is left out. */
 function field(name, schema, is_required) {
   const kind = Array.isArray(schema.type) ? schema.type.find((each) => each !== "null") : schema.type;
   const id = `field-${++numbers}`;

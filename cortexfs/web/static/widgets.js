@@ -68,7 +68,7 @@ function chart(title, { kind, labels, series }) {
     Array.from({ length: count }, (_, at) => [names[at] ?? String(at + 1), ...lines.map(({ data }) => text(data[at]))]), ""))];
 }
 
-/** The place of a value, from the top. */
+/** Returns a function from a value to its distance from the top. */
 function scale(lines) {
   const all = lines.flatMap(({ data }) => data);
   const [low, high] = [Math.min(0, ...all), Math.max(0, ...all)];
@@ -89,7 +89,7 @@ function line(lines, count) {
     points: data.map((value, place) => `${(place / Math.max(1, count - 1)) * WIDTH},${at(value)}`).join(" ") }));
 }
 
-/** The first series alone: a pie has one. */
+/** Draws the first series only, as a pie has one. */
 function pie([{ data }]) {
   const whole = data.reduce((sum, value) => sum + Math.max(0, value), 0) || 1;
   const radius = HEIGHT / 2;
