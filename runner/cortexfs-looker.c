@@ -1,13 +1,13 @@
 /*
- * Sees for the daemon where its callers are: namespaces, root and working directory.
+ * Reads for the daemon where its callers are: namespaces, root and working directory.
  *
  *     cortexfs-looker    with a socket (SOCK_SEQPACKET) as standard input
  *
  * Job: answer one question after another, until the daemon is gone (cortexfs/pool/callers.py).
- * Rules: this process alone keeps CAP_SYS_PTRACE, without which a daemon of root sees no place of another
- * user's, and with which it could write into every process. So it reads eight bytes at a time, which mean two
- * numbers, and does nothing else with its power. It opens without looking: a file system may be a hung one.
- * It must never know what a caller wants, or who it is.
+ * Rules: only this process keeps CAP_SYS_PTRACE. Without it, a daemon of root cannot see where processes of
+ * other users are; with it, it could write into every process. So this process reads eight bytes at a time,
+ * as two numbers, and does nothing else with its power. It opens by O_PATH alone, as a file system may hang.
+ * It must never know what a caller wants, or which user it is.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,7 +42,7 @@ struct answer {
     uint64_t namespaces[LENGTH(NAMESPACES)];
 };
 
-/* "/proc/" and the number; `text` has room for 16 bytes. */
+/* Writes "/proc/" and the number to `text`, which has room for 17 bytes. */
 static void name_of(uint32_t pid, char *text)
 {
     char digits[10];
@@ -57,7 +57,7 @@ static void name_of(uint32_t pid, char *text)
     *text = 0;
 }
 
-/* What is in the brackets of "net:[4026531840]", which is read in half the time that stat(2) takes. */
+/* Reads the number from a link such as "net:[4026531840]", in half the time of stat(2). Returns an errno. */
 static int namespace_of(int process, const char *name, uint64_t *number)
 {
     char text[64];
@@ -84,7 +84,7 @@ static int root_of(int process, struct answer *answer)
     return 0;
 }
 
-/* An errno. `directory` becomes the working directory, or stays as it is where nobody may see that. */
+/* Returns an errno. Opens the working directory as `directory`, unless access to it is denied. */
 static int look(int process, struct answer *answer, int *directory)
 {
     for (size_t i = 0; i < LENGTH(NAMESPACES); i++) {
@@ -139,7 +139,7 @@ static int answer(const struct question *question)
     return failed;
 }
 
-/* Keep one power, and gain none by executing anything. */
+/* Keep only CAP_SYS_PTRACE, and gain no power by executing a program. */
 static void give_up(void)
 {
     struct {

@@ -1,12 +1,12 @@
 /*
  * The interpreter that the first line of every executable object names.
  *
- * Job: find the daemon beside the object, say who is called with what (outgoing.c), copy what comes
- * back (incoming.c), turn signals into cancel and the last message into an exit status.
- * Rules: its start-up is part of the price of every call, so no stdio, no locale, no system call
- * without a use. No memory that input can size: every buffer is static. A signal is safe wherever
- * it arrives, because on_signal() acts at once and leaves nothing to be looked at later.
- * It must never know what a frame, a schema or a policy is: what needs judgement is the daemon's.
+ * Job: find the daemon beside the object, send it the object and arguments (outgoing.c), copy its
+ * output (incoming.c), turn signals into cancel and the last message into an exit status.
+ * Rules: its start-up is part of the price of every call, so it uses no stdio, no locale, and no
+ * needless system call. Input never sets the size of memory: every buffer is static. A signal is
+ * safe wherever it arrives, because on_signal() acts at once and leaves no flag to be checked later.
+ * It must never know what a frame, a schema or a policy is: the daemon judges all input.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -58,7 +58,7 @@ static _Noreturn void unreachable(int number)
     fail("EHOSTDOWN", NO_DAEMON, NO_RUNTIME);
 }
 
-/* The connection, once the greeting is out: from then on the first SIGINT is the daemon's to answer. */
+/* The connection, once the greeting is sent: from then on the daemon answers the first SIGINT. */
 static volatile sig_atomic_t conversation = -1;
 static volatile sig_atomic_t interrupted;
 
@@ -66,7 +66,7 @@ static void on_signal(int number)
 {
     int saved = errno;
     if (conversation < 0 || interrupted || number != SIGINT)
-        _exit(128 + number); /* which closes the connection, and that is cancel too */
+        _exit(128 + number); /* this closes the connection, which also cancels the run */
     interrupted = 1;
     shutdown(conversation, SHUT_WR);
     errno = saved;
@@ -85,7 +85,7 @@ static void watch_signals(void)
     }
 }
 
-/* open() takes the lowest free number, so one above 2 shows that 0, 1 and 2 are in use. */
+/* open() takes the lowest free number, so a number above 2 shows that 0, 1 and 2 are in use. */
 static int open_object(const char *path)
 {
     int fd = open(path, O_PATH | O_CLOEXEC);
@@ -114,7 +114,7 @@ static char *add_fd_path(char *at, int fd)
     return add_number(stpcpy(at, "/proc/self/fd/"), (unsigned)fd);
 }
 
-/* The directory that really holds the object, with its final slash; NULL and errno without one. */
+/* Returns the real directory of the object, with a final slash; or NULL and errno. */
 static char *place_of(int object, const char *typed, bool *proc)
 {
     static char place[PATH_MAX];
@@ -131,9 +131,9 @@ static char *place_of(int object, const char *typed, bool *proc)
 }
 
 /*
- * 0, or -1 and errno. The directory is opened and the socket looked up in it: who may rename a folder on the
- * way leads nobody elsewhere once the gate of a confined host has looked at what is open (host/gate.py).
- * Without /proc there is the name alone.
+ * Returns 0, or -1 and errno. The directory is opened, and the socket is looked up in it. So a folder on the
+ * way that is renamed after the gate of a confined host has checked the open files
+ * (host/confine/socket_gate.py) leads to no other socket. Without /proc, only the path is used.
  */
 static int address_beside(int object, const char *typed, struct sockaddr_un *address)
 {
@@ -187,7 +187,7 @@ int main(int argc, char **argv)
         say(STDERR_FILENO, USAGE_TEXT, sizeof USAGE_TEXT - 1);
         return USAGE;
     }
-    if (!strcmp(argv[1], "--version")) { /* no object's name begins with a dash */
+    if (!strcmp(argv[1], "--version")) { /* names of objects never begin with a dash */
         say(STDOUT_FILENO, VERSION_TEXT, sizeof VERSION_TEXT - 1);
         return 0;
     }

@@ -1,9 +1,9 @@
 /*
- * What the daemon says: output is copied, small messages are gathered and acted upon.
+ * The bytes from the daemon: output is copied, small messages are gathered and acted upon.
  *
- * Rules: the daemon is trusted with this call, but not with this memory: a size is judged before a
- * byte is kept, and what can be long is never held whole. Unknown kinds are skipped, so that a newer
- * daemon may say more.
+ * Rules: the daemon is trusted with this call, but not with this memory. A size is checked before a
+ * byte is kept, and long messages are never held whole. Unknown kinds are skipped, so that a newer
+ * daemon may send more kinds.
  */
 #define _GNU_SOURCE
 #include "incoming.h"
@@ -46,7 +46,7 @@ static void want(char *payload, uint32_t size)
     grant(number_at(payload));
 }
 
-/* Words that do not fit are forgotten: our own say as much as half of theirs. */
+/* Last words that do not fit are dropped: our own message says as much as a half of them. */
 static void keep_words(char *payload, uint32_t size)
 {
     bool whole = size >= 4 && size <= MAX_WORDS && number_at(payload) <= size - 4;
@@ -92,7 +92,7 @@ static struct {
     uint8_t header[HEADER_SIZE];
     size_t have; /* bytes of the header */
     uint32_t size, left;
-    const struct rule *rule; /* NULL: STDOUT, STDERR or a kind from the future */
+    const struct rule *rule; /* NULL: STDOUT, STDERR or an unknown kind */
     char gathered[MAX_REPLACE];
 } in;
 

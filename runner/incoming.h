@@ -1,14 +1,14 @@
-/* What the daemon says. */
+/* The bytes from the daemon. */
 #ifndef CORTEXFS_INCOMING_H
 #define CORTEXFS_INCOMING_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Act on the next bytes of the connection, which may be any part of any number of messages. */
+/* Act on the next bytes of the connection. They may be parts of messages, and any number of them. */
 void take(const uint8_t *data, size_t size);
 
-/* The connection ended before EXIT: say what the daemon left to be said, and exit. */
+/* The connection ended before EXIT: write the daemon's last words, and exit. */
 _Noreturn void bereaved(void);
 
 extern const char NO_DAEMON[];

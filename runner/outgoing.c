@@ -1,9 +1,9 @@
 /*
- * What goes to the daemon: the greeting, then standard input as far as the daemon wants it.
+ * The bytes to the daemon: the greeting, then as much of standard input as the daemon wants.
  *
- * Rules: standard input is not touched before the daemon asks (a shell's `while read` loop must keep
- * its lines), and sending it never keeps us from reading, or two full sockets would wait for each
- * other. A daemon that takes no more is no error here: what it says, or its silence, decides.
+ * Rules: standard input is not read before the daemon asks, as a shell's `while read` loop must keep
+ * its lines. Sending never keeps us from reading, or two full sockets would wait for each other. A
+ * daemon that takes no more is no error here: its messages, or the end of them, decide.
  */
 #define _GNU_SOURCE
 #include "outgoing.h"
@@ -20,18 +20,18 @@
 
 enum {
     CHUNK = 64 << 10,        /* the size of a pipe: more at once gains nothing */
-    MAX_VARIABLE = 32 << 10, /* a longer variable is none of the few below */
-    UNREAD_MS = 1000,        /* an exit status follows the last line within one of them */
+    MAX_VARIABLE = 32 << 10, /* bytes; a longer variable is not sent */
+    UNREAD_MS = 1000,        /* an exit status follows the last line within 1 ms */
 };
 
-/* What a tool may see of the caller's environment; a name that ends in '_' is a prefix. */
+/* The variables of the caller that a tool may see. A name that ends in '_' is a prefix. */
 static const char *const ALLOWED[] = {
     "PATH", "HOME", "USER",    "LOGNAME", "SHELL",    "LANG",   "LANGUAGE",   "LC_",
     "TZ",   "TERM", "COLUMNS", "LINES",   "NO_COLOR", "TMPDIR", "CTX_OUTPUT", "CTX_ROOT",
     "CTX_MCP_SESSION",
 };
 
-/* Bytes on their way: all of the greeting, then one STDIN message at a time. */
+/* Bytes to be sent: all of the greeting, then one STDIN message at a time. */
 static struct {
     uint8_t bytes[HEADER_SIZE + CHUNK];
     size_t start, end;
@@ -42,7 +42,7 @@ static struct {
 static uint64_t credit; /* bytes of standard input that the daemon still wants */
 static bool input_ended;
 
-/* Send what the socket takes. */
+/* Send as many bytes as the socket takes. */
 static void push(int flags)
 {
     ssize_t n = send(out.daemon, out.bytes + out.start, out.end - out.start, MSG_NOSIGNAL | flags);
@@ -92,7 +92,7 @@ static bool any(const char *string)
     return true;
 }
 
-/* Count those that pass, and their bytes; say them too if `aloud`. */
+/* Returns the number of strings that `pass`, and adds up their bytes. Sends them, too, if `aloud`. */
 static uint32_t strings(char **each, bool (*pass)(const char *), bool aloud, size_t *bytes)
 {
     uint32_t count = 0;
@@ -115,7 +115,7 @@ static mode_t current_umask(void)
     return mask;
 }
 
-/* Whether standard input is a pipe is a person's to know, who is at standard error. */
+/* A pipe as standard input is reported only if a person is at standard error, for whom it matters. */
 static unsigned terminals(void)
 {
     struct stat input;
@@ -156,18 +156,18 @@ static void read_input(void)
     ssize_t n = read(STDIN_FILENO, out.bytes + HEADER_SIZE, most);
     if (n < 0 && (errno == EINTR || errno == EAGAIN))
         return;
-    if (n <= 0) { /* what cannot be read (a directory, a lost terminal) has ended */
+    if (n <= 0) { /* input that cannot be read (a directory, a lost terminal) counts as ended */
         input_ended = true;
         n = 0;
     }
     credit -= (uint64_t)n;
     put(&(uint8_t){STDIN}, 1);
     put_number((uint64_t)n, 4);
-    out.end += (size_t)n; /* read into its place above */
+    out.end += (size_t)n; /* the bytes are in place: they were read behind the header */
 }
 
-/* Nobody reads standard output any more. What comes soon is still heard, as it may be the exit status: the
- * reader may have left because he had the last line. */
+/* Standard output has lost its reader, perhaps because the reader had the last line. So messages of the next
+ * UNREAD_MS still count, as the exit status may be among them. */
 static bool wait_unread(void)
 {
     struct pollfd daemon = {out.daemon, POLLIN, 0};
@@ -188,7 +188,7 @@ bool wait_for_daemon(void)
     };
     if (poll(ready, 3, -1) < 0)
         return false;
-    /* That is a pipe without a reader; a lost terminal says POLLHUP too, and sends SIGHUP. */
+    /* POLLERR alone means a pipe without a reader; a lost terminal has POLLHUP too, and sends SIGHUP. */
     if (ready[2].revents == POLLERR && !(ready[0].revents & ~POLLOUT))
         return wait_unread();
     if (ready[1].revents)

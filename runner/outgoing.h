@@ -1,4 +1,4 @@
-/* What goes to the daemon: the greeting, then standard input. */
+/* The bytes to the daemon: the greeting, then standard input. */
 #ifndef CORTEXFS_OUTGOING_H
 #define CORTEXFS_OUTGOING_H
 
@@ -6,13 +6,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Say over `daemon` who is called with what. */
+/* Send the object, its arguments and the environment over `daemon`. */
 void greet(int daemon, ino_t inode, char **arguments);
 
-/* The daemon takes `bytes` more of standard input. */
+/* Allow `bytes` more of standard input to be sent. */
 void grant(uint32_t bytes);
 
-/* Move standard input along until the daemon has something to say, or nobody reads it; false: ask again. */
+/* Wait once, and send standard input on. Returns true if the daemon has sent bytes; false: call again. */
 bool wait_for_daemon(void);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * Writing to standard output and error, and the runner's own errors.
  *
- * Rules: bytes are written whole, whatever O_NONBLOCK and signals do. SIGPIPE keeps the disposition
- * that it came with, so that a closed pipe ends the runner as it ends cat.
+ * Rules: all bytes are written, whatever O_NONBLOCK and signals do. SIGPIPE keeps its inherited
+ * disposition, so that a closed pipe ends the runner as it ends cat.
  */
 #define _GNU_SOURCE
 #include "say.h"
@@ -26,7 +26,7 @@ static bool write_fully(int fd, const char *data, size_t size)
             data += n;
             size -= (size_t)n;
         } else if (errno == EAGAIN) {
-            /* O_NONBLOCK belongs to the open file, which others share with us and may have set. */
+            /* O_NONBLOCK belongs to the open file. Other processes share it, and may have set the flag. */
             struct pollfd full = {fd, POLLOUT, 0};
             poll(&full, 1, -1);
         } else if (errno != EINTR) {
@@ -42,7 +42,7 @@ void say(int fd, const void *data, size_t size)
         return;
     bool written = write_fully(fd, data, size);
     if (fd != STDOUT_FILENO)
-        return; /* nobody can be told that standard error is full, and the run is worth more */
+        return; /* a failure of standard error cannot be reported, and must not end the run */
     if (!written) {
         complain("write error", strerror(errno));
         _exit(FAILED);
@@ -64,7 +64,7 @@ void say_lines(const void *data, size_t size)
     say(STDOUT_FILENO, data, size);
 }
 
-/* A text that is written at once, so that lines of parallel calls do not mix. */
+/* A text that is written by one call, so that lines of parallel calls do not mix. */
 struct text {
     char bytes[1024];
     size_t size;
@@ -85,7 +85,7 @@ static void add_quoted(struct text *text, const char *words)
     }
 }
 
-/* A file name may hold anything, which a terminal should not obey. */
+/* A file name may hold control characters, which must not reach a terminal. */
 static void add_printable(struct text *text, const char *name)
 {
     for (; *name; name++)

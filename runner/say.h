@@ -1,4 +1,4 @@
-/* What the runner itself writes, and how it gives up: one line in text mode, else two frames. */
+/* The runner's own output and errors. An error is one line in text mode, else two frames. */
 #ifndef CORTEXFS_SAY_H
 #define CORTEXFS_SAY_H
 
@@ -7,22 +7,22 @@
 
 enum { FAILED = 1, USAGE = 2, DENIED = 13, NO_RUNTIME = 69, BROKEN = 70, NOT_FOUND = 127 };
 
-/* The object as messages call it: the last component of the path, as it was typed. */
+/* The object's name in messages: the last component of the path, as it was typed. */
 extern const char *object_name;
 
-/* Write all of it, or exit when standard output takes no more. */
+/* Write all of it, or exit if standard output fails. */
 void say(int fd, const void *data, size_t size);
 
-/* The same on standard output, as a line of its own also after a torn one. */
+/* The same on standard output, and on a line of its own, even after an unfinished line. */
 void say_lines(const void *data, size_t size);
 
-/* End as a write to standard output would, whose reader is gone. */
+/* End as a write to standard output without a reader would end us. */
 _Noreturn void unread(void);
 
-/* `object: what: why` on standard error. */
+/* Write `object: what: why` to standard error. */
 void complain(const char *what, const char *why);
 
-/* An error in the mode of this call, then exit. `code` is an errno name, `why` a sentence. */
+/* Write an error in the mode of this call, and exit. `code` is an errno name, `why` a sentence. */
 _Noreturn void fail(const char *code, const char *why, int status);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The bytes between runner and daemon: the table of cortexfs/core/wire.py in C; a test compares them.
+ * The bytes between runner and daemon: the table of cortexfs/core/wire.py in C. A test compares the two.
  * Numbers are little-endian.
  */
 #ifndef CORTEXFS_WIRE_H
@@ -21,9 +21,9 @@ enum {
     STDIN = 'i',      /* bytes; empty: end of input */
     STDOUT = 'o',     /* bytes for standard output */
     STDERR = 'e',     /* bytes for standard error */
-    WANT = 'w',       /* u32: that many more bytes of standard input may be sent */
-    LAST_WORDS = 'l', /* u32 length, bytes for stdout, the rest for stderr: said if the daemon vanishes */
-    REPLACE = 'c',    /* NUL-ended argv: become this program */
+    WANT = 'w',       /* u32: how many more bytes of standard input may be sent */
+    LAST_WORDS = 'l', /* u32 length, bytes for stdout, the rest for stderr: written if the daemon vanishes */
+    REPLACE = 'c',    /* NUL-ended argv: execute this program instead */
     EXIT = 'x'        /* u8 exit status */
 };
 

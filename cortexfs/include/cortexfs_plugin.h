@@ -1,20 +1,20 @@
 /*
- * cortexfs_plugin.h: what a shared library offers to be a plugin, version 1 of the native ABI.
+ * cortexfs_plugin.h: the functions of a shared library that is a plugin, version 1 of the native ABI.
  *
  * The library exports one function, cortex_plugin_init, which fills in a table of functions. All text is
- * UTF-8, and all but a tool's name is JSON. docs/plugins.md has an example; C11 and C++11 will do.
+ * UTF-8, and all but a tool's name is JSON. docs/plugins.md has an example. C11 or C++11 is enough.
  *
  * The rules of memory
- *   - What the host passes in is lent for the call: do not keep it, do not free it. It does not end in NUL.
- *   - What you return goes back to your own buffer_free, once, from any thread, also when it is empty.
+ *   - The host lends its buffers for the call: do not keep them, do not free them. They do not end in NUL.
+ *   - The host passes each buffer that you return to your buffer_free, once, from any thread, even if empty.
  *   - A null `ptr` with `len` 0 is the empty buffer.
  *
  * The rules of threads
- *   - One state serves all calls, which come from many threads at once. plugin_drop comes once, when no
- *     call is under way, or not at all when the process is killed.
- *   - Each call runs as its caller, with the working directory and umask of the caller's.
+ *   - One state serves all calls, which come from many threads at once. The host calls plugin_drop once,
+ *     while no call is under way, or never if the process is killed.
+ *   - Each call runs as its caller, with the caller's working directory and umask.
  *
- * A crash, an exit or a hang ends this library's process and nothing else; what was running in it fails.
+ * A crash, an exit or a hang ends only this library's process. The calls that ran in it fail.
  */
 #ifndef CORTEXFS_PLUGIN_H
 #define CORTEXFS_PLUGIN_H
@@ -33,7 +33,7 @@ extern "C" {
 typedef struct CortexBuffer {
     uint8_t *ptr;
     size_t len; /* bytes of text */
-    size_t cap; /* for your own use in buffer_free; 0 in buffers of the host */
+    size_t cap; /* for your own use in buffer_free; 0 in the host's buffers */
 } CortexBuffer;
 
 typedef struct CortexHostApi {
@@ -45,11 +45,11 @@ typedef struct CortexPluginApi {
     void *plugin;         /* your state, passed to every function; not NULL */
     /* {"name":"...","version":"...","description":"..."}, the first two as in manifest.toml */
     CortexBuffer (*plugin_info)(void *plugin);
-    size_t (*tool_count)(void *plugin); /* asked once */
+    size_t (*tool_count)(void *plugin); /* called once */
     /* {"name":"...","description":"...","input_schema":{...},"timeout_secs":null,"capabilities":
        {"emits_progress":false,"emits_observer_text":false,"background_safe":false,"effects":[...]}}
-       With "dry_run_flag":true beside them the tool takes --dry-run: its invocation then has "dry_run":true, and
-       it says what it would do, and does nothing. Other hosts than CortexFS do not know the word. */
+       With "dry_run_flag":true beside them the tool takes --dry-run. If the invocation has "dry_run":true,
+       the tool reports what it would do, and does nothing. Only CortexFS knows this flag. */
     CortexBuffer (*tool_descriptor)(void *plugin, size_t index);
     /* `input` fits the schema. `invocation`: {"tool_name":"...","session_id":null,"actor":null,"source":null,
        "execution_scope":"foreground"}. Returns {"output":"...","media":[],"is_error":false}. */
@@ -75,12 +75,12 @@ CORTEX_ASSERT_(sizeof(CortexPluginApi) == 64);
 #define CORTEX_EXPORT
 #endif
 
-/* The one symbol. 0: the table is filled in; -1: a pointer was null; -2: the host speaks another version. */
+/* The only export. Returns 0 if the table is filled in, -1 for a null pointer, -2 for another version. */
 CORTEX_EXPORT int32_t cortex_plugin_init(const CortexHostApi *host, CortexPluginApi *plugin);
 
-/* ---- Helpers. Whoever uses them uses cortex_buffer_free, which CORTEX_PLUGIN puts into the table. ---- */
+/* ---- Helpers. They need cortex_buffer_free as buffer_free, which CORTEX_PLUGIN puts into the table. ---- */
 
-/* A copy of `len` bytes; empty when there is no memory. */
+/* Returns a copy of `len` bytes, or an empty buffer if there is no memory. */
 static inline CortexBuffer cortex_bytes(const void *bytes, size_t len)
 {
     CortexBuffer made = {NULL, 0, 0};
@@ -102,7 +102,7 @@ static inline void cortex_buffer_free(CortexBuffer buffer)
     free(buffer.ptr);
 }
 
-/* The result of a tool: `len` bytes of UTF-8 as its output. */
+/* Returns the result of a tool, with `len` bytes of UTF-8 as its output. */
 static inline CortexBuffer cortex_result_bytes(const char *output, size_t len, int is_error)
 {
     static const char hex[] = "0123456789abcdef";
@@ -134,14 +134,14 @@ static inline CortexBuffer cortex_result_bytes(const char *output, size_t len, i
     return made;
 }
 
-/* An error that begins with "tool error: invalid input: " or "tool error: execution failed: " is known as
-   such to scripts: exit status 2 (EINVAL), or 1 (EIO). */
+/* The same for a text. An error that begins with "tool error: invalid input: " gives scripts the exit status
+   2 (EINVAL), and one that begins with "tool error: execution failed: " gives 1 (EIO). */
 static inline CortexBuffer cortex_result(const char *output, int is_error)
 {
     return cortex_result_bytes(output, strlen(output), is_error);
 }
 
-/* Define cortex_plugin_init, once in a library. */
+/* Defines cortex_plugin_init. Use it once in a library. */
 #define CORTEX_PLUGIN(state, info, count, descriptor, execute, drop)                          \
     CORTEX_EXPORT int32_t cortex_plugin_init(const CortexHostApi *host, CortexPluginApi *plugin) \
     {                                                                                         \
