@@ -207,8 +207,8 @@ class AgentWorld:
         return own_script.read(self.control(tool, own_script.CONTROL)).path
 
     async def under(self, object_: Object, identity: hostcalls.Identity, said: str) -> hostcalls.Identity:
-        """Returns the identity of a call that another machine makes for its agents. An agent here stands for
-        them: its permissions count, nested one deeper than there. Raises Fault if there is no such agent."""
+        """Returns the identity of a call that another machine makes for its agents. It has the permissions of
+        an agent here, and is nested one deeper than there. Raises Fault if there is no such agent here."""
         path, _, number = said.rpartition(" ")
         depth = int(number) if number.isdecimal() and len(number) < 4 else 0
         deeper = replace(identity, depth=max(identity.depth, depth) + 1)

@@ -1,4 +1,4 @@
-"""The tools that a caller may run, a line for each (core/tree/metadata.py): what `.allowed` prints.
+"""The tools that a caller may run, a line for each (core/tree/metadata.py): the output of `.allowed`.
 
 Rules: a person may run every tool that exists for that person. A caller under a label sees only the tools
 that the policies of its agents allow. Lines about everybody's tools are made once for each registry. Many

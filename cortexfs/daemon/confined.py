@@ -33,7 +33,7 @@ from cortexfs.peers.caller import Caller
 
 SHELL = "shell.exec"
 FOLDER = "scripts"  # the name of the scratch folder of a user's scripts
-MAX_PATTERNS, MAX_PATTERN = 100, 200  # they are in the identity of its hosts
+MAX_PATTERNS, MAX_PATTERN = 100, 200  # limits, as the identity of hosts has the patterns
 
 
 class Scripts:

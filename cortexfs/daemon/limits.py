@@ -54,7 +54,7 @@ def raise_descriptors() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    # While there is one thread: later, the kernel would block a thread that grows the table for 20 ms.
+    # Grow the table while there is one thread: with more, the kernel blocks the growing one for 20 ms.
     with suppress(OSError):
         os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, min(TABLE, wanted) - 1))
     return wanted

@@ -29,7 +29,7 @@ class Team:
         self._remote: RemoteObjects | None = None
         self._sessions: TeamSessions | None = None
         self._asked = trio.Event()
-        if self.is_joined:  # before any session is opened
+        if self.is_joined:  # this must come before any session is opened
             self._join_sessions()
 
     @property

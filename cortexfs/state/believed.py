@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from cortexfs.core.errors import Fault, os_faults
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group's bit is that of all its entries (acl(5))
+OTHERS = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group's bits cover all its entries (acl(5))
 MAX_LINKS = 40  # as in the kernel (path_resolution(7))
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

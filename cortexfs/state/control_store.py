@@ -126,7 +126,7 @@ class ControlStore:
     def _tolerated(self, path: Path) -> Iterator[None]:
         try:
             yield
-        except believed.UntrustedFile:  # its default might allow more
+        except believed.UntrustedFile:  # the control's default might allow more
             raise
         except (Fault, OSError) as error:
             log.warning("%s is left out: %s", path, error)

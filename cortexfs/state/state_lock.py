@@ -1,6 +1,6 @@
 """The owner of a state: a daemon, for as long as it runs.
 
-Rules: the lock is the kernel's (flock(2)), so that it never outlives its holder. The file has that one's pid.
+Rules: the lock is the kernel's (flock(2)), so that it never outlives its holder, whose pid is in the file.
 """
 
 from __future__ import annotations

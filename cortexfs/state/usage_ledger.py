@@ -37,7 +37,7 @@ _Sums = dict[UsageKey, UsageLine]
 class UsageLedger:
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._sums: dict[int, _Sums] = {}  # by user, of the users who were added last
+        self._sums: dict[int, _Sums] = {}  # by user; the oldest entries go
         self._pending: dict[int, _Sums] = {}  # by user, not yet in the files
         self._lines: Counter[int] = Counter()  # in a user's file
         self._turn = trio.Lock()  # its holder reads or writes the files

@@ -28,7 +28,7 @@ MAX_TICKETS = 16  # unused ones; the oldest goes first
 _LOOPBACK = re.compile(r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
 _HOST = re.compile(r"[a-z0-9.-]+(?::\d{1,5})?|\[[0-9a-f:.]+\](?::\d{1,5})?", re.IGNORECASE)
 
-# Only our files are scripts, nothing comes from elsewhere, no text becomes markup, and nobody frames us.
+# Only our files are scripts, nothing comes from elsewhere, no text becomes markup, and no page frames us.
 # A frame that navigates can only go to our own addresses, and gets nothing there.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "

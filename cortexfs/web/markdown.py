@@ -77,7 +77,7 @@ def _made(node: SyntaxTreeNode) -> list[Node]:
 
 
 def _link(href: str, said: list[Node]) -> list[Node]:
-    """Returns a link if it leads to another site. By one within the page, a model could act on the page."""
+    """Returns a link if it leads to another site. A link within the page would let a model act on it."""
     try:
         scheme = urlsplit(href).scheme.lower()
     except ValueError:

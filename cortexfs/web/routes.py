@@ -115,7 +115,7 @@ class Routes:
         return answer_of(await waited(self._place.objects))
 
     async def search(self, asked: PageRequest) -> PageAnswer:
-        words = ("log", "-n", "100", "-q", f" {asked.text('q')}", "--json")  # no option, so
+        words = ("log", "-n", "100", "-q", f" {asked.text('q')}", "--json")  # the space: it is no option
         return answer_of(await children.command(self._place, words))
 
     async def past(self, asked: PageRequest) -> PageAnswer:

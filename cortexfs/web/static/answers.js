@@ -1,4 +1,4 @@
-// The messages of a session, as elements. Answers grow while they come; a part becomes Markdown once it is final.
+// The messages of a session, as elements. Answers grow while they come; final parts become Markdown.
 // All frames that arrive together change the page once, however many they are.
 
 import { post } from "./api.js";
