@@ -294,8 +294,8 @@ class Routes:
         return PageAnswer(data, kind)
 
     async def ticket(self, asked: PageRequest) -> PageAnswer:
-        """Returns another link that works once, for another browser of the same user. It begins with the origin
-        of the request, to which `ssh -L` may lead from another port."""
+        """Returns another link that works once, for another browser of the same user. It begins with the
+        request's origin, to which `ssh -L` may lead from another port."""
         return answer_of({"link": f"{asked.origin}/#ticket={self._gate.ticket()}"})
 
 
