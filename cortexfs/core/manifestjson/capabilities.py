@@ -60,7 +60,7 @@ CAPABILITIES = {
     "memory:embedder": Capability("an embedding provider", reserved=True),
     "events:listener": Capability("receive the events that the manifest lists"),
     "middleware:pre": Capability("be asked before each tool call"),
-    "middleware:post": Capability("be told after each tool call"),
+    "middleware:post": Capability("be asked after each tool call"),
     "fs:read": _permission("read files", _READ, "read"),
     "fs:list": _permission("list directories", _READ, "read"),
     "fs:write": _permission("write files", _WRITE, "write"),
