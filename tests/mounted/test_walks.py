@@ -31,6 +31,7 @@ DAEMON = Path(__file__).with_name("walked_daemon.py")
 OLD_KERNELS = () if safe_sockets.REFUSED else ("peers/safe_sockets.py",)
 
 TIMES, COLD = 20, 4  # and how many of them are not warm
+READERS = "tree/readers.py"  # whose tasks wait for requests of the kernel, at any time
 ASIDE = {("tree/kernel.py", "guard"), ("state/run_logs.py", "run"), ("sessions/beside.py", "run")}
 WRITERS = {("sessions/writer.py", "_run_writer"), ("sessions/writer.py", "_run_syncer")}
 Function: TypeAlias = tuple[str, str]  # file and name
@@ -61,7 +62,7 @@ def without(events: list[Event], aside: set[Function]) -> list[Event]:
     for each in events:
         if each[1:] in aside:
             depth += 1 if each.event == "call" else -1
-        elif not depth:
+        elif not depth and each.file != READERS:
             kept.append(each)
     return kept
 
