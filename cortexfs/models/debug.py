@@ -135,9 +135,7 @@ STEPS: dict[str, type[AnyStep]] = {
 def parse(text: str) -> list[AnyStep]:
     """Returns the steps of a script. Raises a Fault that names the wrong step and the reason."""
     if len(text) > MAX_SCRIPT:
-        raise Fault(
-            "EMSGSIZE", f"the script is over {MAX_SCRIPT >> 20} MiB; a burst is a long answer in short"
-        )
+        raise Fault("EMSGSIZE", f"the script is over {MAX_SCRIPT >> 20} MiB; write long answers as bursts")
     value = _list(text)
     if len(value) > MAX_STEPS:
         raise Fault("EINVAL", f"the script has {len(value)} steps, over the limit of {MAX_STEPS}")
@@ -211,7 +209,7 @@ async def echo(turn: Turn) -> None:
     """Repeat the prompt's text, with a delta for each word."""
     text = text_of(turn.input)
     if not text:
-        raise Fault("EINVAL", "the prompt holds no text that could be said again")
+        raise Fault("EINVAL", "the prompt has no text to repeat")
     words = (Delta(text=found[0]) for found in _WORD.finditer(text))
     count = 0
     while batch := tuple(islice(words, BATCH)):
@@ -340,9 +338,9 @@ def objects(registered: float) -> list[Object]:
     ]
 
 
-ECHO = "Says what you said, word by word: a model without a provider, to see how models work."
+ECHO = "Repeats your prompt, word by word: a model without a provider, to see how models work."
 SCRIPT = (
-    f"Plays a list of steps, to try how a program takes an answer. Its prompt is JSON: {EXAMPLE}."
+    f"Plays a list of steps, to test how a program handles an answer. Its prompt is JSON: {EXAMPLE}."
     f" The steps are {', '.join(STEPS)}."
 )
 

@@ -56,7 +56,7 @@ def named(control: str, use: str) -> list[str]:
 
 
 def _none(agent: Object) -> Driver:
-    raise Fault("EHOSTDOWN", f"{agent.name} cannot answer: there is nobody here who runs agents")
+    raise Fault("EHOSTDOWN", f"{agent.name} cannot answer: this daemon does not run agents")
 
 
 class Drivers:
@@ -193,5 +193,5 @@ async def answered(driver: Driver, turn: Turn) -> Fault | None:
         return bare(fault)
     except Exception:  # the log has the traceback, and the run ends with a sentence
         log.exception("a driver has a bug")
-        return Fault("EPROTO", "the model's driver has failed; the daemon's log says more")
+        return Fault("EPROTO", "the model's driver has failed; the daemon's log has the reason")
     return None

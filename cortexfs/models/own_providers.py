@@ -138,10 +138,11 @@ class OwnProviders:
     async def _add(self, asked: OwnRequest, kept: _Kept) -> Any:
         name, provider = check_name(asked.name), asked.provider
         if provider is None or provider.key is not None:
-            raise Fault("EINVAL", "a key of your own is typed or piped: a daemon of root's has none of yours")
+            why = "root's daemon cannot read your variables or run your commands"
+            raise Fault("EINVAL", f"type or pipe your key: {why}")
         if self._taken(name):
-            why = f"model/{name} is everybody's, and your sessions would have the place of those with it"
-            raise Fault("EEXIST", f"{why}; choose another name, with --vendor for one that is known by name")
+            why = f"model/{name} is a provider of the whole mount, and your sessions would mix with its own"
+            raise Fault("EEXIST", f"{why}; choose another name, and add --vendor for a known vendor")
         data = files.encode(provider)
         if len(data) > MAX_FILE or len(kept.providers.load().providers) >= MAX_PROVIDERS:
             raise Fault("EDQUOT", f"you may have {MAX_PROVIDERS} providers, each of {MAX_FILE >> 10} KiB")

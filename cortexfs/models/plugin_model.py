@@ -72,7 +72,7 @@ class PluginModels:
     async def _answer(self, object_: Object, plugin: hostcalls.Plugin, turn: Turn) -> None:
         who = turn.who.identity
         if who.namespaces or who.root != (0, 0):
-            why = f"{object_.name} runs in a process of yours, and none is made in containers for models"
+            why = f"{object_.name} needs a process of your own, and none can be started in a container"
             raise Fault("EACCES", f"{why}; call it from outside")
         what, data = await self._asked(model_of(object_, self._control), turn)
         schema = None if what.schema is None else Schema(what.schema)
@@ -163,7 +163,7 @@ class _Said:
         match event:
             case Usage(input_tokens=given, output_tokens=made):
                 if not (0 <= given < MAX_TOKENS and 0 <= made < MAX_TOKENS):
-                    raise Fault("EPROTO", f"it counts {given} and {made} tokens")
+                    raise Fault("EPROTO", f"its counts of tokens are out of range: {given} and {made}")
                 self._usage = Usage(input_tokens=given, output_tokens=made)
                 return None
             case ReasoningDelta(text=text):
@@ -174,9 +174,9 @@ class _Said:
 
     def _call(self, call: str, name: str, input_: Any) -> Frame:
         if not 0 < len(call) <= MAX_WORD or not 0 < len(name) <= MAX_WORD:
-            raise Fault("EPROTO", "a tool call has a call and a name, each of 1 to 256 characters")
+            raise Fault("EPROTO", "a tool call needs a call (its id) and a name, each of 1 to 256 characters")
         if call in self._calls or len(self._calls) >= MAX_CALLS:
-            raise Fault("EPROTO", f"a tool call of that name was made already, or {MAX_CALLS} others")
+            raise Fault("EPROTO", f"the model repeated the id of a tool call, or made over {MAX_CALLS} calls")
         self._calls.add(call)
         self.anything = True
         return ToolCall(call=call, name=name, input=input_)
@@ -186,7 +186,7 @@ def _prepared(model: ModelEntry, given: Input, before: Sequence[Message]) -> tup
     what = asked(given, before, model.system)
     data = msgspec.json.encode(_request(model, what))
     if len(data) > MAX_REQUEST:
-        raise Fault("EMSGSIZE", f"what {model.name} is asked is over {MAX_REQUEST >> 20} MiB")
+        raise Fault("EMSGSIZE", f"the request to {model.name} is over {MAX_REQUEST >> 20} MiB; send less")
     return what, data
 
 

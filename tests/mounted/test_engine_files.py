@@ -77,7 +77,7 @@ def test_any_other_file(fresh: Ctx) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["/etc/passwd"], 2, "is no GGUF file that can be used"),
+        (["/etc/passwd"], 2, "cannot be used as a GGUF file"),
         (["/nowhere/x.gguf"], 1, "No such file"),
         (["{carried}", "--name", "nothing"], 2, "not of the form provider/model"),
         (["{carried}", "--name", "debug/echo"], 2, "has its own models"),

@@ -167,7 +167,7 @@ def _conversation(fields: _Fields) -> tuple[str, tuple[PromptMessage, ...]]:
     for number, turn in enumerate(fields.messages):
         path = f"messages[{number}]"
         if turn.role not in ROLES:
-            raise Fault("EINVAL", f"{path}.role: {turn.role!r} is none of {', '.join(ROLES)}")
+            raise Fault("EINVAL", f"{path}.role: {turn.role!r} is not one of {', '.join(ROLES)}")
         parts = _parts(turn.content, f"{path}.content")
         if turn.role in ("system", "developer"):
             systems.append("".join(part.text for part in parts if isinstance(part, PromptText)))
@@ -180,7 +180,7 @@ def _said(turn: _Turn, parts: tuple[Part, ...], path: str) -> PromptMessage:
     assert turn.role not in ("system", "developer")
     call = turn.call or turn.tool_call_id or ""
     if turn.role == "tool" and not call:
-        raise Fault("EINVAL", f"{path}.call: a tool's message says which call it answers")
+        raise Fault("EINVAL", f"{path}.call: a tool's message needs the id of the call that it answers")
     calls = tuple(_called(each, f"{path}.tool_calls[{n}]") for n, each in enumerate(turn.tool_calls))
     return PromptMessage(turn.role, parts, calls, call, turn.is_error)  # type: ignore[arg-type]
 
@@ -192,7 +192,7 @@ def _called(call: _Call, path: str) -> PastCall:
     if given is None and isinstance(text := function.get("arguments"), str):
         given = jsontext.decode(text, f"{path}.function.arguments") if text.strip() else {}
     if not isinstance(name, str) or not (call.call or call.id):
-        raise Fault("EINVAL", f"{path}: a call has call, name and input")
+        raise Fault("EINVAL", f"{path}: a tool call needs call (its id), name and input")
     return PastCall(call.call or call.id or "", name, {} if given is None else given)
 
 
@@ -218,7 +218,7 @@ def _media_part(part: dict[str, Any], path: str) -> Part:
     kind: Literal["image", "file"] = "image" if part["type"] == "image" else "file"
     if "path" in part:
         mend = "send its bytes in base64 as data"
-        raise Fault("EINVAL", f"{path}.path: a model reads no files of yours; {mend}")
+        raise Fault("EINVAL", f"{path}.path: a model cannot read your files; {mend}")
     name = _string(part, "name", path, "")
     if "url" in part:
         return _linked(kind, _string(part, "url", path), name, f"{path}.url")
@@ -274,7 +274,7 @@ def _tool(given: dict[str, Any], path: str) -> ToolOffer:
     function = given.get("function")
     tool: _Tool = jsontext.converted(function if isinstance(function, dict) else given, _Tool, path)
     if not _TOOL_NAME.fullmatch(tool.name):
-        raise Fault("EINVAL", f"{path}.name: {jsontext.shown(tool.name)} is no name of a tool")
+        raise Fault("EINVAL", f"{path}.name: {jsontext.shown(tool.name)} is not a valid name of a tool")
     schema = tool.schema or tool.input_schema or tool.parameters or {"type": "object", "properties": {}}
     return ToolOffer(tool.name, tool.description, schema)
 
@@ -290,7 +290,7 @@ def _parameters(value: dict[str, Any]) -> dict[str, Any]:
     found = {key: each for key, each in value.items() if key not in own}
     for key in found:
         if key in RESERVED:
-            raise Fault("EINVAL", f"{key}: is not for you to say here; see docs/models.md, Input")
+            raise Fault("EINVAL", f"{key}: cannot be set here; see docs/models.md, Input")
     if len(found) > MAX_PARAMETERS:
         raise Fault("EINVAL", f"the input has {len(found)} parameters, over the limit of {MAX_PARAMETERS}")
     return found

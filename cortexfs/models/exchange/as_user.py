@@ -76,7 +76,7 @@ class AsUser:
     def clients(self, who: Identity) -> Clients:
         """Returns the user's connections. Raises EACCES for a caller in a container, where no host runs."""
         if who.is_elsewhere:
-            why = "your own models are asked by a process of yours, and none is made in containers for that"
+            why = "your own models need a process of your own, and none can be started in a container"
             raise Fault("EACCES", f"{why}; call them from outside")
         return _UserClients(self, who)
 

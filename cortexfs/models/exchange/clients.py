@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cortexfs.core.errors import Fault
 from cortexfs.models.exchange.endpoint import ANTHROPIC, Endpoint, Lost, authorisation
 from cortexfs.models.exchange.failures import MAX_BODY
 from cortexfs.version import VERSION
@@ -81,7 +82,7 @@ class Clients:
                 said = await response.body(MAX_BODY, ERROR_SECONDS)
                 raise RejectedResponse(response.status, response.headers, said)
             if response.headers.get("content-encoding", "identity") != "identity":
-                raise Lost("its answer is compressed, which nobody asked for", connected=True, lasting=True)
+                raise Fault("EREMOTEIO", "its answer is compressed, although the request forbids that")
             yield response
             is_kept = endpoint.kept and idle is self._idle and response.is_over()
         finally:

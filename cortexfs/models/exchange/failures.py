@@ -72,7 +72,7 @@ def of_status(
     if status == 429:
         return _limited(provider, body, said, _delay(headers, now))
     if status == 402:
-        return ProviderFailure("EDQUOT", _says(f"{provider} wants to be paid first (402)", said), hop=True)
+        return ProviderFailure("EDQUOT", _says(f"{provider} requires payment first (402)", said), hop=True)
     if status == 413 or (status in (400, 422) and _ABOUT_CONTEXT.search(body.decode("utf-8", "replace"))):
         return _overflow(provider, body, said)
     if status == 404:

@@ -69,7 +69,7 @@ class HostConnection(HttpConnection):
         while b"\n" not in said:
             said += (more := await self._next_piece(connected=False))
             if not more or len(said) > MAX_HEAD:
-                raise Lost("it broke off", connected=False)
+                raise Lost("the connection broke off", connected=False)
         line, _, self._rest = said.partition(b"\n")
         try:
             head = msgspec.json.decode(line, type=_Head)
@@ -114,5 +114,5 @@ def _piece(kind: int, payload: bytes) -> Frame | None:
         return None
     text = payload.decode()
     if text and max(text) > "\xff":  # the user controls the host, so its output may be wrong
-        raise Fault("EPROTO", "it says what are no bytes")
+        raise Fault("EPROTO", "the process that asks your provider sent characters that are not bytes")
     return Delta(text=text)

@@ -86,12 +86,12 @@ class HttpConnection:
             events = (request, h11.Data(data=body), h11.EndOfMessage())
             said = b"".join(self._http.send(event) or b"" for event in events)
         except h11.LocalProtocolError:
-            raise Lost("the request cannot be sent as it is", connected=False, lasting=True) from None
+            raise Lost("the request cannot be written as HTTP", connected=False, lasting=True) from None
         with suppress(trio.BrokenResourceError):  # a server may answer before it has read the whole request
             await self._stream.send_all(said)
         begun = await self._next(connected=False)
         if not isinstance(begun, h11.Response):
-            raise Lost("it broke off", connected=False)
+            raise Lost("the connection broke off", connected=False)
         self.status = begun.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in begun.headers}
 
@@ -129,7 +129,7 @@ class HttpConnection:
                 self._http.receive_data(data)
         except h11.RemoteProtocolError:
             if self._ended:
-                raise Lost("it broke off", connected) from None
+                raise Lost("the connection broke off", connected) from None
             # On a connection that has served before, it may be the unread rest of an answer.
             raise Lost("it does not speak HTTP", connected, lasting=not self._served) from None
         except trio.BrokenResourceError:

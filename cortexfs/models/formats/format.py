@@ -55,7 +55,7 @@ class ProviderRefusal(Exception):
     """An error that a provider sent within its stream, unchanged."""
 
     def __init__(self, body: bytes) -> None:
-        super().__init__("the provider told an error in its stream")
+        super().__init__("the provider sent an error in its stream")
         self.body = body
 
 
@@ -207,7 +207,7 @@ def _misfit(data: bytes, type_: Any) -> str:
 
 
 def garbage(why: str = "") -> Fault:
-    said = "its stream cannot be read: an event is not what the format says"
+    said = "its stream cannot be read: an event does not fit the format"
     return Fault("EREMOTEIO", f"{said}: {why}" if why else said)
 
 

@@ -43,9 +43,9 @@ LOOK = 32  # characters between two searches for repetitions, of 80 µs each
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
     if asked.tools:
-        raise Fault("EINVAL", f"{model.name} has no tool calls of its own; its cap says what it has")
+        raise Fault("EINVAL", f"{model.name} cannot call tools; its cap lists its abilities")
     if any(isinstance(part, PromptMedia) for said in asked.said for part in said.parts):
-        raise Fault("EINVAL", f"{model.name} reads text only; its cap says what it takes")
+        raise Fault("EINVAL", f"{model.name} reads text only; its cap lists its abilities")
     body = openai_chat.request(model, asked)
     if not {**model.default, **asked.parameters}.keys() & MOST:
         body["max_tokens"] = MAX_TOKENS

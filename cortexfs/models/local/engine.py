@@ -228,7 +228,7 @@ class _Process:
             if self._users:
                 await self._look(self._served)
             elif trio.current_time() - self._idle_since >= self._terms.idle:
-                self._kill("EHOSTDOWN", "ended, as nobody needed it")
+                self._kill("EHOSTDOWN", "was ended, as no request needed it")
 
     async def _load(self, channel: trio.SocketStream) -> EngineAddress | None:
         """Send the request to load the weights. Returns None if the engine does not load them."""
@@ -247,7 +247,7 @@ class _Process:
         except trio.BrokenResourceError:
             return None  # the engine has died, and its status says more
         except UNREADABLE:
-            self._kill("EPROTO", "does not say what an engine says")
+            self._kill("EPROTO", "sent an answer that is not of the engine's protocol")
             return None
         if isinstance(answer, engine_protocol.LoadFailure):
             self._kill("EHOSTDOWN", f"cannot load: {one_line(answer.why)}")
@@ -261,9 +261,9 @@ class _Process:
             try:
                 await get(served, "/slots")
             except Lost as lost:
-                log.warning("the engine of %s was asked whether it lives: %s", self._weights.name, lost.why)
+                log.warning("the engine of %s did not report its slots: %s", self._weights.name, lost.why)
         if clock.cancelled_caught:
-            self._kill("EPROTO", f"said nothing for {self._terms.silence:g} s and was ended")
+            self._kill("EPROTO", f"did not answer for {self._terms.silence:g} s and was ended")
 
     async def _overhear(self, output: trio.abc.ReceiveStream) -> None:
         """Read all output of the engine. Lines after the load are not kept, as they may quote users."""

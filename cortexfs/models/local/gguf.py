@@ -57,7 +57,7 @@ def facts(path: Path, is_whole: bool = True) -> ModelFileFacts:
     if not (architecture := _text(pairs, "general.architecture")):
         raise Fault("EINVAL", f"{path} does not name the architecture of its model")
     if _text(pairs, "general.type") not in ("", "model"):
-        raise Fault("EINVAL", f"{path} holds no whole model, but a {_text(pairs, 'general.type')}")
+        raise Fault("EINVAL", f"{path} is of the type {_text(pairs, 'general.type')}, not a whole model")
     if (parts := pairs.get("split.count", 1)) not in (0, 1):
         raise Fault("EINVAL", f"{path} is one of {parts} parts; join them with: llama-gguf-split --merge")
     context = pairs.get(_CONTEXT.format(architecture))
@@ -86,12 +86,12 @@ class _Reader:
     def pairs(self) -> Iterator[tuple[str, object]]:
         """Yields all pairs whose values are no lists."""
         if self._file.read(4) != MAGIC:
-            raise self._bad("does not begin as one")
+            raise self._bad("does not begin with GGUF")
         if (version := self._number(_U32)) not in VERSIONS:
-            raise self._bad(f"has version {version}, and known are {' and '.join(map(str, VERSIONS))}")
+            raise self._bad(f"has version {version}; known versions: {' and '.join(map(str, VERSIONS))}")
         self._number(_U64)
         if (count := self._number(_U64)) > MAX_PAIRS:
-            raise self._bad(f"has {count} facts, over the limit of {MAX_PAIRS}")
+            raise self._bad(f"has {count} entries of metadata, over the limit of {MAX_PAIRS}")
         for _ in range(count):
             key = self._words()
             value = self._value(self._number(_U32))
@@ -125,7 +125,7 @@ class _Reader:
         for _ in range(count):
             data = read(_U64.size)
             if len(data) < _U64.size:
-                raise self._bad("ends in the middle of its facts")
+                raise self._bad("ends in the middle of its metadata")
             length = int.from_bytes(data, "little")
             left -= _U64.size + length
             if left < 0:
@@ -147,7 +147,7 @@ class _Reader:
         self._spend(length)
         data = self._file.read(length)
         if len(data) < length:
-            raise self._bad("ends in the middle of its facts")
+            raise self._bad("ends in the middle of its metadata")
         return data
 
     def _skip(self, length: int) -> None:
@@ -157,7 +157,7 @@ class _Reader:
     def _spend(self, length: int) -> None:
         self._left -= length
         if self._left < 0:
-            raise self._bad(f"has more than {MAX_METADATA >> 20} MiB of facts")
+            raise self._bad(f"has more than {MAX_METADATA >> 20} MiB of metadata")
 
     def _bad(self, why: str) -> Fault:
-        return Fault("EINVAL", f"{self._path} is no GGUF file that can be used: it {why}")
+        return Fault("EINVAL", f"{self._path} cannot be used as a GGUF file: it {why}")

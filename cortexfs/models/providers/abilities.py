@@ -112,7 +112,7 @@ def read(data: bytes, source: str, time: float) -> AbilityTable:
         raise Fault("EMSGSIZE", f"{source} has over {MAX_MODELS:,} models")
     models = {name: known for name, row in rows.items() if len(name) <= MAX_ID and (known := _known(row))}
     if not models:
-        raise Fault("EINVAL", f"{source} is no list of models as litellm has it, and no wheel with one")
+        raise Fault("EINVAL", f"{source} is neither litellm's list of models nor a wheel that contains it")
     return AbilityTable(source, time, models)
 
 

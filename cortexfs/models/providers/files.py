@@ -138,5 +138,5 @@ class Providers:
 
 def check_name(name: str) -> str:
     if name in RESERVED:
-        raise Fault("EINVAL", f"the name {name!r} is that of this machine's own models; choose another")
+        raise Fault("EINVAL", f"the name {name!r} belongs to this machine's own models; choose another")
     return names.check(name)

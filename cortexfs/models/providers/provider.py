@@ -132,7 +132,7 @@ def _check(provider: Provider) -> None:
     if provider.key and (provider.key.env is None) == (not provider.key.command):
         raise Fault("EINVAL", 'key: expected {env = "NAME"} or {command = ["program", "argument"]}')
     if provider.key and provider.key.env is not None and not _VARIABLE.fullmatch(provider.key.env):
-        raise Fault("EINVAL", f"key.env: {provider.key.env!r} is no variable that may hold a key")
+        raise Fault("EINVAL", f"key.env: the variable {provider.key.env!r} cannot hold a key; choose another")
     for name, value in provider.headers.items():
         if name.lower() in ("authorization", "x-api-key", "api-key"):
             raise Fault("EINVAL", f"headers: {name} holds a key; use: ctx provider secret set NAME")
@@ -140,7 +140,7 @@ def _check(provider: Provider) -> None:
             raise Fault("EINVAL", f"headers: {name!r} is not one line of ASCII text")
     for id_ in (*provider.models, *(declared.id for declared in provider.model)):
         if not id_.strip() or not id_.isprintable():
-            raise Fault("EINVAL", f"models: {id_!r} is no id of a model")
+            raise Fault("EINVAL", f"models: {id_!r} is not a valid id of a model")
     for declared in provider.model:
         _check_declared(declared)
 
@@ -167,7 +167,7 @@ def check_base_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as problem:
-        raise Fault("EINVAL", f"base_url: {url!r} is no URL: {problem}") from None
+        raise Fault("EINVAL", f"base_url: {url!r} is not a URL: {problem}") from None
     if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable():
         raise Fault("EINVAL", f"base_url: {url!r} is not of the form https://host/path")
     if parts.username or parts.password:

@@ -100,7 +100,8 @@ def checked(data: bytes, what: str, *, words: bool = False) -> str:
 
 def from_environment(provider: str, name: str) -> str:
     if not (value := os.environ.get(name)):
-        raise Fault("EACCES", f"the key of {provider} is to be in the variable {name}, which is not set here")
+        why = f"the key of {provider} comes from the variable {name}, which is not set here"
+        raise Fault("EACCES", f"{why}; set it, and mount again")
     return checked(os.fsencode(value), f"the variable {name}")
 
 
@@ -108,7 +109,7 @@ async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> st
     """Returns the first line of the command's output. Its standard error is dropped."""
     import trio  # as above
 
-    what = f"the command that has the key of {provider} ({command[0]})"
+    what = f"the command for the key of {provider} ({command[0]})"
     try:
         with trio.fail_after(COMMAND_SECONDS):
             said, status = await run(provider, command)
@@ -118,7 +119,7 @@ async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> st
         raise Fault("EACCES", f"{what} cannot be run: {problem.strerror}") from None
     if status:
         raise Fault("EACCES", f"{what} failed with status {status}")
-    return checked(said.partition(b"\n")[0], f"what {command[0]} prints")
+    return checked(said.partition(b"\n")[0], f"the output of {command[0]}")
 
 
 async def key_of(provider: str, reference: KeySource | None, secrets: Secrets) -> str:

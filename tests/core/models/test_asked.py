@@ -114,14 +114,14 @@ WRONG: list[tuple[Any, str]] = [
     ({"messages": [{"role": "king", "content": "x"}]}, r"messages\[0\]\.role"),
     ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\[0\]\.call"),
     ({"content": [{"type": "video"}]}, r"content\[0\]\.type: expected text, image or file"),
-    ({"content": [{"type": "image", "path": "/etc/passwd"}]}, "reads no files of yours"),
+    ({"content": [{"type": "image", "path": "/etc/passwd"}]}, "cannot read your files"),
     ({"content": [PNG | {"data": "no!"}]}, r"content\[0\]\.data: is not base64"),
     ({"content": [PNG | {"data": 7}]}, r"content\[0\]\.data: expected a string, got number"),
     ({"content": [PNG | {"media_type": "png"}]}, "media type"),
     ({"content": [{"type": "image", "url": "file:///etc/passwd"}]}, "http"),
     ({"content": [{"type": "image_url", "image_url": {}}]}, "expected a string"),
-    ({"content": "x", "model": "other"}, "model: is not for you to say"),
-    ({"content": "x", "stream": False}, "stream: is not for you"),
+    ({"content": "x", "model": "other"}, "model: cannot be set here"),
+    ({"content": "x", "stream": False}, "stream: cannot be set here"),
     ({"content": "x", "schema": "x"}, "schema"),
     ({"content": "x", "effort": "huge"}, "effort"),
     ({"content": "x", "tools": [{"name": "a b"}]}, r"tools\[0\]\.name"),
@@ -131,7 +131,10 @@ WRONG: list[tuple[Any, str]] = [
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"arguments": "{"}}]}]},
         r"messages\[0\]\.tool_calls\[0\]",
     ),
-    ({"messages": [{"role": "usr", "content": "x"}]}, r"messages\[0\]\.role: 'usr' is none of system, dev"),
+    (
+        {"messages": [{"role": "usr", "content": "x"}]},
+        r"messages\[0\]\.role: 'usr' is not one of system, dev",
+    ),
 ]
 
 

@@ -222,7 +222,7 @@ def test_the_part_of_an_event_that_is_wrong_is_named(row: Any, why: str) -> None
     # abi.md 8.53
     with pytest.raises(Fault) as caught:
         read("openai.chat", row)
-    assert caught.value.message.endswith(f": an event is not what the format says: {why}")
+    assert caught.value.message.endswith(f": an event does not fit the format: {why}")
 
 
 @each_of(

@@ -88,8 +88,8 @@ def test_the_carried_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "does not begin as one"),
-        (b"PK\3\4", "does not begin as one"),
+        (b"", "does not begin with GGUF"),
+        (b"PK\3\4", "does not begin with GGUF"),
         (b"GGUF", "ends in the middle"),
         (file(*WHOLE, version=1), "version 1"),
         (file(*WHOLE, version=99), "version 99"),
@@ -103,7 +103,7 @@ def test_the_carried_weights(tmp_path: Path) -> None:
         (file(count=1) + text("k") + struct.pack("<IIQ", 9, 4, 1 << 61), "more than 256 MiB"),
         (file(count=1) + text("k") + struct.pack("<IIQQ", 9, 8, 1, 1 << 61), "more than 256 MiB"),
         (file(), "does not name the architecture"),
-        (file(("general.architecture", "llama"), ("general.type", "adapter")), "but a adapter"),
+        (file(("general.architecture", "llama"), ("general.type", "adapter")), "of the type adapter"),
         (file(("general.architecture", "llama"), ("split.count", 3)), "one of 3 parts"),
     ],
 )

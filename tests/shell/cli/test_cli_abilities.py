@@ -136,7 +136,7 @@ def test_what_is_no_list_leaves_the_table_as_it_is(
     before = (place / "state" / abilities.FILE).read_bytes()
     (place / "source").write_bytes(data)
     assert run("abilities", "--renew", str(place / "source")) == 2
-    assert "is no list of models" in capsys.readouterr().err
+    assert "is neither litellm's list of models" in capsys.readouterr().err
     assert (place / "state" / abilities.FILE).read_bytes() == before
 
 

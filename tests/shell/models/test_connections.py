@@ -73,7 +73,7 @@ async def test_a_providers_file_has_the_last_word_on_headers() -> None:
 
 async def test_a_header_that_http_cannot_hold() -> None:
     async with world(chat("x"), headers=(("X-Mine", "a\nb: c"),)) as (made, provider):
-        assert "the request cannot be sent as it is" in await refusal(made)
+        assert "the request cannot be written as HTTP" in await refusal(made)
         assert not provider.requests
 
 
@@ -90,7 +90,7 @@ async def test_an_address_that_is_none(base_url: str) -> None:
 async def test_a_compressed_answer_is_refused() -> None:
     head = SSE.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
     async with world([head, b"\x1f\x8b"]) as (made, provider):
-        assert "its answer is compressed, which nobody asked for" in await refusal(made)
+        assert "its answer is compressed, although the request forbids that" in await refusal(made)
         assert provider.requests[0].headers["accept-encoding"] == "identity"
 
 

@@ -187,8 +187,8 @@ async def test_one_that_leaves_while_it_loads_ends_it_for_nobody() -> None:
     [
         ("crash", "EHOSTDOWN", "was killed by SIGSEGV; its last words: llama: out of memory"),
         ("exit", "EHOSTDOWN", "exited with status 3; its last words: llama: loading"),
-        ("garbage", "EPROTO", "does not say what an engine says"),
-        ("flood", "EPROTO", "does not say what an engine says"),
+        ("garbage", "EPROTO", "sent an answer that is not of the engine's protocol"),
+        ("flood", "EPROTO", "sent an answer that is not of the engine's protocol"),
         ("refuses", "EHOSTDOWN", "cannot load: llama.cpp does not load it"),
     ],
 )
@@ -261,7 +261,7 @@ async def test_one_that_hangs_is_ended() -> None:
         turn = Turn()
         fault = await w.fails("hangs", turn)
         assert (fault.code, turn.text) == ("EPROTO", "begun")
-        assert "said nothing for 2 s and was ended" in fault.message
+        assert "did not answer for 2 s and was ended" in fault.message
 
 
 async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
@@ -343,7 +343,7 @@ async def test_a_stranger_at_its_port_hears_nothing() -> None:
 async def test_what_it_cannot_do_is_refused_at_once(given: Input) -> None:
     async with world() as w:
         fault = await w.fails("good", Turn(given))
-        assert (fault.code, "its cap says" in fault.message) == ("EINVAL", True)
+        assert (fault.code, "its cap lists" in fault.message) == ("EINVAL", True)
         assert w.engine("good").pid is None
 
 

@@ -45,7 +45,7 @@ STATUSES: list[tuple[list[Move], str, str, int]] = [
     # the answer, the code, words of the message, requests
     (status(401, ECHOED), "EACCES", "ctx provider secret set p", 1),
     (status(403, ECHOED), "EACCES", "Incorrect", 1),
-    (status(402), "EDQUOT", "paid", 1),
+    (status(402), "EDQUOT", "payment", 1),
     (status(404), "ENOENT", "ctx provider models", 1),
     (status(400, {"error": {"message": "temperature is over 2"}}), "EINVAL", "temperature is over 2", 1),
     (status(400, OVERFLOW), "EMSGSIZE", "9001 tokens and p takes 8192", 1),
