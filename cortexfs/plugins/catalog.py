@@ -185,7 +185,7 @@ class Catalog:
         registered, descriptors = self._known[plugin]
         origin = "builtin" if plugin == BUILTIN else f"plugin:{plugin.name}@{plugin.version}"
         if why := self.broken.get(plugin.name):  # a former version is served
-            origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
+            origin += f" (the former version, as the new one is refused: {one_line(why)[:MAX_TOLD]})"
         named = (told for told in descriptors if not told.fault or names.fault_of(told.name) is None)
         return [object_of(plugin, origin, registered, told) for told in named]
 
@@ -358,7 +358,7 @@ def _check(told: hostcalls.Descriptor) -> None:
     for effect in told.capabilities.effects:  # policy relies on lines of words
         words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
         if not all(map(_WORD.fullmatch, words)):
-            raise Fault("EINVAL", f"an effect of {told.name} is not in words: {words}")
+            raise Fault("EINVAL", f"an effect of {told.name} may have letters, _ and - only: {words}")
     if len(msgspec.json.encode(told.input_schema)) > MAX_SCHEMA:
         raise Fault("EINVAL", f"the schema of {told.name} is over {MAX_SCHEMA >> 10} KiB")
     if len(told.description) > MAX_DESCRIPTION:

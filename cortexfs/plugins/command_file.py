@@ -110,7 +110,7 @@ class Commands:
         if plugin is None:
             plugin = await trio.to_thread.run_sync(self._one, name)
         if plugin.kind != hostcalls.ESM:
-            raise Fault("EINVAL", f"{name} is no module, so it has no hooks")
+            raise Fault("EINVAL", f"{name} is not a JavaScript plugin, so it has no hooks")
         return Object(
             class_=CLASS,
             name=name,
@@ -125,7 +125,7 @@ def _status(plugin: str, kind: str, plugins: Mapping[str, str]) -> str:
     if plugin not in plugins:
         return DISABLED
     denied = f"it may add no commands, see: ctx plugin permissions {plugin}"
-    unable = f"no plugin of kind {kind} runs commands"
+    unable = f"plugins of kind {kind} cannot add commands"
     return f"broken: {one_line(plugins[plugin]) or (denied if kind == hostcalls.ESM else unable)}"
 
 

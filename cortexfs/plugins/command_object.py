@@ -26,9 +26,9 @@ MAX_DECLARED = 32 << 10
 def check(name: str, declared: dict[str, Any]) -> None:
     said = msgspec.convert(declared, CommandField)
     for problem in of_commands((said,)):
-        raise Fault("EINVAL", f"it declares an odd command: {problem.told('cliCommands')}")
+        raise Fault("EINVAL", f"its declaration of a command is wrong: {problem.told('cliCommands')}")
     if name != COMMAND + said.name:
-        raise Fault("EINVAL", f"its command {said.name} goes by another name")
+        raise Fault("EINVAL", f"its command {said.name} has another name in its declaration")
     if len(msgspec.json.encode(said)) > MAX_DECLARED:
         raise Fault("EINVAL", f"the declaration of its command {said.name} is over {MAX_DECLARED >> 10} KiB")
 

@@ -149,7 +149,7 @@ def _sorted(waiting: list[str], every: Mapping[str, InstalledPlugin]) -> tuple[s
 def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin]) -> _Fault | None:
     """Returns the fault of a plugin's own needs, or of a circle with the plugin in it."""
     if circle := _circle(one.name, every):
-        return circle, "which is a cycle: one of them has to do without the other"
+        return circle, "which is a cycle; their authors must break it"
     for wanted, range_ in _needs(one):
         if why := _unmet(wanted, range_, every):
             return (wanted,), why

@@ -102,7 +102,7 @@ class Offers:
         withdrawn: set[str] = set()
         for name in names:
             if name in RESERVED:
-                faults[name] = "its name is that of the tools that are built in; it needs another"
+                faults[name] = "its name is that of the built-in tools; its author must choose another"
             elif name in installed and name in packaged:
                 faults[name] = f"a Python package has a plugin {name}, too; uninstall one of them"
             elif name in installed:
@@ -152,7 +152,7 @@ class Offers:
             raise Fault("ENOENT", f"no plugin {name} is installed")
         seen = self._read(folders[name])
         if seen.plugin is None:
-            raise Fault("EHOSTDOWN", seen.fault or "it has nothing to load")
+            raise Fault("EHOSTDOWN", seen.fault or "it has no tools to load")
         return seen.plugin
 
     def sweep(self, used: Iterable[hostcalls.Plugin | None]) -> None:

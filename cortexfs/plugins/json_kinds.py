@@ -59,7 +59,7 @@ def _esm(given: Given) -> LoaderTarget:
     found = _fetched(given.place)
     is_file = given.entry.form not in REMOTE
     if not is_file and not found:
-        told = f"its module is {given.entry.text} and is fetched when it is installed"
+        told = f"its module is {given.entry.text}, which is fetched at the installation"
         raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
     module = files.esm(
         os.path.normpath(given.file) if is_file else given.entry.text,
@@ -94,7 +94,7 @@ def _fetched(place: Path) -> targets.FetchedPackages | None:
 
 def _wasm(given: Given) -> LoaderTarget:
     if not given.file.is_file():
-        told = f"its module is at {given.entry.text} and is fetched when it is installed"
+        told = f"its module is at {given.entry.text}, which is fetched at the installation"
         raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
     module = files.wasm(
         str(given.file),
@@ -141,8 +141,8 @@ def _held_esm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> I
     by = "held by Deno and Landlock" if has_landlock else "held by Deno"
     here = " and its caller's directory"
     if "run" in given:
-        yield "runs: every program that its caller may run, as its caller: held by nothing"
-        yield "reads, writes and reaches: all that its caller may, by what it runs: held by nothing"
+        yield "runs: every program that its caller may run, as its caller: not limited"
+        yield "reads, writes and reaches: everything that its caller may, by these programs: not limited"
     else:
         written = "its caller's directory" if is_fetched else f"its own folder{here}"
         yield "runs: no programs: held by Deno"
@@ -187,7 +187,7 @@ def plugin(
     """Returns the plugin for its hosts. `keeps` is the folder of its users' state."""
     if manifest.kind not in KINDS:
         there = ", ".join(KINDS)
-        raise Fault("EINVAL", f"no plugin of kind {manifest.kind} runs in this version; there is {there}")
+        raise Fault("EINVAL", f"this version does not run plugins of kind {manifest.kind}, only {there}")
     entry = entry_of(manifest.entry_point)
     assert entry is not None  # the reader of manifests has checked it
     has, values = granted(manifest, chosen), _values(manifest, chosen)

@@ -118,7 +118,7 @@ class Servers:
         with os_faults(str(path)):
             data = believed.read(path, MAX_FILE)
         if len(data) > MAX_FILE:
-            raise Fault("EINVAL", f"{path} is no file of a server")
+            raise Fault("EINVAL", f"{path} is too large for the file of a server")
         return parsed(data, str(path))
 
     def _plugin(self, name: str, server: McpServer, environ: Mapping[str, str]) -> hostcalls.Plugin:

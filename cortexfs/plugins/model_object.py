@@ -26,9 +26,9 @@ def check(name: str, facts: hostcalls.ModelFacts) -> None:
     if name.startswith(f"{OURS}/"):
         raise Fault("EINVAL", f"the provider {OURS} has its own models; call {name} by another name")
     if len(facts.cap) > MAX_CAP or not all(map(_WORD.fullmatch, facts.cap)):
-        raise Fault("EINVAL", f"the cap of {name} is not {MAX_CAP} words at most, of a to z and _")
+        raise Fault("EINVAL", f"the cap of {name} must be at most {MAX_CAP} words of a to z and _")
     if facts.limit is not None and not 0 < facts.limit <= MAX_LIMIT:
-        raise Fault("EINVAL", f"the limit of {name} is not within 1 to {MAX_LIMIT} tokens")
+        raise Fault("EINVAL", f"the limit of {name} must be 1 to {MAX_LIMIT} tokens")
 
 
 def model(tool: Object, facts: hostcalls.ModelFacts) -> Object:

@@ -373,7 +373,7 @@ def test_the_guard_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
     (tmp_path / "mod.js").write_text(source)
     (tmp_path / "manifest.json").write_text(next(text for text in blocks("json") if "env-guard" in text))
     review = mount.ctx("plugin", "review", str(tmp_path)).stdout
-    assert "each call of a tool, of whoever is its caller: it can refuse it, or change its input" in review
+    assert "each tool call of every caller: the plugin can refuse it or change its input" in review
     mount.ctx("plugin", "install", str(tmp_path))
     refused = mount.call("fs.write", "--path", "my.env", "--content", "KEY=1")
     assert (refused.code, refused.message) == (

@@ -74,7 +74,7 @@ def test_a_signed_package_goes_all_the_way(mount: Ctx, tmp_path: Path, kind: str
     mount.ctx("plugin", "uninstall", name, "--purge")
     package.with_name(f"{package.name}.sha256").write_text(f"{'0' * 64}  {package.name}\n")
     assert (
-        "not what its checksum file says" in mount.ctx("plugin", "install", str(package), check=False).stderr
+        "does not match its checksum file" in mount.ctx("plugin", "install", str(package), check=False).stderr
     )
 
 
@@ -89,7 +89,9 @@ def test_what_changed_on_the_disk_is_refused_when_it_is_loaded(fresh: Ctx, tmp_p
     assert why in fresh.ctx("plugin", "enable", "flipped", check=False).stderr
     # "a broken new version leaves the old one serving and says why in origin, status and doctor"
     assert said(fresh, "flipped") == "hello 0"
-    assert origin(fresh, "flipped").startswith("plugin:flipped@1.0 (kept, as what is there now is refused: ")
+    assert origin(fresh, "flipped").startswith(
+        "plugin:flipped@1.0 (the former version, as the new one is refused: "
+    )
     assert why in broken(fresh)
     assert why in fresh.ctx("doctor", check=False).stdout
     fresh.umount()

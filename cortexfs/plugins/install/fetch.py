@@ -86,10 +86,10 @@ def pins(tree: PackageFiles) -> dict[str, str]:
 
 def _check_signed(manifest: manifests.JsonPluginManifest, address: str) -> None:
     if manifest.package.signature and manifest.json.hash is None:
-        mend = "its publisher has to write the hash of the module into manifest.json and sign it again"
-        raise Fault("EPERM", f"its signature does not cover {address}, from where its code comes; {mend}")
+        mend = "its publisher must write the hash of the module into manifest.json and sign it again"
+        raise Fault("EPERM", f"its signature does not cover {address}, the address of its code; {mend}")
     if manifest.json.signature is not None:
-        mend = "its publisher has to sign it with ctx plugin sign instead, or put the module into the package"
+        mend = "its publisher must sign it with ctx plugin sign instead, or put the module into the package"
         raise Fault("EPERM", f"its OpenPGP signature does not cover {address}; {mend}")
 
 
@@ -99,7 +99,7 @@ def _checked(tree: PackageFiles, manifest: JsonManifest, found: dict[str, File])
     size = sum(len(file.data) for file in files.values())
     if len(files) > MAX_ENTRIES or size > MAX_UNPACKED:
         most = f"{MAX_ENTRIES} files and {MAX_UNPACKED >> 20} MiB"
-        raise Fault("EMSGSIZE", f"with what it imports it is over {most}; it has to do with less")
+        raise Fault("EMSGSIZE", f"with its imports the plugin is over {most}; its author must import less")
     whole = msgspec.structs.replace(tree, files=files)
     manifest_hash.check(manifest, whole.contents)
     return whole
@@ -138,8 +138,8 @@ def _modules(
     if not pinned:
         return {}
     if not shipped and (manifest.package.signature or manifest.json.signature):
-        mend = f"its publisher has to put a {fetched.LOCK} beside manifest.json and sign it again"
-        raise Fault("EPERM", f"its signature does not cover what it imports, {shown(min(pinned))}; {mend}")
+        mend = f"its publisher must put a {fetched.LOCK} beside manifest.json and sign it again"
+        raise Fault("EPERM", f"its signature does not cover its import {shown(min(pinned))}; {mend}")
     if shipped:
         _keep_to(manifest_hash.pins(shipped.data, fetched.LOCK), pinned)
     return {fetched.FOLDER + name: File(data) for name, data in found.items()}
@@ -148,5 +148,5 @@ def _modules(
 def _keep_to(shipped: dict[str, str], pinned: dict[str, str]) -> None:
     for name, hash_ in pinned.items():
         if shipped.get(name) != hash_:
-            mend = "its publisher has to write it anew with: deno cache --lock"
+            mend = "its publisher must write it anew with: deno cache --lock"
             raise Fault("EPERM", f"{shown(name)}, which it imports, is not in its {fetched.LOCK}; {mend}")

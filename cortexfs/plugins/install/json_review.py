@@ -45,11 +45,11 @@ def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, 
     found = [
         InstallCheck("manifest"),
         InstallCheck(
-            f"kind {manifest.kind}", None if is_run else f"it does not run in this version; there is {there}"
+            f"kind {manifest.kind}", None if is_run else f"this version runs only the kinds {there}"
         ),
         InstallCheck(
             "capabilities",
-            None if bringing(manifest.capabilities) else 'it may bring nothing; for tools, write ["tools"]',
+            None if bringing(manifest.capabilities) else 'it may provide nothing; for tools, write ["tools"]',
         ),
     ]
     if tree:
@@ -102,8 +102,8 @@ def capabilities(manifest: JsonManifest) -> list[str]:
 
 
 _HOOKS = {
-    PRE: "each call of a tool, of whoever is its caller: it can refuse it, or change its input",
-    POST: "what each call of a tool puts out: it can keep it back, or change it",
+    PRE: "each tool call of every caller: the plugin can refuse it or change its input",
+    POST: "the output of each tool call: the plugin can withhold or change it",
 }
 
 

@@ -72,7 +72,7 @@ def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallChec
         yield InstallCheck(f"{who} command is a program", why or None)
     yield InstallCheck(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
     is_object = isinstance(tool.input_schema, dict)
-    yield InstallCheck(f"{who} input_schema", None if is_object else "it is no table")
+    yield InstallCheck(f"{who} input_schema", None if is_object else "it is not a table")
     yield InstallCheck(f"{who} env allowlist", _not_inherited(tool))
 
 
@@ -82,7 +82,7 @@ def _not_inherited(tool: DeclaredProcessTool) -> str | None:
     if not (missing := [name for name in missing if name != hostcalls.CALLER_DIRECTORY]):
         return None
     known = " ".join(sorted(name.decode() for name in wire.ENVIRONMENT))
-    told = f"inherit_env names {', '.join(missing)}, which no caller passes on"
+    told = f"inherit_env names {', '.join(missing)}, which callers do not pass on"
     return f"{told}; it may name {known} LC_* {hostcalls.CALLER_DIRECTORY}; a fixed value goes under env"
 
 
@@ -132,7 +132,7 @@ def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
     ]
 
 
-_ALL = "all that its caller may, as its caller: held by nothing"
+_ALL = "everything that its caller may, as its caller: not limited"
 
 
 def _held(sandbox: hostcalls.Sandbox) -> list[str]:

@@ -71,7 +71,7 @@ def _file(path: Path) -> PluginSource:
         package.check_checksum(_text(bounded(beside, _MAX_TOLD)), data, path.name)
     if not data.startswith(_GZIP) and path.suffix != SUFFIX:
         raise Fault(
-            "EINVAL", f"{path} is no package of a plugin; to make a script a tool: ctx tool add {path}"
+            "EINVAL", f"{path} is not a package of a plugin; to make a script a tool: ctx tool add {path}"
         )
     return PluginSource(package.unpack(data, str(path)), True, str(path.resolve()))
 
@@ -104,12 +104,13 @@ def _asset(owner: str, repo: str, version: str | None) -> str:
     try:
         release = msgspec.json.decode(said, type=_Release)
     except UNREADABLE:
-        raise Fault("EPROTO", f"what GitHub says of {owner}/{repo} is not a release; try again") from None
+        raise Fault("EPROTO", f"GitHub did not describe a release of {owner}/{repo}; try again") from None
     platform = package.platform()
     fitting = [one for one in release.assets if one.name.endswith(f"-{platform}{SUFFIX}")]
     fitting.sort(key=lambda one: not one.name.startswith(f"{repo}-v"))
     if not fitting:
-        raise Fault("ENOENT", f"selected release for {owner}/{repo} has no {SUFFIX} asset for {platform}")
+        why = f"the release of {owner}/{repo} has no package ({SUFFIX}) for {platform}"
+        raise Fault("ENOENT", f"{why}; ask its author, or name another version")
     return fitting[0].browser_download_url
 
 

@@ -32,14 +32,13 @@ def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> N
     spelling = path + "/" if is_folder else path
     known = seen.setdefault(folded, spelling)
     if known.removesuffix("/") != path:
-        raise Fault(
-            "EINVAL", f"the names {shown(known)} and {shown(path)} are one to systems that fold letters"
-        )
+        told = f"the names {shown(known)} and {shown(path)} are the same"
+        raise Fault("EINVAL", f"{told} on systems that ignore case or normalize Unicode")
     if known != spelling:
-        raise Fault("EINVAL", f"the name {shown(path)} is that of a file and of a directory")
+        raise Fault("EINVAL", f"the name {shown(path)} belongs to a file and a directory")
     if is_named and not is_folder:
         if f"\0{folded}" in seen:
-            raise Fault("EINVAL", f"the name {shown(path)} stands in it twice")
+            raise Fault("EINVAL", f"the name {shown(path)} occurs twice")
         seen[f"\0{folded}"] = path
 
 

@@ -94,9 +94,9 @@ def check_checksum(text: str, data: bytes, name: str) -> None:
     lines = [line.split(maxsplit=1) for line in text.splitlines()]
     told = {line[1].removeprefix("*"): line[0].lower() for line in lines if len(line) == 2}
     if name not in told:
-        raise Fault("EINVAL", f"the checksum file says nothing of {name}; ask its publisher")
+        raise Fault("EINVAL", f"the checksum file does not list {name}; ask its publisher")
     if told[name] != hashlib.sha256(data).hexdigest():
-        raise Fault("EINVAL", f"{name} is not what its checksum file says; fetch it again")
+        raise Fault("EINVAL", f"{name} does not match its checksum file; fetch it again")
 
 
 def archive_name(folder: str, manifest: Manifest) -> str:
@@ -340,7 +340,7 @@ def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -
     """Returns the plugin. Raises ENOENT if a program or the library is missing: it would not run."""
     if manifests.is_json(manifest):
         manifest_hash.check(manifest.json, {name: file.data for name, file in files.items()})
-    missing = "is not among its files; links are not followed, and hidden files are left out: put it there"
+    missing = "is not among its files; put it there, not hidden and not as a link"
     for tool in manifest.native.tools if manifest.native else ():
         path = _inside(tool.command)
         if path and path not in files:

@@ -62,7 +62,7 @@ def inflate(data: bytes) -> bytes:
     if not stream.eof:
         raise Fault("EINVAL", "it is cut short")
     if stream.unused_data:
-        raise Fault("EINVAL", "it holds data behind its end")
+        raise Fault("EINVAL", "it holds data after its end")
     return unpacked
 
 
@@ -97,7 +97,7 @@ def _entries(tar: bytes) -> Iterator[TarEntry]:
             raise Fault("EINVAL", "it is cut short")
         # POSIX ustar: the sum of the header's bytes, with spaces where the sum itself is.
         if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
-            raise Fault("EINVAL", "it is damaged: a header does not add up")
+            raise Fault("EINVAL", "it is damaged: the checksum of a header is wrong")
         kind = header[156:157]
         data, position = _data(tar, position + BLOCK, _number(header[124:136]))
         name = _name(header) if long_name is None else long_name
@@ -110,15 +110,15 @@ def _entries(tar: bytes) -> Iterator[TarEntry]:
         long_name = None
         yield _entry(kind, name, data, header)
     if long_name is not None:
-        raise Fault("EINVAL", f"it ends behind the long name {shown(long_name)}")
+        raise Fault("EINVAL", f"it is cut short after the long name {shown(long_name)}")
     if tar.count(b"\0", position) != len(tar) - position:
-        raise Fault("EINVAL", "it holds data behind its end")
+        raise Fault("EINVAL", "it holds data after its end")
 
 
 def _number(field: bytes) -> int:
     found = _OCTAL.fullmatch(field)
     if not found:  # also GNU's numbers beyond 8 GiB, which no package reaches
-        raise Fault("EINVAL", "it is damaged: a header's number is none")
+        raise Fault("EINVAL", "it is damaged: a number in a header is not valid")
     return int(found[1], 8)
 
 
@@ -145,9 +145,9 @@ def _extended(kind: bytes, data: bytes) -> str | None:
         return _text(data.removesuffix(b"\0"))
     told = dict(_records(data))
     if b"size" in told or any(key.startswith(b"GNU.sparse") for key in told):
-        raise Fault("EINVAL", "it holds a sparse file, or one of a length told twice")
+        raise Fault("EINVAL", "it holds a sparse file, or a file with two lengths")
     if kind == _PAX_GLOBAL and b"path" in told:
-        raise Fault("EINVAL", "it has one name for all of its files")
+        raise Fault("EINVAL", "a global header gives all files one name")
     return _text(told[b"path"]) if b"path" in told else None
 
 
@@ -158,10 +158,10 @@ def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         found = _RECORD.match(data, position)
         end = position + int(found[1]) if found else 0
         if not found or not found.end() < end <= len(data) or data[end - 1 : end] != b"\n":
-            raise Fault("EINVAL", "it is damaged: a pax record is none")
+            raise Fault("EINVAL", "it is damaged: a pax record is not valid")
         key, equals, value = data[found.end() : end - 1].partition(b"=")
         if not equals:
-            raise Fault("EINVAL", "it is damaged: a pax record is none")
+            raise Fault("EINVAL", "it is damaged: a pax record is not valid")
         yield key, value
         position = end
 

@@ -56,7 +56,7 @@ def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
     if not command.is_file():
         raise _fault("ENOENT", tool, f"command not found: {command}; a relative one begins at the plugin")
     if not working_dir.is_dir():
-        mend = "it has to be a directory, with a file in it, as an empty one is not installed"
+        mend = "it must be a directory with a file in it, as empty directories are not installed"
         raise _fault("ENOENT", tool, f"working_dir not found: {working_dir}; {mend}")
     for field, path in both:
         if not tool.allow_host_paths and not _canonical(path, field, tool).is_relative_to(home):
@@ -133,6 +133,6 @@ def _absolute(path: str, field: str) -> str:
     if path == EVERYTHING:
         return "/"
     if not path.startswith("/") or "\0" in path or any(letter in path for letter in "*?["):
-        mend = f"write a directory or a file, from / on and without patterns, or {EVERYTHING} for everything"
-        raise Fault("EINVAL", f"{field}: {shown(path)} cannot be held; {mend}")
+        mend = f"write an absolute path without patterns, or {EVERYTHING} for everything"
+        raise Fault("EINVAL", f"{field}: {shown(path)} cannot be enforced; {mend}")
     return path

@@ -27,7 +27,7 @@ from cortexfs.state import believed
 
 # gpgv's words (doc/DETAILS of GnuPG), each of which refuses a plugin, and their meaning.
 REFUSED = {
-    "BADSIG": "it is of other files; install the plugin again",
+    "BADSIG": "it signs other files; install the plugin again",
     "ERRSIG": "it cannot be checked",  # if the key is missing, NO_PUBKEY follows and tells more
     "NO_PUBKEY": "its key {0} is not among the trusted ones; trust it if the author says that it is theirs",
     "EXPSIG": "it has expired; ask the author for a new release",
@@ -57,7 +57,7 @@ def signer_in(status: bytes) -> str:
     valid = [rest[0] for word, *rest in filter(None, lines) if word == "VALIDSIG" and rest]
     good = [rest for word, *rest in filter(None, lines) if word == "GOODSIG"]
     if len(valid) != 1 or len(good) != 1:
-        raise Fault("EBADMSG", "the signature does not hold: there has to be exactly one good signature")
+        raise Fault("EBADMSG", "the signature does not hold: there must be exactly one good signature")
     return valid[0]
 
 

@@ -61,5 +61,5 @@ def _key(state: Path) -> bytes:
                     whole_files.create(made, [os.urandom(KEY_BYTES)], 0o600)
         key = believed.secret(path, KEY_BYTES, f"{path} is", f"close it with: chmod 600 {path}")
     if len(key) != KEY_BYTES:
-        raise Fault("EINVAL", f"{path} is no key; remove it, and set the secrets of plugins again")
+        raise Fault("EINVAL", f"{path} is not a key; remove it, and set the secrets of plugins again")
     return key

@@ -62,15 +62,15 @@ def unlike(before: Copy, after: Copy) -> str:
 def _other_kind(before: Copy, after: Copy) -> str:
     if not before.version or before.is_script == after.is_script:
         return ""
-    return "it is a script, and what is there is not" if after.is_script else "what is there is a script"
+    return f"it is {'' if after.is_script else 'not '}a script, unlike the installed copy"
 
 
 def _signed_unlike(before: Copy, after: Copy) -> str:
     kinds = ((before.key, after.key), (before.openpgp, after.openpgp))
     if all(new == old for old, new in kinds if old):
-        return "" if any(before[2:]) or not any(after[2:]) else "it is signed, and what is there is not"
+        return "" if any(before[2:]) or not any(after[2:]) else "it is signed, unlike the installed copy"
     if not any(after[2:]):
-        return "it is unsigned, and what is there is signed"
+        return "it is unsigned, unlike the installed copy"
     return "it is of another publisher"
 
 
@@ -80,7 +80,7 @@ def _lower(before: str, after: str) -> str:
     try:
         is_lower = _whole(after).key < _whole(before).key
     except Fault:
-        return "nobody can say which of these versions is the newer one"
+        return "the two versions cannot be compared"
     return "its version is lower" if is_lower else ""
 
 

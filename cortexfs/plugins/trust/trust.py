@@ -105,6 +105,4 @@ def decide(
     if interactive:
         return "ask"
     who = f"{shown(verdict.publisher)} with the key {verdict.fingerprint}"
-    raise Fault(
-        "EPERM", f"the publisher {who} is not trusted yet; say --yes to trust it, or ask at a terminal"
-    )
+    raise Fault("EPERM", f"the publisher {who} is not trusted yet; add --yes, or answer at a terminal")

@@ -50,10 +50,10 @@ REFUSED: list[tuple[list[InstalledPlugin], dict[str, str]]] = [
     (
         [plugin("a", "b"), plugin("b", "c"), plugin("c", "b")],
         {
-            "a": "a needs b *, which needs c *, which needs b *, which is a cycle: "
-            "one of them has to do without the other",
-            "b": "b needs c *, which needs b *, which is a cycle: one of them has to do without the other",
-            "c": "c needs b *, which needs c *, which is a cycle: one of them has to do without the other",
+            "a": "a needs b *, which needs c *, which needs b *, which is a cycle; "
+            "their authors must break it",
+            "b": "b needs c *, which needs b *, which is a cycle; their authors must break it",
+            "c": "c needs b *, which needs c *, which is a cycle; their authors must break it",
         },
     ),
     # abi.md 9.12

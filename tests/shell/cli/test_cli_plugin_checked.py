@@ -27,7 +27,7 @@ places, said = plugin_commands.places, plugin_commands.said
         (
             "= {}",
             '= {}\ninherit_env = ["PATH", "KEEP_ME", "LC_ALL", "API_KEY"]',
-            "the tool hello env allowlist: inherit_env names KEEP_ME, API_KEY, which no caller passes on",
+            "the tool hello env allowlist: inherit_env names KEEP_ME, API_KEY, which callers do not pass on",
         ),
         ('"tools"', "", "the capability declaration: capabilities.provides must not be empty"),
     ],

@@ -202,7 +202,7 @@ def test_what_was_never_sealed_is_no_secret(tmp_path: Path, sealed: str) -> None
     with pytest.raises(Fault, match=r"^EBADMSG: the secret token was not encrypted"):
         secret_box.unseal(tmp_path, "notes", "token", sealed)
     (tmp_path / secret_box.KEY_FILE).write_bytes(b"short")
-    with pytest.raises(Fault, match="is no key; remove it"):
+    with pytest.raises(Fault, match="is not a key; remove it"):
         secret_box.unseal(tmp_path, "notes", "token", sealed)
 
 
@@ -256,7 +256,7 @@ def test_a_dependency_that_is_missing_refuses_to_enable(world: World) -> None:
 
 def test_a_cycle_refuses_to_enable(world: World) -> None:
     world.install("one", dependencies={"two": "*"})
-    why = "which is a cycle: one of them has to do without the other"
+    why = "which is a cycle; their authors must break it"
     assert why in world.install("two", dependencies={"one": "*"})[2]
     assert why in world.ctx("enable", "one")[2]
     assert config.enabled(config.load(world.where)) == []

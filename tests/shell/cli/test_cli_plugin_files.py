@@ -52,7 +52,7 @@ def test_sign_pack_and_install(places: directories.Places, said: Said) -> None:
     assert told.endswith(f"  {name}\n")
     status, _, err = said("install", name)
     assert (status, not (places.state / "plugins").exists()) == (13, True)
-    assert "say --yes to trust it, or ask at a terminal" in err
+    assert "add --yes, or answer at a terminal" in err
     assert said.ok("install", name, "--yes") == f"installed hello 0.1.0, signed by Ann; {UNMOUNTED}\n"
     (known,) = json.loads(said.ok("trust", "list", "--json"))
     assert (known["publisher_id"], known["fingerprint_sha256"]) == ("Ann", fingerprint)
@@ -247,7 +247,7 @@ def test_what_is_no_source_is_said(places: directories.Places, said: Said, word:
 def test_a_script_is_no_package(places: directories.Places, said: Said) -> None:
     # abi.md 12.18
     Path("greet.sh").write_text("#!/bin/sh\n# tool: Greet.\n")
-    mend = "is no package of a plugin; to make a script a tool: ctx tool add greet.sh"
+    mend = "is not a package of a plugin; to make a script a tool: ctx tool add greet.sh"
     assert mend in said("install", "greet.sh")[2]
 
 
@@ -294,7 +294,7 @@ def test_a_package_is_fetched_and_held_against_its_checksum(
     Site.files["/p/hello.cpx.sha256"] = f"{'0' * 64}  hello.cpx\n".encode()
     status, _, err = said("install", f"{site}/p/hello.cpx", "--yes")
     assert status != 0
-    assert "hello.cpx is not what its checksum file says" in err
+    assert "hello.cpx does not match its checksum file" in err
     Site.files["/p/hello.cpx.sha256"] = package.checksum(data, "hello.cpx").encode()
     said.ok("install", f"{site}/p/hello.cpx")
     assert "HTTP 404" in said("install", f"{site}/p/other.cpx")[2]
@@ -324,7 +324,7 @@ def test_a_release_is_found_by_its_repository(
     Site.files[path] = json.dumps({"assets": assets[2:]}).encode()
     status, _, err = said("install", word, "--yes")
     assert status == 1
-    assert f"has no .cpx asset for {platform}" in err
+    assert f"has no package (.cpx) for {platform}" in err
 
 
 @pytest.mark.parametrize("verb", ["review", "test", "install"])

@@ -51,17 +51,17 @@ def test_nothing_is_written_over(places: directories.Places, said: Said) -> None
         # abi.md 11.26
         (lambda folder: (folder / "bin/hello").chmod(0o644), "it is not executable: chmod +x bin/hello"),
         (lambda folder: (folder / "bin/hello").unlink(), "is not among its files"),
-        (lambda folder: edit(folder, "input_schema = {}", "input_schema = 7"), "it is no table"),
+        (lambda folder: edit(folder, "input_schema = {}", "input_schema = 7"), "it is not a table"),
         (lambda folder: edit(folder, "= {}", '= { type = "no such" }'), "has no sound input_schema"),
         (lambda folder: edit(folder, "= {}", "= {}\nmax_output_bytes = 0"), "max_output_bytes is 0"),
         # abi.md 11.10
         (
             lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["API_KEY"]'),
-            "inherit_env names API_KEY, which no caller passes on",
+            "inherit_env names API_KEY, which callers do not pass on",
         ),
         (
             lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["HOME", "KEEP_ME"]'),
-            "inherit_env names KEEP_ME, which no caller passes on; it may name COLUMNS CTX_MCP_SESSION",
+            "inherit_env names KEEP_ME, which callers do not pass on; it may name COLUMNS CTX_MCP_SESSION",
         ),
         (lambda folder: edit(folder, '"tools"', ""), "capabilities.provides must not be empty"),
         (lambda folder: edit(folder, "1.6.0", "9.9.9"), "it needs 9.9.9 or newer"),
@@ -155,7 +155,7 @@ def test_a_review_says_what_is_asked_for_and_what_holds_it(places: directories.P
     edit(folder, claims, "")
     said_of_all = said.ok("review", "hello").splitlines()
     for what in ("reads", "writes", "reaches", "runs"):
-        assert f"    - {what}: all that its caller may, as its caller: held by nothing" in said_of_all
+        assert f"    - {what}: everything that its caller may, as its caller: not limited" in said_of_all
 
 
 def test_a_review_recommends_the_floors_that_policy_has(places: directories.Places, said: Said) -> None:

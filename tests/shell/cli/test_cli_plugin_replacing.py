@@ -91,11 +91,11 @@ def test_a_publisher_is_its_key_and_not_its_name(installed: Path, said: Said) ->
 def test_an_unsigned_copy_and_a_signed_one_are_asked_about(installed: Path, said: Said) -> None:
     (BOB / "package.toml").unlink()
     err = refused(said, str(BOB), "--yes")
-    assert "this is 0.1.0, unsigned: it is unsigned, and what is there is signed" in err
+    assert "this is 0.1.0, unsigned: it is unsigned, unlike the installed copy" in err
     said.ok("install", str(BOB), "--replace")
     said.ok("install", str(BOB))  # an author who tries the next state of it
     assert "hello 0.1.0, unsigned is installed" in refused(said, str(ANN))
-    assert "it is signed, and what is there is not" in refused(said, str(ANN), "--yes")
+    assert "it is signed, unlike the installed copy" in refused(said, str(ANN), "--yes")
 
 
 def test_a_lower_version_is_asked_about(installed: Path, said: Said) -> None:
@@ -107,7 +107,7 @@ def test_a_lower_version_is_asked_about(installed: Path, said: Said) -> None:
     said.ok("install", str(ANN))
     edit(ANN, 'version = "0.1.1"', 'version = "next"')
     sign(said, ANN)
-    assert "nobody can say which of these versions is the newer one" in refused(said, str(ANN))
+    assert "the two versions cannot be compared" in refused(said, str(ANN))
 
 
 @pytest.mark.parametrize("answer", ["y", "", "n"])
@@ -164,7 +164,7 @@ def test_an_openpgp_key_is_a_publisher_too(world: World, signer: Signer) -> None
     status, _, err = world.ctx("install", str(source), "--yes")
     assert status == 13
     assert f"signed by the OpenPGP key {signer.fingerprint} is installed" in err
-    assert "it is unsigned, and what is there is signed" in err
+    assert "it is unsigned, unlike the installed copy" in err
 
 
 @pytest.mark.parametrize(

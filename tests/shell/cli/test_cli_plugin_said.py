@@ -64,7 +64,7 @@ def test_a_panel_without_its_file_is_no_panel(world: World) -> None:
 def test_a_plugin_that_may_bring_nothing_is_not_installed(world: World) -> None:
     # abi.md 11.47
     folder = str(plugin(world.base / "source", capabilities=["fs:read"]))
-    said = 'capabilities (it may bring nothing; for tools, write ["tools"])'
+    said = 'capabilities (it may provide nothing; for tools, write ["tools"])'
     assert f"fail: {said}" in world.ctx("test", folder)[1]
     assert world.ctx("install", folder)[0] == 2
 
@@ -107,8 +107,8 @@ BY = "held by Deno and Landlock" if Mechanism.LANDLOCK in kernel_support.availab
         (
             ("shell:run", "fs:read"),
             [
-                "runs: every program that its caller may run, as its caller: held by nothing",
-                "reads, writes and reaches: all that its caller may, by what it runs: held by nothing",
+                "runs: every program that its caller may run, as its caller: not limited",
+                "reads, writes and reaches: everything that its caller may, by these programs: not limited",
             ],
         ),
     ],

@@ -33,7 +33,7 @@ def test_everything_is_accepted_shown_and_asked_for(places: directories.Places, 
     edit(hello(Path("hello")), '"tools"]', ALL + "]")
     review = said.ok("review", "hello")
     assert "    - write files: ** (everything that its caller may)\n" in review
-    assert "    - writes: all that its caller may, as its caller: held by nothing\n" in review
+    assert "    - writes: everything that its caller may, as its caller: not limited\n" in review
     assert "    - sandbox.writable_paths = **: held by nothing\n" in review
     said.ok("test", "hello")
     status, _, err = said("install", "hello")
@@ -59,7 +59,7 @@ def test_everything_beside_a_claim_leaves_the_rest_of_it(places: directories.Pla
     edit(hello(Path("hello")), '"tools"]', ALL + ']\nfilesystem = "plugin_only"')
     review = said.ok("review", "hello")
     assert "    - runs: /usr, /bin, /sbin, /lib, /lib64, its own folder: held by Landlock\n" in review
-    assert "    - writes: all that its caller may, as its caller: held by nothing\n" in review
+    assert "    - writes: everything that its caller may, as its caller: not limited\n" in review
 
 
 def test_all_that_is_wrong_is_said_at_once_by_each(places: directories.Places, said: Said) -> None:
@@ -128,7 +128,7 @@ def test_an_empty_directory_to_work_in_is_told(places: directories.Places, said:
     (folder / "data").mkdir()
     status, _, err = said("install", "hello")
     assert status == 1
-    assert "it has to be a directory, with a file in it, as an empty one is not installed" in err
+    assert "it must be a directory with a file in it, as empty directories are not installed" in err
     (folder / "data/README").write_text("data\n")
     said.ok("install", "hello")
 

@@ -55,7 +55,7 @@ def test_a_signature_holds_for_its_key_and_its_files_alone(tmp_path: Path) -> No
     assert base64.b64encode(good).decode() == SIGNATURE
     assert openpgp.signer_in(gpgv(tmp_path, KEY, good, TEXT)) == FINGERPRINT
     for key, signature, text, why in (
-        (KEY, good, "sha256:" + "1" * 64, "it is of other files"),
+        (KEY, good, "sha256:" + "1" * 64, "it signs other files"),
         (OTHER_KEY, good, TEXT, "its key 5260A66FD32DC152 is not among the trusted ones"),
         (OLD_KEY, openpgp.signature(OLD_SIGNATURE), TEXT, "its key 470D3F7438B324E2 has expired"),
         (KEY, b"nothing of the sort", TEXT, "it is no OpenPGP signature"),

@@ -92,7 +92,7 @@ def test_one_that_does_not_hold_refuses(world: World, signer: Signer) -> None:
     (world.where.config / openpgp.KEYS).write_bytes(signer.key)
     status, _, err = world.ctx("install", str(source))
     assert status != 0
-    assert "the signature does not hold: it is of other files; install the plugin again" in err
+    assert "the signature does not hold: it signs other files; install the plugin again" in err
     assert not (world.where.state / "plugins" / "word-count").exists()
     # it covers the package also "where the hash is that of the entry point"
     tree = package.read(plugin(source))

@@ -168,7 +168,7 @@ def test_defaults_of_its_settings_are_told(world: World) -> None:
 def test_a_kind_that_nobody_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = package.read(plugin(tmp_path / "p"))
     monkeypatch.setattr(json_kinds, "KINDS", {"esm": json_kinds.KINDS["wasm"]})
-    with pytest.raises(Fault, match=r"no plugin of kind wasm runs in this version; there is esm$"):
+    with pytest.raises(Fault, match=r"this version does not run plugins of kind wasm, only esm$"):
         json_kinds.plugin(tree.manifest.json, tmp_path)  # type: ignore[attr-defined]
 
 
@@ -191,7 +191,7 @@ def test_a_module_at_an_address_is_fetched_once(tmp_path: Path) -> None:
     # abi.md 9.29
     tree = remote(tmp_path / "p")
     assert manifests.is_json(tree.manifest)
-    with pytest.raises(Fault, match=f"its module is at {ADDRESS} and is fetched when it is installed"):
+    with pytest.raises(Fault, match=f"its module is at {ADDRESS}, which is fetched at the installation"):
         json_kinds.plugin(tree.manifest.json, tmp_path / "p")
     whole = fetching.completed(tree, fetch)
     place = tmp_path / "installed"
@@ -218,7 +218,7 @@ def test_a_signature_needs_the_hash_of_what_is_fetched(tmp_path: Path) -> None:
         tree = remote(tmp_path / "p", **changes)
         signed = signing.signed(tree, signing.sign(tree, b"s" * 32, "example.dev"))
         if not changes:
-            with pytest.raises(Fault, match=f"its signature does not cover {ADDRESS}, from where its code"):
+            with pytest.raises(Fault, match=f"its signature does not cover {ADDRESS}, the address"):
                 fetching.completed(signed, fetch)
             continue
         whole = fetching.completed(signed, fetch)

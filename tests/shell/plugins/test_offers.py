@@ -166,7 +166,7 @@ def test_what_is_missing_and_what_is_taken(world: World) -> None:
     assert loaded.faults["no-such-plugin"] == (
         "it is enabled and not installed; install it, or: ctx plugin disable no-such-plugin"
     )
-    assert "its name is that of the tools that are built in" in loaded.faults["builtin"]
+    assert "its name is that of the built-in tools" in loaded.faults["builtin"]
 
 
 def test_what_did_not_change_is_not_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

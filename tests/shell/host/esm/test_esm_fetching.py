@@ -280,7 +280,7 @@ def test_with_what_it_imports_a_plugin_has_the_bounds_of_any(
     # docs/manifest-json.md: "A package holds at most 10,000 files and 128 MiB"
     site.npm("greet", {"index.js": GREET, **{f"f{at}.js": "" for at in range(50)}})
     monkeypatch.setattr(fetching, "MAX_ENTRIES", 40)
-    told = "with what it imports it is over 40 files and 128 MiB; it has to do with less"
+    told = "with its imports the plugin is over 40 files and 128 MiB; its author must import less"
     assert told in desk.refused(plugin(place / "p", SOURCE))
 
 

@@ -37,7 +37,7 @@ def test_a_lock_file_of_its_author_is_kept_to(desk: Desk, site: Site, place: Pat
     # what it does not name is refused
     (source / "mod.ts").write_text(f'import "npm:other";{SOURCE}')
     site.npm("other", {"index.js": ""})
-    mend = "its publisher has to write it anew with: deno cache --lock"
+    mend = "its publisher must write it anew with: deno cache --lock"
     assert f'"npm:other@1.0.0", which it imports, is not in its deno.lock; {mend}' in desk.refused(source)
     # and so is another package in the place of one
     (source / "mod.ts").write_text(SOURCE)
@@ -66,7 +66,7 @@ def test_a_signed_plugin_has_to_pin_what_it_imports(desk: Desk, site: Site, plac
     desk.said.ok(*sign)
     install = ("install", str(source), "--yes", "--private", PRIVATE)
     mend = "its publisher has to put a deno.lock beside manifest.json and sign it again"
-    told = f'its signature does not cover what it imports, "npm:greet@1.0.0"; {mend}'
+    told = f'its signature does not cover its import "npm:greet@1.0.0"; {mend}'
     assert told in desk.said(*install)[2]
     (source / "deno.lock").write_bytes(lock)
     assert "is invalid" in desk.said(*install)[2] or "signature" in desk.said(*install)[2]
