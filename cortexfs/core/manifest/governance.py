@@ -62,8 +62,8 @@ class Claim(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """Returns the claim as a line of a review."""
-        by = " and ".join(sorted(self.needs)) if self.needs else "nothing"
-        return f"{self.key} = {self.value}: held by {by}"
+        by = f"held by {' and '.join(sorted(self.needs))}" if self.needs else "not limited"
+        return f"{self.key} = {self.value}: {by}"
 
 
 # The mechanisms for each level. trusted_in_process is a process of its own too, as no plugin's code runs in

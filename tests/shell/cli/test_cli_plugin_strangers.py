@@ -34,7 +34,7 @@ def test_everything_is_accepted_shown_and_asked_for(places: directories.Places, 
     review = said.ok("review", "hello")
     assert "    - write files: ** (everything that its caller may)\n" in review
     assert "    - writes: everything that its caller may, as its caller: not limited\n" in review
-    assert "    - sandbox.writable_paths = **: held by nothing\n" in review
+    assert "    - sandbox.writable_paths = **: not limited\n" in review
     said.ok("test", "hello")
     status, _, err = said("install", "hello")
     assert (status, (places.state / "plugins/hello").exists()) == (13, False)
