@@ -118,5 +118,5 @@ def test_a_run_without_a_person_is_told_where_there_is_one(place: Ctx) -> None:
     where = "ctx chat and ctx ask with an agent, or ctx mcp call conf, on a terminal"
     assert (done.code, done.message) == (
         "EIO",
-        f"nobody can be asked in this run of the tool; questions are answered in {where}",
+        f"this run of the tool cannot ask a person; to answer its questions, use {where}",
     )

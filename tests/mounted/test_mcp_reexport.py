@@ -202,7 +202,7 @@ def test_a_client_that_answers_nothing_is_asked_nothing(place: Ctx) -> None:
     async def use(client: Client) -> None:
         refused = await client.call_tool("test_elicitation", {"message": "who?"})
         assert refused.is_error
-        assert "nobody can be asked while this tool of CortexFS runs" in words(refused)
+        assert "CortexFS cannot ask the user during this call" in words(refused)
 
     over_stdio(place, use, *OURS, mode="legacy")
 
@@ -269,7 +269,7 @@ def test_the_object_of_a_server_for_people_and_scripts(place: Ctx) -> None:
     assert "This is a simple prompt" in said.output
     wrong = place.call("conf.mcp", "tools/call")
     assert (wrong.code, "by their own objects" in wrong.message) == ("EINVAL", True)
-    assert "is none of" in place.call("conf.mcp", "nope").message
+    assert "is not one of" in place.call("conf.mcp", "nope").message
     for method in ("listen", "resources/subscribe", "logging/setLevel"):  # its calls share a connection
         assert place.call("conf.mcp", method).code == "EINVAL"
     assert place.call("conf.read_resource", "--uri", "test://static-text").output.startswith("This is the")

@@ -47,14 +47,14 @@ def test_a_server_samples_nothing_without_a_line(place: Ctx) -> None:
     # abi.md 7.11
     with agent(place, "plain", "asking.*") as path:
         assert json.loads(text_of(told(place, path, "asking.declared"))).keys() == {"elicitation"}
-        assert "no policy line lets it sample" in text_of(told(place, path, "asking.sample"))
-        assert "no policy line lets it have them" in text_of(told(place, path, "asking.roots"))
+        assert "no policy line allows sampling" in text_of(told(place, path, "asking.sample"))
+        assert "as no policy line allows it" in text_of(told(place, path, "asking.roots"))
         let(place, path, ROOTS)
-        assert "no policy line lets it sample" in text_of(told(place, path, "asking.sample"))
+        assert "no policy line allows sampling" in text_of(told(place, path, "asking.sample"))
 
 
 def test_a_person_is_no_agent_with_a_line(place: Ctx) -> None:
-    assert "no policy line lets it sample" in place.call("asking.sample", "{}").output
+    assert "no policy line allows sampling" in place.call("asking.sample", "{}").output
 
 
 def test_a_server_samples_where_policy_lets_it(place: Ctx) -> None:
@@ -90,7 +90,7 @@ def test_what_was_taken_away_is_gone(place: Ctx) -> None:
         let(place, path, SAMPLE, ECHO)
         assert text_of(told(place, path, "asking.sample", prompt="a", hint="echo")) == "debug/echo says: a"
         place.put(f"{path}.d/policy", before)
-        assert "no policy line lets it sample" in text_of(told(place, path, "asking.sample", prompt="a"))
+        assert "no policy line allows sampling" in text_of(told(place, path, "asking.sample", prompt="a"))
 
 
 def test_a_server_that_samples_without_end(place: Ctx) -> None:
@@ -191,7 +191,7 @@ def test_where_nobody_can_be_asked_nothing_is_sampled(place: Ctx) -> None:
         (place.config / "policy.toml").write_text('mode = "open"\n[tools."asking.mcp"]\nblock = true\n')
         try:
             refused = text_of(told(place, path, "asking.sample", prompt="a", hint="echo"))
-            assert "no policy line lets it sample" in refused
+            assert "no policy line allows sampling" in refused
         finally:
             (place.config / "policy.toml").write_text('mode = "open"\n')
 
@@ -214,7 +214,7 @@ def test_roots_of_another_user_are_those_of_that_user(place: Ctx) -> None:
         assert json.loads(text_of(ours)) == [place.work.as_uri()]
         assert json.loads(text_of(theirs)) == [place.base.as_uri()]
         refused = place.call("asking.roots", "{}", uid=NOBODY).output  # and not as itself
-        assert "no policy line lets it have them" in refused
+        assert "as no policy line allows it" in refused
 
 
 def test_policy_explain_has_a_row_for_each(place: Ctx) -> None:

@@ -129,7 +129,7 @@ def test_a_server_has_its_callers_umask(served: Ctx) -> None:
 def test_questions_to_users_are_refused(served: Ctx) -> None:
     # issue: "elicitation refused clearly"
     refused = json.loads(served.call("test.ask").output)
-    why = "nobody can be asked in this run of the tool; questions are answered in "
+    why = "this run of the tool cannot ask a person of the tool; questions are answered in "
     why += "ctx chat and ctx ask with an agent, or ctx mcp call test, on a terminal"
     assert refused == {"code": -32600, "message": why}
 
@@ -179,10 +179,10 @@ def test_an_official_server_over_http(served: Ctx, everything: tuple[str, subpro
 
 HOSTILITIES = [
     ("die", "was killed by SIGKILL"),
-    ("wrong", "answered the request 99999, which there never was"),
-    ("flood", "floods with messages that nobody asked for"),
-    ("endless", "said a line of over 32 MiB"),
-    ("garbage", "says what is no protocol: this is no JSON"),
+    ("wrong", "answered the request 99999, which was never sent"),
+    ("flood", "sends too many messages outside of answers"),
+    ("endless", "wrote a line of over 32 MiB"),
+    ("garbage", "sends lines that are not messages, such as: this is no JSON"),
 ]
 
 

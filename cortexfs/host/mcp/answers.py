@@ -122,7 +122,7 @@ def _kept(kind: str, mime: str, data: str) -> sdk.Attachment:
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise Fault("EPROTO", "the MCP server answered with a file that is no base64") from None
+        raise Fault("EPROTO", "the MCP server answered with a file that is not base64") from None
     with _filing:
         folder = _folder()
         extension = ENDS.get(mime) or mimetypes.guess_extension(mime) or ""
@@ -156,7 +156,7 @@ def _folder() -> str:
         return tempfile.mkdtemp(prefix="ctx-mcp-")
     except FileNotFoundError:  # a view shows no folder for temporary files
         line = "/tmp\t/tmp\trw\t-"
-        why = f"the answer has a file, and no folder for it is shown; the agent's mount table needs: {line}"
+        why = f"the answer has a file, but the agent's view lacks a folder; add to its mount table: {line}"
         raise Fault("EACCES", why) from None
 
 

@@ -51,7 +51,7 @@ MAX_OPEN = 100  # questions at a time
 MAX_MESSAGE = 8 << 10  # characters that a person has to read
 LOOK_SECONDS = 1.0  # between two checks that the call which passes the question on still runs
 OF_CALLS = frozenset({"elicitation"})  # asked in calls that belong to no session
-_GONE = "there is nobody who could be asked now"
+_GONE = "no client or person can answer this question now"
 R = TypeVar("R", bound=Result)
 
 
@@ -163,7 +163,7 @@ def _told(server: str, asked: ServerMessage, runtime: sdk.ToolRuntime) -> Server
         return ServerAnswer(error=ServerError(INVALID_REQUEST, fault.message))
     if answer is None:
         where = f"ctx chat and ctx ask with an agent, or ctx mcp call {server}, on a terminal"
-        why = f"nobody can be asked in this run of the tool; questions are answered in {where}"
+        why = f"this run of the tool cannot ask a person; to answer its questions, use {where}"
         return ServerAnswer(error=ServerError(INVALID_REQUEST, why))
     if answer.refused:
         return ServerAnswer(error=ServerError(INVALID_REQUEST, answer.refused))

@@ -174,7 +174,7 @@ async def _alone(path: str) -> FileIO:
         end = time.monotonic() + LOCK_SECONDS
         while not _locked(file):
             if time.monotonic() > end:
-                raise Fault("EHOSTDOWN", f"the start that holds {path} does not end")
+                raise Fault("EHOSTDOWN", f"the start that has locked {path} does not end")
             await anyio.sleep(_PAUSE)
     except BaseException:
         file.close()

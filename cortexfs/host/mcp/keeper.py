@@ -108,7 +108,7 @@ class Keeper:
             if len(self._beside) >= MAX_BESIDE:
                 idle = next((each for each, one in self._beside.items() if not one.is_used), None)
                 if idle is None:
-                    why = f"{MAX_BESIDE} sessions with the MCP server {self.told.name} go on already"
+                    why = f"{MAX_BESIDE} sessions with the MCP server {self.told.name} are open already"
                     raise Fault("EAGAIN", f"{why}; end one of them, or try again")
                 self._beside.pop(idle).close()
             self._beside[key] = known  # the last: it was used last
@@ -182,4 +182,4 @@ def told_of(plugin: hostcalls.Plugin) -> McpTarget:
         told = msgspec.json.decode(plugin.target, type=McpTarget)
         return msgspec.structs.replace(told, home=str(plugin_state.place(plugin) or ""))
     except UNREADABLE as error:
-        raise Fault("EPROTO", f"the daemon did not say what {plugin.name} is: {error}") from None
+        raise Fault("EPROTO", f"the daemon sent no readable description of {plugin.name}: {error}") from None

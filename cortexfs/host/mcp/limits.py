@@ -30,9 +30,9 @@ BURST, PER_SECOND = 2000, 500  # messages outside of answers
 MAX_LATE = 1000  # cancelled requests that may still be answered
 # The questions that servers ask clients which offer them, and the refusals when nobody answers.
 QUESTIONS = {
-    ELICITATION: "nobody can be asked while this tool of CortexFS runs; take it as the tool's input",
-    SAMPLING: "CortexFS lends this server no model: no policy line lets it sample; return the text",
-    ROOTS: "CortexFS names this server no roots: no policy line lets it have them; take a path as an input",
+    ELICITATION: "CortexFS cannot ask the user during this call; take the value as an input of the tool",
+    SAMPLING: "CortexFS lets this server use no model, as no policy line allows sampling; return the text",
+    ROOTS: "CortexFS lists no roots for this server, as no policy line allows it; take a path as an input",
 }
 
 
@@ -78,7 +78,7 @@ class Judge:
         if self.refused == FORBIDDEN and (wanted := _SCOPE.search(self.challenge)):
             scope = shlex.quote(wanted[1] or wanted[2])
             return f"wants more rights than your login has; run: {login} --scope {scope}"
-        mend = f"log in ({login}), or see its headers and secrets"
+        mend = f"log in ({login}), or check its headers and secrets"
         return f"answers HTTP {self.refused}; {mend}"
 
     def refusal(self, message: JSONRPCMessage) -> JSONRPCError | None:
@@ -100,7 +100,7 @@ class Judge:
             return True
         if message.id in self._late:
             return False
-        raise McpViolation(f"answered the request {message.id!r}, which there never was")
+        raise McpViolation(f"answered the request {message.id!r}, which was never sent")
 
     def _pay(self) -> None:
         """Count a message outside of answers: their rate is limited."""
@@ -108,4 +108,4 @@ class Judge:
         self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
         self._at = now
         if self._allowance < 0:
-            raise McpViolation("floods with messages that nobody asked for")
+            raise McpViolation("sends too many messages outside of answers")

@@ -91,17 +91,17 @@ class RpcTool(sdk.Tool):
         if not 200 <= answer.status < 300:
             raise sdk.ExecutionFailed(f"{who} answers HTTP {answer.status}", "EREMOTEIO")
         if len(answer.body) > MAX_ANSWER:
-            raise sdk.ExecutionFailed(f"{who} answers more than {MAX_ANSWER >> 20} MiB", "EMSGSIZE")
+            raise sdk.ExecutionFailed(f"{who} answered with over {MAX_ANSWER >> 20} MiB", "EMSGSIZE")
         try:
             said = _decode(answer.body)
         except UNREADABLE as error:
             raise sdk.ExecutionFailed(f"{who} does not answer in JSON-RPC: {error}", "EPROTO") from None
         if said.jsonrpc != "2.0" or said.id != _ID:
-            raise sdk.ExecutionFailed(f"{who} answers another request than this one", "EPROTO")
+            raise sdk.ExecutionFailed(f"{who} answered another request", "EPROTO")
         if said.error is not None:
             return sdk.ToolResult.error(said.error.message)
         if said.result is msgspec.UNSET:
-            raise sdk.ExecutionFailed(f"{who} answers with neither a result nor an error", "EPROTO")
+            raise sdk.ExecutionFailed(f"{who} answered with neither a result nor an error", "EPROTO")
         return sdk.ToolResult.success(msgspec.json.format(bytes(said.result), indent=-1).decode())
 
 

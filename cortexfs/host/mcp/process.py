@@ -73,7 +73,7 @@ def _why(error: OSError, told: McpTarget) -> str:
     folders = [""] if "/" in first else told.environment.get("PATH", "").split(":")
     there = next((path for one in folders if os.path.isfile(path := os.path.join(one, first))), "")
     if not there and "/" not in first:  # a closed folder of PATH has the kernel say Permission denied
-        return f"{first} is in no folder of PATH that is open to this user"
+        return f"{first} is not in a folder of PATH that this user can read"
     if not there:
         return f"{error.filename or first}: {error.strerror}"
     if error.errno == errno.ENOENT:  # its interpreter is missing, or is closed to this process

@@ -36,7 +36,7 @@ SECONDS = 604_800  # a week: a listener stays as long as its client
 MAX_LISTED = 1000  # resources
 MAX_PAGES = 100
 _TOOLS = "call its tools by their own objects, as in: ls /ctx/tool"
-_ALONE = "this is for ctx mcp serve, whose calls belong to a session"
+_ALONE = "this method works only in a session, as in ctx mcp serve"
 # Their settings belong to a connection, and the calls of a host share one.
 _OF_SESSIONS = (LISTEN, ANSWER, "resources/subscribe", "resources/unsubscribe", "logging/setLevel")
 _PARAMS = {"type": "object", "description": "The parameters of the method."}
@@ -82,7 +82,7 @@ class ServerTool(sdk.Tool):
         self._keeper = keeper
         self.name = f"{server}.{OBJECT}"
         self.description = (
-            f"Asks the MCP server {server} for what is no tool: its resources, prompts and completions. "
+            f"Asks the MCP server {server} for its resources, prompts and completions. "
             'For people and programs: prompts/list, or prompts/get --params \'{"name": "..."}\'.'
         )
         methods = [GREETING, *METHODS]
@@ -109,7 +109,7 @@ class ServerTool(sdk.Tool):
         if method == GREETING:
             said = keeper.link().agreed.model_dump(by_alias=True, mode="json", exclude_none=True)
         elif method not in METHODS:
-            raise Fault("EINVAL", f"method: {method!r} is none of {', '.join((GREETING, *METHODS))}")
+            raise Fault("EINVAL", f"method: {method!r} is not one of {', '.join((GREETING, *METHODS))}")
         else:
             said = answered(keeper, runtime, lambda link: link.request(method, params, runtime))
             if method == LIST:
@@ -131,7 +131,7 @@ class ServerTool(sdk.Tool):
             try:
                 link.asking.answer(params["id"], msgspec.convert(params, ServerAnswer))
             except (KeyError, msgspec.ValidationError) as error:
-                raise Fault("EINVAL", f"an answer has an id, and a result or an error: {error}") from None
+                raise Fault("EINVAL", f"an answer needs an id, and a result or an error: {error}") from None
             return sdk.ToolResult("")
         try:
             link.listen(runtime)
@@ -146,10 +146,10 @@ class ResourceTool(sdk.Tool):
         self._keeper = keeper
         self.name = f"{server}.read_resource"
         self.description = (
-            f"Reads a resource of the MCP server {server} by its URI. Without a URI it lists the resources "
-            "that there are, and the templates of URIs."
+            f"Reads a resource of the MCP server {server} by its URI. Without a URI, lists the resources "
+            "and the templates of URIs."
         )
-        uri = {"type": "string", "description": "As it is listed, or made of a template."}
+        uri = {"type": "string", "description": "A listed URI, or a URI made from a template."}
         self.input_schema = {"type": "object", "properties": {"uri": uri}}
         self.timeout_secs = keeper.told.timeout
         self.capabilities = _capabilities(server)

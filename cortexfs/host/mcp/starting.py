@@ -55,7 +55,7 @@ class ServerStart:
         if self.is_over or not self._missed:
             return ""
         last = one_line(self._last_missed.decode(errors="replace"))
-        return f"; its standard output is no protocol in {counted(self._missed, 'line')}, the last: {last}"
+        return f"; it printed {counted(self._missed, 'line')} outside of the protocol, the last: {last}"
 
     @property
     def line(self) -> str:
@@ -75,11 +75,11 @@ class ServerStart:
             if abs(worked - seen) >= LEAST or self._printed != printed or self.waits:
                 since, seen, printed = now, worked, self._printed
             elif self.leader and now - since > STALL_SECONDS:
-                return f"has not greeted, and has done nothing for {STALL_SECONDS:g} s" + self._words()
+                return f"did not complete the handshake, and was idle for {STALL_SECONDS:g} s{self._words()}"
             elif not self.leader and now - since > REMOTE_SECONDS:
-                return f"did not greet within {REMOTE_SECONDS:g} s"
+                return f"did not complete the handshake within {REMOTE_SECONDS:g} s"
             if now - began > MOST_SECONDS:
-                return f"has not greeted within {MOST_SECONDS:g} s" + self._words()
+                return f"did not complete the handshake within {MOST_SECONDS:g} s" + self._words()
         return ""
 
     def _words(self) -> str:

@@ -184,7 +184,7 @@ class Pipe:
         for line in self._lines.ended_by(data):
             self._hear(line)
         if self._lines.held > MAX_LINE:
-            raise McpViolation(f"said a line of over {MAX_LINE >> 20} MiB")
+            raise McpViolation(f"wrote a line of over {MAX_LINE >> 20} MiB")
         if not data:
             self._soon(self._gone.set)
         return bool(data)
@@ -214,13 +214,13 @@ class Pipe:
         for ever otherwise."""
         self._start.missed(line)
         said = one_line(line.decode(errors="replace")[:MAX_QUOTED])
-        why = f"the MCP server {self._told.name} answers what is no message of the protocol: {said}"
+        why = f"the MCP server {self._told.name} sent an answer outside of the protocol: {said}"
         for number in {int(found[1]) for found in _ID.finditer(line)}:
             if self._answer(number, sdk.ExecutionFailed(why, "EPROTO")):
                 return
         self._noise += 1
         if self._noise > MAX_NOISE:
-            raise McpViolation(f"says what is no protocol: {said}")
+            raise McpViolation(f"sends lines that are not messages, such as: {said}")
 
     def _is_for_a_call(self, message: JSONRPCMessage) -> bool:
         match message:

@@ -120,11 +120,11 @@ def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
                 raise Fault("EMSGSIZE", f"its schema is over {MAX_SCHEMA >> 10} KiB")
             name = _free(f"{keeper.told.name}.{tool.name}", taken)
         except Fault as fault:  # the others are tools all the same
-            print(f"the MCP server {keeper.told.name}: {tool.name[:100]!r} is no tool: {fault.message}")
+            print(f"the MCP server {keeper.told.name}: {tool.name[:100]!r} is left out: {fault.message}")
             continue
         taken.add(name)
         if tool.execution is not None and tool.execution.task_support == "required":
-            yield WrongTool(name, "it runs as a task alone, which CortexFS does not ask for")
+            yield WrongTool(name, "it runs only as a task, which CortexFS does not support")
             continue
         keeper.named[tool.name] = name
         yield RemoteTool(keeper, tool, name)

@@ -70,7 +70,7 @@ def test_only_a_plain_file_is_read(state: Path, printed: Path, tmp_path: Path) -
     assert not starts.go_on({})
 
 
-LOGIN = "the MCP server docs answers HTTP 401; log in (ctx mcp login docs), or see its headers and secrets"
+LOGIN = "the MCP server docs answers HTTP 401; log in (ctx mcp login docs), or check its headers and secrets"
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_a_question_in_an_answer_is_refused(serving: Callable[[dict[str, Any]], 
         "inputRequests": {"q": {"method": "elicitation/create", "params": form}},
     }
     keeper = serving(NEW | {"tools/list": NEW_META | listed(tool_of("asks")), "asks": asks})
-    with pytest.raises(Fault, match="nobody can be asked in this run"):
+    with pytest.raises(Fault, match="this run of the tool cannot ask a person"):
         called(keeper, "asks")
 
 
@@ -249,8 +249,8 @@ def test_a_tool_that_is_a_task_alone_is_a_wrong_one(serving: Callable[[dict[str,
     tools = [tool_of(each, execution={"taskSupport": each}) for each in ("required", "optional")]
     keeper = serving(OLD | {"tools/list": listed(*tools)})
     found = {tool.name: sdk.descriptor(tool) for tool in mcptools.adapted(keeper)}
-    assert "it runs as a task alone" in str(found["test.required"])
-    assert "it runs as a task alone" not in str(found["test.optional"])
+    assert "it runs only as a task" in str(found["test.required"])
+    assert "it runs only as a task" not in str(found["test.optional"])
 
 
 def test_what_breaks_the_protocol_is_a_sentence(serving: Callable[[dict[str, Any]], Keeper]) -> None:

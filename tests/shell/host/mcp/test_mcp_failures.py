@@ -118,7 +118,7 @@ def test_an_answer_that_is_no_message_ends_its_call(says: sdk.Tool, line: str) -
         called(says, f"Loading\n{line}")
     assert failed.value.code == "EPROTO"
     told = re.sub(r"\d{8}", "ID", failed.value.args[0])
-    assert told == f"the MCP server bad answers what is no message of the protocol: {line}"
+    assert told == f"the MCP server bad sent an answer outside of the protocol: {line}"
     works = answer('{"content":[{"type":"text","text":"on"}]}')
     assert called(says, works) == "on"
 
@@ -129,7 +129,7 @@ def test_a_program_that_is_no_server_is_quoted() -> None:
     with pytest.raises(Fault) as fault:
         keeper.link()
     keeper.close()
-    why = "exited with status 0; its standard output is no protocol in 1 line, the last: Usage: bad FILE"
+    why = "exited with status 0; it printed 1 line outside of the protocol, the last: Usage: bad FILE"
     assert fault.value.message == f"the MCP server bad does not start: it {why}"
 
 

@@ -60,7 +60,7 @@ def test_one_that_never_greets_is_given_up(
 ) -> None:
     monkeypatch.setattr(starting, "STALL_SECONDS", 0.2)
     silent = keeper(**program("silent"))
-    why = "the MCP server test has not greeted, and has done nothing for 0.2 s"
+    why = "the MCP server test did not complete the handshake, and was idle for 0.2 s"
     assert failure(silent.link) == ("EHOSTDOWN", why)
 
 
@@ -99,7 +99,7 @@ def test_a_program_that_no_folder_of_path_has_is_told_so(
     closed = {"PATH": f"{tmp_path}/closed:{tmp_path}"}
     code, why = failure(keeper(command=("no-such-program",), environment=closed).link)
     assert code == "EHOSTDOWN"
-    assert "no-such-program is in no folder of PATH that is open to this user" in why
+    assert "no-such-program is not in a folder of PATH that this user can read" in why
 
 
 def test_a_connection_that_failed_is_closed_before_anybody_hears_of_it() -> None:
@@ -287,7 +287,7 @@ def test_a_server_on_http(server: Server, keeper: Callable[..., Keeper]) -> None
 
 FORM = {"message": "well?", "requestedSchema": {"type": "object", "properties": {}}}
 REFUSALS = limits.QUESTIONS | {
-    "elicitation/create": "nobody can be asked in this run of the tool; questions are answered in ctx chat "
+    "elicitation/create": "this run of the tool cannot ask a person; to answer its questions, use ctx chat "
     "and ctx ask with an agent, or ctx mcp call test, on a terminal"
 }
 

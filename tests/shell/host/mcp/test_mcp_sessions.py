@@ -43,7 +43,7 @@ def test_no_client_ends_the_session_of_another(monkeypatch: pytest.MonkeyPatch) 
     links = [Busy(), Busy()]
     for session, link in zip(sessions, links, strict=False):
         of(session)._link = link
-    with pytest.raises(Fault, match="2 sessions with the MCP server test go on already"):
+    with pytest.raises(Fault, match="2 sessions with the MCP server test are open already"):
         of(sessions[2])
     assert [link.is_open for link in links] == [True, True]
     assert of(sessions[0])._link is links[0]  # which goes on

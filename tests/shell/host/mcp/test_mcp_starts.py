@@ -76,13 +76,13 @@ def test_a_start_has_as_long_as_it_gets_anywhere(monkeypatch: pytest.MonkeyPatch
 
 def test_a_start_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Clock(monkeypatch, lambda clock: None)
-    assert idle.stalled() == "has not greeted, and has done nothing for 90 s"
+    assert idle.stalled() == "did not complete the handshake, and was idle for 90 s"
     assert idle.now < 91
 
     def ticks(clock: Clock) -> None:  # a timer is no progress
         clock.worked += 0.00001
 
-    assert "has done nothing for 90 s" in Clock(monkeypatch, ticks).stalled()
+    assert "was idle for 90 s" in Clock(monkeypatch, ticks).stalled()
 
     def says_why(clock: Clock) -> None:
         if clock.now < 0.3:
@@ -98,19 +98,19 @@ def test_a_start_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     said = banner.stalled()
     assert banner.now > 140
     assert said.endswith(
-        "done nothing for 90 s; its standard output is no protocol in 239 lines, the last: Server v1"
+        "was idle for 90 s; it printed 239 lines outside of the protocol, the last: Server v1"
     )
 
 
 def test_a_server_that_runs_elsewhere_greets_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = Clock(monkeypatch, lambda clock: None)
     remote.start.leader = 0
-    assert remote.stalled() == "did not greet within 12 s"
+    assert remote.stalled() == "did not complete the handshake within 12 s"
 
 
 def test_a_start_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = Clock(monkeypatch, lambda clock: clock.start.heard(b"."))
-    assert busy.stalled().startswith("has not greeted within 900 s")
+    assert busy.stalled().startswith("did not complete the handshake within 900 s")
 
 
 def test_the_time_of_one_that_waits_for_another_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,5 +296,5 @@ def test_a_home_is_its_users_alone(tmp_path: Path) -> None:
     if me.uid == 0:
         plugin_state.prepare(plugin, DESCRIBING, str(kept))
         assert (kept / "mcp@test" / "65534").stat().st_uid == DESCRIBING.uid
-    with pytest.raises(Fault, match="has no place"):
+    with pytest.raises(Fault, match="cannot keep its files"):
         plugin_state.prepare(plugin, me, str(tmp_path))
