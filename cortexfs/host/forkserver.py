@@ -178,7 +178,7 @@ class ForkServerProcess:
             if sender is not None and sender.pid == self._daemon:
                 self._take(_messages.decode(data), rights, whole=not flags & socket.MSG_CTRUNC)
             else:
-                print(f"fork server: {sender} is not the daemon, and was not heard", file=sys.stderr)
+                print(f"fork server: {sender} is not the daemon, so its message was ignored", file=sys.stderr)
         except UNREADABLE as error:
             print(f"fork server: not a message: {error}", file=sys.stderr)
         finally:

@@ -110,7 +110,7 @@ def news(tool: sdk.Tool) -> str:
 def await_change(plugin: hostcalls.Plugin, runtime: sdk.ToolRuntime) -> None:
     """Wait until the tools change; may return earlier."""
     if plugin.kind != MCP_SERVER:
-        raise Fault("EINVAL", f"the tools of the plugin {plugin.name} do not change")
+        raise Fault("EINVAL", f"the plugin {plugin.name} is not an MCP server, so its tools do not change")
     mcptools.await_change(plugin, runtime)
 
 

@@ -117,7 +117,7 @@ def following(sock: socket.socket, pid: int, identity: Identity) -> list[int]:
 
 
 def _no_connection() -> Fault:
-    return Fault("EACCES", "that is no connection of a caller's")
+    return Fault("EACCES", "the descriptor is not a connection of a caller")
 
 
 def _of(person: _Person | Fault, asked: Identity) -> list[int]:
@@ -126,7 +126,7 @@ def _of(person: _Person | Fault, asked: Identity) -> list[int]:
     known = person.identity
     same = (known.uid, known.gid, known.namespaces, known.root)
     if same != (asked.uid, asked.gid, asked.namespaces, asked.root) or not {*asked.groups} <= {*known.groups}:
-        raise Fault("EACCES", f"the connection is not that of uid {asked.uid} as the call names it")
+        raise Fault("EACCES", f"the call's identity (uid {asked.uid}) is not its connection's; call again")
     if asked.capabilities & ~known.capabilities:
         why = "it has ended, or given up some of its own"
         raise Fault("EACCES", f"the calling process does not have the powers of the call: {why}; call again")

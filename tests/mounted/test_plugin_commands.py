@@ -284,7 +284,7 @@ def test_a_review_names_them(mount: Ctx, tmp_path: Path) -> None:
 def test_what_a_module_declares_is_checked(mount: Ctx, tmp_path: Path) -> None:
     source = 'export const cliCommands = [{name: "a b", description: ""}];'
     said = mount.ctx("plugin", "install", str(commands(tmp_path, "odd", source)), check=False)
-    assert "its module exports what is no command" in said.stderr
+    assert "its module exports a wrong command" in said.stderr
     assert not (mount.state / "plugins/odd").exists()
 
 

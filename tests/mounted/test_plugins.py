@@ -307,7 +307,7 @@ def test_a_dry_run_comes_first_where_it_has_to(mount: Ctx, tmp_path: Path, suppo
         assert mount.call("dry", input=b'{"text":"a"}').output == "did"
         again = mount.call("dry", "--text", "a")
         assert (again.code, again.status) == ("EPERM", 13)
-        assert "must be run dry first: give the same input and --dry-run" in again.message
+        assert "needs a dry run first: call it with the same input and --dry-run" in again.message
     else:
         assert mount.call("dry", "--text", "a").output == "did"
     mount.ctx("plugin", "uninstall", "dry", "--purge")

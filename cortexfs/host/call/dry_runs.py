@@ -43,8 +43,8 @@ class HostDryRuns:
             return
         tried = locked(self._lock, partial(self._ended.use, _key(tool, input), time.monotonic()))
         if not tried:
-            mend = "give the same input and --dry-run, and see what it says"
-            raise Fault("EPERM", f"{tool.name} must be run dry first: {mend}")
+            mend = "call it with the same input and --dry-run, and read its answer"
+            raise Fault("EPERM", f"{tool.name} needs a dry run first: {mend}")
 
     def ended(self, tool: sdk.Tool, input: Mapping[str, Any], result: sdk.ToolResult) -> None:
         """Called after a dry run. A failed one has shown nothing, so it does not count."""

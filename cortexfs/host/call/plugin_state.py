@@ -59,7 +59,7 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
     kept, name = os.path.split(plugin.keeps)
     try:
         if kept != beside or name in ("", ".", ".."):
-            raise PermissionError(errno.EPERM, "that is no place for it")
+            raise PermissionError(errno.EPERM, "this path is not allowed")
         with contextlib.ExitStack() as stack:
             place = stack.enter_context(held(kept, _FOLDER))
             place = stack.enter_context(held(name, _FOLDER, place))
@@ -69,7 +69,7 @@ def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
             _made(str(identity.uid), 0o700, place, identity)
     except OSError as error:
         where = f"{plugin.keeps}/{identity.uid}"
-        told = f"{plugin.name} has no place for what it keeps: {where}: {error.strerror}"
+        told = f"the plugin {plugin.name} cannot keep its files in {where}: {error.strerror}"
         raise Fault("EACCES", told) from error
 
 
@@ -81,7 +81,7 @@ def prepare_scratch(identity: Identity, beside: str) -> None:
     above, name = os.path.split(identity.scratch)
     try:
         if above != f"{beside}/{SCRATCH}/{identity.uid}" or name in ("", ".", ".."):
-            raise PermissionError(errno.EPERM, "that is no place for it")
+            raise PermissionError(errno.EPERM, "this path is not allowed")
         with contextlib.suppress(FileExistsError):  # a user's daemon uses this folder for nothing else
             os.mkdir(beside, 0o711)
         with held(beside, _FOLDER) as kept:
@@ -92,7 +92,7 @@ def prepare_scratch(identity: Identity, beside: str) -> None:
                     _made(name, 0o700, own, identity)
                     _sweep(own, name)
     except OSError as error:
-        told = f"an agent has no scratch folder: {identity.scratch}: {error.strerror}"
+        told = f"the agent's scratch folder {identity.scratch} cannot be used: {error.strerror}"
         raise Fault("EACCES", told) from error
 
 

@@ -118,7 +118,7 @@ class Runtime(sdk.ToolRuntime):
     def request(self) -> hostcalls.Request:
         kind, payload = self._receive()
         if kind != wire.REQUEST:
-            raise Fault("EPROTO", "the daemon did not begin with a request")
+            raise Fault("EPROTO", "the first message of the daemon is not a request")
         return _requests.decode(payload)
 
     def begin(self, call: hostcalls.CallRequest) -> None:
@@ -137,7 +137,7 @@ class Runtime(sdk.ToolRuntime):
         while True:
             kind, chunk = self._receive()
             if kind != wire.STDIN:
-                raise Fault("EPROTO", "the daemon sent something else than standard input")
+                raise Fault("EPROTO", "the daemon sent another message than standard input")
             if not chunk:
                 return bytes(data)
             data += chunk
@@ -151,7 +151,7 @@ class Runtime(sdk.ToolRuntime):
         self.send(wire.message(wire.INPUT))
         kind, payload = self._receive()
         if kind != wire.INPUT:
-            raise Fault("EPROTO", "the daemon did not say with which input to go on")
+            raise Fault("EPROTO", "the daemon did not answer with the input to use")
         return _answers.decode(payload) if payload else None
 
     def question(self, asked: hostcalls.ToolQuestion) -> hostcalls.ToolAnswer | None:
@@ -180,7 +180,7 @@ class Runtime(sdk.ToolRuntime):
 
     def _send(self, data: bytes, last: bool) -> None:
         if self._said_all:
-            raise ValueError("this call has ended; nobody hears what a thread says that it left behind")
+            raise ValueError("this call has ended, so output of a thread that it left behind is dropped")
         if last:
             self.unwatch()
         self.stream.sendall(data)

@@ -36,7 +36,7 @@ def carved(view: View, caps: View) -> list[tuple[str, str]]:
         for entry in _shown(path, letters, [*plain, *hidden]):
             found.append(entry)
             if len(found) > MOST:
-                why = f"there are over {MOST} files beside what an agent may not see"
+                why = f"over {MOST} files lie beside folders that are hidden from it"
                 raise Fault("EACCES", f"an agent cannot work in {path}: {why}; use a folder of its own")
     return found
 

@@ -110,7 +110,7 @@ def _open_namespaces(identity: Identity, pidfd: int | None) -> dict[str, int]:
     if not identity.namespaces:
         return {}
     if pidfd is None:
-        raise Fault("EACCES", "no tool can run in your namespaces: the daemon gave no way into them")
+        raise Fault("EACCES", "no tool can run in your namespaces: the daemon passed no descriptor of them")
     with _step("find your namespaces"):
         pid = _pid_of(pidfd)
         fds = {}
@@ -136,7 +136,7 @@ def _pid_of(pidfd: int) -> int:
 def _check_root(identity: Identity, root_fd: int | None) -> None:
     wanted = identity.root != (0, 0)
     if wanted != (root_fd is not None):
-        raise Fault("EACCES", "no tool can run below your root directory: the daemon gave no way into it")
+        raise Fault("EACCES", "no tool can run below your root directory: the daemon passed no descriptor")
     if root_fd is not None:
         with _step("find your root directory"):
             if syscalls.mount_and_inode(root_fd) != identity.root:
@@ -154,7 +154,7 @@ def _take_user(identity: Identity) -> None:
         syscalls.prctl(syscalls.PR_SET_KEEPCAPS, 0)
         # (uid_t) -1 means no change to these calls, and root would stay root.
         if os.getresuid() != (identity.uid,) * 3 or os.getresgid() != (identity.gid,) * 3:
-            raise OSError(errno.EINVAL, "they are no ids")
+            raise OSError(errno.EINVAL, "they are not valid ids")
         syscalls.set_capabilities(syscalls.permitted())
 
 

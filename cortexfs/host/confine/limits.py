@@ -188,7 +188,7 @@ def _claimed(path: Path) -> int:
         with suppress(FileNotFoundError, BlockingIOError):
             return _locked(path)
         time.sleep(KILLING_SECONDS)
-    raise TimeoutError(f"{path} is held by somebody else")
+    raise TimeoutError(f"{path} is locked by another process")
 
 
 def _locked(path: Path) -> int:

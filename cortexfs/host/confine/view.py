@@ -181,11 +181,11 @@ def box(sandbox: Sandbox, view: Iterable[tuple[str, str]], *, metadata: bool) ->
             open_ = sandbox.network and sandbox.view is None
             seccomp.close(network=sandbox.network, unix=open_, metadata=metadata or sandbox.view is None)
     except OSError as error:
-        raise Fault("EACCES", f"its plugin's sandbox cannot be had here: {error.strerror}") from error
+        raise Fault("EACCES", f"its plugin's sandbox cannot be set up here: {error.strerror}") from error
 
 
 def _size() -> int:
     found = re.search(r"^VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     if found is None:
-        raise Fault("EACCES", "its plugin's sandbox cannot be had here: /proc does not tell its size")
+        raise Fault("EACCES", "its plugin's sandbox cannot be set up here: /proc does not show its size")
     return int(found[1]) << 10

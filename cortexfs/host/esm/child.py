@@ -71,7 +71,7 @@ class EsmError(Exception):
 
 class EsmCall(persistent.ChildCall[EsmMessage]):
     def __init__(self, nudge: Callable[[], None]) -> None:
-        over = f"it said over {OUTPUT_BYTES >> 20} MiB to one call"
+        over = f"its output for one call is over {OUTPUT_BYTES >> 20} MiB"
         super().__init__(OUTPUT_BYTES, over, "timed out", nudge)
 
     def follow(self, runtime: sdk.ToolRuntime | None, until: float, leading: Leading) -> Any:
@@ -182,7 +182,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
         for call in self._calls.values():
             if call.id > stuck and not call.ended:
                 call.ended = True
-                call.put(Fault("EAGAIN", f"{self._who} has not begun with it"))
+                call.put(Fault("EAGAIN", f"{self._who} did not begin this call"))
 
     # -- called by the reader: the process's thread, or a call that leads
 
@@ -192,7 +192,7 @@ class DenoProcess(persistent.Warm[EsmCall]):
         try:
             said = _decode(line[len(self._secret) :])
         except (ValueError, RecursionError) as error:
-            raise Fault("EPROTO", f"said to its host what is no message: {why_unread(error)}") from None
+            raise Fault("EPROTO", f"sent its host a wrong message: {why_unread(error)}") from None
         if said.ask:
             self._reply(said)
         elif said.fatal is not None:

@@ -68,7 +68,7 @@ def registries() -> dict[str, str]:
     for name, address in chosen.items():
         parts = urllib.parse.urlsplit(address)
         if parts.scheme != "https" or parts.username or parts.password:
-            raise Fault("EINVAL", f"{name} is no https address without a password; change or unset it")
+            raise Fault("EINVAL", f"{name} must be an https address without a password; change or unset it")
     return chosen
 
 
@@ -82,7 +82,7 @@ def fetch(wanted: FetchRequest, private: Sequence[str], tell: Tell) -> dict[str,
         if told is not None:
             if broken := syntax_error(told, str(base / "plugin")):
                 raise Fault("EINVAL", broken)
-            raise Fault("EIO", f"what it imports cannot be fetched: {_sentence(told, base, outlet)}")
+            raise Fault("EIO", f"its imports cannot be fetched: {_sentence(told, base, outlet)}")
         found = {f"{CACHE}/{path}": data for path, data in kept(base / CACHE, chosen)}
         if (lock := base / LOCK).is_file():
             found[LOCK] = lock.read_bytes()
@@ -124,8 +124,8 @@ class _Deno:
             said.seek(0)
             text = said.read(_MAX_SAID).decode(errors="replace")
         if status == _UNHEARD:
-            return "how it ended is not known, as somebody else has waited for it"
-        return text or "it ended without a word" if status else None
+            return "its exit status is unknown, as other code in this process collected it; try again"
+        return text or "it ended without a message" if status else None
 
     def _started(self, said: int) -> subprocess.Popen[bytes]:
         """Runs in a thread of its own: powers given up are gone for good, and for its children, too."""
@@ -174,7 +174,7 @@ class _Deno:
                 for _ in _found(self._base / CACHE):  # this raises Fault beyond the limits
                     pass
                 if time.monotonic() > end:
-                    raise Fault("ETIMEDOUT", f"what it imports did not arrive within {SECONDS:g} s")
+                    raise Fault("ETIMEDOUT", f"its imports did not arrive within {SECONDS:g} s")
 
 
 def _reaped(process: subprocess.Popen[bytes]) -> int:
@@ -196,7 +196,7 @@ def _found(cache: Path) -> Iterator[tuple[str, str]]:
             files -= 1
             if room < 0 or files < 0:
                 what = f"{MAX_BYTES >> 20} MiB" if room < 0 else f"{MAX_FILES} files"
-                raise Fault("EMSGSIZE", f"what it imports is over {what}")
+                raise Fault("EMSGSIZE", f"its imports are over {what}")
             yield path[len(str(cache)) + 1 :], path
 
 

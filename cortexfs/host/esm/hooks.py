@@ -118,7 +118,7 @@ def _middleware(plugin: EsmPlugin, export: str) -> Callable[[dict[str, Any], sdk
         try:
             result = msgspec.convert({} if said is None else said, HookResult)
         except msgspec.ValidationError as error:
-            raise Fault("EPROTO", f"{export} gave no result: {error}") from None
+            raise Fault("EPROTO", f"{export} returned a wrong result: {error}") from None
         return msgspec.json.encode(result).decode()
 
     return does
@@ -129,9 +129,9 @@ def commands_of(declared: Iterable[CommandField], exported: object) -> tuple[Com
     try:
         more = msgspec.convert(exported, tuple[CommandField, ...])
     except msgspec.ValidationError as error:
-        raise Fault("EPROTO", f"its module exports no cliCommands: {error}") from None
+        raise Fault("EPROTO", f"its module exports wrong cliCommands: {error}") from None
     for problem in of_commands(more):
-        raise Fault("EPROTO", f"its module exports what is no command: {problem.told('cliCommands')}")
+        raise Fault("EPROTO", f"its module exports a wrong command: {problem.told('cliCommands')}")
     return tuple({command.name: command for command in (*more, *declared)}.values())
 
 

@@ -50,7 +50,7 @@ class EsmModel(sdk.Model):
         except child.EsmError as failed:
             raise sdk.ExecutionFailed(str(failed)) from None
         except msgspec.ValidationError as error:
-            raise Fault("EPROTO", f"the provider {self._kind} gave no answer: {error}") from None
+            raise Fault("EPROTO", f"the provider {self._kind} returned a wrong answer: {error}") from None
         if answer.text:
             yield answer.text
         if answer.usage:

@@ -20,7 +20,7 @@ _CAPABILITIES = {
     "net": "network:fetch in the capabilities of its manifest",
 }
 _ADD = re.compile(r"\s*hint: If you want to use [^`]*`deno add (\S+?)`(?: or `deno add (\S+?)`)?")
-_NONE = "something else: no capability gives that"
+_NONE = "a permission that no capability gives"
 
 
 def in_our_words(said: str) -> str:

@@ -57,7 +57,7 @@ class EsmState:
         try:
             return self._answers[what](*args)
         except (KeyError, TypeError):
-            raise StateRefusal(f"the host knows no {what[:100]} of such arguments") from None
+            raise StateRefusal(f"the host has no request {what[:100]} with these arguments") from None
         except sqlite3.Error as error:
             raise StateRefusal(f"its state cannot be read or written: {error}") from None
 
@@ -114,7 +114,7 @@ class EsmState:
 
     def _set(self, kind: str, key: str, value: str) -> None:
         if not isinstance(value, str) or (size := len(value.encode(errors="replace"))) > MAX_VALUE:
-            raise StateRefusal(f"a value of its state is no text, or over the limit of {MAX_VALUE} bytes")
+            raise StateRefusal(f"a value of its state must be a text of at most {MAX_VALUE} bytes")
         size += len(key.encode(errors="replace"))
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
@@ -145,5 +145,5 @@ class EsmState:
 
 def _key(key: object) -> str:
     if not isinstance(key, str) or not 0 < len(key.encode(errors="replace")) <= MAX_KEY:
-        raise StateRefusal(f"a key of its state is a text of 1 to {MAX_KEY} bytes")
+        raise StateRefusal(f"a key of its state must be a text of 1 to {MAX_KEY} bytes")
     return key

@@ -76,7 +76,7 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     tools = [*_admitted(made, found, has)] if has.has("tools") else []
     if not tools and permissions.bringing(has.capabilities) == ["tools"]:
         mend = "export const tools from its module, or register them in onLoad"
-        raise made.fault("EINVAL", f"it has the capability tools, and no tool; {mend}")
+        raise made.fault("EINVAL", f"it has the capability tools, but no tool; {mend}")
     models = _models(made) if has.has("config:provider") else ()
     commands = made.commands() if has.has("cli:commands") else ()
     hidden = hooks.hidden(made, has.capabilities, declared.events, commands)
@@ -134,7 +134,7 @@ class EsmTool(sdk.Tool):
         result = tool_result(said, self.name)
         if result.success:
             return sdk.ToolResult.success(result.output)
-        why = result.error or result.output or f"{self.name} failed and does not say why"
+        why = result.error or result.output or f"{self.name} failed without a message"
         return sdk.ToolResult.error(why)
 
 

@@ -209,7 +209,7 @@ class OpenLibrary:
     def _open(self, library: Library) -> ctypes.CDLL:
         try:
             if library.stamp and stamps.of_file(library.path) != library.stamp:
-                told = f"{self._who} has had its library replaced; it is loaded when that has been checked"
+                told = f"{self._who} has a new library file, which must be checked first; try again"
                 raise Fault("EAGAIN", told)
             return ctypes.CDLL(library.path)
         except OSError as error:
@@ -260,7 +260,7 @@ class OpenLibrary:
     def tools(self) -> Iterator[sdk.Tool]:
         count = self._count(self._state)
         if count > MAX_TOOLS:
-            raise self._fault(f"says that it has {count} tools, over the limit of {MAX_TOOLS}")
+            raise self._fault(f"has {count} tools, over the limit of {MAX_TOOLS}")
         for index in range(count):
             said = self._said(self._descriptor, (self._state, index), MAX_DESCRIPTION, "tool_descriptor")
             if not said:

@@ -153,7 +153,7 @@ class Outlet:
                     with self._lock:
                         self.arrived += len(data)
                     if self.arrived > self._most:
-                        raise Fault("EMSGSIZE", f"what is fetched is over {self._most >> 20} MiB")
+                        raise Fault("EMSGSIZE", f"the fetched files are over {self._most >> 20} MiB")
                 target.sendall(data)
 
 

@@ -191,11 +191,11 @@ class Companion(persistent.Warm[_Call]):
             said = _decode(line)
         except (ValueError, RecursionError) as error:
             printed = shown(line[:_SHOWN].decode(errors="replace"))
-            told = f"printed {printed}, which is no answer ({why_unread(error)})"
-            raise Fault("EPROTO", f'{told}; one is a line as {{"id":1,"output":"done"}}') from None
+            told = f"printed {printed}, which is not an answer ({why_unread(error)})"
+            raise Fault("EPROTO", f'{told}; an answer is a line such as {{"id":1,"output":"done"}}') from None
         with self._lock:
             if not 0 < said.id <= self._last:
-                raise Fault("EPROTO", f"answered the call {said.id}, which there never was")
+                raise Fault("EPROTO", f"answered the call {said.id}, which was never sent")
             self._sort(said.id, said, len(line), said.output is not None)
 
     def _tell(self, why: str, printed: str, left: list[_Call]) -> None:

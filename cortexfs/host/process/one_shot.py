@@ -38,7 +38,7 @@ _LOGGED = 900  # bytes of standard error, for one line of the daemon's log
 
 # For errors that the author of such a program reads.
 _SHOWN = 200  # characters of an answer, before they are clipped
-_WANTED = 'what it has to print is one line of JSON, as {"output": "done"}'
+_WANTED = 'it must print one line of JSON, such as {"output": "done"}'
 
 _encode = msgspec.json.Encoder().encode
 
@@ -134,7 +134,7 @@ def _answer(who: str, text: str) -> sdk.ToolResult:
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:  # msgspec's and those of long numbers are ValueErrors
-        told = f"{who} returned {shown(text[:_SHOWN])}, which is no JSON ({why_unread(error)}); {_WANTED}"
+        told = f"{who} returned {shown(text[:_SHOWN])}, which is not JSON ({why_unread(error)}); {_WANTED}"
         raise sdk.ExecutionFailed(told, "EPROTO") from None
     if isinstance(value, str):
         return sdk.ToolResult.success(value)

@@ -244,7 +244,7 @@ class Warm(ABC, Generic[C]):
                     self._owed.clear()
                     self._leading.nudge()
                 if self._closing and not self._calls:
-                    return "was not wanted any more"
+                    return "was closed by its host"
         return self._broken
 
     def _wait(self) -> tuple[bool, bool]:
@@ -270,7 +270,7 @@ class Warm(ABC, Generic[C]):
     def _write(self) -> None:
         """Write as much as the pipe takes now."""
         if self.BACKLOG is not None and len(self._outbox) > self.BACKLOG:
-            raise Fault("EPROTO", "does not read what it is asked")
+            raise Fault("EPROTO", "does not read its requests")
         try:
             while self._outbox:
                 with memoryview(self._outbox) as view, view[: children.CHUNK] as some:
@@ -302,7 +302,7 @@ class Warm(ABC, Generic[C]):
         for line in self._lines.ended_by(data):
             self._hear(line)
         if self._lines.held > self._most:
-            raise Fault("EPROTO", f"said a line of over {self._told}")
+            raise Fault("EPROTO", f"wrote a line of over {self._told}")
         self._is_mute = not data
         return bool(data)
 
@@ -321,7 +321,7 @@ class Warm(ABC, Generic[C]):
             if not self._owed:
                 self._ignored = 0
         if self._ignored > self._most:
-            raise Fault("EPROTO", "goes on about calls that were cancelled")
+            raise Fault("EPROTO", "keeps sending lines for cancelled calls")
 
     def _end(self, why: str) -> None:
         self._child.kill()

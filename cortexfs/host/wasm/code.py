@@ -74,9 +74,9 @@ def read(path: str, sha256: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise Fault("EPROTO", f"its module has over {MAX_BYTES >> 20} MiB")
     if sha256 and hashlib.sha256(data).hexdigest() != sha256:
-        raise Fault("EAGAIN", "its module was replaced; it is loaded when that has been checked")
+        raise Fault("EAGAIN", "its module file is new and must be checked first; try again")
     if not data.startswith(MAGIC):
-        raise Fault("EPROTO", f"{path} is no WebAssembly module in the binary format, version 1")
+        raise Fault("EPROTO", f"{path} is not a WebAssembly module in the binary format, version 1")
     return data
 
 
@@ -105,7 +105,7 @@ def _check(module: wasmtime.Module) -> None:
     for one in module.imports:
         named = f"{one.module}.{one.name}"
         if one.module != "env" or one.name not in (*IMPORTS, "memory"):
-            raise Fault("EPROTO", f"it imports {named[:200]}, which this host has not")
+            raise Fault("EPROTO", f"it imports {named[:200]}, which this host does not have")
         if one.name != "memory":
             _check_function(f"import {named}", one.type, IMPORTS[one.name or ""])
     exports = {one.name: one.type for one in module.exports}
@@ -121,13 +121,13 @@ def _check(module: wasmtime.Module) -> None:
 
 def _check_function(name: str, found: object, types: tuple[str, str]) -> None:
     if not isinstance(found, wasmtime.FuncType):
-        raise Fault("EPROTO", f"its {name} is no function")
+        raise Fault("EPROTO", f"its {name} is not a function")
     has = tuple(
         "".join(_LETTERS.get(str(one), "?") for one in side) for side in (found.params, found.results)
     )
     if has != types:
         is_ = f"({', '.join(map(str, found.params))}) -> {', '.join(map(str, found.results)) or 'nothing'}"
-        raise Fault("EPROTO", f"its {name} is {is_[:200]}, and has to be {_shown(*types)}")
+        raise Fault("EPROTO", f"its {name} is {is_[:200]}, and must be {_shown(*types)}")
 
 
 def _shown(takes: str, returns: str) -> str:

@@ -231,7 +231,7 @@ class Instance:
             if size > len(HEAP):
                 told = f"args too large: with the output, {size} bytes of {len(HEAP)}"
                 raise Fault("EMSGSIZE", told)
-            raise Fault("ENOMEM", "it has kept so much of the host's heap that no call fits")
+            raise Fault("ENOMEM", "it has not freed enough of the host's heap for another call")
         return block
 
     def destroy(self) -> None:

@@ -81,8 +81,8 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     if "tools" not in declared.capabilities:
         return []
     if not said.tools and permissions.bringing(declared.capabilities) == ["tools"]:
-        mend = "plugin_get_capabilities has to name one"
-        raise Fault("EINVAL", f"it has the capability tools, and no tool; {mend}")
+        mend = "plugin_get_capabilities must name a tool"
+        raise Fault("EINVAL", f"it has the capability tools, but no tool; {mend}")
     return [
         tool if isinstance(tool, WrongTool) else WasmTool(worker, tool, declared)
         for tool in wrong_tool.sound(said.tools, _Tool)
@@ -337,7 +337,7 @@ class _Worker(threading.Thread):
         try:
             said = _capabilities.decode(data.decode())
         except (ValueError, RecursionError) as error:
-            raise Fault("EPROTO", f"its capabilities are no JSON of theirs: {why_unread(error)}") from None
+            raise Fault("EPROTO", f"plugin_get_capabilities gave invalid JSON: {why_unread(error)}") from None
         if said.abi_version != self._instances.ABI:
             raise Fault("EPROTO", f"its capabilities are of ABI version {said.abi_version}, not 1")
         return said

@@ -102,7 +102,7 @@ BROKEN = [
     (("-DINFO=\"\"",), "returned invalid plugin info JSON"),
     (("-DINFO=\"{}\"",), "returned invalid plugin info JSON"),
     (("-DINFO=\"\\xff\"",), "returned invalid plugin info JSON"),
-    (("-DCOUNT=SIZE_MAX",), f"says that it has {(1 << 64) - 1} tools, over the limit of 10000"),
+    (("-DCOUNT=SIZE_MAX",), f"has {(1 << 64) - 1} tools, over the limit of 10000"),
     (("-DDESCRIPTOR=\"\\xff\"",), "returned an invalid descriptor for tool index 0"),
     (("-DDESCRIPTOR=\"{}\"",), "returned an invalid descriptor for tool index 0"),
     (("-DDESCRIPTOR=\"[[[[[[\"",), "returned an invalid descriptor for tool index 0"),
@@ -148,7 +148,7 @@ async def test_a_library_that_was_replaced_after_it_was_looked_at(tmp_path: Path
     os.replace(other, path)
     assert declaring.library(path) != plugin  # another plugin to the pool: its next host has the new code
     catalog, _ = await described(tmp_path, plugin)
-    assert "has had its library replaced" in catalog.broken["fixture"]
+    assert "has a new library file" in catalog.broken["fixture"]
 
 
 async def test_another_name_is_a_line_of_the_log(

@@ -125,9 +125,9 @@ async function serve(message) {
 function described(error) {
   try {
     const said = apply(slice, text(error?.message ?? error), [0, MAX_MESSAGE]);
-    return unfetched(apply(exec, UNFETCHED, [said])) || said || "it failed and does not say why";
+    return unfetched(apply(exec, UNFETCHED, [said])) || said || "it failed without a message";
   } catch {
-    return "it failed and does not say why";
+    return "it failed without a message";
   }
 }
 

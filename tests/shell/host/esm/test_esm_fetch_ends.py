@@ -27,7 +27,7 @@ def unheard(desk: Desk, site: Site) -> Iterator[None]:
 
 @pytest.mark.usefixtures("unheard")
 def test_an_end_that_nobody_is_told_is_no_success(desk: Desk, place: Path) -> None:
-    assert "cannot be fetched: how it ended is not known" in desk.refused(plugin(place / "p", SOURCE))
+    assert "cannot be fetched: its exit status is unknown" in desk.refused(plugin(place / "p", SOURCE))
 
 
 @pytest.mark.usefixtures("unheard")

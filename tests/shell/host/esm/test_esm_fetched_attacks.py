@@ -180,7 +180,7 @@ async def test_a_module_at_an_address_opens_no_files(
 ) -> None:
     # Of the originals: a static import of a file, this time by a module that is not one
     address = site.page("/a.js", f"{STATIC} export default s;")
-    assert "what it imports cannot be fetched: " in desk.refused(
+    assert "its imports cannot be fetched: " in desk.refused(
         plugin(place / "p", f'import "{address}";' + esmodules.source({"tool": ""}))
     )
     bodies = {

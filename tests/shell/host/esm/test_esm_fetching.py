@@ -157,7 +157,7 @@ def test_a_review_lists_what_would_be_fetched(desk: Desk, site: Site, place: Pat
     assert not desk.installed.exists()
     site.pages.clear()
     said = desk.review(place / "p")
-    assert "fail: modules from elsewhere (what it imports cannot be fetched: " in said
+    assert "fail: modules from elsewhere (its imports cannot be fetched: " in said
     # and `test` calls its tools
     site.npm("greet", {"index.js": GREET})
     (place / "p" / "mod.ts").write_text(SOURCE)
@@ -201,7 +201,7 @@ def test_only_https_is_fetched(desk: Desk, site: Site, place: Path, monkeypatch:
         assert "is not https" in desk.refused(plugin(place / "p", source))
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", f"http://localhost:{site.port}/npm/")
     said = desk.refused(plugin(place / "p", SOURCE))
-    assert "NPM_CONFIG_REGISTRY is no https address without a password; change or unset it" in said
+    assert "NPM_CONFIG_REGISTRY must be an https address without a password; change or unset it" in said
 
 
 def test_what_configures_deno_elsewhere_does_not_count(
@@ -241,7 +241,7 @@ def test_files_of_this_machine_are_no_modules(desk: Desk, site: Site, place: Pat
     site.npm("greet", {"index.js": GREET})
     for name in ("../beside.ts", f"file://{place}/beside.ts"):
         said = desk.refused(plugin(place / "p", f'import "{name}";{SOURCE}'))
-        assert "what it imports cannot be fetched: " in said, said
+        assert "its imports cannot be fetched: " in said, said
 
 
 # -- how much
@@ -250,9 +250,9 @@ def test_files_of_this_machine_are_no_modules(desk: Desk, site: Site, place: Pat
 @pytest.mark.parametrize(
     ("bound", "value", "told"),
     [
-        ("MAX_FILES", 40, "what it imports is over 40 files"),
-        ("MAX_BYTES", 2 << 20, "is over 2 MiB"),
-        ("SECONDS", 0.0, "what it imports did not arrive within 0 s"),
+        ("MAX_FILES", 40, "its imports are over 40 files"),
+        ("MAX_BYTES", 2 << 20, "are over 2 MiB"),
+        ("SECONDS", 0.0, "its imports did not arrive within 0 s"),
     ],
 )
 def test_what_is_fetched_has_bounds(
@@ -271,7 +271,9 @@ def test_what_comes_over_the_network_has_a_bound(
 ) -> None:
     address = site.page("/large.js", b"//" + os.urandom(3 << 20).hex().encode())
     monkeypatch.setattr(fetch, "MAX_BYTES", 1 << 20)
-    assert "what is fetched is over 1 MiB" in desk.refused(plugin(place / "p", f'import "{address}";{TOOL}'))
+    assert "the fetched files are over 1 MiB" in desk.refused(
+        plugin(place / "p", f'import "{address}";{TOOL}')
+    )
 
 
 def test_with_what_it_imports_a_plugin_has_the_bounds_of_any(

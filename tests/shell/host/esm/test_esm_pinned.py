@@ -43,7 +43,7 @@ def test_a_lock_file_of_its_author_is_kept_to(desk: Desk, site: Site, place: Pat
     (source / "mod.ts").write_text(SOURCE)
     site.pages.pop("/npm/greet")
     site.npm("greet", {"index.js": "module.exports = () => 'evil'"})
-    assert "what it imports cannot be fetched: " in desk.refused(source)
+    assert "its imports cannot be fetched: " in desk.refused(source)
     (source / "deno.lock").write_text('{"version": "5", "npm": {"greet@1.0.0": {}}}')
     assert "deno.lock" in desk.refused(source)
 
@@ -53,7 +53,7 @@ def test_a_lock_file_holds_modules_at_addresses(desk: Desk, site: Site, place: P
     source = plugin(place / "p", f'import "{address}";{TOOL}')
     (source / "deno.lock").write_bytes(locked(desk, source))
     site.page("/part.js", "export const part = 2;")
-    assert "what it imports cannot be fetched: " in desk.refused(source)
+    assert "its imports cannot be fetched: " in desk.refused(source)
 
 
 def test_a_signed_plugin_has_to_pin_what_it_imports(desk: Desk, site: Site, place: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_signed_plugin_has_to_pin_what_it_imports(desk: Desk, site: Site, plac
     sign = ("sign", str(source), "--key", str(place / "key"), "--publisher", "example.dev")
     desk.said.ok(*sign)
     install = ("install", str(source), "--yes", "--private", PRIVATE)
-    mend = "its publisher has to put a deno.lock beside manifest.json and sign it again"
+    mend = "its publisher must put a deno.lock beside manifest.json and sign it again"
     told = f'its signature does not cover its import "npm:greet@1.0.0"; {mend}'
     assert told in desk.said(*install)[2]
     (source / "deno.lock").write_bytes(lock)

@@ -105,4 +105,4 @@ async def test_a_right_that_is_missing_is_told_by_its_capability(tmp_path: Path,
         asked = Asked(world, plugin)
         read, env = [(await asked(name, text="")).message for name in bodies]
     assert read.endswith('access to "/etc/passwd"; it takes fs:read in the capabilities of its manifest')
-    assert env.endswith('access to "HOME"; it takes something else: no capability gives that')
+    assert env.endswith('access to "HOME"; it takes a permission that no capability gives')

@@ -130,7 +130,7 @@ def test_what_arrives_is_bounded(far: Far) -> None:
                     break
             else:
                 pytest.fail("over 15 MiB came through")
-        assert outlet.refusals == ["what is fetched is over 1 MiB"]
+        assert outlet.refusals == ["the fetched files are over 1 MiB"]
 
 
 def test_a_request_has_an_end() -> None:

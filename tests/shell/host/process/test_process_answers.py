@@ -34,11 +34,11 @@ ANSWERS = [
     ('{"output":"x","is_error":1}', ToolResult("x")),
 ]
 REFUSED = [
-    ("x", ", which is no JSON ("),
-    ('"a" "b"', ", which is no JSON ("),
-    ("{}garbage", ", which is no JSON ("),
-    ("[" * 100_000, ", which is no JSON ("),
-    ("1" * 10_000, ", which is no JSON ("),
+    ("x", ", which is not JSON ("),
+    ('"a" "b"', ", which is not JSON ("),
+    ("{}garbage", ", which is not JSON ("),
+    ("[" * 100_000, ", which is not JSON ("),
+    ("1" * 10_000, ", which is not JSON ("),
     ("[]", "must return a JSON string or object with string field 'output'"),
     ("null", "must return a JSON string or object with string field 'output'"),
     ("7", "must return a JSON string or object with string field 'output'"),
@@ -61,7 +61,7 @@ def test_no_answer(said: str, why: str) -> None:
     assert why in str(caught.value)
     assert not re.search(r"Error\b|sys\.", str(caught.value))  # no name that only Python knows
     # issue 14: "A process tool that prints no JSON is told what to print"
-    assert str(caught.value).endswith('what it has to print is one line of JSON, as {"output": "done"}')
+    assert str(caught.value).endswith('it must print one line of JSON, such as {"output": "done"}')
     assert caught.value.code == "EPROTO"
 
 

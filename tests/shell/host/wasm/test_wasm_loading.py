@@ -83,7 +83,7 @@ async def test_a_plugin_without_the_capability_has_no_tools(tmp_path: Path, plac
 async def test_a_capability_of_tools_is_for_some(tmp_path: Path, place: Path) -> None:
     # abi.md 11.47
     plugin = wat.plugin(place / "m.wasm", wat.text({}))
-    assert "it has the capability tools, and no tool; plugin_get_cap" in await broken(tmp_path, plugin)
+    assert "it has the capability tools, but no tool; plugin_get_cap" in await broken(tmp_path, plugin)
 
 
 _VERSION = '(func (export "plugin_get_abi_version") (result i32) (i32.const 1))'
@@ -105,17 +105,17 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "another type": (
         f"(module {wat.OWN} {_SAYS} {_RUNS}"
         ' (func (export "plugin_get_abi_version") (result i64) (i64.const 1)))',
-        "its plugin_get_abi_version is () -> i64, and has to be () -> i32",
+        "its plugin_get_abi_version is () -> i64, and must be () -> i32",
     ),
     "a global": (
         f'(module {wat.OWN} {_SAYS} {_RUNS} (global (export "plugin_get_abi_version") i32 (i32.const 1)))',
-        "its plugin_get_abi_version is no function",
+        "its plugin_get_abi_version is not a function",
     ),
     "wasi": (
         wat.text(
             {}, imports=wat.IMPORTS + '(import "wasi_snapshot_preview1" "proc_exit" (func (param i32)))'
         ),
-        "it imports wasi_snapshot_preview1.proc_exit, which this host has not",
+        "it imports wasi_snapshot_preview1.proc_exit, which this host does not have",
     ),
     "an unknown import": (
         wat.text({}, imports=wat.IMPORTS + '(import "env" "system" (func (param i32)))'),
@@ -123,11 +123,11 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     ),
     "an import of another type": (
         wat.text({}, imports=wat.IMPORTS + '(import "env" "host_get_time_ms" (func (result i32)))'),
-        "its import env.host_get_time_ms is () -> i32, and has to be () -> i64",
+        "its import env.host_get_time_ms is () -> i32, and must be () -> i64",
     ),
     "an init that takes something": (
         wat.text({}, more='(func (export "plugin_init") (param i32 f64) (result i32) (i32.const 0))'),
-        "its plugin_init is (i32, f64) -> i32, and has to be () -> nothing",
+        "its plugin_init is (i32, f64) -> i32, and must be () -> nothing",
     ),
     "a small memory that cannot grow": (
         f'(module (memory (export "memory") 1 4) {_VERSION} {_SAYS} {_RUNS})',
@@ -156,9 +156,12 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
         "its module does not link: ",
     ),
     # wasmtime compiles this as well, which is not what was looked at
-    "text as binary": (wat.text(TOOLS).encode(), "is no WebAssembly module in the binary format, version 1"),
-    "a component": (b"\0asm\x0d\0\1\0", "is no WebAssembly module in the binary format, version 1"),
-    "nothing": (b"", "is no WebAssembly module in the binary format, version 1"),
+    "text as binary": (
+        wat.text(TOOLS).encode(),
+        "is not a WebAssembly module in the binary format, version 1",
+    ),
+    "a component": (b"\0asm\x0d\0\1\0", "is not a WebAssembly module in the binary format, version 1"),
+    "nothing": (b"", "is not a WebAssembly module in the binary format, version 1"),
     "garbage": (code.MAGIC + b"garbage", "its module is not valid: "),
     "a trap at the start": (
         wat.text({}, more="(func $s unreachable) (start $s)"),
@@ -169,9 +172,12 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
         "WASM trap: wasm `unreach",
     ),
     "another status": (wat.text({}, status=4), "plugin_get_capabilities failed with status 4"),
-    "no JSON": (wat.text({}, said=b"{"), "its capabilities are no JSON of theirs: "),
-    "no UTF-8": (wat.text({}, said=b'{"tools":[],"a":"\xff"}'), "its capabilities are no JSON of theirs: "),
-    "deep JSON": (wat.text({}, said=b"[" * 60000), "its capabilities are no JSON of theirs: "),
+    "no JSON": (wat.text({}, said=b"{"), "plugin_get_capabilities gave invalid JSON: "),
+    "no UTF-8": (
+        wat.text({}, said=b'{"tools":[],"a":"\xff"}'),
+        "plugin_get_capabilities gave invalid JSON: ",
+    ),
+    "deep JSON": (wat.text({}, said=b"[" * 60000), "plugin_get_capabilities gave invalid JSON: "),
     "a type that is none": (
         wat.text(
             {},
@@ -229,7 +235,7 @@ async def test_a_small_memory_is_grown_to_the_layout(tmp_path: Path, place: Path
 async def test_a_module_that_was_replaced_after_it_was_looked_at(tmp_path: Path, place: Path) -> None:
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS))
     (place / "m.wasm").write_bytes(wasmtime.wat2wasm(wat.text({})))
-    assert "its module was replaced" in await broken(tmp_path, plugin)
+    assert "its module file is new" in await broken(tmp_path, plugin)
 
 
 # -- compiled modules
@@ -298,7 +304,7 @@ async def test_what_it_has_said_is_not_asked_again(tmp_path: Path, place: Path) 
             if asked is plugin:
                 (tmp_path / "descriptions" / plugin.name).write_text('{"asked": 1')
             await catalog.registry([asked])
-            assert "was replaced" in catalog.broken[plugin.name]
+            assert "module file is new" in catalog.broken[plugin.name]
         # and of one that is gone nothing is kept: the built-in tools are never gone
         await Catalog(world.pool, kept).registry([])
         assert {file.name for file in (tmp_path / "descriptions").iterdir()} <= {"builtin"}
