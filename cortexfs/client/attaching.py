@@ -35,7 +35,7 @@ _NAMED = {"image": "pictures", "file": "PDFs"}
 
 def abilities(root: str, path: str) -> list[str]:
     """Returns the words of an object's `.d/cap`. For an agent of this machine, returns those of its model."""
-    with os_faults(f"what {path} can take is not known"):
+    with os_faults(f"the abilities of {path} cannot be read"):
         path = os.path.realpath(path)
         if os.path.basename(os.path.dirname(path)) == "agent" and not os.path.exists(f"{path}.d/cap"):
             with open(f"{path}.d/model") as model:
@@ -48,7 +48,7 @@ def parts(name: str, data: bytes, can: Collection[str]) -> list[dict[str, Any]]:
     """Returns the parts of a message for this file. Raises EMSGSIZE or EINVAL if there can be none."""
     if len(data) > MOST:
         raise Failed(
-            "EMSGSIZE", f"{name} has {len(data):,} bytes and a message takes {MOST:,}; make it smaller"
+            "EMSGSIZE", f"{name} has {len(data):,} bytes, over the limit of {MOST:,}; make it smaller"
         )
     media_type = mime_of(data)
     if media_type in _KINDS:
@@ -63,7 +63,7 @@ def parts(name: str, data: bytes, can: Collection[str]) -> list[dict[str, Any]]:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise Failed("EINVAL", f"{name} is no text, picture (PNG, JPEG, GIF, WebP) or PDF; give one of these")
+        raise Failed("EINVAL", f"{name} is not text, a picture (PNG, JPEG, GIF, WebP) or a PDF")
     fence = "```"
     while fence in text:
         fence += "`"

@@ -34,7 +34,7 @@ class Frames:
         try:
             heard = self._client.receive(data)
         except Fault as fault:
-            raise Failed(fault.code, f"{self._path}: what it says is no frame", self.run) from None
+            raise Failed(fault.code, f"{self._path}: a frame is invalid; see: ctx doctor", self.run) from None
         for frame in heard:
             self.run = frame.run or self.run
             self.is_over = self.is_over or frame.FINAL

@@ -23,22 +23,22 @@ SUFFIX = ".sock"
 
 # By the error of connect(2): the code for the caller, and the rest of a sentence about {path}.
 REFUSALS = {
-    errno.ECONNREFUSED: ("EHOSTDOWN", "is there and nobody serves it now; see: ctx status"),
+    errno.ECONNREFUSED: ("EHOSTDOWN", "exists, but no daemon serves it now; see: ctx status"),
     errno.ENOTCONN: ("EHOSTDOWN", "is on the mount of a dead daemon; replace it with: ctx mount"),
     errno.ECONNABORTED: ("EHOSTDOWN", "is on a mount that was aborted; replace it with: ctx mount"),
-    errno.ENOENT: ("ENOENT", "is not there: no such object, or one without conversations; see: ctx ls"),
-    errno.ENOTDIR: ("ENOENT", "is not there: a part of its path is no directory; see: ctx ls"),
-    errno.EACCES: ("EACCES", "is not yours to connect to; its mode bits say so"),
+    errno.ENOENT: ("ENOENT", "does not exist: no such object, or it has no conversations; see: ctx ls"),
+    errno.ENOTDIR: ("ENOENT", "does not exist: a part of its path is not a directory; see: ctx ls"),
+    errno.EACCES: ("EACCES", "does not let you connect: its mode bits forbid it; see: ls -l"),
     errno.EAGAIN: ("EAGAIN", "has too many connections waiting; try again"),
 }
 # The same, by the error of execve(2).
 EXEC_REFUSALS = {
-    errno.ENOENT: ("ENOENT", "is not there, or its runner is not installed; see: ctx ls, ctx doctor"),
+    errno.ENOENT: ("ENOENT", "does not exist, or its runner is not installed; see: ctx ls, ctx doctor"),
     errno.ENOTDIR: REFUSALS[errno.ENOTDIR],
     errno.ENOTCONN: REFUSALS[errno.ENOTCONN],
     errno.ECONNABORTED: REFUSALS[errno.ECONNABORTED],
-    errno.EACCES: ("EACCES", "is not yours to execute, or is no object"),
-    errno.ENOEXEC: ("EPROTO", "is no program; see: ctx doctor"),
+    errno.EACCES: ("EACCES", "is not executable for you, or is not an object; see: ls -l"),
+    errno.ENOEXEC: ("EPROTO", "is not a program; see: ctx doctor"),
 }
 
 
@@ -79,7 +79,7 @@ def address(path: str) -> Iterator[str]:
     try:
         short = f"/proc/self/fd/{place}/{name}"
         if len(os.fsencode(short)) > MAX_ADDRESS:
-            raise Failed("EINVAL", f"{path} has a name that is too long for a socket")
+            raise Failed("EINVAL", f"{path} has a name that is too long for a socket; choose a shorter name")
         yield short
     finally:
         os.close(place)

@@ -198,7 +198,7 @@ class Sorter:
         elif isinstance(request, Send):
             if request.id in self._sends:
                 why = f"the send {request.id} is under way in this conversation"
-                raise Failed("EBUSY", f"{why}; read that one")
+                raise Failed("EBUSY", f"{why}; read its frames there")
             inbox = RunOfSend(self.note(request))
         elif isinstance(request, Resume):
             if follows:
@@ -232,7 +232,7 @@ class Sorter:
     def receive(self, data: bytes) -> None:
         """Sort received data. Empty data means that the other side has closed the connection."""
         if not data:
-            lost = f"the connection to {self._name} is lost; see whether its daemon runs: ctx status"
+            lost = f"the connection to {self._name} is lost; check that its daemon runs: ctx status"
             self.end(self._parting or Fault("EHOSTDOWN", lost))
             return
         self._carried += len(data)

@@ -89,9 +89,9 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
         raise _unknown("it began in a run that has ended")
     by_parents = _host_above(pid, hosts)
     if by_group and by_parents and by_group.number != by_parents.number:
-        raise _unknown("its cgroup is that of another one than its parents'")
+        raise _unknown("its cgroup belongs to one run, and its parents to another")
     if by_group and not by_parents and _cgroup_host(by_group.pid) != (number, group):
-        raise _unknown("its cgroup has the name of one, and is another")
+        raise _unknown("its cgroup has the name of a run's cgroup, but that run is not in it")
     return by_group or by_parents
 
 

@@ -177,14 +177,14 @@ def _host_of(
     known = _own_filters()  # the daemon's tools inherit the daemon's own filters
     if host is not None:
         if host.plugin.sandbox is not None:
-            why = f"the plugin {host.plugin.name} has promises in its manifest's [sandbox]"
-            raise Fault("EACCES", f"{why}, which objects would not keep, so nothing that it runs may run any")
+            why = "objects would not keep the limits of its manifest's [sandbox]"
+            raise Fault("EACCES", f"programs of the plugin {host.plugin.name} may not run objects: {why}")
         # Deno has one filter more than the host that starts it (host/esm/permissions.py).
         known = _status(host.pid).filters + (host.plugin.kind == ESM)
     if status.filters > known and not sandboxed(who.uid):
         why = f"process {who.pid} is in a sandbox (no_new_privs and a filter of system calls)"
-        mend = f"the owner of the mount may write sandboxed = [{who.uid}] below [callers] in config.toml"
-        raise Fault("EACCES", f"{why}, outside of which a tool would act; {mend}")
+        mend = f"the owner of the mount may allow it: sandboxed = [{who.uid}] below [callers] in config.toml"
+        raise Fault("EACCES", f"{why}, and a tool would run outside of it; {mend}")
     return host
 
 

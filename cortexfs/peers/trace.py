@@ -45,7 +45,7 @@ def begin(words: str, state: Path) -> None:
     global wire, calls
     wanted = {word.strip() for word in words.split(",")} - {""}
     if unknown := sorted(wanted - {"wire", "calls"}):
-        raise Fault("EINVAL", f"CTX_TRACE: {unknown[0]!r} is nothing that can be traced; wire and calls are")
+        raise Fault("EINVAL", f"CTX_TRACE: {unknown[0]!r} cannot be traced; write wire, calls or wire,calls")
     if wanted:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         file = _File(os.open(state / FILE, flags, 0o600))

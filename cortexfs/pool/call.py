@@ -172,7 +172,7 @@ class HostCall:
 
     def _asked(self, payload: bytes) -> hostcalls.ToolQuestion:
         if self._ask_person is None or self._question is not None:
-            raise Fault("EPROTO", "it asks a question that nobody takes")
+            raise Fault("EPROTO", "it has asked a question, and none can be put now")
         return _questions.decode(payload)
 
 

@@ -180,7 +180,7 @@ class Host:
         elif self.status < 0:
             name = signal.Signals(-self.status).name if -self.status in list(signal.Signals) else "a signal"
             how = f"was killed by {name}"
-        others = f", or during another of the {self.calls_at_end} that it had"
+        others = f", or during another of its {self.calls_at_end} calls"
         return how + when + (others if when and self.calls_at_end > 1 else "") + self.last_words
 
 

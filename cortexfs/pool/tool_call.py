@@ -76,10 +76,10 @@ class ToolCalls:
             with trio.move_on_after(FOLLOW_SECONDS):
                 said = await ask(host, hostcalls.Follow(paths), wire.DESCRIPTORS)
             if said is None:
-                raise Fault("ETIMEDOUT", f"of {', '.join(paths)}, something does not answer")
+                raise Fault("ETIMEDOUT", f"a file system of {', '.join(paths)} does not answer")
             return msgspec.json.decode(said, type=list[str])
         except (OSError, *UNREADABLE) as error:  # the host died, or is broken
-            raise Fault("EPROTO", f"it cannot be said where {', '.join(paths)} are: {error}") from None
+            raise Fault("EPROTO", f"the real paths of {', '.join(paths)} cannot be found: {error}") from None
         finally:
             self._pool.release(host, stuck=said is None)
             self._turnstile.freed(identity.uid)

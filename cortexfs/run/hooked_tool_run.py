@@ -104,7 +104,7 @@ class HookedRelay(Relay):
         elif self.fault is None and self._is_shown:
             self.fault = Fault("ETIMEDOUT", timed_out(tool, seconds))
         elif self.fault is None and not self._hooked.is_begun:
-            self.fault = Fault("EPROTO", "the tool's host did not say with which input it runs")
+            self.fault = Fault("EPROTO", "the tool's host did not report the input of the call")
         if self._hooked.is_begun:
             await self._after()
 
@@ -180,7 +180,7 @@ class HookedRelay(Relay):
 
     def _show(self, payload: bytes) -> None:
         if self._was_shown:
-            raise Fault("EPROTO", "it has shown its input before")
+            raise Fault("EPROTO", "it has reported its input twice")
         if len(self._asks) <= MAX_SHOWN and self._may_hold(len(payload)):
             self._asks += payload
         self._was_shown = self._is_shown = not payload

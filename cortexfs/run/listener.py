@@ -183,7 +183,7 @@ class Exec:
                 return
             voice = voice_of(object_, greeting.flags, environ)
             if object_ is None:
-                raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
+                raise Fault("ENOENT", "this object is gone from the mount, or is another user's; see: ctx ls")
             if not arguments and greeting.flags & wire.TTY_STDIN and _takes_nothing(object_):
                 arguments = [b"{}"]  # abi.md 4.5
             if answer := self._without_running(object_, greeting, arguments):
@@ -205,11 +205,11 @@ class Exec:
     async def _run(self, call: _Call, is_script: bool = False) -> None:
         depth = self._settings.depth
         if call.caller.identity.depth > depth:
-            raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
+            raise Fault("EAGAIN", f"this call is over the limit of {depth} nested calls (limits.depth)")
         is_tool, identity = call.object_.class_ == "tool", call.caller.identity
         nested = self._tree.nested(identity.call) if identity.call else None
         if identity.call and nested is None:  # the program outlived its call, and is not heard any more
-            raise Fault("ECANCELED", "the agent's call that has started this program has ended")
+            raise Fault("ECANCELED", "the call of the agent that started this program has ended")
         nested = nested if is_tool else None
         call = call.alone() if identity.call else call
         if identity.script is not None and not is_script:

@@ -32,7 +32,7 @@ from cortexfs.run.runner import RunnerSide
 LARGE = 64 << 10
 HOLD = 1 << 20  # the memory for standard input is counted in steps of this size
 
-UNASKED = "a single call has nobody to ask; talk with ctx chat, or on the .sock, where you can decide"
+UNASKED = "this call needs an approval or an answer, and a single call cannot ask; use ctx chat, or the .sock"
 
 
 class ModelRun(RunnerSide):

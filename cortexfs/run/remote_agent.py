@@ -63,11 +63,11 @@ class _Said:
         found: list[frames.Frame] = []
         for line in lines:
             if not line:
-                raise Fault("EPROTO", "the agent's machine has said a line that is too long, or empty")
+                raise Fault("EPROTO", "the agent's machine has sent an empty line, or one that is too long")
             try:
                 frame = frames.decode(line)
             except UNREADABLE as error:
-                raise Fault("EPROTO", f"the agent's machine has said what is no frame: {error}") from None
+                raise Fault("EPROTO", f"the agent's machine has sent an invalid frame: {error}") from None
             match frame:
                 case Start():
                     continue
@@ -76,7 +76,7 @@ class _Said:
                 case Done(status=status, code=code):
                     self.is_done = True
                     if status != "ok" and self.fault is None:
-                        self.fault = of_the_tool(code or "EPROTO", "the run has failed there")
+                        self.fault = of_the_tool(code or "EPROTO", "the run has failed on that machine")
                 case _:
                     found.append(msgspec.structs.replace(frame, id=None, run=None, request=None))
         return found

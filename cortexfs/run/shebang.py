@@ -20,7 +20,7 @@ def runner() -> str:
         return str(SYSTEM)
     own = Path(program(NAME))
     if protocol(own) != PROTOCOL:
-        raise Fault("EHOSTDOWN", f"{own} is missing or of another version; install the package again")
+        raise Fault("EHOSTDOWN", f"{own} is missing, or has another version; install the package again")
     path = str(own)
     if len(path) > MAX_PATH or any(character.isspace() for character in path):
         raise Fault(

@@ -74,7 +74,7 @@ def _public(pem: str) -> ec.EllipticCurvePublicKey:
     except (ValueError, UnsupportedAlgorithm):
         found = None
     if not isinstance(found, ec.EllipticCurvePublicKey):
-        raise Fault("EPROTO", "this is no key of a server")
+        raise Fault("EPROTO", "this is not the key of a server")
     return found
 
 
@@ -108,7 +108,7 @@ def check_authority(pem: str) -> None:
     try:
         trusting(pem)
     except (ssl.SSLError, ValueError):
-        raise Fault("EPROTO", "the team's answer has no authority for its servers") from None
+        raise Fault("EPROTO", "the team's answer has no valid certificate of its authority") from None
 
 
 def trusting(pem: str) -> ssl.SSLContext:

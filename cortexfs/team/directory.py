@@ -52,7 +52,7 @@ class Facts:
             raise Fault("EPROTO", "it is older than what is known")
         if stamp == self.now.stamp:
             return
-        said = messages.decoded(_facts, data, "it is none")
+        said = messages.decoded(_facts, data, "the entry is not valid")
         for each in said.servers:  # the servers go into the configuration of the server here
             messages.check_machine(each.machine)
             server.check_words(each.route, each.pin, *map(joining.check_address, each.addresses))
@@ -60,7 +60,7 @@ class Facts:
         try:
             written(self._places.facts, self.now)
         except OSError as problem:  # a full disk, for example; the team goes on
-            log.warning("the facts of the team are not kept: %s", problem)
+            log.warning("the facts of the team cannot be saved: %s", problem)
         self._changed(self.now)
 
 
@@ -106,7 +106,7 @@ class Directory:
             try:
                 self.hear(one)
             except Fault as fault:
-                log.info("%s in the directory of the team is left: %s", one.subject, fault.message)
+                log.info("%s in the directory of the team is ignored: %s", one.subject, fault.message)
 
         for subject in before - {one.subject for one in held}:  # of a machine that was removed meanwhile
             self._drop(subject)
@@ -124,7 +124,7 @@ class Directory:
         subject = delivery.subject
         words = subject.split(".")
         if len(words) != 5 or len(delivery.data) > MAX_ENTRY + 256:
-            raise Fault("EPROTO", "it is none, or too long")
+            raise Fault("EPROTO", "its subject is not valid, or it is too long")
         machine, class_, name = words[2:]
         if machine == self._machine and delivery.data != self.own.get(subject):
             self.disturbed()
@@ -141,7 +141,7 @@ class Directory:
             raise Fault("EPROTO", "it is older than what is known")
         is_full = len(self._stamps) >= MAX_OBJECTS and (class_, name) != INCARNATION  # calls need it
         if subject not in self._stamps and is_full:
-            raise Fault("EAGAIN", f"there are {MAX_OBJECTS} objects already")
+            raise Fault("EAGAIN", f"the directory has {MAX_OBJECTS} objects, which is the limit")
         self._stamps[subject] = stamp
         if (class_, name) == INCARNATION:
             self._incarnations[machine] = data
@@ -168,20 +168,20 @@ class Directory:
         if said.name != machine:
             raise Fault("EPROTO", f"the token is that of {said.name}")
         if machine in self.facts.now.removed:
-            raise Fault("EPROTO", "it is no member any more")
+            raise Fault("EPROTO", "it has been removed from the team")
         known = self._machines.get(machine)
         if known is None or said.issued >= known.issued:
             self._machines[machine] = said
 
 
 def _checked(data: bytes, machine: str, class_: str, name: str) -> RemoteObject:
-    said = messages.decoded(_objects, data, "it is none")
+    said = messages.decoded(_objects, data, "the entry is not valid")
     if (said.machine, said.class_, token(said.name)) != (
         machine,
         class_,
         name,
     ) or class_ not in messages.CLASSES:
-        raise Fault("EPROTO", "it is about something else")
+        raise Fault("EPROTO", "its subject is that of another object")
     messages.shown_name(class_, said.name, machine)
     return said
 

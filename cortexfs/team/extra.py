@@ -14,5 +14,5 @@ def needed() -> Iterator[None]:
     try:
         yield
     except ImportError:
-        why = "a team needs what is not installed here: pip install 'cortexfs[team]'"
+        why = "a team needs packages that are not installed here; install them: pip install 'cortexfs[team]'"
         raise Fault("EHOSTDOWN", why) from None

@@ -57,7 +57,7 @@ class HostSide:
         request = _requests.decode(heard[1]) if heard[0] == wire.REQUEST else None
         if isinstance(request, hostcalls.CallRequest | hostcalls.Converse):
             return request
-        raise Fault("EPROTO", "an object of another machine is asked for what only a host here has")
+        raise Fault("EPROTO", "this request works only for plugins of this machine, not of another")
 
     async def input(self) -> bytes:
         """Returns all of standard input."""
@@ -80,7 +80,7 @@ class HostSide:
         if heard is None:
             raise ConnectionResetError
         if heard[0] != wire.INPUT:
-            raise Fault("EPROTO", "the daemon does not say what becomes of an input")
+            raise Fault("EPROTO", "the daemon did not answer about an input that it was shown")
         return _answers.decode(heard[1])[1] if heard[1] else data
 
 

@@ -88,7 +88,7 @@ class Incoming:
         """Take in a call. A call without a valid proof gets no answer."""
         _, _, to, from_, class_, name = delivery.subject.split(".")
         data = keys.proven_data(self._key, self._key_of(from_), delivery.subject, delivery.data)
-        begin = messages.decoded(_begins, data, "the call is none")
+        begin = messages.decoded(_begins, data, "the call is not valid")
         if to != self._machine or not _RUN.fullmatch(begin.run) or (from_, begin.run) in self._seen:
             raise Fault("EPROTO", "the call was made before, or is for another machine")
         self._seen[from_, begin.run] = None
@@ -96,7 +96,7 @@ class Incoming:
             self._seen.popitem(last=False)
         line = CallLine(self._client, subjects.run(from_, self._machine, begin.run), from_, begin.user)
         if begin.incarnation != self._incarnation:
-            return _refuse(line, Fault("EHOSTDOWN", "that machine has begun anew; try again"))
+            return _refuse(line, Fault("EHOSTDOWN", "that machine has restarted its link; try again"))
         if not has_room(self.lines, from_, begin.user):
             return _refuse(line, Fault("EAGAIN", "that machine has too many calls of yours; try again"))
         end = self.lines.begin(from_, begin.run, line)  # at once, as the next message may cancel it
@@ -119,7 +119,7 @@ class Incoming:
         """Ask the stand-in for a connection, before a turn of the loop is taken."""
         export = self._mapping.export(path, begin.user, from_)
         if begin.label and not export.agents:
-            raise Fault("EACCES", f"that machine exports {path} to people alone, and {begin.label} called")
+            raise Fault("EACCES", f"{path} of that machine is only for people, not for {begin.label}")
         user = self._mapping.as_whom(export, begin.user, from_)
         if begin.talks and (begin.label or not path.startswith("agent/")):
             raise Fault("EACCES", f"{begin.label or begin.user} may not hold conversations with {path} there")
@@ -137,12 +137,12 @@ class Incoming:
                 if not begin.talks:
                     call.standin.prepare_later(call.wanted)
             except OSError as problem:  # a connection over a limit, for example
-                raise Fault("EHOSTDOWN", f"the daemon of that machine hangs up: {problem.strerror}") from None
+                raise Fault("EHOSTDOWN", f"that machine's daemon has hung up: {problem.strerror}") from None
         except Fault as fault:
             try:
                 _refuse(line, fault)
             except Fault as problem:
-                log.info("a call of %s is not told of its end: %s", line.peer, problem.message)
+                log.info("a failed call cannot be reported to %s: %s", line.peer, problem.message)
         finally:
             end()
 
@@ -160,7 +160,7 @@ def _refuse(line: CallLine, fault: Fault) -> None:
 async def _run(line: CallLine, begin: CallBegin, call: AskedCall, inode: int, stream: socket.socket) -> None:
     """Act as the runner of the call."""
     if line.left:
-        raise Fault("ECANCELED", "the call was given up before it began")
+        raise Fault("ECANCELED", "the call was cancelled before it began")
     agent = call.agents if begin.label else ""
     await send(stream, _greeting(inode, begin, f"{agent} {begin.depth}"))
     words = MountWords(stream, line)

@@ -133,12 +133,10 @@ class Invitation(NamedTuple):
                 check_address(each)
         except (ValueError, RecursionError, Fault):
             raise Fault(
-                "EINVAL", "this is no token of a team, or a part of it is missing; copy it whole"
+                "EINVAL", "this is not a token of a team, or a part of it is missing; copy it whole"
             ) from None
         if content.expires < time.time():
-            raise Fault(
-                "EACCES", "the token has expired; ctx team init prints another, where the team was begun"
-            )
+            raise Fault("EACCES", "the token has expired; make another on the first machine: ctx team init")
         account = keys.public_text(keys.ACCOUNT, content.account)
         claims = _claims(account, key, content.issued, content.expires)
         token = claims.with_signature(content.signature)
@@ -149,7 +147,7 @@ def check_address(text: str) -> str:
     """Returns HOST:PORT, or raises EINVAL. The port must leave room for the servers' port above it."""
     found = _ADDRESS.fullmatch(text)
     if found is None or not 0 < int(found[1]) <= 65535 - server.ROUTES:
-        raise Fault("EINVAL", f"{text[:80]!r} is no HOST:PORT with a port up to {65535 - server.ROUTES}")
+        raise Fault("EINVAL", f"{text[:80]!r} is not HOST:PORT with a port up to {65535 - server.ROUTES}")
     return text
 
 
@@ -171,12 +169,12 @@ async def accept(invitation: Invitation, wish: Wish) -> tuple[Member, Reply]:
             nursery.cancel_scope.cancel()
     if answer is None:
         where = ", ".join(invitation.servers)
-        why = client.problem or "nobody there answers: the machine that began the team has to be mounted"
+        why = client.problem or "the machine that began the team does not answer; run ctx mount on it"
         raise Fault("EHOSTDOWN", f"the team at {where} cannot be joined: {why}")
     try:
         said = msgspec.json.decode(answer, type=Reply)
     except UNREADABLE:
-        raise Fault("EPROTO", "the team's answer is none") from None
+        raise Fault("EPROTO", "the team's answer cannot be read; compare the CortexFS versions") from None
     if said.problem:
         raise Fault(said.code or "EACCES", said.problem)
     told = keys.machine_of(said.token, invitation.account)
@@ -195,7 +193,7 @@ def check_reply(said: Reply, wish: Wish) -> None:
     if wish.server is not None:
         server.check_words(said.system, *said.claims)
         if len(said.claims) != server.CLAIMS:
-            raise Fault("EPROTO", "the team's answer lacks what a server has to believe")
+            raise Fault("EPROTO", "the team's answer lacks the claims that a server needs")
 
 
 def machine_token(account: keys.Key, machine: str, public: str, *, is_first: bool = False) -> str:
@@ -220,7 +218,7 @@ class Issuer:
         except Fault as fault:
             reply = Reply(problem=fault.message, code=fault.code)
         except OSError as problem:
-            reply = Reply(problem=f"the team's machine cannot keep it: {problem.strerror}", code="EIO")
+            reply = Reply(problem=f"the team's first machine cannot save it: {problem.strerror}", code="EIO")
         self._client.publish(subjects.joined(public), msgspec.json.encode(reply))
 
     def _joined(self, public: str, data: bytes) -> Reply:
@@ -228,13 +226,11 @@ class Issuer:
         try:
             wish = msgspec.json.decode(data, type=Wish)
         except UNREADABLE:
-            raise Fault("EPROTO", "this is no request to join") from None
+            raise Fault("EPROTO", "the request cannot be read; compare the CortexFS versions") from None
         messages.check_machine(wish.machine)
         keys.public_raw(keys.USER, wish.public)
         if (self._places.machines / wish.machine).exists():
-            raise Fault(
-                "EEXIST", f"there is a machine {wish.machine} in the team already; take another --name"
-            )
+            raise Fault("EEXIST", f"the team has a machine {wish.machine} already; choose another --name")
         kept, member = self._places.read_secrets(), self._member
         account = keys.Key.of_seed(kept.account)
         record, reply = MachineRecord(wish.public, int(time.time())), Reply()
@@ -278,8 +274,8 @@ def use_up(folder: Path, public: str, *, is_server: bool) -> None:
     """Use a token. Raises EACCES if it was used before, or does not allow as much."""
     made = read(folder / public, _Made, "file of a token")
     if made is None:
-        raise Fault("EACCES", "the token was used before; ctx team init prints another")
+        raise Fault("EACCES", "the token was used before; make another on the first machine: ctx team init")
     if is_server and not made.is_server:
-        raise Fault("EACCES", "the token is for no server; ctx team init --server prints one that is")
+        raise Fault("EACCES", "the token does not allow --server; make one that does: ctx team init --server")
     (folder / public).unlink()
     whole_files.sync(folder)

@@ -66,7 +66,7 @@ class Key:
         data = _unbased(seed, "a seed")
         kind = (data[0] & 7) << 5 | data[1] >> 3
         if data[0] & 0xF8 != _SEED or len(data) != 2 + RAW:
-            raise Fault("EINVAL", "this is no seed of a key")
+            raise Fault("EINVAL", "this is not the seed of a key")
         return cls(kind, data[2:])
 
     @property
@@ -95,7 +95,7 @@ class Key:
             both = b"".join(sorted((self.public_raw, public)))
             return hashlib.sha256(b"ctx-team-secret-1\0" + both + ours.exchange(theirs)).digest()
         except ValueError:  # a public key of small order, with which the secret could be guessed
-            raise Fault("EPROTO", "the key of that machine is not one to share a secret with") from None
+            raise Fault("EPROTO", "the key of that machine is unsafe (small order)") from None
 
 
 def public_text(kind: int, raw: bytes) -> str:
@@ -105,7 +105,7 @@ def public_text(kind: int, raw: bytes) -> str:
 def public_raw(kind: int, text: str) -> bytes:
     data = _unbased(text, "a public key")
     if data[0] != kind or len(data) != 1 + RAW:
-        raise Fault("EINVAL", "this is no public key of that kind")
+        raise Fault("EINVAL", "this is not a public key of that kind")
     return data[1:]
 
 
@@ -148,7 +148,7 @@ def _unpart(text: str) -> bytes:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise Fault("EPROTO", "this is no token of a machine") from None
+        raise Fault("EPROTO", "this is not the token of a machine") from None
 
 
 _HEADER = _part(b'{"typ":"JWT","alg":"ed25519-nkey"}')
@@ -246,7 +246,7 @@ def machine_of(token: str, account: str) -> MachineToken:
     try:
         known = msgspec.json.decode(_unpart(body), type=_Known)
     except UNREADABLE:
-        raise Fault("EPROTO", "this is no token of a machine") from None
+        raise Fault("EPROTO", "this is not the token of a machine") from None
     return MachineToken(known.name, public_raw(USER, known.sub), known.iat)
 
 
@@ -264,7 +264,7 @@ def opened(public: bytes, subject: str, sealed: bytes) -> bytes:
     signature, stamp = sealed[:_SIGNATURE], sealed[_SIGNATURE : _SIGNATURE + _TIME]
     data = unsealed(sealed)
     if len(stamp) < _TIME or not _verified(public, signature, _sealed_text(subject, stamp, data)):
-        raise Fault("EPROTO", "the message is not signed by the machine that it says it is from")
+        raise Fault("EPROTO", "the signature of the message is not its sender's")
     return data
 
 
@@ -299,11 +299,11 @@ def proven_data(key: Key, public: bytes, subject: str, proven: bytes) -> bytes:
     """Returns the data. Raises EPROTO if that machine has not just proven it to this one for that subject."""
     mark, rest = proven[:_MARK], proven[_MARK:]
     if len(rest) < _TIME or not hmac.compare_digest(mark, _mark(key, public, subject, rest)):
-        raise Fault("EPROTO", "the message is not of the machine that it says it is from")
+        raise Fault("EPROTO", "the message is not from the machine that its subject names")
     age = time.time() - int.from_bytes(rest[:_TIME], "little") / 1000
     if abs(age) > PROVEN_SECONDS:
-        why = f"the message was made {age:.0f} s ago by that machine's clock, and ours differs or it was kept"
-        raise Fault("EPROTO", why)
+        why = "a clock is wrong, or the message was held back; compare both clocks with: date"
+        raise Fault("EPROTO", f"the message's time differs from the clock here by {abs(age):.0f} s: {why}")
     return rest[_TIME:]
 
 

@@ -121,7 +121,7 @@ class CallLine:
             return
         if delivery.status == "503":
             self._is_unanswered = True
-            self.break_off(Fault("EHOSTDOWN", f"nobody answers for {self.peer} now"))
+            self.break_off(Fault("EHOSTDOWN", f"{self.peer} is not connected to the team now"))
             return
         try:
             self._take(delivery.data)
@@ -130,11 +130,11 @@ class CallLine:
 
     def _take(self, data: bytes) -> None:
         if len(data) < NUMBER.size:
-            raise Fault("EPROTO", f"{self.peer} sends what is no piece of a call")
+            raise Fault("EPROTO", f"{self.peer} has sent an invalid piece of a call")
         if data == messages.UNKNOWN:
             raise Fault("EHOSTDOWN", f"{self.peer} was away during the call, and has ended it")
         if NUMBER.unpack_from(data)[0] != self._heard & 0xFFFFFFFF:
-            raise Fault("EHOSTDOWN", f"a part of what {self.peer} said was lost on its way")
+            raise Fault("EHOSTDOWN", f"a message of {self.peer} was lost on its way")
         self._heard += 1
         said, is_asked = self._splitter.feed(memoryview(data)[NUMBER.size :]), False
         for kind, payload in said:
@@ -157,7 +157,7 @@ class CallLine:
             self.say((messages.ANSWER, b""))
         is_much = self._queued > MAX_QUEUED or max(len(said), len(self._queue)) > MAX_MESSAGES
         if not self._splitter.clean or is_much or self._wanted < 0:
-            raise Fault("EPROTO", f"{self.peer} sends more than it was given room for")
+            raise Fault("EPROTO", f"{self.peer} has sent more than this machine allowed")
         self._news.ring()
 
     def look(self) -> None:
@@ -223,7 +223,7 @@ class CallLine:
 
 def _number(payload: bytes) -> int:
     if len(payload) != wire.U32.size:
-        raise Fault("EPROTO", "a number of a call is none")
+        raise Fault("EPROTO", "a number in a call has the wrong size")
     number: int = wire.U32.unpack(payload)[0]
     return number
 
@@ -246,7 +246,7 @@ class CallLines:
         """Let this line receive its pieces. Returns a function that ends this."""
         key = (peer, run)
         if key in self._by_run:
-            raise Fault("EPROTO", "a call of that name goes on already")
+            raise Fault("EPROTO", "a call with this id is running already")
         self._by_run[key] = line
         return partial(self._by_run.__delitem__, key)
 

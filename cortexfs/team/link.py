@@ -197,7 +197,7 @@ class TeamLink:
             return
         self.daemon.tell(MachineState(machine, is_live))
         if not is_live:
-            self._lose(machine, f"the machine {machine} was not heard of for {GONE_SECONDS:g} s")
+            self._lose(machine, f"the machine {machine} has not reported for {GONE_SECONDS:g} s")
 
     def _lose(self, machine: str | None, why: str) -> None:
         """End the calls with one machine, or all calls."""
@@ -223,7 +223,7 @@ class TeamLink:
                 self.daemon.tell(LinkState(""))
                 await self.exporting.run(self.directory, self.member.token)
             except Fault as fault:
-                log.warning("the directory of the team is not there yet: %s", fault.message)
+                log.warning("the directory of the team cannot be read yet: %s", fault.message)
                 await trio.sleep(RETRY_SECONDS)
 
     async def _watch(self) -> None:
@@ -256,7 +256,7 @@ class TeamLink:
                     kept, problem = now, ""
                 except OSError as error:  # a full disk, for example: it is tried again, and logged once
                     if str(error) != problem:
-                        log.warning("the state of the team is not written: %s", problem := str(error))
+                        log.warning("the state of the team cannot be saved: %s", problem := str(error))
             await trio.sleep(RETRY_SECONDS)
 
     def _exports(self) -> list[Export]:

@@ -27,7 +27,7 @@ _MAX_MAP = 1 << 20
 def check_who(text: str) -> str:
     """Returns USER@MACHINE, or raises EINVAL."""
     if not _WHO.fullmatch(text):
-        raise Fault("EINVAL", f"{text!r} is no USER@MACHINE; * stands for every user, or every machine")
+        raise Fault("EINVAL", f"{text!r} is not USER@MACHINE; * stands for every user, or every machine")
     return text
 
 
@@ -84,7 +84,7 @@ class Mapping:
         for each in self.exports:
             if each.object == object_ and any(fits(who, user, machine) for who in each.to):
                 return each
-        raise Fault("EACCES", f"that machine exports no {object_} to {user}@{machine}")
+        raise Fault("EACCES", f"that machine does not export {object_} to {user}@{machine}")
 
     def as_whom(self, export: Export, user: str, machine: str) -> str:
         """Returns the user that the call runs as here, for a user there. Raises EACCES if none is named."""
@@ -92,7 +92,7 @@ class Mapping:
             return pwd.getpwuid(os.geteuid()).pw_name
         if here := export.as_user or self.user(user, machine):
             return here
-        raise Fault("EACCES", f"the team.map of that machine does not say who {user}@{machine} is there")
+        raise Fault("EACCES", f"the team.map of that machine names no user for {user}@{machine}")
 
     def _look(self) -> None:
         """Read the files again if they have changed. While one cannot be read, nothing is exported."""

@@ -123,8 +123,8 @@ def travelling(variables: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 def check_machine(name: str) -> str:
     """Returns the name, or raises EINVAL with the rule that it breaks."""
     if not _MACHINE.fullmatch(name) or name == ANY:
-        why = "1 to 31 small letters, digits and hyphens, and not any"
-        raise Fault("EINVAL", f"a machine's name has {why}; {name!r} is none")
+        why = "1 to 31 small letters, digits and hyphens, and is not any"
+        raise Fault("EINVAL", f"a machine's name has {why}, not {name!r}")
     return name
 
 

@@ -161,7 +161,7 @@ class Client:
                 while True:
                     found.append(await answers.receive())
                     if found[-1].status == "503":
-                        raise Fault("EHOSTDOWN", "nobody in the team answers that now")
+                        raise Fault("EHOSTDOWN", "no machine in the team answers this request now")
                     if many is None or many(found[-1]):
                         return found
         finally:
@@ -238,7 +238,7 @@ class Client:
         try:
             stream = await TlsStream.open(host.strip("[]"), int(port), context)
         except ssl.SSLError as problem:
-            raise Fault("EACCES", f"TLS says: {problem}") from None
+            raise Fault("EACCES", f"its TLS connection failed: {problem}") from None
         if account.pin and certificates.pin_of(stream.certificate) != account.pin:
             stream.close()
             raise Fault("EACCES", "the server is not the one that the token is for")
@@ -317,9 +317,9 @@ class Client:
                 try:
                     found[1](said)
                 except Fault as fault:
-                    log.info("a message of the team on %s was left: %s", said.subject, fault.message)
+                    log.info("a message of the team on %s is ignored: %s", said.subject, fault.message)
                 except Exception as bug:  # a bug about one untrusted message must not end the link
-                    log.error("a message of the team on %s is not understood: %r", said.subject, bug)
+                    log.error("a message of the team on %s has caused an error: %r", said.subject, bug)
         elif said.name == "PING":
             self._send(b"PONG\r\n")
         elif said.name == "-ERR":
@@ -330,7 +330,7 @@ def stored(found: list[Delivery], passed: int) -> StreamAnswer:
     """Returns a stream's answer to a message to store. Raises a Fault for any error but `passed`."""
     answer = stream_answer(found)
     if answer.error is not None and answer.error.err_code != passed:
-        raise Fault("ENOSPC", f"the team's server does not keep it: {answer.error.description[:100]}")
+        raise Fault("ENOSPC", f"the team's server cannot store the message: {answer.error.description[:100]}")
     return answer
 
 
@@ -338,7 +338,7 @@ def stream_answer(found: list[Delivery]) -> StreamAnswer:
     try:
         return msgspec.json.decode(found[0].data, type=StreamAnswer)
     except UNREADABLE:
-        raise Fault("EPROTO", "the team's server answers what is no answer") from None
+        raise Fault("EPROTO", "the team's server has sent an answer that cannot be read") from None
 
 
 async def batch(client: Client, subject: str, asked: dict[str, Any]) -> list[Delivery]:

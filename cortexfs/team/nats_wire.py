@@ -63,7 +63,7 @@ def connect(options: bytes) -> bytes:
 
 def publish(subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> bytes:
     if len(data) > MAX_PAYLOAD - (1 << 10):
-        raise Fault("EMSGSIZE", f"what is sent to another machine is over {MAX_PAYLOAD >> 20} MiB")
+        raise Fault("EMSGSIZE", f"a message to another machine is over {MAX_PAYLOAD >> 20} MiB; send less")
     target = f"{subject} {reply}" if reply else subject
     if not headers:
         return b"PUB %b %d\r\n%b\r\n" % (target.encode(), len(data), data)
@@ -110,7 +110,7 @@ class Heard:
             self._wanted = None
         del self._buffer[:at]
         if self._wanted is None and len(self._buffer) > _MAX_LINE:
-            raise Fault("EPROTO", "the server of the team says a line without an end")
+            raise Fault("EPROTO", "the server of the team has sent a line that is too long")
         return found
 
     def _line(self, line: bytes) -> Word | None:
@@ -124,7 +124,7 @@ class Heard:
         except (ValueError, IndexError):
             raise Fault("EPROTO", "the server of the team does not speak NATS") from None
         if not (2 <= len(words) <= 3 and 0 <= head <= min(size, _MAX_HEADERS) and size <= 2 * MAX_PAYLOAD):
-            raise Fault("EPROTO", "the server of the team sends a message over the limit")
+            raise Fault("EPROTO", "the server of the team has sent a message over the limit")
         self._wanted = (words, head, size)
         return None
 

@@ -66,7 +66,7 @@ class Outgoing:
             except OSError:
                 raise
             except Exception as error:  # untrusted input broke one call; the others go on
-                log.error("a call of %s+%s was not understood: %r", opening.name, opening.machine, error)
+                log.error("a call of %s+%s has caused an error: %r", opening.name, opening.machine, error)
         except OSError:  # the daemon has given the call up
             return
         finally:
@@ -281,7 +281,7 @@ class _Conversion:
 
     def end(self, status: bytes) -> bytes:
         if self._fault is None and status != b"\0":
-            self._fault = Fault("EPROTO", "the call has failed on that machine, which does not say why")
+            self._fault = Fault("EPROTO", "the call has failed on that machine, which gives no reason")
         if self._fault is None:
             return wire.message(wire.DONE)
         fault = _pack((self._fault.code, self._fault.message[: wire.MAX_TEXT]))
@@ -319,7 +319,7 @@ def _refused(payload: bytes) -> Fault:
     try:
         code, message = msgspec.msgpack.decode(payload, type=tuple[str, str])
     except UNREADABLE:
-        code, message = "EPROTO", "the other machine refuses without a reason"
+        code, message = "EPROTO", "the other machine refuses the call and gives no reason"
     return Fault(code, message[:1000])
 
 
@@ -327,4 +327,4 @@ def _name_of(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        raise Fault("EACCES", f"uid {uid} has no name here, by which another machine could know it") from None
+        raise Fault("EACCES", f"uid {uid} has no user name here, which other machines need") from None

@@ -34,13 +34,13 @@ class Pools:
         if machine == ANY:
             found = [one for one in members.values() if self._presence.is_live(one.machine)]
             if not found:
-                why = f"no machine that exports {class_}/{name} is there"
+                why = f"no machine that exports {class_}/{name} is connected"
                 raise Fault("EHOSTDOWN", f"{why}; see: ctx team status")
             return sorted(found, key=lambda one: self._rank(one.machine))
         if not self._presence.is_live(machine):
             raise Fault("EHOSTDOWN", f"the machine {machine} is away; see: ctx team status")
         if machine not in members:
-            raise Fault("ENOENT", f"the machine {machine} exports {class_}/{name} no more")
+            raise Fault("ENOENT", f"the machine {machine} does not export {class_}/{name} any more")
         return [members[machine]]
 
     def _rank(self, machine: str) -> tuple[int, int, str]:

@@ -96,7 +96,7 @@ class LinkProcess:
             try:
                 return _heard.decode(data) if data else None
             except UNREADABLE as error:
-                log.error("the link to the team has said what is no word of it: %s", error)
+                log.error("the link to the team has sent an invalid message: %s", error)
                 return None
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class RemoteObjects:
             try:
                 found[key] = self._object(key, said)
             except Fault as fault:
-                log.info("%s of the machine %s is left: %s", said.name, said.machine, fault.message)
+                log.info("%s of the machine %s is ignored: %s", said.name, said.machine, fault.message)
         return found
 
     async def run(self) -> None:
@@ -249,7 +249,7 @@ class RemoteObjects:
         try:
             schema = msgspec.json.decode(said.schema, type=dict)
         except UNREADABLE:
-            raise Fault("EPROTO", "its schema is no object of JSON") from None
+            raise Fault("EPROTO", "its schema is not a JSON object") from None
         limit = said.extra.get("limit", "")
         facts = ModelFacts(
             tuple(said.extra.get("cap", "").split()),
@@ -275,7 +275,7 @@ class RemoteObjects:
 
 
 def _away(machine: str) -> str:
-    return "no machine of the pool is there" if machine == messages.ANY else f"the machine {machine} is away"
+    return "the pool's machines are all away" if machine == messages.ANY else f"the machine {machine} is away"
 
 
 def _agent(plugin: Plugin, since: float, told: Descriptor, cap: str) -> Object:

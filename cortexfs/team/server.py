@@ -64,7 +64,7 @@ def program(environ: Mapping[str, str] = os.environ) -> str:
         found = _VERSION.search(said)
         if found and (int(found[1]), int(found[2])) >= OLDEST:
             return path
-        old = old or f"{path} is {found[0] if found else 'of no version that is known'}"
+        old = old or f"{path} is {found[0] if found else 'of an unknown version'}"
     wanted = f"version {OLDEST[0]}.{OLDEST[1]} or later is needed; pip install 'cortexfs[team]' brings it"
     raise Fault("EHOSTDOWN", f"{old}, and {wanted}" if old else f"there is no {PROGRAM} here: {wanted}")
 
@@ -107,7 +107,7 @@ def check_words(*words: str) -> None:
     """Raises EPROTO if input from another machine would be more than a word in the configuration."""
     for each in words:
         if not _WORD.fullmatch(each):
-            raise Fault("EPROTO", f"the team says {each[:80]!r}, which is no word for a server")
+            raise Fault("EPROTO", f"the team has sent {each[:80]!r}, which is not valid for a server")
 
 
 def _configuration(folder: Path, engine: NatsSettings, machine: str, facts: TeamFacts) -> bytes:
@@ -196,7 +196,7 @@ class TeamServer:
                 whole_files.replace(path, [now], 0o600)
                 self._end()
         except OSError as problem:
-            log.error("the server of the team stays as it was: its configuration is not written: %s", problem)
+            log.error("the new configuration of the team's server cannot be written: %s", problem)
         self._wanted.set()
 
     def _end(self) -> None:

@@ -58,11 +58,11 @@ class LogKey(NamedTuple):
         """Returns the sending machine, and the session. Raises EPROTO if the subject has none."""
         words = subject.split(".")
         if len(words) != 7:
-            raise Fault("EPROTO", "it is about no session")
+            raise Fault("EPROTO", "its subject names no session")
         user, _, origin = untoken(words[3]).rpartition("@")
         key = LogKey(user, *map(untoken, words[4:]))
         if not user or key.origin != messages.check_machine(origin) or key.subject(words[2]) != subject:
-            raise Fault("EPROTO", "it is about no session of the team")
+            raise Fault("EPROTO", "its subject names no session of the team")
         return words[2], key
 
 
@@ -75,7 +75,7 @@ _pieces = msgspec.msgpack.Decoder(StreamPiece)
 
 
 def piece_of(data: bytes) -> StreamPiece:
-    return messages.decoded(_pieces, data, "it is no piece of a session")
+    return messages.decoded(_pieces, data, "it is not a valid piece of a session")
 
 
 def is_allowed(may: Sequence[str], user: str, machine: str) -> bool:
@@ -107,15 +107,15 @@ class TeamLog:
     def take(self, machine: str, piece: StreamPiece, key_of: Callable[[str], bytes], stamp: int) -> None:
         """Take in a piece. `stamp` is the time of its machine's signature, in milliseconds."""
         if stamp <= self.removed:
-            raise Fault("ESTALE", "it is of a session that was removed")
+            raise Fault("ESTALE", "its session was removed after it was sent")
         if piece.start == REMOVED:
             if machine != self.machine:
-                raise Fault("EACCES", "it is not that machine's to remove")
+                raise Fault("EACCES", "only the machine of the session may remove it")
             self._begin_anew()
             self.removed = stamp
             return
         if piece.start != self.size or not piece.data or len(piece.data) > MOST:
-            raise Fault("ESTALE", "it does not follow")
+            raise Fault("ESTALE", "it does not continue the log")
         if not piece.data.endswith(b"}\n"):
             raise Fault("EPROTO", "it does not end with an event")
         before = self.machine, self.epoch, self.may
@@ -135,14 +135,14 @@ class TeamLog:
     def _take_owners(self, machine: str, data: bytes, key_of: Callable[[str], bytes]) -> None:
         first = owner_of(data[: data.index(b"\n")])
         if not self.size and first is None:
-            raise Fault("EPROTO", "it does not begin with the line of its owner")
+            raise Fault("EPROTO", "it does not begin with an owner line")
         is_new = first is not None and first.machine == machine
         if self.size and machine != self._writer and not is_new:
             raise Fault("EACCES", f"the session is on {self.machine}")
         for owner in owners_in(data):
             self._own(owner, key_of)
         if not self.may_have_machine(machine):
-            raise Fault("EACCES", "that machine may not have it")
+            raise Fault("EACCES", "that machine may not have the session")
 
     def may_have_machine(self, machine: str) -> bool:
         """Returns True if this machine may be the owner, and so may repair a lost stream."""
@@ -152,13 +152,13 @@ class TeamLog:
     def _own(self, owner: OwnerLine, key_of: Callable[[str], bytes]) -> None:
         checked(owner, self.key, key_of(owner.machine))
         if owner.epoch != self.epoch + 1 or owner.user != self.key.user or len(owner.may) > MAX_MAY:
-            raise Fault("EPROTO", "its owner does not follow the one before")
+            raise Fault("EPROTO", "its owner line does not follow the line before")
         if self.epoch == 0:
             if (owner.machine, owner.by) != (self.key.origin, self.key.user):
-                raise Fault("EACCES", "it was not begun where its name says")
+                raise Fault("EACCES", "its first owner is not the user and machine of its name")
             self.may = owner.may
         elif not self.may_have(owner.by, owner.machine) or owner.may != self.may:
-            raise Fault("EACCES", f"{owner.by}@{owner.machine} may not take it")
+            raise Fault("EACCES", f"{owner.by}@{owner.machine} may not take the session")
         self.machine, self.epoch = owner.machine, owner.epoch
 
 
@@ -167,9 +167,9 @@ def checked(owner: OwnerLine, key: LogKey, public: bytes) -> None:
     try:
         sealed = base64.b64decode(owner.proof, validate=True)
     except ValueError:  # or a proof that is not ASCII, which is no binascii.Error
-        raise Fault("EPROTO", "its owner has signed nothing") from None
+        raise Fault("EPROTO", "its owner line has no valid signature") from None
     if keys.opened(public, key.filter, sealed) != owner.signed:
-        raise Fault("EPROTO", "its owner has signed something else")
+        raise Fault("EPROTO", "the signature of its owner line is of another line")
 
 
 def owner_line(key: keys.Key, log: TeamLog, machine: str, by: str, may: list[str], id_: int) -> bytes:

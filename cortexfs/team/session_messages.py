@@ -167,7 +167,7 @@ class SessionChannel:
         (size,) = _LENGTH.unpack(head)
         if size > 2 * MOST:
             raise Fault("EPROTO", "a message about a session is over the limit")
-        return messages.decoded(self._decoder, await self._exactly(size), "a message about a session is none")
+        return messages.decoded(self._decoder, await self._exactly(size), "a session's message is not valid")
 
     async def _exactly(self, size: int) -> bytes:
         found = bytearray()
@@ -191,7 +191,7 @@ def owner_of(line: bytes) -> OwnerLine | None:
     try:
         return _owners.decode(line)
     except UNREADABLE:
-        raise Fault("EPROTO", "a line about a session's owner cannot be understood") from None
+        raise Fault("EPROTO", "the line about a session's owner cannot be read") from None
 
 
 def owners_in(data: bytes) -> Iterator[OwnerLine]:

@@ -139,7 +139,7 @@ class TeamLogs:
                 return
             if key not in self.logs:
                 if len(self.logs) >= MAX_LOGS or self._begun[machine] >= MAX_OF_ONE:
-                    raise Fault("EAGAIN", f"there are {MAX_LOGS} sessions already, or {MAX_OF_ONE} of it")
+                    raise Fault("EAGAIN", f"the limit is {MAX_LOGS} sessions, {MAX_OF_ONE} of a machine")
                 self._begun[machine] += 1
         except NotMet:
             raise
@@ -173,4 +173,4 @@ class TeamLogs:
 
 def _left(one: Delivery, fault: Fault) -> None:
     if fault.code != "ESTALE":  # one of our own pieces, which counted when it was stored
-        log.info("a message about a session, %s, is left: %s", one.subject, fault.message)
+        log.info("a message about a session, %s, is ignored: %s", one.subject, fault.message)

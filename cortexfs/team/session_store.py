@@ -36,7 +36,7 @@ class LogStore:
         found = await self._client.request(subjects.LOG_INFO, b"", ANSWER_SECONDS)
         answer = nats_client.stream_answer(found)
         if answer.error:
-            raise Fault("EHOSTDOWN", f"the server says {answer.error.description}")
+            raise Fault("EHOSTDOWN", f"the team's server refuses: {answer.error.description}")
         return answer.created, answer.state.last_seq
 
     async def get(self, filter_: str, first: int) -> list[Delivery]:

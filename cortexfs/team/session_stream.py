@@ -91,7 +91,7 @@ class SessionStream:
                 try:
                     self._hear(said)
                 except Fault as fault:
-                    log.info("a session of the team is left: %s", fault.message)
+                    log.info("a session of the team is ignored: %s", fault.message)
             self._nursery.cancel_scope.cancel()
 
     def _hear(self, said: FromDaemon) -> None:
@@ -253,7 +253,7 @@ class SessionStream:
             now = int(time.time() * 1000) + 1
             known.take(self._machine, StreamPiece(known.size, data), self._key_of, now)
         except Fault as fault:
-            log.warning("a piece of a session does not count: %s", fault.message)
+            log.warning("a piece of a session is not valid: %s", fault.message)
             return False
         known.sequence = sequence
         return True
@@ -276,7 +276,7 @@ class SessionStream:
             with trio.move_on_after(ANSWER_SECONDS):
                 await self._removing[key].wait()
             if key in self._removing:
-                why = "the team has not heard yet that the session of that name was removed; try again"
+                why = "an earlier session of that name is still being removed from the team; try again"
                 raise Fault("EHOSTDOWN", why)
         for _ in range(3):
             known = await self._team.known(key)
@@ -286,10 +286,10 @@ class SessionStream:
                         await self._team.read_anew(key)
                     return
                 if known.machine and self._is_live(known.machine) and not asked.by_force:
-                    why = f"the session is on {known.machine}, which is there; --force takes it all the same"
+                    why = f"the session is on {known.machine}, which is connected; take it with --force"
                     raise Fault("EBUSY", why)
                 if known.machine and not known.may_have(by, self._machine):
-                    raise Fault("EACCES", f"{key.origin}, where it was begun, has not said that you may")
+                    raise Fault("EACCES", f"the team.map of {key.origin}, where it began, did not allow you")
                 is_new = not known.size
                 may = self._may(key.user) if is_new else known.may
                 id_ = 1 if is_new else known.last_id + LEAP
@@ -298,7 +298,7 @@ class SessionStream:
                 await self._team.read(key)
                 if is_new and known.machine == self._machine:
                     return  # a taken session may lack a part here, and is read anew
-        raise Fault("EAGAIN", "other machines take this session now; try again")
+        raise Fault("EAGAIN", "other machines are taking this session now; try again")
 
     async def _remove(self, key: LogKey) -> None:
         while True:
@@ -318,4 +318,4 @@ def _name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        raise Fault("EACCES", f"the user {uid} has no name here, and so no sessions of the team") from None
+        raise Fault("EACCES", f"uid {uid} has no user name here, which the team needs") from None

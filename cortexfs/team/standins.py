@@ -214,7 +214,7 @@ class StandIn:
             return wanted.taken()
         self.end()  # a late answer would be taken for that of the next question
         await self._gone()
-        raise Fault("ETIMEDOUT", "the mount of that machine, or its user's home, does not answer")
+        raise Fault("ETIMEDOUT", "the mount of that machine, or the home of its user, does not answer")
 
     async def _hear(self) -> None:
         try:
@@ -311,9 +311,9 @@ def _account(name: str) -> UserAccount:
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise Fault("EACCES", f"there is no user {name} on that machine; its team.map names one") from None
+        raise Fault("EACCES", f"that machine has no user {name}, as its team.map names") from None
     if os.geteuid() not in (0, user.pw_uid):
-        raise Fault("EACCES", "that machine's daemon is a user's own and works for that user alone")
+        raise Fault("EACCES", "the daemon of that machine serves only the user that started it")
     groups = tuple(os.getgrouplist(user.pw_name, user.pw_gid))
     return UserAccount(name, user.pw_uid, user.pw_gid, groups, user.pw_dir)
 
@@ -329,4 +329,4 @@ def _started(account: UserAccount, root: str, theirs: socket.socket) -> subproce
             cwd="/",
         )
     except OSError as problem:
-        raise Fault("EHOSTDOWN", f"no process of {account.name}'s can be started there: {problem}") from None
+        raise Fault("EHOSTDOWN", f"no process of {account.name} can be started there: {problem}") from None

@@ -182,7 +182,7 @@ def test_denied_and_failed_calls_are_told_whoever_asks(asked: Ctx) -> None:
         assert "fs.read: ENOENT: none: No such file or directory" in done.stderr
         assert "fs.write: denied: the user did not allow it." in done.stderr
         assert "<tool_output" not in done.stderr
-        assert ("a single call has nobody to ask" in done.stderr) == (words is exec_)
+        assert ("a single call cannot ask" in done.stderr) == (words is exec_)
     texts = [*run[:-3], "--text", *run[-3:]]
     assert asked.run(texts, env={"CTX_OUTPUT": "jsonl"}).stdout == "done\n"  # abi.md 8.18
     frames = asked.run(run, env={"CTX_OUTPUT": "jsonl"})

@@ -323,7 +323,7 @@ def test_whoever_knows_its_inode_is_told_nothing(ctx: Ctx, words: list[str]) -> 
         for uid, known in ((OTHER, False), (NOBODY, True)):
             said = _greet(ctx, inode, words, uid)
             assert (b"secret" in said) is known, said
-            assert (b"no object of the mount" in said) is not known
+            assert (b"gone from the mount" in said) is not known
 
 
 def _greet(ctx: Ctx, inode: int, words: list[str], uid: int) -> bytes:

@@ -261,7 +261,7 @@ def test_nobody_else_uses_or_sees_it(ctx: Ctx, mine: Provider) -> None:
         said = b""
         while data := client.recv(1 << 16):
             said += data
-    assert b"somebody else's own" in said
+    assert b"another user's" in said
     assert "listed nothing" not in str(managed(ctx, {"do": "list"}, uid=0).frames)
     assert managed(ctx, {"do": "list"}, uid=0).code == "EINVAL"
 

@@ -339,7 +339,7 @@ def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path)
             lines = caller.communicate(timeout=PATIENCE)[0].splitlines()
             allowed = {f"0 {says} {uid}" for says in ("hello", "one", "two", "three")}
             # There is no such tool when it is opened, when its runner looks, or when the daemon does.
-            nowhere = ("No such file", "no CortexFS object is here", "no object of the mount")
+            nowhere = ("No such file", "no CortexFS object is here", "gone from the mount")
             assert {line for line in lines if not any(said in line for said in nowhere)} <= allowed
             assert allowed & set(lines)
         mount.ctx("plugin", "uninstall", name, "--purge")

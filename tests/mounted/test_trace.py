@@ -54,4 +54,4 @@ def test_what_cannot_be_traced(fresh: Ctx) -> None:
     fresh.environ["CTX_TRACE"] = "wire,thoughts"
     refused = fresh.ctx("mount", str(fresh.root), check=False)
     assert refused.returncode == exit_status("EINVAL")
-    assert "CTX_TRACE: 'thoughts' is nothing that can be traced; wire and calls are" in refused.stderr
+    assert "CTX_TRACE: 'thoughts' cannot be traced; write wire, calls or wire,calls" in refused.stderr

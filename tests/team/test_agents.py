@@ -189,7 +189,7 @@ def test_an_agent_starts_an_agent_there_under_both_policies(laptop: Machine, box
     with agent(laptop.ctx, "boss", "agent.run") as boss, agent(box.ctx, "guest", "fs.read") as guest:
         assert "allow boss_t agent:coder+box start" in _started(laptop, boss)
         _allow(laptop, boss, "allow boss_t agent:coder+box start")
-        assert "to people alone" in _started(laptop, boss)
+        assert "is only for people" in _started(laptop, boss)
         box.team(*how, "--agents", "guest")
         assert "allow guest_t agent:coder start" in _started(laptop, boss)
         _allow(box, guest, "allow guest_t agent:coder start")

@@ -104,7 +104,7 @@ def test_who_has_no_name_here_calls_nothing_there(laptop: Machine) -> None:
     for _ in range(2):  # what was looked up is kept for a moment
         done = laptop.ctx.call("show.who+box", uid=nameless)
         assert (done.code, done.output) == ("EACCES", "")
-        assert f"uid {nameless} has no name here" in done.message
+        assert f"uid {nameless} has no user name here" in done.message
 
 
 def test_a_caller_who_leaves_cancels_it_there(laptop: Machine, box: Machine) -> None:
@@ -175,7 +175,7 @@ def test_an_agent_uses_a_tool_there_under_both_policies(laptop: Machine, box: Ma
     how = ("export", "tool/text.word_count", "--to", "root@laptop", "--as", "daemon")
     with agent(laptop.ctx, "counter", name) as path, agent(box.ctx, "guest", "text.word_count") as guest:
         ask = script(call(name, text="a b c"), say("well"))
-        assert "to people alone" in told(laptop, path, ask, "people")["output"]
+        assert "is only for people" in told(laptop, path, ask, "people")["output"]
         box.team(*how, "--agents", "guest")
         allowed = told(laptop, path, ask, "allowed")
         assert not allowed["is_error"], allowed

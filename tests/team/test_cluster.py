@@ -110,7 +110,7 @@ def test_a_machine_that_comes_back_late_finds_its_calls_ended(three: dict[str, M
         try:
             until(process.poll, lambda status: status is not None)
             assert process.stdout
-            assert b"was not heard of" in process.stdout.read()
+            assert b"has not reported" in process.stdout.read()
         finally:
             os.kill(link, signal.SIGCONT)
     three["desk"].ctx.at_rest()  # nobody waits for it there either

@@ -116,7 +116,7 @@ def test_a_link_outlives_a_disk_on_which_it_cannot_write(exported: Machine, box:
     until(is_in_the_way)
     exported.ctx.umount()  # which would be written
     until(
-        (box.ctx.state / "daemon.log").read_text, lambda said: "the state of the team is not written" in said
+        (box.ctx.state / "daemon.log").read_text, lambda said: "the state of the team cannot be saved" in said
     )
     status.rmdir()
     until(lambda: box.status["machines"])

@@ -182,7 +182,9 @@ async def test_a_server_that_keeps_nothing_more_is_told(tmp_path: Path) -> None:
         path.write_bytes(part.data + SAID)
         client.is_full = True
         daemon.say(LocalLog(PLACE, str(path), path.stat().st_size, part.number))
-        while (await daemon.hear(StreamState)).problem != "the team's server does not keep it: no space":
+        while (
+            await daemon.hear(StreamState)
+        ).problem != "the team's server cannot store the message: no space":
             pass  # of a stream that is not read yet it is told as well
         client.is_full = False
         assert (await daemon.hear(StreamState)).problem == ""

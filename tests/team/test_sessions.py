@@ -71,7 +71,7 @@ def test_it_is_taken_by_force_from_a_machine_that_is_there(laptop: Machine, box:
         here.until("delta")
         until(lambda: whole(box, "moves+laptop", SCRIPT), lambda seen: b'"text":"begun"' in seen)
         refused = take(box, "moves+laptop", SCRIPT, check=False)
-        assert "which is there; --force takes it all the same" in refused
+        assert "which is connected; take it with --force" in refused
         take(box, "moves+laptop", SCRIPT, "--force")
         end = here.until("done")[-1]
         assert (end["status"], end["code"]) == ("error", "EHOSTDOWN")

@@ -119,7 +119,7 @@ async def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
     async with serving(root) as standins:
         silent = standins.of(getpass.getuser())
         silent._process.send_signal(signal.SIGSTOP)
-        with pytest.raises(Fault, match="ETIMEDOUT: the mount of that machine, or its user's home"):
+        with pytest.raises(Fault, match="ETIMEDOUT: the mount of that machine, or the home of its user"):
             await silent.connected(silent.ask("tool/1"))
         monkeypatch.undo()
         other = standins.of(getpass.getuser())

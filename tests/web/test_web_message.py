@@ -48,7 +48,7 @@ def test_what_a_model_cannot_take_is_refused_at_once(tab: Tab, page: WebProcess)
     go(tab, page, ECHO, "refused")
     for name, data, why in (
         ("pixel.png", PICTURE, "takes no pictures"),
-        ("blob", b"\xff\0\xfe", "is no text"),
+        ("blob", b"\xff\0\xfe", "is not text"),
         ("large.txt", b"x" * 900_000, "make it smaller"),
     ):
         attach(tab, name, data)

@@ -159,7 +159,7 @@ def test_an_object_whose_socket_nobody_serves(root: Path) -> None:
     # abi.md 5.5
     done = ctx("send", GPT, "x", root=root)
     assert done.returncode == 1
-    assert "is not there: no such object, or one without conversations" in done.stderr
+    assert "does not exist: no such object, or it has no conversations" in done.stderr
 
 
 # resume, cancel, ping

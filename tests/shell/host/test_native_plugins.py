@@ -295,7 +295,7 @@ async def test_who_shared_a_host_is_told_that_another_may_have_ended_it(
                 nursery.start_soon(hang)
             assert (await call(world, fixture, "meet")).output == "met"  # it comes back when all are inside
             told.append((await call(world, fixture, "abort")).message)
-    shared = "was killed by SIGABRT during the call, or during another of the 4 that it had; it printed last"
+    shared = "was killed by SIGABRT during the call, or during another of its 4 calls; it printed last"
     assert [shared in message for message in told] == [True] * 4, told
 
 

@@ -383,7 +383,7 @@ def test_the_name_of_a_hosts_cgroup_is_not_enough(forks: Forks) -> None:
     group = limits.hierarchies()[0][1] / "mine" / group_of(host.pid).parent.name / str(host.number)
     group.mkdir(parents=True)
     try:
-        with in_group(group) as sock, pytest.raises(Fault, match="has the name of one"):
+        with in_group(group) as sock, pytest.raises(Fault, match="has the name of a run's cgroup"):
             caller_of(sock, forks.by_pid)
     finally:
         for made in (group, *group.parents[:2]):

@@ -148,7 +148,7 @@ def test_text_pictures_and_standard_input_go_along(server: Served, root: Path, t
     ("name", "data", "sentence"),
     [
         ("a.pdf", b"%PDF-1.7", "a.pdf: this model takes no PDFs"),
-        ("a.bin", b"\0\1\2", "a.bin is no text, picture"),
+        ("a.bin", b"\0\1\2", "a.bin is not text, a picture"),
         ("big.png", PNG + bytes(MOST), "make it smaller"),
     ],
 )
