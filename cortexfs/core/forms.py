@@ -46,7 +46,7 @@ class FormField(NamedTuple):
         text = text.strip()
         if not text:
             if self.default is None and self.required:
-                raise Fault("EINVAL", f"{self.name} has to be answered")
+                raise Fault("EINVAL", f"{self.name} needs an answer")
             return self.default
         return _READERS[self.kind](self, text)
 
@@ -54,7 +54,7 @@ class FormField(NamedTuple):
 def fields(schema: Mapping[str, Any]) -> list[FormField]:
     asked = schema.get("properties")
     if not isinstance(asked, dict) or len(asked) > MAX_FIELDS:
-        raise Fault("EINVAL", f"the server asks for no form, or for one of over {MAX_FIELDS} fields")
+        raise Fault("EINVAL", f"the server's question has no form, or one with over {MAX_FIELDS} fields")
     required = schema.get("required")
     needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     return [_field(str(name), one, name in needed) for name, one in asked.items()]
@@ -72,7 +72,7 @@ def filled(form: list[FormField], ask: Callable[[FormField], Any]) -> dict[str, 
 
 def _field(name: str, said: Any, required: bool) -> FormField:
     if not isinstance(said, dict):
-        raise Fault("EINVAL", f"the server's form has a field {name!r} that is none")
+        raise Fault("EINVAL", f"the field {name!r} of the server's form is not an object")
     label = one_line(str(said.get("title") or said.get("description") or name))[:MAX_LABEL]
     kind, choices = str(said.get("type")), _choices(said)
     if kind == "array":
@@ -81,7 +81,7 @@ def _field(name: str, said: Any, required: bool) -> FormField:
     elif choices:
         kind = "choice"
     if kind not in _READERS or (kind == "choices" and not choices):
-        raise Fault("EINVAL", f"the server's form asks for {name!r} as {kind}, which no form has")
+        raise Fault("EINVAL", f"the field {name!r} of the server's form has the unknown type {kind}")
     return FormField(name, label, kind, required, said.get("default"), choices)
 
 
@@ -102,19 +102,19 @@ def _number(field: FormField, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Fault("EINVAL", f"{field.name} is a number, and {text!r} is none") from None
+        raise Fault("EINVAL", f"{field.name} must be a number, not {text!r}") from None
 
 
 def _integer(field: FormField, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise Fault("EINVAL", f"{field.name} is a whole number, and {text!r} is none") from None
+        raise Fault("EINVAL", f"{field.name} must be a whole number, not {text!r}") from None
 
 
 def _boolean(field: FormField, text: str) -> bool:
     if text.lower() not in (*_TRUE, *_FALSE):
-        raise Fault("EINVAL", f"{field.name} is yes or no")
+        raise Fault("EINVAL", f"{field.name} must be yes or no")
     return text.lower() in _TRUE
 
 
@@ -124,7 +124,7 @@ def _choice(field: FormField, text: str) -> str:
         if text in (value, title, str(number)):
             return value
     known = ", ".join(value for value, _ in field.choices)
-    raise Fault("EINVAL", f"{field.name} is one of {known}")
+    raise Fault("EINVAL", f"{field.name} must be one of {known}")
 
 
 _READERS: Mapping[str, Callable[[FormField, str], Any]] = {

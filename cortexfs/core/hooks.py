@@ -141,7 +141,7 @@ def heard_args(input_: dict[str, Any]) -> dict[str, Any]:
 
 
 def refusal(plugin: str, abort: Abort) -> Fault:
-    why = abort.message or abort.reason or "it does not say why"
+    why = abort.message or abort.reason or "it gives no reason"
     return Fault("EPERM", f"the plugin {plugin} does not allow it: {why}")
 
 

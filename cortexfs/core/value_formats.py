@@ -57,7 +57,7 @@ def _single(text: str, what: str) -> str:
     """Returns the one line of a file that holds one value."""
     lines = [line for _, line in _lines(text)]
     if len(lines) != 1 or not lines[0].strip():
-        raise Fault("EINVAL", f"the file holds one line, {what}, not {len(lines)}")
+        raise Fault("EINVAL", f"the file must hold exactly one line, {what}; it has {len(lines)}")
     return lines[0].strip()
 
 
@@ -161,7 +161,7 @@ def fallback(text: str) -> None:
         named(number, "model", line)
         _unique(seen, number, line)
     if len(seen) > MAX_FALLBACKS:
-        raise Fault("EINVAL", f"{len(seen)} models are more than a chain of {MAX_FALLBACKS}")
+        raise Fault("EINVAL", f"{len(seen)} models are over the limit of {MAX_FALLBACKS}")
 
 
 def model_name(text: str) -> None:
@@ -183,7 +183,7 @@ def skill_names(text: str) -> None:
     for number, line in _lines(text):
         parts = line.split("/")
         if len(parts) != 2 or any(map(names.fault_of, parts)):
-            raise refuse(number, f"{line!r} is no skill; write PLUGIN/SKILL")
+            raise refuse(number, f"{line!r} is not a skill; write PLUGIN/SKILL")
         _unique(seen, number, line)
 
 
@@ -192,16 +192,16 @@ def mounts(text: str) -> None:
     for number, line in _lines(text):
         fields = line.split("\t")
         if len(fields) != 4:
-            raise refuse(number, "a mount is source, target, ro or rw, options, with a TAB between them")
+            raise refuse(number, "write four fields with TABs between: source, target, ro or rw, options")
         source, target, access, options = fields
         if not (source.startswith("/") and target.startswith("/")):
-            raise refuse(number, "source and target are absolute paths")
+            raise refuse(number, "source and target must be absolute paths")
         if access not in ("ro", "rw"):
             raise refuse(number, f"{access!r} is neither ro nor rw")
         _mount_options(number, options)
         _unique(seen, number, target)
     if len(seen) > MAX_MOUNTS:
-        raise Fault("EINVAL", f"{len(seen)} mounts are more than a table of {MAX_MOUNTS}")
+        raise Fault("EINVAL", f"{len(seen)} mounts are over the limit of {MAX_MOUNTS}")
 
 
 def path_mounts(text: str) -> None:
@@ -216,14 +216,14 @@ def path_mounts(text: str) -> None:
         if target != (plain := "/" + "/".join(name for name in target.split("/") if name not in ("", "."))):
             raise refuse(number, f"{target!r} must be written as {plain}")
         if ".." in target.split("/"):
-            raise refuse(number, f"{target!r} goes up; write where that leads")
+            raise refuse(number, f"{target!r} contains ..; write the path to which it leads")
         if "nodev" in options.split(","):
-            raise refuse(number, "nodev cannot be held here; leave devices out of what is shown")
+            raise refuse(number, "nodev cannot be enforced here; do not show a path that contains devices")
         shown.append((target, rights(line)))
     for number, (path, given) in enumerate(shown, 1):
         for folder, above in shown:
             if is_below(path, folder) and set(above) - set(given):
-                raise refuse(number, f"{path} cannot have less than {folder}, in which it lies")
+                raise refuse(number, f"{path} cannot have fewer rights than {folder}, in which it lies")
 
 
 def rights(line: str) -> str:
@@ -252,7 +252,7 @@ def _mount_options(number: int, options: str) -> None:
             raise refuse(number, f"{option!r} is not one of {', '.join(MOUNT_OPTIONS)} (or - for none)")
         _unique(seen, number, option)
     if {"bind", "rbind"} <= seen:
-        raise refuse(number, "a mount is either bind or rbind")
+        raise refuse(number, "a mount cannot be both bind and rbind")
 
 
 def named(number: int, class_: str, name: str) -> None:

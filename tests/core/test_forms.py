@@ -39,12 +39,12 @@ TYPED = [
     ("many", "a, 2", ["a", "b"]),
 ]
 WRONG = [
-    ("name", "", "name has to be answered"),
-    ("age", "x", "age is a whole number"),
-    ("score", "x", "score is a number"),
-    ("sure", "perhaps", "sure is yes or no"),
-    ("plain", "z", "plain is one of x, y"),
-    ("many", "a,c", "many is one of a, b"),
+    ("name", "", "name needs an answer"),
+    ("age", "x", "age must be a whole number"),
+    ("score", "x", "score must be a number"),
+    ("sure", "perhaps", "sure must be yes or no"),
+    ("plain", "z", "plain must be one of x, y"),
+    ("many", "a,c", "many must be one of a, b"),
 ]
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_one_is_told(name: str, text: str, why: str) -> None:
 def test_defaults_answer_a_form_that_asks_for_nothing_else() -> None:
     properties = {"age": {"type": "integer", "default": 30}, "score": {"type": "number"}}
     assert forms.defaults(forms.fields({"properties": properties})) == {"age": 30}
-    with pytest.raises(Fault, match="has to be answered"):
+    with pytest.raises(Fault, match="needs an answer"):
         forms.defaults(forms.fields(SCHEMA))
 
 

@@ -45,7 +45,7 @@ def test_an_event_has_a_whole_input_or_none() -> None:
 @each_of(
     ("abort", "why"),
     [
-        (Abort(), "it does not say why"),
+        (Abort(), "it gives no reason"),
         (Abort(reason="a rule"), "a rule"),
         (Abort(message="not today"), "not today"),
         (Abort("a rule", "not today"), "not today"),

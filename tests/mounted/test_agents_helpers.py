@@ -55,7 +55,7 @@ def test_agent_run_is_asked_about_and_starts_it(ctx: Ctx, boss: str) -> None:
 def test_a_shell_that_was_allowed_is_no_leave_to_start_one(ctx: Ctx, boss: str, by_hand: str) -> None:
     words = by_hand.format(root=ctx.root, helper="mate")
     output = told(ctx, boss, "shell.exec", cmd=f"{words} 2>&1; true")
-    assert "must be confirmed, and nobody is there" in output or "the user did not allow it" in output
+    assert "must be confirmed, and no person can be asked" in output or "the user did not allow it" in output
     assert "hello" not in output
 
 

@@ -20,7 +20,7 @@ KINDS = ("process", "warm", "native", "python", "esm")
 MODES: tuple[Mode, ...] = get_args(Mode)
 WRITTEN = "effects"
 LABELS = "supported", "required_before_execute"
-LACKING = "has no dry run, whatever its effects say of one; nothing was run"
+LACKING = "has no dry run, even if its effects declare one. Nothing was run"
 
 EFFECT = (
     '[[native.tools.effects]]\nkind = "{kind}"\nreversibility = "reversible"\n'

@@ -225,4 +225,4 @@ def test_policy_explain_has_a_row_for_each(place: Ctx) -> None:
         assert rows["sampling"]["result"] == "allow"
         assert rows["sampling"]["rule"].startswith(f"{path}.d/policy:")
         assert rows["roots"]["result"] == "deny"
-        assert rows["roots"]["why"] == "no line of its policy is: allow told_t tool:asking.mcp roots"
+        assert rows["roots"]["why"] == "its policy lacks the line: allow told_t tool:asking.mcp roots"

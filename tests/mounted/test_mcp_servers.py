@@ -370,7 +370,7 @@ BAD_FILES = [
     ("{", "is no JSON"),
     ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "is no JSON"),
     ('{"mcpServers": {"a": {"command": "x", "env": {"A": "${input:a}"}}}}', "another client would fill in"),
-    ('{"mcpServers": {"a": {"type": "sse", "url": "https://x"}}}', "the old transport sse is not spoken"),
+    ('{"mcpServers": {"a": {"type": "sse", "url": "https://x"}}}', "the old transport sse is not supported"),
     ('{"servers": {"a": {}}}', "it needs command"),
 ]
 

@@ -233,7 +233,7 @@ def test_a_label_that_its_user_writes_passes_for_no_agent_of_agent(ctx: Ctx) -> 
             (said,) = decisions(run(ctx, path, task, uid=NOBODY).frames)
             assert said["decision"] == "deny"
             assert said["reason"].endswith(
-                f"none is: allow home/{NOBODY}/base_t tool:text.word_count execute"
+                f"but lacks: allow home/{NOBODY}/base_t tool:text.word_count execute"
             )
             assert as_user(ctx, "policy", "explain", "agent/fake", "text.word_count")[0] == 13
             policy.write_text(f"allow home/{NOBODY}/base_t tool:text.word_count execute\n")

@@ -83,7 +83,7 @@ def test_over_the_limit_a_user_is_told_so_and_others_are_not(limited: Ctx) -> No
     [used] = usage(limited)["limits"]
     assert used["used"] >= used["tokens"] == 100
     assert f"{used['used']} tokens of katan/* are used this month, of 100 tokens" in refused.message
-    assert "the limit begins anew on 20" in refused.message
+    assert "the limit begins again on 20" in refused.message
     assert ask(limited, 0).status == 0
     assert ask(limited, OTHER).status == 0
     # Through a socket as well.
@@ -122,7 +122,7 @@ def test_ones_own_use_is_shown_and_nobody_elses(limited: Ctx) -> None:
     shown = as_user(limited, "log", "--usage").stdout.splitlines()
     assert shown[0].split() == ["DAY", "MODEL", "AGENT", "CALLS", "TOKENS", "IN", "OUT", "COST"]
     assert shown[2].startswith("total")
-    assert "of 100 tokens; the limit begins anew on" in shown[3]
+    assert "of 100 tokens are used this month for" in shown[3]
     assert len(shown) == 4
     assert usage(limited, 0) == {"currency": "USD", "usage": [], "limits": []}
 

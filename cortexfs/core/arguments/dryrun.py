@@ -27,7 +27,7 @@ def is_offered(flag: bool, schema: Mapping[str, Any]) -> bool:
 
 def lacking(name: str, word: str = OPTION.decode()) -> str:
     """Returns the sentence that refuses a dry run of a tool that has not opted in."""
-    return f"{name} has no dry run, whatever its effects say of one; nothing was run; call it without {word}"
+    return f"{name} has no dry run, even if its effects declare one. Nothing was run; call it without {word}"
 
 
 def is_taken(schema: Mapping[str, Any]) -> bool:

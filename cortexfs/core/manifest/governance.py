@@ -88,7 +88,7 @@ def claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
     yield Claim("sandbox.level", level, LEVELS[level], refusal, weaker)
     if sandbox.uid_drop:
         text = "uid_drop is not enforced by this runtime"
-        mend = "leave it out, as tools run as their callers; filesystem and network close what is theirs"
+        mend = "leave it out, as tools run as their callers; confine them with filesystem and network"
         yield _claim("uid_drop", "true", None, text, mend)
     if profile := sandbox.seccomp:
         needs = Mechanism.SECCOMP if profile in SECCOMP_PROFILES else None
@@ -125,7 +125,7 @@ def check_version(manifest: Manifest) -> None:
     """Raises a Fault if a plugin needs a newer host. The code that loads it adds the plugin's name."""
     wanted = manifest.cortex_version
     if not wanted:
-        mend = f'write cortex_version = "{HOST_VERSION}", or the oldest that it runs on'
+        mend = f'write cortex_version = "{HOST_VERSION}", or the oldest version that it runs on'
         raise Fault("EINVAL", f"cortex_version is required; {mend}")
     if _RANGE.search(wanted):
         mend = "name the oldest version that it runs on"
@@ -172,7 +172,7 @@ def _broken(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Yields the broken rules in their order, each as a code, a phrase for the fault, and the remedy."""
     trust, sandbox, is_trusted = manifest.trust, manifest.sandbox, _is_trusted(manifest)
     if trust in ("disabled", "quarantined"):
-        yield "EPERM", f"is {_camel(trust)}", f"whoever reviewed it may change trust in {FILE}"
+        yield "EPERM", f"is {_camel(trust)}", f"review it, and change trust in {FILE}"
     if is_trusted and trust != "trusted_native":
         broken = f"uses trusted_in_process native code but trust is {_camel(trust)}"
         yield "EINVAL", broken, f'write trust = "trusted_native" in {FILE}'
@@ -202,7 +202,7 @@ def newer(manifest: Manifest) -> list[str]:
     wanted = manifest.cortex_version
     if not _TARGET.fullmatch(wanted) or _numbers(wanted) <= _numbers(HOST_VERSION):
         return []
-    unknown = f"what is new after {HOST_VERSION} is not known here"
+    unknown = f"features newer than {HOST_VERSION} are missing here"
     return [f"cortex_version: it was made for {wanted}; it runs, as the ABI is the same, and {unknown}"]
 
 
@@ -254,7 +254,7 @@ def warnings(manifest: Manifest) -> list[str]:
         "missing passing conformance certificate": certificate is None or not certificate.passed,
     }
     unknown = [name for name in manifest.capabilities.provides if name not in PROVIDES]
-    said = [f"capabilities.provides: {shown(name)} is unknown and means nothing" for name in unknown]
+    said = [f"capabilities.provides: {shown(name)} is unknown and is ignored" for name in unknown]
     return [text for text, is_so in found.items() if is_so] + said
 
 

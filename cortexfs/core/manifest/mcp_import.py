@@ -91,7 +91,7 @@ class Import:
             table = table["mcp"]
         found = next((table[name] for name in _CONTAINERS if isinstance(table.get(name), dict)), None)
         if not found:
-            raise Fault("EINVAL", 'it has no servers; what is wanted is {"mcpServers": {"NAME": {...}}}')
+            raise Fault("EINVAL", 'it has no servers; write {"mcpServers": {"NAME": {...}}}')
         if len(found) > MAX_SERVERS:
             raise Fault("EINVAL", f"its {len(found)} servers are over {MAX_SERVERS}; divide it")
         for one in table.get("inputs") or ():
@@ -110,7 +110,7 @@ class Import:
         self._made.typed[own] = set()
         try:
             if not isinstance(one, dict):
-                raise Fault("EINVAL", "a server is an object with command or url")
+                raise Fault("EINVAL", "a server must be an object with command or url")
             self._made.servers[own] = self._server(own, one)
         except (Fault, msgspec.ValidationError) as error:
             why = error.message if isinstance(error, Fault) else str(error)
@@ -120,7 +120,7 @@ class Import:
 
     def _server(self, name: str, one: dict[str, Any]) -> McpServer:
         if "sse" in (one.get("type"), one.get("transport")):
-            raise Fault("EINVAL", "the old transport sse is not spoken; ask for its streamable HTTP")
+            raise Fault("EINVAL", "the old transport sse is not supported; use its streamable HTTP address")
         given: dict[str, Any] = {key: one[key] for key in ("cwd", "args") if one.get(key) is not None}
         command = one.get("command")
         if isinstance(command, dict):  # the form of Zed
@@ -168,7 +168,7 @@ class Import:
     def _text(self, name: str, field: str, value: Any) -> Any:
         filled, is_secret = self._words(value)
         if is_secret:
-            self._note(name, f"{field} has a value that was filled in, which every user can read as it runs")
+            self._note(name, f"{field} contains a value that was filled in, and every user can read it")
         return filled
 
     def _words(self, value: Any) -> tuple[Any, bool]:
@@ -188,14 +188,14 @@ class Import:
         assert self._fill is not None
         if (place := _place_of(wanted)) is not None:
             if (folder := self._fill.place(place)) is None:
-                raise Fault("EINVAL", f"${{{wanted}}} means nothing here; write the value")
+                raise Fault("EINVAL", f"${{{wanted}}} is unknown here; write its value")
             return folder
         kind, colon, rest = wanted.partition(":")
         if colon and kind == "input":
             return self._fill.ask(self._inputs.get(rest, WantedInput(rest, rest)))
         name, default = (rest, None) if colon and kind == "env" else _with_default(wanted)
         if not _NAME.fullmatch(name):
-            raise Fault("EINVAL", f"${{{wanted}}} means nothing here; write the value")
+            raise Fault("EINVAL", f"${{{wanted}}} is unknown here; write its value")
         if (found := self._fill.variable(name)) is not None:
             return found
         return default if default is not None else self._fill.ask(WantedInput(name, f"the variable {name}"))
@@ -206,7 +206,7 @@ class Import:
         for key in _TRUSTING:
             if said := one.get(key):
                 tools = f" ({', '.join(map(str, said))})" if isinstance(said, list) else ""
-                self._note(name, f"{key}{tools} is not believed: policy decides here, see: ctx policy")
+                self._note(name, f"{key}{tools} is ignored, as policy decides here; see: ctx policy")
         for key in one:
             if key not in _TAKEN and not key.startswith(("_", "//")):
                 self._note(name, f"{key} is left out")
@@ -245,6 +245,6 @@ def _listed(one: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
 
 def _seconds(timeout: object) -> int:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < _MOST:
-        raise Fault("EINVAL", "timeout is a number of seconds, or of milliseconds from 1000 on")
+        raise Fault("EINVAL", "timeout must be a number of seconds, or of milliseconds from 1000 on")
     seconds = timeout / 1000 if timeout >= _MILLISECONDS else timeout
     return max(1, min(round(seconds), MAX_SECONDS))

@@ -44,7 +44,7 @@ def read(text: str) -> OwnScript:
     start, *names = path.split("/")
     is_plain = not start and names and not {"", ".", ".."}.intersection(names) and path.isprintable()
     if not is_plain or not held.isprintable() or len(path.encode(errors="replace")) > MAX_PATH:
-        raise Fault("EINVAL", f"its first line is the script's whole path, without links: not {shown(path)}")
+        raise Fault("EINVAL", f"its first line must be its full path without links, not {shown(path)}")
     return OwnScript(path, header, held)
 
 

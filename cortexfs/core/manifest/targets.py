@@ -223,8 +223,8 @@ def target(declared: Target) -> str:
     if len(text) > _PLAIN:
         text = _PACKED.encode() + binascii.b2a_base64(zlib.compress(text), newline=False)
     if len(text) > MAX_TARGET:
-        told = f"its tools take {len(text) >> 10} KiB to tell a host of, over {MAX_TARGET >> 10}"
-        raise Fault("EMSGSIZE", f"{told}; shorten their schemas and descriptions, or make two plugins of it")
+        told = f"the description of its tools has {len(text) >> 10} KiB, over the limit of {MAX_TARGET >> 10}"
+        raise Fault("EMSGSIZE", f"{told}; shorten schemas and descriptions, or make two plugins of it")
     return text.decode()
 
 
@@ -237,4 +237,4 @@ def declared(plugin: hostcalls.Plugin, type_: type[_Declared]) -> _Declared:
             text = unpacker.decompress(binascii.a2b_base64(text[1:]), _MAX_UNPACKED)
         return msgspec.json.decode(text, type=type_)
     except (*UNREADABLE, zlib.error, binascii.Error, UnicodeError) as error:
-        raise Fault("EPROTO", f"the daemon did not say what the plugin {plugin.name} is: {error}") from None
+        raise Fault("EPROTO", f"the daemon's description of {plugin.name} cannot be read: {error}") from None

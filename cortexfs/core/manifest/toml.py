@@ -126,7 +126,7 @@ class ManifestCapabilities(Strict, frozen=True):
 
 
 class ManifestSandbox(Strict, frozen=True):
-    level: Annotated[Level, "How far it is kept from the rest."] = "child_process"
+    level: Annotated[Level, "How strictly it is isolated."] = "child_process"
     network: Annotated[Network, "What it reaches of the network."] = "inherit"
     filesystem: Annotated[Filesystem | None, "What it reaches of the files."] = None
     writable_paths: Annotated[tuple[str, ...], "The only places that it writes to."] = ()
@@ -169,7 +169,7 @@ class Manifest(Strict, frozen=True):
     cortex_version: Annotated[str, "The oldest host that it runs on; needed."] = ""
     trust: Annotated[Trust, "How far its code is trusted."] = "unreviewed_process"
     capabilities: Annotated[ManifestCapabilities, "What it provides and asks for."] = ManifestCapabilities()
-    sandbox: Annotated[ManifestSandbox, "What it is kept from."] = ManifestSandbox()
+    sandbox: Annotated[ManifestSandbox, "Its isolation."] = ManifestSandbox()
     package: Annotated[Package, "Who published it."] = Package()
     native: Annotated[Native | None, "Its programs or its library."] = None
     python: Annotated[Python | None, "Its tools in Python."] = None

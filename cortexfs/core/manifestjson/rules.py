@@ -38,10 +38,10 @@ _KEBAB_MEND = "write it like my-plugin: lower-case letters and digits, with sing
 
 def identity(one: JsonManifest) -> Iterator[Problem]:
     if one.name == HOST:
-        yield Problem("invalid_name", "name", f"{HOST} is this host itself", "choose another name")
+        yield Problem("invalid_name", "name", f"{HOST} is the name of the host itself", "choose another name")
     elif not is_plugin_name(one.name):
         mend = (
-            "leave the @author/ away: it comes from the key author"
+            "remove @author/ from the name; the key author has it"
             if one.name.startswith("@")
             else _KEBAB_MEND
         )
@@ -179,7 +179,7 @@ def of_commands(given: Sequence[CommandField]) -> Iterator[Problem]:
         yield from _component(f"{path}.name", command.name)
         for at, option in enumerate(command.options):
             if not _OPTION.fullmatch(option.name):
-                what = f"{shown(option.name)} cannot stand behind --"
+                what = f"{shown(option.name)} cannot follow --"
                 yield Problem(
                     "invalid_name", f"{path}.options[{at}].name", what, "write letters, digits, - and _"
                 )

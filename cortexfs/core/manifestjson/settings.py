@@ -25,7 +25,7 @@ TYPES = {
     "number": ("a number", "number"),
     "boolean": ("true or false", "boolean"),
     "select": ("one of its options", "string"),
-    "secret": ("a string, which is shown to nobody", "string"),
+    "secret": ("a string, which is never shown", "string"),
 }
 MASK = "********"
 _TOLD = 200  # characters of the options that a sentence lists, and options that are compared
@@ -120,7 +120,7 @@ def fault_of(setting: Setting, value: Any) -> str | None:
         return None
     wanted, json_type = TYPES[setting.type]
     if jsontext.type_name(value) != json_type:
-        got = "that" if setting.is_secret else jsontext.shown(value)
+        got = "another type" if setting.is_secret else jsontext.shown(value)
         return f"expected {wanted}, got {got}"
     if setting.type == "select" and value not in setting.choices:
         known = jsontext.clipped(", ".join(setting.choices), _TOLD)
@@ -152,7 +152,7 @@ def _field_problems(field: SettingField, path: str, known: bool) -> Iterator[Pro
         mend = 'add options: [{"label": ..., "value": ...}], or choose another type'
         yield Problem("missing_field", f"{path}.options", "is missing", mend)
     elif field.default_value is msgspec.UNSET:
-        mend = "add the value that it has until somebody sets it"
+        mend = "add its default"
         yield Problem("missing_default", f"{path}.defaultValue", "is missing", mend)
     elif field.default_value is not None and (broken := fault_of(_setting(field, ""), field.default_value)):
         mend = "it is ignored: write a default of the setting's type"

@@ -100,8 +100,8 @@ class UsageLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def sentence(self, used: float, day: str, prices: Prices) -> str:
         most = self.told(self.tokens or self.money or 0, prices)
         return (
-            f"{self.told(used, prices)} of {', '.join(self.models)} are used this month, of {most}; "
-            f"the limit begins anew on {following(day)}"
+            f"{self.told(used, prices)} of {most} are used this month for {', '.join(self.models)}; "
+            f"the limit begins again on {following(day)}"
         )
 
 
@@ -125,8 +125,8 @@ def admit(
         if not (limit.applies(uid) and limit.covers(model)):
             continue
         if limit.money is not None and prices.cost(model, 0, 0) is None:
-            why = f"{model} has no price in [usage.prices] of config.toml, and a limit in money counts by it"
-            raise Fault("EDQUOT", f"{why}; ask who runs this mount")
+            why = f"{model} has no price in [usage.prices] of config.toml, which your limit in money needs"
+            raise Fault("EDQUOT", f"{why}; ask the administrator of this mount")
         used = limit.used(lines, day)
         if used >= (limit.tokens or limit.money or 0):
             raise Fault("EDQUOT", limit.sentence(used, day, prices))

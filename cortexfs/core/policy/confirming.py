@@ -77,13 +77,13 @@ class ConfirmOutcome(NamedTuple):
 
 # By kind of caller, and by how the level compares with the levels that are approved without asking.
 OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
-    (CallerKind.PERSON, "within"): ConfirmOutcome(True, False, "whoever runs a tool has confirmed it"),
+    (CallerKind.PERSON, "within"): ConfirmOutcome(True, False, "a person confirms a tool by running it"),
     (CallerKind.PERSON, "above"): ConfirmOutcome(
-        True, False, "whoever runs a tool has confirmed it ({source})"
+        True, False, "a person confirms a tool by running it ({source})"
     ),
-    (CallerKind.PERSON, "blocked"): ConfirmOutcome(True, False, "a person may; no agent could ({source})"),
+    (CallerKind.PERSON, "blocked"): ConfirmOutcome(True, False, "a person may, an agent may not ({source})"),
     (CallerKind.AGENT, "within"): ConfirmOutcome(
-        True, False, "{level} is approved by itself, up to {limit} ({source})"
+        True, False, "calls up to {limit} need no approval, and this is {level} ({source})"
     ),
     (CallerKind.AGENT, "above"): ConfirmOutcome(
         True, True, "{source}, above {limit}, so you are asked", "this {does}, so you are asked"
@@ -97,14 +97,14 @@ OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
     (CallerKind.AGENT, "untried"): ConfirmOutcome(
         True,
         True,
-        "it says required_before_execute and has no dry run, so you are asked each time ({source})",
-        "this {does} and cannot be tried before, as its author wants, so you are asked each time",
+        "it has required_before_execute but no dry run, so you are asked each time ({source})",
+        "this {does}; its author requires a dry run, but it has none, so you are asked each time",
     ),
     (CallerKind.AGENT, "unheard"): ConfirmOutcome(
-        False, False, "{level} must be confirmed, and nobody is there ({source})"
+        False, False, "{level} must be confirmed, and no person can be asked ({source})"
     ),
     (CallerKind.AGENT, "blocked"): ConfirmOutcome(
-        False, False, "it is blocked for agents, which nobody can confirm ({source})"
+        False, False, "it is blocked for agents, and no approval can allow it ({source})"
     ),
 }
 
@@ -122,7 +122,7 @@ def verdict(
     why = outcome.why.format(level=level.word, source=source, limit=limit.word)
     first = outcome.allowed and not (asked.dry_run or asked.tried_dry) and needs_dry_run(tool)
     if first:
-        why = f"{why}; it must be run dry first, with the same input and --dry-run"
+        why = f"{why}; it needs a dry run first, with the same input and --dry-run"
     asked_ = outcome.asked.format(does=asked_for(counted, settings, call)) if outcome.confirm else ""
     return ConfirmVerdict(level, outcome.allowed, outcome.confirm, first, why, asked_)
 

@@ -152,10 +152,10 @@ def _judged(question: PolicyQuery) -> ConfirmVerdict | None:
 def _daemon(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
     serves = question.serves
     if serves is None:
-        return (PASS, "the daemon serves everybody", "")
+        return (PASS, "the daemon serves all users", "")
     if serves == question.caller.uid:
         return (PASS, "the daemon is this user's own", f"daemon of uid {serves}")
-    return (DENY, "a user's daemon serves that user alone", f"daemon of uid {serves}")
+    return (DENY, "the daemon of a user serves only that user", f"daemon of uid {serves}")
 
 
 def _mode_bits(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
@@ -188,7 +188,7 @@ def _view(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     if caller.kind is CallerKind.PERSON or thing.class_ not in CLASSES:
         return None
     if thing.is_its_model:
-        return (PASS, "the agent is made of it; its mount table is about what it calls", "the agent's model")
+        return (PASS, "its own model needs no line in its mount table", "the agent's model")
     return seen(caller.name, caller.mounts, thing.path)
 
 
@@ -203,7 +203,7 @@ def seen(agent: str, mounts: str, path: str) -> Said:
     number, line = found
     rule = f"{file}:{number}: {line.replace(value_formats.TAB, ' ')}"
     if "x" not in value_formats.rights(line):
-        return (DENY, f"its mount table shows {path} without letting it be run", rule)
+        return (DENY, f"its mount table shows {path} with noexec", rule)
     return (PASS, f"its mount table shows {path}", rule)
 
 
@@ -213,7 +213,7 @@ def _label(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None
         return None
     if not caller.label:
         return (DENY, "it has no label, so no policy line can name it; write one to its .d/label", "no label")
-    return (PASS, f"policy lines call it {caller.label}", caller.label)
+    return (PASS, f"policy lines know it by its label {caller.label}", caller.label)
 
 
 def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
@@ -222,11 +222,11 @@ def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Sa
         return None
     if not thing.rules:
         # Only the daemon's owner may write here. If lines were needed, no other user could set up an agent.
-        return (PASS, "the object's policy has no lines, and leaves it to the caller's", thing.file)
+        return (PASS, "the object's policy has no lines, so the caller's policy decides", thing.file)
     if rule := policy.find(thing.rules, *question.wanted_of_object):
         return (PASS, f"the object's policy says: {rule.text}", rule.where)
     line = Rule(*question.wanted_of_object).text
-    return (DENY, f"the object's policy has lines, and none is: {line}", thing.file)
+    return (DENY, f"the object's policy has lines, but lacks: {line}", thing.file)
 
 
 def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
@@ -235,11 +235,8 @@ def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Sa
         return None
     if rule := policy.find(caller.rules, *question.wanted) or _by_alias(question):
         return (ALLOW, f"its policy says: {rule.text}", rule.where)
-    return (
-        DENY,
-        f"no line of its policy is: {question.line}",
-        f"{caller.file or 'no policy'} (default deny)",
-    )
+    file = f"{caller.file or 'no policy'} (default deny)"
+    return (DENY, f"its policy lacks the line: {question.line}", file)
 
 
 def _by_alias(question: PolicyQuery) -> Rule | None:
@@ -267,7 +264,7 @@ def _effects_rule(question: PolicyQuery) -> str:
 def _sandbox(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     if question.caller.kind is CallerKind.PERSON or question.thing.class_ != "tool":
         return None
-    return (PASS, "what it opens, the agent's mount table decides", "mount table")
+    return (PASS, "the agent's mount table decides which files it can open", "mount table")
 
 
 # abi.md 7.1 has the order. The daemon, the view and the label have the places that they have in the original.

@@ -39,7 +39,7 @@ IN_TREE = ("tool", "model", "agent")
 
 # Every code, with its level and its remedy.
 CODES: dict[str, tuple[str, str]] = {
-    "RISK_SETTINGS_INVALID": (ERROR, "correct the file; until then agents may nothing"),
+    "RISK_SETTINGS_INVALID": (ERROR, "correct the file; until then agents may run nothing"),
     "RISK_ALLOW_DENY_CONFLICT": (ERROR, "take it out of one list; deny wins"),
     "RISK_AUTO_APPROVES_BLOCK": (ERROR, "write require_confirmation at most; what is blocked stays blocked"),
     "RISK_TOOL_UNKNOWN": (WARNING, "correct the name, or remove it"),
@@ -51,7 +51,7 @@ CODES: dict[str, tuple[str, str]] = {
     "NATIVE_PLUGIN_WITHOUT_RISK_PROFILE": (ERROR, f"add [tools.NAME] to {FILE} for each of them"),
     "PLUGIN_SECRET_ACCESS_UNGATED": (ERROR, f"block each, or set require_confirmation, in {FILE}"),
     "PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE": (ERROR, f"add [tools.NAME] to {FILE} for each of them"),
-    "EFFECT_UNKNOWN": (WARNING, "correct the plugin; until then agents have to ask"),
+    "EFFECT_UNKNOWN": (WARNING, "correct the plugin; until then agents need a confirmation"),
     "POLICY_LINE_INVALID": (ERROR, "correct the line"),
     "POLICY_REMOVED": (WARNING, "write it again, or: ctx policy reset OBJECT"),
     "POLICY_OBJECT_UNKNOWN": (WARNING, "correct the name, or remove the line"),
@@ -59,10 +59,7 @@ CODES: dict[str, tuple[str, str]] = {
     "POLICY_LABEL_OTHER": (WARNING, "write the agent's own label, or remove the line"),
     "POLICY_LABEL_UNKNOWN": (WARNING, "correct the label, or remove the line"),
     "AGENT_LABEL_MISSING": (ERROR, "write a label such as user_u:agent_r:coder_t:s0 to its .d/label"),
-    "AGENT_LABEL_SHARED": (
-        WARNING,
-        "give each agent a label of its own, unless they are to share every line",
-    ),
+    "AGENT_LABEL_SHARED": (WARNING, "give each agent its own label, unless they should share every line"),
     "AGENT_TOOL_NOT_ALLOWED": (WARNING, "add the line to its policy, or take the tool out of its tools"),
     "AGENT_TOOL_BLOCKED": (WARNING, "take the tool out of its tools"),
     "AGENT_SKILL_UNKNOWN": (WARNING, "correct the name in its .d/skills, or enable the plugin that has it"),
@@ -145,7 +142,7 @@ def lint(world: LintInput) -> tuple[LintFinding, ...]:
 def _ok(world: LintInput) -> LintFinding:
     looked = {"tools": world.tools, "agents": world.agents, "plugins": world.plugins}
     counts = ", ".join(f"{what} ({len(some)})" for what, some in looked.items())
-    return LintFinding("POLICY_OK", "policy", f"nothing wrong in {counts}")
+    return LintFinding("POLICY_OK", "policy", f"no problems in {counts}")
 
 
 def passed(findings: Iterable[LintFinding]) -> bool:
@@ -162,10 +159,10 @@ def _settings(world: LintInput) -> Iterator[LintFinding]:
         yield LintFinding("RISK_AUTO_APPROVES_BLOCK", FILE, "auto_approve_up_to is block")
     known = {tool.name for tool in world.tools}
     for name in sorted(settings.tools.keys() - known):
-        yield LintFinding("RISK_TOOL_UNKNOWN", FILE, f"[tools.{name}] is about no tool that there is")
+        yield LintFinding("RISK_TOOL_UNKNOWN", FILE, f"[tools.{name}] names no existing tool")
     for name in sorted({*settings.allow, *settings.deny} - known):
-        if "*" not in name:  # which may be about tools to come
-            yield LintFinding("RISK_TOOL_UNKNOWN", FILE, f"{name} of allow or deny is no tool that there is")
+        if "*" not in name:  # a pattern may be meant for later tools
+            yield LintFinding("RISK_TOOL_UNKNOWN", FILE, f"{name} in allow or deny names no existing tool")
 
 
 def _background(world: LintInput) -> Iterator[LintFinding]:
@@ -173,7 +170,7 @@ def _background(world: LintInput) -> Iterator[LintFinding]:
         allowed = world.settings.tools.get(tool.name, Profile()).allow_background
         level, why, _ = assess(tool, world.settings)
         if allowed and level is REQUIRE_CONFIRMATION:
-            said = f"it may run in the background, where nobody confirms: {why}"
+            said = f"it may run in the background, where no person can confirm: {why}"
             yield LintFinding("BACKGROUND_HIGH_RISK_TOOL", f"tool/{tool.name}", said)
 
 
@@ -181,7 +178,7 @@ def _effects(world: LintInput) -> Iterator[LintFinding]:
     for tool in world.tools:
         for effect in tool.effects:
             if effect.kind not in FLOORS:
-                said = f"nobody knows what {effect.kind} is"
+                said = f"the effect {effect.kind} is unknown"
                 yield LintFinding("EFFECT_UNKNOWN", f"tool/{tool.name}", said)
 
 
@@ -195,7 +192,7 @@ def _plugins(world: LintInput) -> Iterator[LintFinding]:
             yield LintFinding("PLUGIN_GOVERNANCE_INVALID", plugin.name, plugin.governance)
         yield from (LintFinding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, gap) for gap in plugin.gaps)
         if opened and plugin.trust == UNREVIEWED:
-            said = "mode open asks nobody about it"
+            said = "agents may run its tools without approval"
             yield LintFinding("OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, said)
         yield from _profiles(world.settings, plugin)
 
@@ -211,7 +208,7 @@ def _profiles(settings: RiskSettings, plugin: LintedPlugin) -> Iterator[LintFind
     profiles = {name: settings.tools.get(name, Profile()) for name in plugin.tools}
     ungated = [name for name, one in profiles.items() if not (one.block or one.require_confirmation)]
     if plugin.secrets and ungated:
-        said = f"it may have secrets, and nothing gates {', '.join(ungated)}"
+        said = f"it may read secrets, and no confirmation is needed for {', '.join(ungated)}"
         yield LintFinding("PLUGIN_SECRET_ACCESS_UNGATED", plugin.name, said)
 
 
@@ -219,7 +216,7 @@ def _lines(world: LintInput) -> Iterator[LintFinding]:
     labels = {agent.known_as for agent in world.agents}
     for file in (*world.files, *(agent.policy for agent in world.agents)):
         if file.removed:
-            yield LintFinding("POLICY_REMOVED", file.path, "it was removed, and what it last said counts")
+            yield LintFinding("POLICY_REMOVED", file.path, "the file is gone, but its last lines still apply")
         for number, line in value_formats.rules(file.text):
             try:
                 policy.parse(line)
@@ -233,7 +230,7 @@ def _lines(world: LintInput) -> Iterator[LintFinding]:
     for file in world.files:
         for rule in _valid(file):
             if rule.label not in labels and "/" not in rule.label:  # we cannot read the homes of other users
-                said = f"no agent is {rule.label}: {rule.text}"
+                said = f"no agent has the label {rule.label}: {rule.text}"
                 yield LintFinding("POLICY_LABEL_UNKNOWN", rule.where, said)
 
 
@@ -243,12 +240,12 @@ def _agents(world: LintInput) -> Iterator[LintFinding]:
         if not agent.label:
             yield LintFinding("AGENT_LABEL_MISSING", agent.name, "no policy line can name it")
         elif agent.known_as in first:
-            said = f"it is {agent.label}, as {first[agent.known_as]} is"
+            said = f"it has the label {agent.label}, as {first[agent.known_as]} has"
             yield LintFinding("AGENT_LABEL_SHARED", agent.name, said)
         first.setdefault(agent.known_as, agent.name)
         for rule in _valid(agent.policy):
             if agent.label and rule.label != agent.label:
-                said = f"{agent.name} is {agent.label}, so this does nothing: {rule.text}"
+                said = f"{agent.name} has the label {agent.label}, so this line has no effect: {rule.text}"
                 yield LintFinding("POLICY_LABEL_OTHER", rule.where, said)
         yield from _agents_tools(world, agent)
         yield from _agents_view(world, agent)
@@ -265,7 +262,7 @@ def _agents_tools(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]
     for name in agent.tools:
         if not policy.find(rules, agent.label, "tool", name, "execute"):
             line = Rule(agent.label or "LABEL", "tool", name, "execute").text
-            yield LintFinding("AGENT_TOOL_NOT_ALLOWED", agent.name, f"no line of its policy is: {line}")
+            yield LintFinding("AGENT_TOOL_NOT_ALLOWED", agent.name, f"its policy lacks the line: {line}")
         elif name in tools and (said := assess(tools[name], world.settings)).level is BLOCK:
             yield LintFinding("AGENT_TOOL_BLOCKED", agent.name, f"{name} is blocked for agents: {said.why}")
 
@@ -280,7 +277,8 @@ def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
         path = f"{world.root}/{path_of((rule.class_, rule.name))}"
         result, why, _ = seen(agent.name, agent.mounts, path)
         if result == DENY:
-            yield LintFinding("POLICY_OBJECT_HIDDEN", rule.where, f"{why}, so this does nothing: {rule.text}")
+            said = f"{why}, so this line has no effect: {rule.text}"
+            yield LintFinding("POLICY_OBJECT_HIDDEN", rule.where, said)
 
 
 def _valid(file: PolicyText) -> Iterator[Rule]:

@@ -85,7 +85,7 @@ MODES = {"strict": ALLOW, "balanced": REVIEW, "open": REQUIRE_CONFIRMATION}
 # By the kind of an effect: its floor, which is the lowest level for it, and a phrase for a tool with it.
 KINDS = {
     "read_file": (ALLOW, "reads files"),
-    "introspect_runtime": (ALLOW, "looks at this program"),
+    "introspect_runtime": (ALLOW, "inspects this program"),
     "network_request": (REVIEW, "uses the network"),
     "persist_memory": (REVIEW, "keeps what it learns"),
     "generate_media": (REVIEW, "makes media"),
@@ -93,8 +93,8 @@ KINDS = {
     "run_process": (REQUIRE_CONFIRMATION, "runs a program"),
     "send_message": (REQUIRE_CONFIRMATION, "sends messages"),
     "publish_content": (REQUIRE_CONFIRMATION, "publishes"),
-    "schedule_task": (REQUIRE_CONFIRMATION, "plans work for later"),
-    "delegate_work": (REQUIRE_CONFIRMATION, "has an agent work"),
+    "schedule_task": (REQUIRE_CONFIRMATION, "schedules work"),
+    "delegate_work": (REQUIRE_CONFIRMATION, "gives work to an agent"),
     "read_secret": (BLOCK, "reads secrets"),
     "delete_file": (BLOCK, "deletes files"),
     "spend_money": (BLOCK, "spends money"),
@@ -186,12 +186,12 @@ def _sources(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> It
 
 def floor(effect: Effect) -> RiskSource:
     """Returns the lowest level for this effect, with its cause."""
-    unknown = (REQUIRE_CONFIRMATION, f"does {effect.kind}, and nobody knows what that is")
+    unknown = (REQUIRE_CONFIRMATION, f"has the unknown effect {effect.kind}")
     level, does = KINDS.get(effect.kind, unknown)
     target = f" on {effect.target}" if effect.target else ""
     why = f"it {does} ({effect.kind}{target} is {level.word})"
     if effect.kind not in KINDS:
-        why = f"nobody knows what {effect.kind} is"
+        why = f"the effect {effect.kind} is unknown"
     does += f" ({effect.target})" if effect.target not in ("", "*") else ""
     for field, harmless in HARMLESS_WORDS.items():
         word = getattr(effect, field)
@@ -321,7 +321,7 @@ def _base(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Itera
     named = f", called with {word}" if word else ""
     nested = f", {call.depth} runs deep" if call.depth else ""
     why = f"{tool.name} is {what}{named}{nested}, which scores {number:.3f}"
-    does = f"is about {word}, which may be secret" if word else "" if tool.builtin else "is a plugin's"
+    does = f"names {word}, which may be secret" if word else "" if tool.builtin else "is a plugin's"
     yield RiskSource(level_of(number), why, does)
 
 
@@ -344,7 +344,7 @@ def _profile(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> It
         yield RiskSource(BLOCK, f"policy.toml blocks {tool.name}")
     if profile.require_confirmation:
         why = f"policy.toml requires confirmation of {tool.name}"
-        yield RiskSource(REQUIRE_CONFIRMATION, why, "is to be confirmed, as policy.toml says")
+        yield RiskSource(REQUIRE_CONFIRMATION, why, "must be confirmed, as policy.toml requires")
 
 
 def _background(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:

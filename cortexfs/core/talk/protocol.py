@@ -58,7 +58,7 @@ class ClientSide:
         except UNREADABLE:
             if _is_foreign(line):
                 return None
-            raise Fault("EPROTO", "the server sent what is not a frame") from None
+            raise Fault("EPROTO", "the server sent a line that is not a frame") from None
         if frame.run is not None and frame.id is not None:  # without an id it is an answer, and no event
             self._judge(frame.run, frame.id, frame)
         return frame

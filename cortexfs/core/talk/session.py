@@ -185,7 +185,7 @@ class Session:
             head = _heads.decode(line)
             number = int(head.id)
         except (ValueError, RecursionError):
-            raise Fault("EPROTO", f"what follows event {self.last} is not an event") from None
+            raise Fault("EPROTO", f"the line after event {self.last} is not an event") from None
         if number <= self.last:
             raise Fault("EPROTO", f"event {number} cannot follow event {self.last}")
         run = self._fold(head, number)
@@ -256,7 +256,7 @@ class Session:
             digest = self._digest(_canonical(request.input))
             if (known := self._sends.get(request.id)) is not None:
                 if self.runs[known].digest != digest:
-                    raise Fault("EINVAL", f"id: {shown(request.id)} was another message; take a new id")
+                    raise Fault("EINVAL", f"id: another message has the id {shown(request.id)}; use a new id")
                 return known, []
         if len(self.runs) >= MAX_RUNS:
             raise Fault("EFBIG", f"the session has {MAX_RUNS} messages, which is the limit; begin another")

@@ -49,7 +49,7 @@ def test_a_form_is_filled_in_and_shown_before_it_is_sent(world: World, chat: Cha
     assert form
     assert chat.text.endswith("?who.asks asks: Who are you?")
     assert form.prompt == "Your \\x1b[2Jname: "
-    with pytest.raises(Fault, match="name has to be answered"):
+    with pytest.raises(Fault, match="name needs an answer"):
         chat.talk.forms.take(" ")
     chat.do([*chat.talk.forms.take("ann")])
     assert form.prompt == "zone [b]: "
@@ -84,8 +84,8 @@ def test_an_address_is_shown_and_never_opened(world: World, chat: Chat) -> None:
 @each_of(
     ("fields", "why"),
     [
-        ({"schema": {"properties": {"x": {"type": "object"}}}}, "asks for 'x' as object"),
-        ({"schema": {"properties": {"x": 5}}}, "that is none"),
+        ({"schema": {"properties": {"x": {"type": "object"}}}}, "has the unknown type object"),
+        ({"schema": {"properties": {"x": 5}}}, "is not an object"),
         ({"schema": []}, "neither a form nor an address"),
         ({"schema": None}, "neither a form nor an address"),
         ({"schema": None, "url": "file:///etc/passwd"}, "neither a form nor an address"),

@@ -55,7 +55,7 @@ def test_one_for_a_newer_host_of_the_same_interfaces_runs_and_is_told(wanted: st
     governance.check_version(made)
     (warning,) = governance.newer(made)
     assert warning.startswith(f"cortex_version: it was made for {wanted}; it runs")
-    assert warning.endswith("what is new after 1.6.9 is not known here")
+    assert warning.endswith("features newer than 1.6.9 are missing here")
 
 
 @each_of("wanted", ["2.0.0", "18446744073709551615.0.0"])
@@ -67,7 +67,7 @@ def test_other_interfaces_are_not_to_be_had(wanted: str) -> None:
 
 def test_cortex_version_is_required() -> None:
     # abi.md 11.4
-    mend = '; write cortex_version = "1.6.9", or the oldest that it runs on'
+    mend = '; write cortex_version = "1.6.9", or the oldest version that it runs on'
     assert version_fault("").message == f"cortex_version is required{mend}"
 
 
@@ -298,7 +298,7 @@ def test_warnings_stand_in_nobodys_way() -> None:
     assert governance.warnings(manifest(**certified)) == []
     # upstream: "unknown names silently kept"
     odd = manifest(**certified, capabilities={"provides": ["tools", "toolz"]})
-    assert governance.warnings(odd) == ['capabilities.provides: "toolz" is unknown and means nothing']
+    assert governance.warnings(odd) == ['capabilities.provides: "toolz" is unknown and is ignored']
 
 
 def test_each_capability_becomes_an_effect() -> None:

@@ -31,7 +31,7 @@ def test_servers_of_other_clients() -> None:
     [
         ([], "it has no servers"),
         ({"mcpServers": {}}, "it has no servers"),
-        ({"mcpServers": {"a": "command"}}, "a: a server is an object"),
+        ({"mcpServers": {"a": "command"}}, "a: a server must be an object"),
         ({"mcpServers": {"a": {"url": "https://b.org", "type": "sse"}}}, "a: the old transport sse"),
         ({"mcpServers": {"a": {"url": "https://b.org", "transport": "sse"}}}, "a: the old transport sse"),
         ({"mcpServers": {"a": {"command": 1}}}, "a: Expected `str`"),
@@ -137,8 +137,8 @@ def test_what_gemini_cline_and_others_say() -> None:
     assert servers["d"] == McpServer(command="p", args=("1",), env={"A": "b"})
     assert not servers["e"].enabled
     assert found.notes == [
-        "b: trust is not believed: policy decides here, see: ctx policy",
-        "c: autoApprove (one, two) is not believed: policy decides here, see: ctx policy",
+        "b: trust is ignored, as policy decides here; see: ctx policy",
+        "c: autoApprove (one, two) is ignored, as policy decides here; see: ctx policy",
         "c: icon is left out",
     ]
 
@@ -153,10 +153,10 @@ def test_what_cannot_be_had_is_left_out_and_said() -> None:
     )
     assert list(found.servers) == ["good"]
     assert found.notes == [
-        "old: it is left out: the old transport sse is not spoken; ask for its streamable HTTP",
-        "odd: it is left out: ${command:pick} means nothing here; write the value",
-        "slow: it is left out: timeout is a number of seconds, or of milliseconds from 1000 on",
-        "good: args has a value that was filled in, which every user can read as it runs",
+        "old: it is left out: the old transport sse is not supported; use its streamable HTTP address",
+        "odd: it is left out: ${command:pick} is unknown here; write its value",
+        "slow: it is left out: timeout must be a number of seconds, or of milliseconds from 1000 on",
+        "good: args contains a value that was filled in, and every user can read it",
     ]
     with pytest.raises(Fault, match="old: it is left out"):
         taken(Filling(), old={"type": "sse", "url": "https://a.org"})

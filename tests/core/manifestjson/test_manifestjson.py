@@ -120,7 +120,7 @@ def test_names_are_kebab_case() -> None:
         assert found(name=name) == [("invalid_name", "name")], name
     # Of the originals: "cortex" is the host, not a plugin
     assert found(name="cortex") == [("invalid_name", "name")]
-    assert "comes from the key author" in read(name="@acme/a").errors[0].mend
+    assert "the key author has it" in read(name="@acme/a").errors[0].mend
 
 
 def test_the_version_is_semver() -> None:
@@ -372,7 +372,7 @@ def test_each_problem_names_file_field_and_mend() -> None:
         manifestjson.checked(b"{}")
     whole, warnings = manifestjson.checked(msgspec.json.encode(SOUND | {"x": 1}))
     assert whole == manifest()
-    assert [one.told("m") for one in warnings] == ["m: x: is no key that is known here; it is ignored"]
+    assert [one.told("m") for one in warnings] == ["m: x: is an unknown key; it is ignored"]
 
 
 def test_what_is_no_json_object_is_refused() -> None:

@@ -21,7 +21,7 @@ VALUES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     # abi.md 9.19
     "unit": (["lines"], [("line", 'unit: "line" is none of words, lines; did you'), (1, "unit: ")]),
     # abi.md 9.21: not even a sentence shows one
-    "token": (["s3cret"], [(42, "token: expected a string, which is shown to nobody, got that")]),
+    "token": (["s3cret"], [(42, "token: expected a string, which is never shown, got another type")]),
     # config.settings without a field: "Record<string, unknown>"
     "retries": ([3, "a", None, [1], {}], []),
 }  # fmt: skip

@@ -56,10 +56,10 @@ def test_a_limit_is_for_each_user_and_all_its_models_together() -> None:
 def test_it_says_what_was_used_the_limit_and_when_it_begins_anew() -> None:
     # abi.md 8.20
     assert refusal(UsageLimit(("openai/*",), tokens=1_000_000), line(DAY, "openai/gpt", 1_000_412)) == (
-        "1,000,412 tokens of openai/* are used this month, of 1,000,000 tokens; "
-        "the limit begins anew on 2026-12-01"
+        "1,000,412 tokens of 1,000,000 tokens are used this month for openai/*; "
+        "the limit begins again on 2026-12-01"
     )
-    assert "20.5000 EUR of * are used this month, of 20.0000 EUR" in refusal(
+    assert "20.5000 EUR of 20.0000 EUR are used this month for *" in refusal(
         UsageLimit(money=20), line(DAY, "openai/gpt", 1, 20.5)
     )
 

@@ -86,7 +86,7 @@ def test_a_person_is_told_the_source_of_a_level_above_what_the_mode_approves(
     mode: Mode, level: Level
 ) -> None:
     why = verdict(BY_LEVEL[level], PERSON, RiskSettings(mode=mode)).why
-    assert (why == "whoever runs a tool has confirmed it") is (level <= LIMITS[mode])
+    assert (why == "a person confirms a tool by running it") is (level <= LIMITS[mode])
 
 
 @each_of(("mode", "level"), [pair for pair in EVERY if pair[1] is not BLOCK])
@@ -142,14 +142,14 @@ ASKED = (
         (),
         "this runs a program and changes files, so you are asked",
     ),
-    (builtin(effect("fly")), (), "this does fly, and nobody knows what that is, so you are asked"),
+    (builtin(effect("fly")), (), "this has the unknown effect fly, so you are asked"),
     (
         builtin(Effect("read_file", "irreversible", "on_risk", "not_supported", "")),
         (),
         "this reads files, with reversibility irreversible, so you are asked",
     ),
     (PLUGINS, (), "this is a plugin's, so you are asked"),
-    (PLUGINS, (".env",), "this is about .env, which may be secret, so you are asked"),
+    (PLUGINS, (".env",), "this names .env, which may be secret, so you are asked"),
 )
 
 
@@ -167,11 +167,11 @@ def test_every_reason_to_ask_has_its_words() -> None:
     assert verdict(reading, always).asked == "this reads files, and this agent asks about every call"
     untried = builtin(effect("write_file", dry_run="required_before_execute"))
     assert verdict(untried, AGENT).asked == (
-        "this changes files and cannot be tried before, as its author wants, so you are asked each time"
+        "this changes files; its author requires a dry run, but it has none, so you are asked each time"
     )
     listed = decode("[tools.one]\nrequire_confirmation = true")
     assert verdict(RatedTool("one", builtin=True), AGENT, listed).asked == (
-        "this is to be confirmed, as policy.toml says, so you are asked"
+        "this must be confirmed, as policy.toml requires, so you are asked"
     )
     assert not verdict(reading, AGENT).asked
 
@@ -211,7 +211,7 @@ def test_a_tool_without_a_dry_run_is_not_run_instead(kind: CallerKind) -> None:
     for word in ("not_supported", "supported", "required_before_execute"):
         said = tried(builtin(effect("write_file", dry_run=word)), dry_run=True, kind=kind)
         assert not said.allowed
-        assert "has no dry run, whatever its effects say of one; nothing was run" in said.why
+        assert "has no dry run, even if its effects declare one. Nothing was run" in said.why
 
 
 @each_of("mode", LIMITS)

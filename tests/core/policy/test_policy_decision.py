@@ -137,7 +137,7 @@ def test_agents_are_denied_by_default() -> None:
     decision = asked(replace(BASE, rules=()))
     assert not decision.allowed
     assert decision.rule == "agent/base.d/policy (default deny)"
-    assert decision.reason == f"agent/base may not execute tool:fs.read: no line of its policy is: {LINE}"
+    assert decision.reason == f"agent/base may not execute tool:fs.read: its policy lacks the line: {LINE}"
 
 
 def test_a_line_for_another_label_is_no_line() -> None:
@@ -150,7 +150,7 @@ def test_an_objects_policy_with_lines_must_allow_too() -> None:
     decision = asked(BASE, replace(FS_READ, rules=others))
     assert not decision.allowed
     assert decision.rule == "tool/fs.read.d/policy"
-    assert decision.reason.endswith(f"the object's policy has lines, and none is: {LINE}")
+    assert decision.reason.endswith(f"the object's policy has lines, but lacks: {LINE}")
     own = parse(f"{LINE}\n", "tool/fs.read.d/policy")
     assert asked(BASE, replace(FS_READ, rules=own)).allowed
 

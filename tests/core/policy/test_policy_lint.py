@@ -78,13 +78,13 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "RISK_TOOL_UNKNOWN",
         with_settings("[tools.fs-write]"),
         "policy.toml",
-        "[tools.fs-write] is about no tool",
+        "[tools.fs-write] names no existing tool",
     ),
     (
         "BACKGROUND_HIGH_RISK_TOOL",
         with_settings(f"{PROFILE}allow_background = true"),
         "tool/fs.write",
-        "where nobody confirms: it changes files (write_file is require_confirmation)",
+        "where no person can confirm: it changes files (write_file is require_confirmation)",
     ),
     ("PLUGIN_MANIFEST_UNAVAILABLE", with_plugin(fault="it was killed"), "notes", "it was killed"),
     ("PLUGIN_GOVERNANCE_INVALID", with_plugin(governance="is Quarantined"), "notes", "is Quarantined"),
@@ -93,16 +93,21 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "OPEN_PERMISSION_UNREVIEWED_PLUGIN",
         with_plugin('mode = "open"', trust="unreviewed_process"),
         "notes",
-        "mode open",
+        "agents may run its tools without approval",
     ),
     ("NATIVE_PLUGIN_WITHOUT_RISK_PROFILE", with_plugin(native=True), "notes", "no risk profile for fs.write"),
-    ("PLUGIN_SECRET_ACCESS_UNGATED", with_plugin(secrets=True), "notes", "nothing gates fs.write"),
+    (
+        "PLUGIN_SECRET_ACCESS_UNGATED",
+        with_plugin(secrets=True),
+        "notes",
+        "no confirmation is needed for fs.write",
+    ),
     ("PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE", with_plugin(background=True), "notes", "for fs.write"),
     (
         "EFFECT_UNKNOWN",
         replace(FINE, tools=(*TOOLS, tool("x", "fly"))),
         "tool/x",
-        "nobody knows what fly is",
+        "the effect fly is unknown",
     ),
     (
         "POLICY_LINE_INVALID",
@@ -114,7 +119,7 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "POLICY_REMOVED",
         with_agents(replace(READS, policy=PolicyText("agent/base.d/policy", "", removed=True))),
         "agent/base.d/policy",
-        "what it last said counts",
+        "its last lines still apply",
     ),
     (
         "POLICY_OBJECT_UNKNOWN",
@@ -126,32 +131,32 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "POLICY_OBJECT_HIDDEN",
         with_agents(replace(READS, mounts="/srv\t/srv\tro\t-\n")),
         "agent/base.d/policy:2",
-        "no line of its mount table shows /ctx/tool/fs.read, so this does nothing",
+        "no line of its mount table shows /ctx/tool/fs.read, so this line has no effect",
     ),
     (
         "POLICY_LABEL_OTHER",
         with_agents(agent("allow other_t tool:fs.read execute\n")),
         "agent/base.d/policy:1",
-        "agent/base is base_t, so this does nothing",
+        "agent/base has the label base_t, so this line has no effect",
     ),
     (
         "POLICY_LABEL_UNKNOWN",
         replace(FINE, files=(PolicyText("tool/fs.read.d/policy", "allow none_t tool:fs.read execute\n"),)),
         "tool/fs.read.d/policy:1",
-        "no agent is none_t",
+        "no agent has the label none_t",
     ),
     ("AGENT_LABEL_MISSING", with_agents(agent("", label="")), "agent/base", "no policy line can name it"),
     (
         "AGENT_LABEL_SHARED",
         with_agents(READS, agent(ALLOW, name="agent/two")),
         "agent/two",
-        "as agent/base is",
+        "as agent/base has",
     ),
     (
         "AGENT_TOOL_NOT_ALLOWED",
         with_agents(agent("", "fs.read")),
         "agent/base",
-        "no line of its policy is: allow base_t tool:fs.read execute",
+        "its policy lacks the line: allow base_t tool:fs.read execute",
     ),
     (
         "AGENT_TOOL_BLOCKED",
@@ -184,7 +189,7 @@ def test_each_code_is_found_alone(code: str, world: LintInput, subject: str, why
 def test_nothing_wrong_is_said() -> None:
     # section 6: "POLICY_OK"
     (found,) = lint(FINE)
-    assert found == LintFinding("POLICY_OK", "policy", "nothing wrong in tools (3), agents (1), plugins (1)")
+    assert found == LintFinding("POLICY_OK", "policy", "no problems in tools (3), agents (1), plugins (1)")
     assert passed([found])
     assert codes(LintInput()) == ["POLICY_OK"]
 
@@ -192,7 +197,7 @@ def test_nothing_wrong_is_said() -> None:
 def test_a_misspelt_tool_is_told_and_a_pattern_may_be_of_tools_to_come() -> None:
     world = with_settings('deny = ["fs.remvoe", "deploy.*", "fs.remove"]')
     assert list(lint(world)) == [
-        LintFinding("RISK_TOOL_UNKNOWN", "policy.toml", "fs.remvoe of allow or deny is no tool that there is")
+        LintFinding("RISK_TOOL_UNKNOWN", "policy.toml", "fs.remvoe in allow or deny names no existing tool")
     ]
 
 

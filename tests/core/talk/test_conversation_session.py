@@ -169,7 +169,7 @@ def test_the_same_id_again_is_the_same_run() -> None:
     for number in range(3):  # active, finished, and read back from the log
         assert session.send(first, "r-2") == ("r-1", [])
         assert session.send(Send(id="m", input={"steps": [1], "content": "x"}), "r-2") == ("r-1", [])
-        with pytest.raises(Fault, match='EINVAL: id: "m" was another message'):
+        with pytest.raises(Fault, match='EINVAL: id: another message has the id "m"; use a new id'):
             session.send(Send(id="m", input={"content": "x", "steps": [2]}), "r-2")
         if number == 0:
             log += session.finish("r-1")

@@ -55,7 +55,7 @@ def test_a_retry_of_many_keys_is_one_message() -> None:
     run, _ = session.send(send(b'{"content":"a",' + b",".join(keys) + b"}"), "r1")
     again, events = session.send(send(b"{" + b",".join(keys[::-1]) + b',"content":"a"}'), "r2")
     assert (run, again, events) == ("r1", "r1", [])
-    with pytest.raises(Fault, match='EINVAL: id: "i" was another message'):
+    with pytest.raises(Fault, match='EINVAL: id: another message has the id "i"'):
         session.send(send(b'{"content":"a"}'), "r3")
 
 

@@ -149,7 +149,7 @@ def test_a_label_that_a_user_writes_is_no_agents_of_others() -> None:
 def test_a_refusal_names_the_line_that_would_allow_it() -> None:
     thing = Thing("tool", "fs.read", rules=rules.parse("allow x_t tool:fs.read execute"))
     said = decide(PolicyQuery(MINE, thing, "execute")).reason
-    assert said.endswith("none is: allow home/1000/mine_t tool:fs.read execute")
+    assert said.endswith("but lacks: allow home/1000/mine_t tool:fs.read execute")
 
 
 def test_a_users_helper_is_started_by_its_place_only() -> None:

@@ -81,7 +81,7 @@ def test_a_file_in_the_way_changes_nothing(tmp_path: Path, capsys: pytest.Captur
         ('{"servers": {"a": {"command": "\\ud800"}}}', "is no JSON"),
         ("[" * 100_000, "is no JSON"),
         ('{"mcpServers": {"a": {"command": ["x"]}}}', "a: it is left out: Expected `str`"),
-        ('{"mcpServers": {"a": 7}}', "a: it is left out: a server is an object"),
+        ('{"mcpServers": {"a": 7}}', "a: it is left out: a server must be an object"),
         ('{"mcpServers": {"a": {"command": "x", "env": [1]}}}', "a: it is left out: Expected `object`"),
         ('{"mcpServers": {"a": {"command": "x", "args": {"y": 1}}}}', "a: it is left out: Expected `array`"),
         ('{"mcpServers": {"a": {"command": "x", "timeout": 1e999}}}', "a: it is left out: timeout"),

@@ -118,7 +118,7 @@ def test_an_agent_is_denied_by_default(root: Path, capsys: pytest.CaptureFixture
     status, said = explained(capsys, "agent/base", "note.add")
     assert status == 13
     assert said["rule"] == "agent/base.d/policy (default deny)"
-    assert said["reason"].endswith("no line of its policy is: allow base_t tool:note.add execute")
+    assert said["reason"].endswith("its policy lacks the line: allow base_t tool:note.add execute")
 
 
 @pytest.mark.parametrize(

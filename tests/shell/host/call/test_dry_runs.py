@@ -156,7 +156,7 @@ async def test_who_does_not_is_not_called(tmp_path: Path, place: Path, made: Mad
         inode = world.inode(one.name, plugin)
         answer = await world.call(inode, "--dry-run", "{}")
         assert (answer.code, answer.status, answer.output) == ("EINVAL", 2, "")
-        assert "has no dry run, whatever its effects say of one; nothing was run" in answer.message
+        assert "has no dry run, even if its effects declare one. Nothing was run" in answer.message
         assert KINDS[made][1] in (await world.call(inode, "{}")).output
 
 

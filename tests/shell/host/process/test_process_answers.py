@@ -148,7 +148,7 @@ def test_what_the_daemon_tells_a_host_is_bounded() -> None:
     told = declaring.plugin(many)
     assert len(told.target) <= targets.MAX_TARGET
     assert [tool.name for tool in targets.declared(told, targets.Programs).tools] == [t.name for t in many]
-    with pytest.raises(Fault, match="shorten their schemas"):
+    with pytest.raises(Fault, match="shorten schemas"):
         declaring.plugin([program("/bin/t", input_schema={"enum": [os.urandom(90_000).hex()]})])
 
 
