@@ -226,7 +226,7 @@ class Sorter:
     def check_room(self) -> None:
         """Call this before reading. Raises Failed while too many received frames wait to be taken."""
         if sum(inbox.held for inbox in self._inboxes) >= MAX_KEPT:
-            why = f"{MAX_KEPT >> 20} MiB of frames wait for other iterators; read these on, or close them"
+            why = f"{MAX_KEPT >> 20} MiB of frames wait for other iterators; read or close those"
             raise Failed("ENOBUFS", why)
 
     def receive(self, data: bytes) -> None:

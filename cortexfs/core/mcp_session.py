@@ -63,7 +63,7 @@ def session_of(spelt: str) -> McpSession | None:
     if not spelt:
         return None
     if not (found := _SPELT.fullmatch(spelt)):
-        raise Fault("EINVAL", f"{VARIABLE} is not what ctx mcp serve sets it to; unset it")
+        raise Fault("EINVAL", f"{VARIABLE} has a value that ctx mcp serve never sets; unset it")
     return McpSession(found[1], frozenset(found[2].split(",")) & {*QUESTIONS, HANDSHAKE})
 
 

@@ -27,7 +27,7 @@ class Mount(NamedTuple):
 
     def reason(self) -> str:
         """Returns why this mount was passed over, and how to use it."""
-        mend = f"to use it all the same, name it: --root {self.point}, or CTX_ROOT={self.point}"
+        mend = f"to use it nevertheless, name it: --root {self.point}, or CTX_ROOT={self.point}"
         return f"{self.point} is the mount of uid {self.owner}, which decides what runs there; {mend}"
 
 

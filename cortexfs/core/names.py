@@ -25,7 +25,7 @@ def fault_of(name: str) -> str | None:
     if len(name) > MAX_COMPONENT:
         return f"is longer than {MAX_COMPONENT} characters"
     if name.endswith(RESERVED_SUFFIXES):
-        return "ends in .sock or .d, which the tree keeps for itself"
+        return "ends in .sock or .d, which the tree reserves"
     if not _COMPONENT.fullmatch(name):
         return "may hold only letters, digits and . _ + -, and begins with a letter or digit"
     return None
@@ -40,7 +40,7 @@ def check(name: str) -> str:
 
 def fault_of_session(name: str) -> str | None:
     """Returns the rule that the name of a session breaks, as `fault_of` does."""
-    return "is that of the sessions' index" if name == INDEX else fault_of(name)
+    return "is reserved for the index of the sessions" if name == INDEX else fault_of(name)
 
 
 def check_session(name: str) -> str:
@@ -65,7 +65,7 @@ def check_object(class_: str, name: str) -> str:
 def check_new(name: str) -> str:
     """Returns a name for a new object of this machine. Raises EINVAL if an object of another may have it."""
     if "+" in name:
-        raise Fault("EINVAL", f"the name {name!r} has a +, which is kept for objects of other machines")
+        raise Fault("EINVAL", f"the name {name!r} has a +, which is reserved for objects of other machines")
     return name
 
 

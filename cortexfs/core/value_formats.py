@@ -63,7 +63,7 @@ def _single(text: str, what: str) -> str:
 
 def _unique(seen: set[str], number: int, item: str) -> None:
     if item in seen:
-        raise refuse(number, f"{item} is there twice")
+        raise refuse(number, f"{item} is used twice")
     seen.add(item)
 
 

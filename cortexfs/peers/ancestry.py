@@ -115,7 +115,7 @@ def _unknown(reason: str) -> Fault:
 
 def _of_another() -> Fault:
     mend = "run the objects of that mount, or call from outside of its runs"
-    return Fault("EACCES", f"you are in a run of another CortexFS, which decides what you may; {mend}")
+    return Fault("EACCES", f"you are in a run of another CortexFS, which decides for you; {mend}")
 
 
 _STARTING = {b"cortexfs.host.forkserver", b"cortexfs.host.starter"}

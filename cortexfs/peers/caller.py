@@ -201,7 +201,7 @@ def credentials(sock: socket.socket) -> Credentials:
         raise Fault("EACCES", "the daemon cannot see your process: you are in an outer pid namespace")
     own = os.geteuid()
     if own not in (0, uid):
-        raise Fault("EACCES", f"this daemon serves uid {own} alone; mount one of your own: ctx mount DIR")
+        raise Fault("EACCES", f"this daemon serves only uid {own}; mount your own: ctx mount DIR")
     return Credentials(pid, uid, gid, _groups(sock))
 
 
@@ -255,7 +255,7 @@ def gone(error: OSError | None) -> Fault:
 def _check(who: Credentials, status: _Status, where: Place) -> None:
     """Raises EACCES if the caller is where a host cannot follow."""
     if status.uids != {who.uid}:
-        raise Fault("EACCES", "you have changed your user since you connected, and are in other namespaces")
+        raise Fault("EACCES", "you are in other namespaces and have changed your user since; connect again")
     if where.namespaces and _has_own_devices(who.pid, where.namespaces):
         raise Fault(
             "EACCES", "your container has device rules that a tool cannot follow; give it a user namespace"

@@ -50,7 +50,7 @@ class Guest:
         """Count `size` bytes before they are kept. Raises EAGAIN when this user has too much kept already."""
         if size > SMALL and self._held[self.uid] + size > MAX_HELD:
             held = self._held[self.uid] >> 20
-            raise Fault("EAGAIN", f"the runs of uid {self.uid} have {held} MiB of arguments now; try again")
+            raise Fault("EAGAIN", f"the runs of uid {self.uid} hold {held} MiB of arguments; try again later")
         self._held[self.uid] += size
         self.bytes += size
 

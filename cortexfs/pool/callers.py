@@ -103,12 +103,12 @@ class Looker:
     async def _replace(self) -> None:
         while True:
             await self._child.ended.wait()
-            log.error("the process that sees where callers are has ended; another one is started")
+            log.error("cortexfs-looker has ended, and is started again")
             await trio.sleep(AGAIN)
             try:
                 self._child = _alone(await self._starter.start(LOOKER))
             except OSError as error:
-                log.error("it cannot be started: %s", error.strerror)
+                log.error("cortexfs-looker cannot be started: %s", error.strerror)
                 return
             # It may get a question twice. The second answer is ignored.
             self._unsent = deque(self._asked.values())

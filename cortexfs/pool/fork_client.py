@@ -53,13 +53,13 @@ class ForkServers:
             while (received := await self.now.receive()) is not None:
                 heard(received)
             lost()
-            log.error("the fork server has ended, and all hosts with it; another one is started")
+            log.error("the fork server has ended with all hosts, and is started again")
             await self.now.end()
             await trio.sleep_until(began + PAUSE)
             try:
                 self.now = ForkServer(*await self._starter.start(FORK_SERVER), self._printed)
             except OSError as error:
-                log.error("no fork server can be started: %s", error.strerror)
+                log.error("the fork server cannot be started: %s", error.strerror)
                 return
             new()
 

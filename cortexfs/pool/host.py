@@ -131,7 +131,7 @@ class Host:
             theirs.close()
             # A full queue, or more descriptors in flight than the kernel allows one user.
             if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
-                why = "the plugin's host does not take more calls now; try again"
+                why = "the plugin's host takes no more calls now; try again"
                 raise Fault("EAGAIN", why) from None
             raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
         return ours, theirs, rest

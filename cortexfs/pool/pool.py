@@ -184,7 +184,7 @@ class Pool:
         """Returns a live host for this plugin and caller. `connection` is the caller's, unless kept."""
         if plugin.kind == hostcalls.TEAM:
             if self.remote is None:
-                raise Fault("EHOSTDOWN", "this daemon is in no team any more")
+                raise Fault("EHOSTDOWN", "this machine is in no team now")
             return self.remote(plugin, identity)
         if self._aside and (plugin, identity) in self._aside:
             self._look_aside((plugin, identity))
@@ -258,7 +258,7 @@ class Pool:
         owned = [host for host in self._all.values() if _share(host.identity) == share]
         # Retired hosts take memory until they have ended, and a user may stop them to delay that.
         if len(owned) >= 2 * HOSTS_PER_USER:
-            raise Fault("EAGAIN", f"{len(owned)} hosts of uid {uid} have yet to end; try again")
+            raise Fault("EAGAIN", f"{len(owned)} hosts of uid {uid} are still ending; try again")
         owned = [host for host in owned if not host.retired]
         if len(owned) < HOSTS_PER_USER:
             return

@@ -45,7 +45,7 @@ def parse(text: str, path: str) -> list[tuple[str, str]]:
             continue
         who, equals, here = (part.strip() for part in said.partition("="))
         if not equals or not _WHO.fullmatch(who) or not here or " " in here:
-            raise Fault("EINVAL", f"{path}:{number}: expected USER@MACHINE = USER, got {said[:80]!r}")
+            raise Fault("EINVAL", f"{path}:{number}: write USER@MACHINE = USER, not {said[:80]!r}")
         rows.append((who, here))
     return rows
 

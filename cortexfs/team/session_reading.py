@@ -76,7 +76,7 @@ class TeamLogs:
         if created == self._cursor.created and last >= self._cursor.sequence:
             return False
         if self._cursor.created:
-            log.warning("the stream of the team's sessions was lost; each owner stores its own again")
+            log.warning("the stream of the team's sessions was lost; each machine stores its own again")
         async with self.turn:
             self._cursor = _Cursor(created)
             self.logs.clear()

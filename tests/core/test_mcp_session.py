@@ -28,7 +28,9 @@ def test_what_a_client_of_a_later_version_can_do_is_ignored() -> None:
 
 @each_of("spelt", ["x", TOKEN, f"{TOKEN[1:]}:", f"{'a' * 65}:", f"{TOKEN}:roots,", f"{TOKEN}:ROOTS"])
 def test_another_word_is_refused(spelt: str) -> None:
-    with pytest.raises(Fault, match=f"EINVAL: {VARIABLE} is not what ctx mcp serve sets it to; unset it"):
+    with pytest.raises(
+        Fault, match=f"EINVAL: {VARIABLE} has a value that ctx mcp serve never sets; unset it"
+    ):
         session_of(spelt)
 
 

@@ -66,7 +66,7 @@ def test_names_of_objects(class_: str, name: str, good: bool) -> None:
 def test_a_new_name_has_no_plus() -> None:
     # abi.md 14.14
     assert names.check_new("coder") == "coder"
-    with pytest.raises(Fault, match=r"EINVAL: the name 'coder\+box' has a \+, which is kept"):
+    with pytest.raises(Fault, match=r"EINVAL: the name 'coder\+box' has a \+, which is reserved"):
         names.check_new("coder+box")
 
 

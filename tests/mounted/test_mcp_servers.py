@@ -285,7 +285,7 @@ def test_a_server_that_cannot_start_is_said_and_the_others_work(fresh: Ctx) -> N
     assert "exited with status 3" in broken["mcp:exits"] or "cannot" in broken["mcp:exits"]
     assert "it cannot be started: /no/such/program" in broken["mcp:missing"]
     assert "unknown key commnd; did you mean command?" in broken["mcp:wrong"]
-    assert "has to begin with https://" in broken["mcp:open"]
+    assert "must begin with https://" in broken["mcp:open"]
     assert fresh.call("text.word_count", "still here").output == "2 words"
 
 
@@ -371,7 +371,7 @@ BAD_FILES = [
     ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "is no JSON"),
     ('{"mcpServers": {"a": {"command": "x", "env": {"A": "${input:a}"}}}}', "another client would fill in"),
     ('{"mcpServers": {"a": {"type": "sse", "url": "https://x"}}}', "the old transport sse is not supported"),
-    ('{"servers": {"a": {}}}', "it needs command"),
+    ('{"servers": {"a": {}}}', "it needs either command"),
 ]
 
 

@@ -86,7 +86,7 @@ def test_a_loop_keeps_its_input(ctx: Ctx) -> None:
     [
         ([], b"", "EINVAL", "the prompt is empty"),  # "An empty prompt is EINVAL"
         ([" "], b"", "EINVAL", "the prompt is empty"),
-        (["-", "-"], b"x", "EINVAL", "- may be given once"),
+        (["-", "-"], b"x", "EINVAL", "write - only once"),
         ([b"\xff"], b"", "EINVAL", "not UTF-8"),  # "Invalid UTF-8 where text is expected is EINVAL"
         ([], b"a\xff", "EINVAL", "not UTF-8"),
         ([], b"x" * ((16 << 20) + 1), "EMSGSIZE", "16 MiB"),  # "At most 16 MiB of input; more is EMSGSIZE"

@@ -222,7 +222,7 @@ ATTACKS: dict[str, Callable[[Path], object]] = {
     "is no program that you may run": lambda path: path.chmod(0o644),
     "No such file": lambda path: path.unlink(),
     "is over 16 KiB": lambda path: path.write_text("# tool: x\n" + "# y\n" * (1 << 20)),
-    "characters that are not shown": lambda path: path.write_text("# tool: x\x1b[2J\n"),
+    "invisible characters": lambda path: path.write_text("# tool: x\x1b[2J\n"),
 }
 
 

@@ -82,7 +82,7 @@ def test_over_the_limit_a_user_is_told_so_and_others_are_not(limited: Ctx) -> No
     assert (refused.code, refused.status) == ("EDQUOT", 1)
     [used] = usage(limited)["limits"]
     assert used["used"] >= used["tokens"] == 100
-    assert f"{used['used']} tokens of katan/* are used this month, of 100 tokens" in refused.message
+    assert f"{used['used']} tokens of 100 tokens are used this month for katan/*" in refused.message
     assert "the limit begins again on 20" in refused.message
     assert ask(limited, 0).status == 0
     assert ask(limited, OTHER).status == 0
@@ -95,7 +95,7 @@ def test_a_limit_in_money_counts_by_the_prices_of_whoever_has_set_it(limited: Ct
     # abi.md 8.20
     refused = use_up(limited, OTHER)
     assert refused.code == "EDQUOT"
-    assert "EUR of * are used this month, of 0.0500 EUR" in refused.message
+    assert "EUR of 0.0500 EUR are used this month for *" in refused.message
 
 
 def test_a_kill_loses_nothing(limited: Ctx) -> None:

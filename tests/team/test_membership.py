@@ -201,7 +201,7 @@ def test_a_plus_is_kept_for_other_machines(laptop: Machine) -> None:
     for words in (("agent", "new", "a+box", "--model", "debug/echo"), made):
         refused = laptop.ctx.ctx(*words, check=False)
         assert refused.returncode == 2
-        assert "kept for objects of other machines" in refused.stderr
+        assert "reserved for objects of other machines" in refused.stderr
     with pytest.raises(OSError, match="Invalid argument"):
         (laptop.ctx.root / "tool/a+box").symlink_to(COUNT)
 

@@ -91,7 +91,7 @@ def _spoken(args: Sequence[bytes]) -> list[str]:
         if word == "--":
             return words[:place] + words[place + 1 :]
         if word.startswith("--"):
-            raise Fault("EINVAL", f"{clipped(word)} is no flag of a prompt; to say it, write -- before it")
+            raise Fault("EINVAL", f"a prompt has no flag {clipped(word)}; to send it, write -- before it")
     return words
 
 
@@ -223,7 +223,7 @@ def _filled(shape: Shape, settings: list[_Setting], bare: list[str]) -> Iterable
     if names and "array" in shape.kind(names[-1]).types and "string" not in shape.kind(names[-1]).types:
         names += names[-1:] * (len(bare) - len(names))
     if len(bare) > len(names):
-        takes = ", ".join(names) or "no bare words"
+        takes = ", ".join(names) or "no words without names"
         raise Fault("EINVAL", f"surplus word {shown(bare[len(names)])}: this call takes {takes}")
     return (_Setting(name, word) for name, word in zip(names, bare, strict=False))
 
@@ -234,7 +234,7 @@ def _grouped(shape: Shape, settings: list[_Setting]) -> dict[str, list[str | boo
         groups.setdefault(setting.name, []).append(setting.word)
     for name, words in groups.items():
         if len(words) > 1 and "array" not in shape.kind(name).types:
-            raise Fault("EINVAL", f"{name}: is given {len(words)} times, and it is not an array")
+            raise Fault("EINVAL", f"{name}: is given {len(words)} times, but it is not an array")
     if sum(word == _STDIN for words in groups.values() for word in words) > 1:
         raise _twice_stdin()
     return groups
@@ -276,7 +276,7 @@ def _piped(data: bytes) -> dict[str, Any]:
 
 
 def _twice_stdin() -> Fault:
-    return Fault("EINVAL", "standard input can be read only once; - may be given once")
+    return Fault("EINVAL", "standard input can be read only once; write - only once")
 
 
 def _room(args: Sequence[bytes]) -> int:

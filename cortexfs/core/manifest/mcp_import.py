@@ -93,7 +93,7 @@ class Import:
         if not found:
             raise Fault("EINVAL", 'it has no servers; write {"mcpServers": {"NAME": {...}}}')
         if len(found) > MAX_SERVERS:
-            raise Fault("EINVAL", f"its {len(found)} servers are over {MAX_SERVERS}; divide it")
+            raise Fault("EINVAL", f"its {len(found)} servers are over the limit of {MAX_SERVERS}; divide it")
         for one in table.get("inputs") or ():
             if isinstance(one, dict) and isinstance(one.get("id"), str):
                 self._inputs[one["id"]] = _input(one)

@@ -82,18 +82,18 @@ def check_name(name: str) -> str:
 def checked(server: McpServer) -> McpServer:
     """Returns the server. Raises EINVAL for a wrong value."""
     if bool(server.command) == bool(server.url):
-        raise Fault("EINVAL", "it needs command, for a program, or url, for a server that runs; one of them")
+        raise Fault("EINVAL", "it needs either command, for a program, or url, for a running server")
     if server.url:
         _check_url(server.url)
     elif server.login:
-        raise Fault("EINVAL", "login is for a server with url")
+        raise Fault("EINVAL", "login needs a server with url")
     if server.timeout_secs is not None and not 0 < server.timeout_secs <= MAX_SECONDS:
-        raise Fault("EINVAL", f"timeout_secs is from 1 to {MAX_SECONDS}")
+        raise Fault("EINVAL", f"timeout_secs must be from 1 to {MAX_SECONDS}")
     for field, grammar in (("env", _VARIABLE), ("secret_env", _VARIABLE), ("headers", _HEADER),
                            ("secret_headers", _HEADER)):  # fmt: skip
         for key, value in getattr(server, field).items():
             if not grammar.fullmatch(key):
-                raise Fault("EINVAL", f"{field}: {key!r} cannot be a name there")
+                raise Fault("EINVAL", f"{field}: {key!r} is not a valid name")
             _check_text(f"{field}.{key}", value, header=grammar is _HEADER)
     for word in (server.command, *server.args, server.cwd):
         _check_text("a word of its command", word)
@@ -104,7 +104,7 @@ def _check_text(what: str, text: str, *, header: bool = False) -> None:
     if "${" in text:
         raise Fault("EINVAL", f"{what} has a ${{...}}, which another client would fill in; write the value")
     if "\0" in text or (header and not text.isprintable()):
-        raise Fault("EINVAL", f"{what} has characters that cannot be there")
+        raise Fault("EINVAL", f"{what} has characters that are not allowed")
 
 
 def _check_url(url: str) -> None:
@@ -114,11 +114,11 @@ def _check_url(url: str) -> None:
     except ValueError:
         host = ""
     if not host or parts.scheme not in ("http", "https"):
-        raise Fault("EINVAL", f"{url!r} is no http or https address")
+        raise Fault("EINVAL", f"{url!r} is not an http or https address")
     if parts.username or parts.password:
-        raise Fault("EINVAL", "a password is no part of url; write headers or secret_headers")
+        raise Fault("EINVAL", "url must not contain a user or password; write headers or secret_headers")
     if parts.scheme == "http" and not networks.is_loopback(host):
-        raise Fault("EINVAL", f"{host} is not this machine: its url has to begin with https://")
+        raise Fault("EINVAL", f"{host} is not this machine: its url must begin with https://")
 
 
 _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)

@@ -114,7 +114,7 @@ def header_of(data: bytes) -> str:
 def _text(line: bytes) -> str:
     text = line.decode(errors="replace").replace("\t", " ").rstrip()
     if not text.isprintable() or "\ufffd" in text:
-        raise Fault("EINVAL", f"its line {shown(text)} has characters that are not shown, or are no UTF-8")
+        raise Fault("EINVAL", f"its line {shown(text)} has invisible characters, or is not UTF-8")
     return text
 
 
@@ -130,7 +130,7 @@ def parsed(header: str) -> Script:
         elif re.match(r"(arg|flag)\s", text):
             arguments.append(_argument(text))
     if not (description := " ".join(said["tool"]).strip()):
-        raise Fault("EINVAL", "its line `tool:` is empty; say there what it does, and when to use it")
+        raise Fault("EINVAL", "its line `tool:` is empty; write what the tool does, and when to use it")
     _check(arguments)
     effects = [_effect(text) for text in said["effect"]]
     if not any(each.kind == "run_process" for each in effects):
@@ -197,8 +197,8 @@ def _check(arguments: list[ScriptArgument]) -> None:
         known.add(plain)
     for before, one in itertools.pairwise(one for one in arguments if not one.is_flag):
         if before.schema["type"] == "array" or (one.is_required and not before.is_required):
-            why = f"{before.name} is not needed, or takes all words that are left"
-            raise Fault("EINVAL", f"{one.name} cannot stand behind it: {why}; change their order")
+            why = f"{before.name}, which is optional, or takes all remaining words"
+            raise Fault("EINVAL", f"{one.name} cannot follow {why}; change their order")
 
 
 def _schema(arguments: Sequence[ScriptArgument]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def _partial(text: str) -> tuple[list[int], Version | None]:
     parts = (found["numbers"] or found["few"]).split(".")
     known = [int(part) for part in parts if part not in "xX*"]
     if any(part not in "xX*" for part in parts[len(known) :]):
-        raise Fault("EINVAL", f"{text!r} has a number behind an x")
+        raise Fault("EINVAL", f"{text!r} has a number after an x")
     return known, _version(known, found["pre"], found["build"]) if len(known) == 3 else None
 
 

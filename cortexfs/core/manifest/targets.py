@@ -164,7 +164,7 @@ def _program(
 ) -> ProgramTarget:
     if not isinstance(tool.input_schema, dict):
         mend = 'write a table, as input_schema = { type = "object" }'
-        raise Fault("EINVAL", f"process tool '{tool.name}' has an input_schema that is no object; {mend}")
+        raise Fault("EINVAL", f"process tool '{tool.name}' has an input_schema that is not an object; {mend}")
     return ProgramTarget(
         name=tool.name,
         description=tool.description,

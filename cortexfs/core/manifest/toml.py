@@ -70,7 +70,7 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ManifestEffect(msgspec.Struct, frozen=True):
     kind: Annotated[EffectKind, "What the tool does."]
     reversibility: Annotated[Reversibility, "Whether it can be undone."]
-    confirmation: Annotated[Confirmation, "When somebody is to be asked first."]
+    confirmation: Annotated[Confirmation, "When a person must confirm it first."]
     dry_run: Annotated[DryRun, "Whether a dry run can show it."]
     target: Annotated[str, "A path, a host or another name."] = ""
     dry_run_flag: Annotated[bool, "Whether the tool takes `--dry-run`."] = False
@@ -90,7 +90,7 @@ class DeclaredProcessTool(Strict, frozen=True):
     max_output_bytes: Annotated[U64 | None, "Bytes of both outputs; 1048576 if left out."] = None
     max_memory_bytes: Annotated[U64 | None, "Address space (RLIMIT_AS)."] = None
     max_cpu_secs: Annotated[U64 | None, "Seconds of processor time (RLIMIT_CPU)."] = None
-    effects: Annotated[tuple[ManifestEffect, ...], "What it does beside answering."] = ()
+    effects: Annotated[tuple[ManifestEffect, ...], "Its effects, besides its answer."] = ()
 
     @property
     def output_limit(self) -> int:
@@ -127,8 +127,8 @@ class ManifestCapabilities(Strict, frozen=True):
 
 class ManifestSandbox(Strict, frozen=True):
     level: Annotated[Level, "How strictly it is isolated."] = "child_process"
-    network: Annotated[Network, "What it reaches of the network."] = "inherit"
-    filesystem: Annotated[Filesystem | None, "What it reaches of the files."] = None
+    network: Annotated[Network, "Its access to the network."] = "inherit"
+    filesystem: Annotated[Filesystem | None, "Its access to files."] = None
     writable_paths: Annotated[tuple[str, ...], "The only places that it writes to."] = ()
     seccomp: Annotated[str, "Profile of system calls: `default`, or none."] = ""
     uid_drop: Annotated[bool, "Whether it runs as a user without files."] = False
@@ -150,7 +150,7 @@ class Conformance(Strict, frozen=True):
 
 
 class Package(Strict, frozen=True):
-    publisher_id: Annotated[str, "Who signs, as `example.dev`."] = ""
+    publisher_id: Annotated[str, "The signer, such as `example.dev`."] = ""
     manifest_sha256: Annotated[str, "Hash of manifest.toml, in hex."] = ""
     binary_sha256: Annotated[str, "Hash of the library, in hex."] = ""
     signature_algorithm: Annotated[str, "`ed25519`."] = ""
@@ -164,11 +164,11 @@ class Package(Strict, frozen=True):
 class Manifest(Strict, frozen=True):
     name: Annotated[str, "The plugin's name."]
     version: Annotated[str, "Its version, as `0.1.0`."]
-    description: Annotated[str, "What it is for."]
-    author: Annotated[str, "Who made it."] = ""
-    cortex_version: Annotated[str, "The oldest host that it runs on; needed."] = ""
+    description: Annotated[str, "Its purpose."]
+    author: Annotated[str, "Its author."] = ""
+    cortex_version: Annotated[str, "The oldest host that it runs on; required."] = ""
     trust: Annotated[Trust, "How far its code is trusted."] = "unreviewed_process"
-    capabilities: Annotated[ManifestCapabilities, "What it provides and asks for."] = ManifestCapabilities()
+    capabilities: Annotated[ManifestCapabilities, "What it provides and requests."] = ManifestCapabilities()
     sandbox: Annotated[ManifestSandbox, "Its isolation."] = ManifestSandbox()
     package: Annotated[Package, "Who published it."] = Package()
     native: Annotated[Native | None, "Its programs or its library."] = None
@@ -198,7 +198,7 @@ def _unsound(manifest: Manifest) -> str | None:
     if broken := names.fault_of(manifest.name):
         return f"name: the name {shown(manifest.name)} {broken}"
     if manifest.name.endswith(BACKUP):
-        return f"name: the name {manifest.name!r} ends in {BACKUP}, as directories that are passed over do"
+        return f"name: the name {manifest.name!r} ends in {BACKUP}, and such directories are ignored"
     # The review reports a blank version. Any other becomes part of file names and of `origin`.
     if manifest.version.strip() and (broken := names.fault_of(manifest.version)):
         return f"version: the version {shown(manifest.version)} {broken}"
@@ -218,16 +218,16 @@ def _unsound_tool(tool: DeclaredProcessTool) -> str | None:
         value = getattr(tool, field)
         texts = [value] if isinstance(value, str) else [*(value or ()), *_values(value)]
         if any("\0" in text for text in texts):
-            return f"{field}: holds a NUL character, which no program can be given"
+            return f"{field}: contains a NUL character, which a program cannot receive"
     for field in ("inherit_env", "env"):
         if wrong := next((name for name in getattr(tool, field) if not name or "=" in name), None):
-            return f"{field}: {shown(wrong)} is no name of a variable, as it holds ="
+            return f"{field}: {shown(wrong)} is not the name of a variable, as it contains ="
         if "" in getattr(tool, field):
             return f"{field}: the name of a variable is empty"
     if tool.name.strip() and (broken := names.fault_of(tool.name)):
         return f"name: the name {shown(tool.name)} {broken}"
     if (wrong := _not_json(tool.input_schema)) is not None:
-        return f"input_schema: {wrong} is no JSON value; write it as a string, or leave it out"
+        return f"input_schema: {wrong} is not a JSON value; write it as a string, or leave it out"
     return None
 
 

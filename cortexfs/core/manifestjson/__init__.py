@@ -75,7 +75,7 @@ def _limited(found: Iterator[Problem]) -> list[Problem]:
     some = list(islice(found, MAX_PROBLEMS + 1))
     if len(some) > MAX_PROBLEMS:
         some[-1] = Problem(
-            "too_many_problems", "", f"has more than {MAX_PROBLEMS} problems", "mend these first"
+            "too_many_problems", "", f"has more than {MAX_PROBLEMS} problems", "correct these first"
         )
     return some
 

@@ -113,10 +113,10 @@ _REASONS = {
     (True, False, False): (True, "declared by the manifest"),
     (True, True, False): (False, "declared by the manifest, denied by the administrator"),
     (True, False, True): (True, "declared by the manifest, and granted by the administrator"),
-    (True, True, True): (True, "denied and granted by the administrator: a grant counts last"),
+    (True, True, True): (True, "denied and granted by the administrator: a grant overrides a denial"),
     (False, True, False): (False, "denied by the administrator, and not declared either"),
     (False, False, True): (True, "granted by the administrator, though the manifest does not declare it"),
-    (False, True, True): (True, "denied and granted by the administrator: a grant counts last"),
+    (False, True, True): (True, "denied and granted by the administrator: a grant overrides a denial"),
 }
 
 
@@ -166,6 +166,6 @@ def tool_fault(tool: str, wanted: Iterable[str], has: Effective) -> str | None:
         return None
     names = ", ".join(missing)
     return (
-        f"the tool {tool} wants {names}, which its plugin does not have; "
+        f"the tool {tool} needs {names}, which its plugin does not have; "
         f"declare it in the manifest's capabilities, or grant it with ctx plugin permissions"
     )

@@ -131,7 +131,7 @@ def _dependency_fault(one: JsonManifest, name: str, range_: str) -> str | None:
 def supply(one: JsonManifest) -> Iterator[Problem]:
     if one.hash is not None and not HASH.fullmatch(one.hash):
         mend = "write sha256: and the 64 hexadecimal digits of the SHA-256"
-        yield Problem("invalid_hash", "hash", f"{shown(one.hash)} is no such hash", mend)
+        yield Problem("invalid_hash", "hash", f"{shown(one.hash)} is not such a hash", mend)
     if one.signature is not None and not _is_base64(one.signature):
         yield Problem(
             "invalid_signature", "signature", "is not base64", "write the signature in base64, on one line"
@@ -184,7 +184,7 @@ def of_commands(given: Sequence[CommandField]) -> Iterator[Problem]:
                     "invalid_name", f"{path}.options[{at}].name", what, "write letters, digits, - and _"
                 )
             if not _FLAG.fullmatch(option.flag):
-                what = f"{shown(option.flag)} is no short flag"
+                what = f"{shown(option.flag)} is not a short flag"
                 yield Problem(
                     "invalid_value", f"{path}.options[{at}].flag", what, "write one letter, like -v"
                 )
@@ -227,7 +227,7 @@ def _unique(path: str, given: Iterable[str], key: str = "", skip: int = 0) -> It
     for index, name in enumerate(given):
         if name in seen:
             where = f"{path}[{max(index - skip, 0)}]{'.' + key if key else ''}"
-            what = f"{shown(name)} is there twice"
+            what = f"{shown(name)} is used twice"
             yield Problem("duplicate_name", where, what, "rename or remove one of them")
         seen.add(name)
 

@@ -124,7 +124,7 @@ def fault_of(setting: Setting, value: Any) -> str | None:
         return f"expected {wanted}, got {got}"
     if setting.type == "select" and value not in setting.choices:
         known = jsontext.clipped(", ".join(setting.choices), _TOLD)
-        return f"{jsontext.shown(value)} is none of {known}{nearest(value, setting.choices[:_TOLD])}"
+        return f"{jsontext.shown(value)} is not one of {known}{nearest(value, setting.choices[:_TOLD])}"
     return None
 
 
@@ -144,7 +144,7 @@ def problems(one: JsonManifest) -> Iterator[Problem]:
 
 def _field_problems(field: SettingField, path: str, known: bool) -> Iterator[Problem]:
     if known:
-        what = f"{jsontext.shown(field.key)} is there twice"
+        what = f"{jsontext.shown(field.key)} is used twice"
         yield Problem("duplicate_name", f"{path}.key", what, "rename or remove one of them")
     if not field.key:
         yield Problem("invalid_name", f"{path}.key", "is empty", "name the setting")

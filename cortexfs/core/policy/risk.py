@@ -278,7 +278,7 @@ def effects_of(text: str) -> tuple[Effect, ...]:
 def _effect(number: int, words: list[str]) -> Effect:
     if len(words) != 5:
         raise Fault(
-            "EINVAL", f"line {number}: an effect is kind, target, reversibility, confirmation, dry_run"
+            "EINVAL", f"line {number}: an effect needs kind, target, reversibility, confirmation, dry_run"
         )
     kind, target, reversibility, confirmation, dry_run = words
     plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), target)
@@ -293,12 +293,12 @@ def decode(text: str) -> RiskSettings:
     table = tomltext.table(text.encode(), FILE)
     tools = table.pop("tools", {})
     if not isinstance(tools, dict):
-        raise Fault("EINVAL", f"{FILE}: tools holds tables, such as [tools.NAME]")
+        raise Fault("EINVAL", f"{FILE}: tools must hold tables, such as [tools.NAME]")
     profiles = {name: tomltext.converted(one, Profile, FILE, f"tools.{name}") for name, one in tools.items()}
     settings = msgspec.structs.replace(tomltext.converted(table, RiskSettings, FILE), tools=profiles)
     for pattern in (*settings.allow, *settings.deny):
         if not pattern or pattern.count("*") > 1:
-            raise Fault("EINVAL", f"{FILE}: {pattern!r} is no pattern; it is a name with at most one *")
+            raise Fault("EINVAL", f"{FILE}: {pattern!r} is not a pattern; write a name with at most one *")
     return settings
 
 

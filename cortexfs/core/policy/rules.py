@@ -97,7 +97,7 @@ def by_name(rules: Iterable[Rule], class_: str) -> dict[str, tuple[Rule, ...]]:
 def _rule(number: int, line: str, file: str) -> Rule:
     words = line.split()
     if words[0] == "deny":
-        raise refuse(number, "there is no deny; remove the line, as what no line allows is denied")
+        raise refuse(number, "policy has no deny; remove the line, as everything without a line is denied")
     if len(words) != 4 or words[0] != "allow":
         raise refuse(number, f"{line!r} is not of the form: {FORM}")
     _verb, label, target, permission = words
@@ -121,6 +121,6 @@ def _rule(number: int, line: str, file: str) -> Rule:
 def _check_plain(number: int, words: Iterable[str]) -> None:
     for word in words:
         if _GLOB.search(word):
-            raise refuse(number, f"{word!r} has a glob, which policy lacks; write a line for each")
+            raise refuse(number, f"{word!r} has a glob, which is not supported; write a line for each object")
         if _VARIABLE.search(word):
-            raise refuse(number, f"{word!r} has a variable, which policy lacks; write the name")
+            raise refuse(number, f"{word!r} has a variable, which is not supported; write the name")

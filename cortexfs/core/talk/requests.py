@@ -242,7 +242,7 @@ def check_edited(value: dict[str, Any], decision: Decision = "allow_once") -> No
 
 def check_content(value: dict[str, Any]) -> None:
     if len(_encoder.encode(value)) > MAX_EDITED:
-        raise Fault("EMSGSIZE", f"content: is over {MAX_EDITED >> 10} KiB as JSON; say less")
+        raise Fault("EMSGSIZE", f"content: is over {MAX_EDITED >> 10} KiB as JSON; send less")
 
 
 _CHECKS: dict[str, Callable[[str, Any], None]] = {

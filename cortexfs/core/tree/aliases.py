@@ -64,11 +64,11 @@ class Aliases:
     def check(self, folder: int, name: str, target: bytes) -> None:
         """Raises a Fault if no such alias can be here."""
         if self.owner(folder) is None:
-            raise Fault("EROFS", "aliases live in model/, agent/, tool/ and in those of home/<uid>")
+            raise Fault("EROFS", "aliases are possible only in model/, agent/ and tool/, also of home/<uid>")
         places.check_alias(name, target)
         here = self._by_folder.get(folder, {})
         if name not in here and self._lookup(folder, name) is not None:
-            raise Fault("EEXIST", f"{name} is the name of an object, and no alias may hide one")
+            raise Fault("EEXIST", f"{name} is the name of an object, which an alias may not hide")
         if name not in here and len(here) >= places.MAX_ALIASES:
             raise Fault("ENOSPC", f"this folder has {places.MAX_ALIASES} aliases; remove some")
         if name not in here and sum(map(len, self._by_folder.values())) >= places.MAX_ALIASES_IN_TREE:

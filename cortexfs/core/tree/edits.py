@@ -203,7 +203,7 @@ class Temporaries:
         """Raises ENOSPC if a user may have no more temporary files."""
         if self._in_homes[home] >= MAX_OF_HOME or self._in_homes.total() >= MAX_IN_HOMES:
             why = f"uid {home} has {self._in_homes[home]} temporary files in .d/ folders"
-            raise Fault("ENOSPC", f"{why}; remove some, or close those that were removed")
+            raise Fault("ENOSPC", f"{why}; remove some, or close removed files")
 
     def add(self, temporary: Temporary) -> None:
         if temporary.home is not None:

@@ -97,7 +97,7 @@ class Nodes:
         inode = self.homes.get(uid)
         if inode is None:
             if len(self.homes) >= MAX_HOMES:
-                raise Fault("ENOSPC", f"there are {MAX_HOMES} homes already")
+                raise Fault("ENOSPC", f"the mount has {MAX_HOMES} homes, which is the limit")
             inode = self.homes[uid] = self.add(self.new(), Home(uid, gid, now))
         return inode
 

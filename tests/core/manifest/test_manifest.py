@@ -214,10 +214,10 @@ def test_four_fields_of_a_tool_are_required(field: str) -> None:
         ("[sandbox]\ncpu_seconds = 1.5\n", "sandbox.cpu_seconds: expected integer, got float"),
         (TOOL + "timeout_secs = -1\n", "native.tools[0].timeout_secs: expected integer >= 0"),
         (TOOL + 'env = {LANG = "C", N = 1}\n', "native.tools[0].env.NAME: expected string, got integer"),
-        (TOOL + 'args = ["a\\u0000"]\n', "native.tools[0].args: holds a NUL character"),
-        (TOOL + 'env = {A = "\\u0000"}\n', "native.tools[0].env: holds a NUL character"),
-        (TOOL + 'working_dir = "\\u0000"\n', "native.tools[0].working_dir: holds a NUL character"),
-        (TOOL + 'env = {"A=B" = ""}\n', 'native.tools[0].env: "A=B" is no name of a variable'),
+        (TOOL + 'args = ["a\\u0000"]\n', "native.tools[0].args: contains a NUL character"),
+        (TOOL + 'env = {A = "\\u0000"}\n', "native.tools[0].env: contains a NUL character"),
+        (TOOL + 'working_dir = "\\u0000"\n', "native.tools[0].working_dir: contains a NUL character"),
+        (TOOL + 'env = {"A=B" = ""}\n', 'native.tools[0].env: "A=B" is not the name of a variable'),
         (TOOL + 'inherit_env = [""]\n', "native.tools[0].inherit_env: the name of a variable is empty"),
         (TOOL + TOOL, "native.tools[1].name: another tool is called add; rename one of them"),
     ],
@@ -267,7 +267,7 @@ def test_an_input_schema_is_any_json_value(schema: str) -> None:
 @each_of("schema", ["1979-05-27", "{a = [07:32:00]}", "nan", "{a = -inf}", "18446744073709551616"])
 def test_what_json_cannot_hold_is_refused(schema: str) -> None:
     text = TOOL.replace("input_schema = {}", f"input_schema = {schema}")
-    assert "no JSON value; write it as a string" in refused(text)
+    assert "not a JSON value; write it as a string" in refused(text)
 
 
 @each_of("name", ["../../x", "", ".x", "a/b", "/etc", "x.d", "x.sock", "a b", "a\nb", "é", "x" * 65])

@@ -35,7 +35,7 @@ def test_servers_of_other_clients() -> None:
         ({"mcpServers": {"a": {"url": "https://b.org", "type": "sse"}}}, "a: the old transport sse"),
         ({"mcpServers": {"a": {"url": "https://b.org", "transport": "sse"}}}, "a: the old transport sse"),
         ({"mcpServers": {"a": {"command": 1}}}, "a: Expected `str`"),
-        ({"mcpServers": {"a": {}}}, "a: it needs command"),
+        ({"mcpServers": {"a": {}}}, "a: it needs either command"),
         ({"mcpServers": {"a b": {"command": "c"}, "a-b": {"command": "c"}}}, "would have the same name"),
         ({"mcpServers": {"x" * 40 + each: {"command": "c"} for each in "ab"}}, "would have the same name"),
     ],
@@ -48,7 +48,7 @@ def test_what_is_not_taken_over(file: Any, said: str) -> None:
 def test_a_file_has_so_many_servers() -> None:
     servers = {f"s{number}": {"command": "c"} for number in range(MAX_SERVERS)}
     assert len(all_of({"mcpServers": servers})) == MAX_SERVERS
-    with pytest.raises(Fault, match=f"its {MAX_SERVERS + 1} servers are over {MAX_SERVERS}"):
+    with pytest.raises(Fault, match=f"its {MAX_SERVERS + 1} servers are over the limit of {MAX_SERVERS}"):
         all_of({"mcpServers": {**servers, "more": {"command": "c"}}})
 
 

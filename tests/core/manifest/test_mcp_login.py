@@ -85,5 +85,5 @@ def test_tokens_are_sent_by_https_or_on_this_machine(url: str, endpoint: str, is
 
 
 def test_only_a_server_with_an_address_has_a_login() -> None:
-    with pytest.raises(Fault, match="login is for a server with url"):
+    with pytest.raises(Fault, match="login needs a server with url"):
         mcp_server.checked(McpServer(command="x", login="mcp.x.login"))

@@ -51,7 +51,7 @@ def test_a_program_of_each_protocol(protocol: Protocol, folder: str, streams: bo
 
 
 def test_a_programs_schema_is_an_object() -> None:
-    with pytest.raises(Fault, match="'add' has an input_schema that is no object"):
+    with pytest.raises(Fault, match="'add' has an input_schema that is not an object"):
         targets.programs(manifest('"text"'), [(("/p/bin/add",), "/p")])
 
 

@@ -93,7 +93,7 @@ def test_a_tool_that_wants_more_than_its_plugin_has_is_refused() -> None:
     assert capabilities.tool_fault("get", ["network:fetch"], has) is None
     told = capabilities.tool_fault("run", ["network:fetch", "shell:run"], has)
     assert told
-    assert told.startswith("the tool run wants shell:run, which its plugin does not have; declare it")
+    assert told.startswith("the tool run needs shell:run, which its plugin does not have; declare it")
 
 
 def test_a_tool_is_judged_by_what_its_process_may() -> None:

@@ -19,7 +19,7 @@ VALUES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     # abi.md 9.20
     "strict": ([True, False], [("no", 'strict: expected true or false, got "no"'), (0, "strict: ")]),
     # abi.md 9.19
-    "unit": (["lines"], [("line", 'unit: "line" is none of words, lines; did you'), (1, "unit: ")]),
+    "unit": (["lines"], [("line", 'unit: "line" is not one of words, lines; did you'), (1, "unit: ")]),
     # abi.md 9.21: not even a sentence shows one
     "token": (["s3cret"], [(42, "token: expected a string, which is never shown, got another type")]),
     # config.settings without a field: "Record<string, unknown>"

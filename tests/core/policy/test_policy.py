@@ -48,12 +48,12 @@ def test_what_runs_has_a_permission_for_it() -> None:
 @each_of(
     ("line", "mend"),
     [
-        ("deny coder_t tool:a execute", "there is no deny; remove the line"),
-        ("deny", "there is no deny"),
-        ("allow coder_t tool:* execute", "has a glob, which policy lacks; write a line for each"),
+        ("deny coder_t tool:a execute", "policy has no deny; remove the line"),
+        ("deny", "policy has no deny"),
+        ("allow coder_t tool:* execute", "has a glob, which is not supported; write a line for each object"),
         ("allow * tool:a execute", "has a glob"),
         ("allow coder_t tool:fs.[rw]ead execute", "has a glob"),
-        ("allow coder_t tool:$TOOL execute", "has a variable, which policy lacks; write the name"),
+        ("allow coder_t tool:$TOOL execute", "has a variable, which is not supported; write the name"),
         ("allow ${LABEL} tool:a execute", "has a variable"),
         ("allow coder_t gadget:a execute", "'gadget' is not one of tool, model, shared"),
         ("allow coder_t tool:a use", "tool has execute sample roots, not 'use'"),

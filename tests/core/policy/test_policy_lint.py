@@ -113,7 +113,7 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "POLICY_LINE_INVALID",
         with_agents(agent(f"{ALLOW}\ndeny base_t tool:x execute\n")),
         "agent/base.d/policy:3",
-        "there is no deny",
+        "policy has no deny",
     ),
     (
         "POLICY_REMOVED",

@@ -141,7 +141,7 @@ def test_effects_are_read_as_the_tree_writes_them() -> None:
     first, second = effects_of(text)
     assert first == effect("read_file")
     assert second == effect("write_file", confirmation="never", dry_run="supported", target="a b%")
-    with pytest.raises(Fault, match="line 2: an effect is kind, target"):
+    with pytest.raises(Fault, match="line 2: an effect needs kind, target"):
         effects_of("read_file - reversible on_risk not_supported\nread_file\n")
 
 
@@ -314,10 +314,10 @@ def test_the_daemons_own_paths_are_blocked_by_whole_names(word: str, level: Leve
         ("[tools.a]\nblocked = true", "unknown key tools.a.blocked; did you mean block?"),
         ("[tools.a]\ntool_risk = 2", "policy.toml: tools.a.tool_risk: expected number <= 1.0"),
         ("[tools.a]\nblock = 1", "policy.toml: tools.a.block: expected boolean"),
-        ("tools = 3", "policy.toml: tools holds tables, such as [tools.NAME]"),
+        ("tools = 3", "policy.toml: tools must hold tables, such as [tools.NAME]"),
         ("tools.a = 3", "policy.toml: tools.a: expected table"),
-        ("deny = ['*a*']", "'*a*' is no pattern; it is a name with at most one *"),
-        ("allow = ['']", "'' is no pattern"),
+        ("deny = ['*a*']", "'*a*' is not a pattern; write a name with at most one *"),
+        ("allow = ['']", "'' is not a pattern"),
         ("[", "policy.toml: it is not TOML: "),
     ],
 )

@@ -87,7 +87,7 @@ REFUSED: list[tuple[bytes, str | None, str]] = [
     (b'{"op":"send","id":"a","input":"x","session":"../x"}', "a", 'session: the name "../x" may hold only'),
     (b'{"op":"send","id":"a","input":"x","session":""}', "a", 'session: the name "" is empty'),
     (b'{"op":"send","id":"a","input":"x","session":"x.d"}', "a", "ends in .sock or .d"),
-    (b'{"op":"resume","id":"a","session":"index"}', "a", "is that of the sessions' index"),
+    (b'{"op":"resume","id":"a","session":"index"}', "a", "is reserved for the index of the sessions"),
     (b'{"op":"send","id":"a","input":"x","scope":"all"}', "a", "expected one of private, shared, temp"),
     (b'{"op":"send","id":"a","input":"x","cwd":"work"}', "a", 'cwd: "work" is not an absolute path'),
     (b'{"op":"send","id":"a","input":"x","cwd":"/\\u0000"}', "a", "is not an absolute path"),
@@ -178,7 +178,7 @@ def test_an_answer_is_bounded() -> None:
     assert decode(encode(fits)[:-1]) == fits
     refusal = decode(encode(msgspec.structs.replace(fits, content={"text": most["text"] + "x"}))[:-1])
     assert isinstance(refusal, Refusal)
-    assert (refusal.code, refusal.message) == ("EMSGSIZE", "content: is over 256 KiB as JSON; say less")
+    assert (refusal.code, refusal.message) == ("EMSGSIZE", "content: is over 256 KiB as JSON; send less")
 
 
 def test_an_over_long_line_is_refused() -> None:

@@ -76,7 +76,7 @@ def test_a_shadowed_installation_of_the_same_package_does_not_count(tmp_path: Pa
 @pytest.mark.parametrize(
     ("point", "fault"),
     [
-        ("a.d = m:p", "the name 'a.d' ends in .sock or .d, which the tree keeps for itself"),
+        ("a.d = m:p", "the name 'a.d' ends in .sock or .d, which the tree reserves"),
         ("a = m", "its entry point 'm' is not of the form module:attribute"),
         ("a = m:p; import os", "its entry point 'm:p; import os' is not of the form module:attribute"),
         ("a = m.n:p.q [extra]", None),

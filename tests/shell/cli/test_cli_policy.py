@@ -243,7 +243,7 @@ def test_a_wrong_file_is_named(root: Path, tmp_path: Path, capsys: pytest.Captur
     assert "tool/fs.read.d/policy: line 2: 'allow all' is not of the form" in said
     controls(root, "tool/fs.read", policy="", effects="read_file\n")
     for verb in (["explain", USER, "fs.read"], ["lint"]):
-        assert "tool/fs.read.d/effects: line 1: an effect is kind" in refused(capsys, *verb)[1]
+        assert "tool/fs.read.d/effects: line 1: an effect needs kind" in refused(capsys, *verb)[1]
 
 
 # lint

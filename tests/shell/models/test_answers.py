@@ -99,7 +99,7 @@ async def test_what_the_prompt_is(words: tuple[str, ...], stdin: bytes, output: 
         ((" ",), b"", "EINVAL", "the prompt is empty"),
         (("\udcff",), b"", "EINVAL", "argument 1 is not UTF-8"),  # "Invalid UTF-8 ... is EINVAL"
         ((), b"\xff", "EINVAL", "standard input is not UTF-8"),
-        (("-", "-"), b"x", "EINVAL", "- may be given once"),
+        (("-", "-"), b"x", "EINVAL", "write - only once"),
         (('{"messages":5}',), b"", "EINVAL", "messages: expected array, got number"),
         (('{"messages":[{"role":"user"}]}',), b"", "EINVAL", "no text"),
         (('{"input":[' + "[]," * 300_000 + "[]]}",), b"", "EMSGSIZE", "over 250000 values"),

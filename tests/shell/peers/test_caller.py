@@ -266,7 +266,7 @@ def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
 def test_a_users_daemon_refuses_others() -> None:
     with connected() as sock:
         refusal = as_user(lambda: caller_of(sock, {}).identity.uid)
-        assert str(refusal).startswith(f"EACCES: this daemon serves uid {NOBODY} alone")
+        assert str(refusal).startswith(f"EACCES: this daemon serves only uid {NOBODY}")
 
 
 def test_a_users_daemon_admits_its_user_also_from_a_user_namespace() -> None:

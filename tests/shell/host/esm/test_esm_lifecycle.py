@@ -262,7 +262,7 @@ async def test_a_tool_that_wants_too_much_is_listed_with_the_reason(tmp_path: Pa
         greedy_one = registry.get("tool", "greedy")
         assert greedy_one is not None
         assert greedy_one.plugin is None
-        assert greedy_one.status.startswith("broken: the tool greedy wants shell:run, which its plugin does")
+        assert greedy_one.status.startswith("broken: the tool greedy needs shell:run, which its plugin does")
 
 
 async def test_no_tools_without_the_capability(tmp_path: Path, place: Path) -> None:
