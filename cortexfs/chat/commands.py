@@ -132,8 +132,8 @@ def _check_fits(said: Input) -> None:
     try:
         requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=said))
     except Fault:
-        why = "a message may have 1 MiB and this one is longer"
-        raise Fault("EMSGSIZE", f"{why}; say where to read it") from None
+        why = "a message has at most 1 MiB, and this one is longer"
+        raise Fault("EMSGSIZE", f"{why}; write the text into a file and name the file") from None
 
 
 class ChatPlace:
@@ -302,12 +302,12 @@ def _model(place: ChatPlace, argument: str) -> CommandOutcome:
 
 def _system(place: ChatPlace, argument: str) -> CommandOutcome:
     if place.is_agents:
-        raise Fault("EINVAL", f"{place.name} is an agent, and is told what system.md in its .d/ says")
+        raise Fault("EINVAL", f"{place.name} is an agent, whose system prompt is system.md in its .d/")
     if argument:
         place.along.system = "" if argument == "-" else argument
     told = place.along.system
-    none = "it is told nothing; /system TEXT, and /system - for nothing again"
-    return CommandOutcome([f"it is told: {told}" if told else none])
+    none = "no system prompt is set; set one with /system TEXT, remove it with /system -"
+    return CommandOutcome([f"system prompt: {told}" if told else none])
 
 
 def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
@@ -318,7 +318,7 @@ def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
         can = attaching.abilities(place.root, place.path)
         place.along.attach(name, attaching.parts(name, data, can))
     names = ", ".join(place.along.names)
-    return CommandOutcome([f"goes along with what you say next: {names or 'nothing; /attach FILE'}"])
+    return CommandOutcome([f"attached to your next message: {names or 'nothing; /attach FILE'}"])
 
 
 def _save(place: ChatPlace, argument: str) -> CommandOutcome:
@@ -363,8 +363,8 @@ ORDERS = {
     "/sessions": Order("", "list the sessions of this object", _sessions),
     "/resume": Order("[NAME]", "go on with a session; without a name, the one before this", _resume),
     "/model": Order("[NAME]", "talk with another model, in a session of its own", _model),
-    "/system": Order("[TEXT]", "what the model is told to be from now on; - for nothing", _system),
-    "/attach": Order("[FILE]", "a text, a picture or a PDF that goes along with what you say next", _attach),
+    "/system": Order("[TEXT]", "set the model's system prompt; - removes it", _system),
+    "/attach": Order("[FILE]", "attach a text, a picture or a PDF to your next message", _attach),
     "/save": Order("FILE", "write what was said into a new file", _save),
     "/pin": Order("TEXT", "have an agent keep this in mind, whatever else it forgets", _pin),
     "/quit": Order("", "leave, as Ctrl-D does"),

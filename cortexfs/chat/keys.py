@@ -76,7 +76,7 @@ def bindings(deeds: Deeds) -> KeyBindings:
     def _paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")
         if len(text) > MAX_LINE:
-            deeds.refuse("a message may have 1 MiB and what you pasted is longer; say where to read it")
+            deeds.refuse("a message has at most 1 MiB; put the pasted text into a file and name the file")
         else:
             event.current_buffer.insert_text(text)
 

@@ -215,7 +215,7 @@ def test_what_is_too_long_is_refused_with_a_sentence(shown: Screen) -> None:
     # chat.md: "over 1 MiB it is refused"
     chat(shown, "debug/echo", "--session", "long")
     shown.paste("x" * ((1 << 20) + 1))
-    shown.wait("a message may have 1 MiB and what you pasted is longer")
+    shown.wait("a message has at most 1 MiB; put the pasted text into a file")
     shown.wait_last(">")
     leave(shown)
 

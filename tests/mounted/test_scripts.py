@@ -30,7 +30,10 @@ def ctx(python: Path) -> Iterator[Ctx]:
 def greet(ctx: Ctx) -> Iterator[Path]:
     path = placed(ctx)
     status, said = as_user(ctx, "tool", "add", path)
-    assert (status, f"made {HOME}/greet, as {path} is at each call; ready" in said) == (0, True), said
+    assert (status, f"made {HOME}/greet; each call runs {path} as it is at that time; ready" in said) == (
+        0,
+        True,
+    ), said
     yield path
     as_user(ctx, "tool", "rm", "greet")
 

@@ -45,7 +45,7 @@ def new(options: argparse.Namespace) -> int:
     if options.home or _is_of_others(options.root) or options.name.startswith("home/"):
         return _new_own(options, name)
     if holders := records.holders(state, name):
-        whose = f"uid {holders[0]} has an agent {name}, whose sessions would be those of yours"
+        whose = f"uid {holders[0]} has an agent {name} already, and both would share their sessions"
         raise Fault("EEXIST", f"{whose}; choose another name, or remove home/{holders[0]}/{CLASS}/{name}")
     if name in (defaults.BASE, *records.named(state)) or (root and os.path.lexists(f"{root}/{CLASS}/{name}")):
         raise Fault("EEXIST", f"there is {CLASS}/{name} already; edit the files in its .d/")
@@ -255,7 +255,7 @@ def _serves(root: str | None, state: Path) -> bool:
 
 
 def _elsewhere(root: str | None) -> str:
-    return f"the mount at {root} has another state, and does not follow: name that with --state"
+    return f"the mount at {root} has another state and does not show the change; name that state with --state"
 
 
 def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -> str:
@@ -266,7 +266,7 @@ def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -
             if why := reload.broken(CLASS, name, "cannot be used")(facts):
                 return why
         if root and not all(_awaited(f"{root}/{CLASS}/{name}", there) for name in chosen):
-            return f"the mount at {root} does not follow: does its daemon have another --state?"
+            return f"the mount at {root} does not show the change; does its daemon have another --state?"
         return None
 
     return reload.told(given, outcome)

@@ -17,10 +17,7 @@ from cortexfs.cli import mounts, reload
 from cortexfs.core.errors import Fault, code_of, os_faults
 
 CLASS = "agent"
-_KEPT = {
-    "agent": "your sessions with it have the place of those",
-    "tool": "the log of your runs of it has the place of that",
-}
+_KEPT = {"agent": "its sessions", "tool": "the log of its runs"}
 
 
 def answering(given: str | None) -> str | None:
@@ -46,7 +43,7 @@ def make(root: str, name: str, texts: Mapping[str, str], class_: str = CLASS) ->
     """Make an object with these controls. When this returns, an agent answers on its socket."""
     path = path_of(name, class_)
     if os.path.lexists(f"{root}/{class_}/{name}"):
-        why = f"there is {class_}/{name}, and {_KEPT[class_]} of {path}"
+        why = f"there is {class_}/{name} already, and {path} would share {_KEPT[class_]}"
         raise Fault("EEXIST", f"{why}; choose another name")
     try:
         os.close(os.open(f"{root}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))

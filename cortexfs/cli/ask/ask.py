@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     root = mounts.answering(options.root)
     keeps, goes_on = kept.is_on() and not options.no_log, getattr(options, "continue")
     if not keeps and (goes_on or options.session):
-        raise Fault("EINVAL", "what keeps nothing has no session to go on with; leave out -c and --session")
+        raise Fault("EINVAL", "--no-log (or ctx log off) keeps no sessions; leave out -c and --session")
     before = place.last(root) if goes_on else None
     if before:
         asked = _continued(asked, before)

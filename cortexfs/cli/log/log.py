@@ -55,9 +55,7 @@ def _list(options: argparse.Namespace) -> int:
         output.emit([_row(entry, known) for entry in found])
         return EXIT_OK
     if not found:
-        output.say(
-            "there is nothing of that" if wanted._replace(most=-1) != Wanted() else "nothing was asked yet"
-        )
+        output.say("no question matches" if wanted._replace(most=-1) != Wanted() else "nothing was asked yet")
         return EXIT_OK
     rows = [(each.id, when(each.time), _who(each), each.question.strip()) for each in found]
     output.table(("id", "asked", "of", "question"), rows)
@@ -98,7 +96,7 @@ def _rm(options: argparse.Namespace) -> int:
 
 def _on(options: argparse.Namespace) -> int:
     kept.turn(on=options.verb == "on")
-    output.say("what ctx ask is asked is kept" if kept.is_on() else "ctx ask keeps nothing; see: ctx log on")
+    output.say(f"ctx ask {'keeps its questions' if kept.is_on() else 'keeps nothing; see: ctx log on'}")
     return EXIT_OK
 
 
@@ -115,7 +113,9 @@ def _one(root: str, id_: str) -> Entry:
     if len(found) == 1:
         return found[0]
     if found:
-        raise Fault("EINVAL", f"{id_!r} may be {', '.join(each.id for each in found[:5])}; say more of it")
+        raise Fault(
+            "EINVAL", f"{', '.join(each.id for each in found[:5])} begin with {id_!r}; type more of the id"
+        )
     raise Fault("ENOENT", f"there is no {id_!r} in the log; see: ctx log")
 
 

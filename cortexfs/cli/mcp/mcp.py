@@ -139,7 +139,7 @@ def _given(file: str | None) -> str | None:
     return token
 
 
-_ALONE = "for it; a KEY alone is a secret, and is read from standard input"
+_ALONE = "for it; with KEY alone, the value is a secret and is read from standard input"
 _HTTP = f"use streamable HTTP; HOST is {HOST} by default, PORT 0 any free port"
 _TOKEN_FILE = f"the bearer token for --http (default: {TOKEN}, else a new one, which is printed)"
 _ANY = (
@@ -180,7 +180,7 @@ VERBS = {
         (
             *MOUNTED,
             arg("name", "NEW", "what it is to be called; its tools are NEW.TOOL"),
-            arg("--url", "URL", "where it is, of a server that runs somewhere"),
+            arg("--url", "URL", "the address of a server that already runs"),
             arg("--env", "KEY=VALUE", f"a variable {_ALONE}", action="append", default=[]),
             arg("--header", "KEY:VALUE", f"a header {_ALONE}", action="append", default=[]),
             arg("--tool", "GLOB", "take tools of these names only", action="append", default=[]),

@@ -64,7 +64,9 @@ VERBS = {
         (
             *MOUNTED,
             arg("model", "MODEL", "only those with this in their name", nargs="?"),
-            arg("--renew", "SOURCE", "make it anew, of litellm's list or its wheel: a file or an address"),
+            arg(
+                "--renew", "SOURCE", "build the table from litellm's list or its wheel: a file or an address"
+            ),
             JSON,
         ),
         (

@@ -97,7 +97,7 @@ def fuse_device(subject: Subject) -> Finding:
     except OSError as problem:
         why, mend = f"/dev/fuse cannot be opened: {problem.strerror}", "let this user read and write it"
         if (mount := mounts.mounted_at(subject.root)) and mount.owner != subject.uid:
-            return warn(f"{why}, so {mount.point} is all there is", mend)
+            return warn(f"{why}, so this user can only use the mount at {mount.point}", mend)
         return fail(why, mend)
     return ok("/dev/fuse opens")
 
@@ -164,7 +164,7 @@ def view_mounts(subject: Subject) -> Finding:
         return ok("tools of agents have mounts of their own")
     found = [f"{path} is {refused}" for path, refused in NO_NAMESPACES.items() if _reads(path, refused)]
     return warn(
-        "agents' tools get no mounts of their own here, so chmod, chown, touch and the like are EPERM there",
+        "tools of agents get no mount namespace here, so chmod, chown, touch and the like fail with EPERM",
         f"let users make namespaces: {found[0] if found else 'in a container, its manager decides'}",
     )
 
@@ -179,7 +179,7 @@ def own_sandbox(subject: Subject) -> Finding:
     status = Path("/proc/self/status").read_text()
     if "\nNoNewPrivs:\t1\n" in status and "\nSeccomp:\t2\n" in status:
         return warn(
-            f"this process ({os.getpid()}) is in a sandbox of somebody else's, whose calls a daemon refuses",
+            f"this process ({os.getpid()}) runs in another program's sandbox, and a daemon refuses its calls",
             f"let the owner of the mount write sandboxed = [{subject.uid}] below [callers] in config.toml",
         )
     return ok("no sandbox is around this process")
@@ -241,7 +241,7 @@ def configuration(subject: Subject) -> Finding:
     try:
         PolicyFile(subject.where.config / risk.FILE).read()
     except Fault as fault:
-        return fail(fault.message, "mend the file; until then agents may nothing")
+        return fail(fault.message, "mend the file; until then agents may run nothing")
     return ok(str(path) if path.exists() else f"{path} is absent, so every key has its default")
 
 

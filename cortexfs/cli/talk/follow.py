@@ -29,7 +29,7 @@ def resume(options: argparse.Namespace) -> int:
         return EXIT_OK
     if not options.follow and _reached(options.after, newest):
         if options.after != newest:  # a request for it would wait for such an event
-            raise Fault("EINVAL", f"after: the session has no event {options.after!r}; leave it out")
+            raise Fault("EINVAL", f"--after: the session has no event {options.after!r}; leave --after out")
         return EXIT_OK
     with where.connect() as conversation:
         for frame in conversation.resume(session=options.session, scope=options.scope, after=options.after):

@@ -78,7 +78,7 @@ def _asking(show: Show) -> None:
         Printer(sys.stderr, sys.stderr).show(show)
 
 
-_TEXT = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
+_TEXT = "the message, with - for standard input (default: standard input; write -- before text with -)"
 _ALLOW = (
     "a tool, or a pattern, whose calls are allowed; repeatable (default: asked on a terminal, else denied)"
 )

@@ -225,7 +225,7 @@ VERBS = {
             ROOT,
             objects.TALKING,
             SESSION,
-            flag("--force", "also from a machine that is there; what runs in it ends"),
+            flag("--force", "take it even from a machine that is connected; its runs there end"),
         ),
         ("ctx session take agent/coder plan+laptop",),
         "go on here with a session that another machine of the team has",

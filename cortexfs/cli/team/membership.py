@@ -155,16 +155,19 @@ def _removed(places: TeamPlaces, member: Member, machine: str) -> int:
         known = ", ".join(name for name, one in records.items() if name != member.machine and not one.removed)
         raise Fault("ENOENT", f"there is no other machine {machine} in the team; there are {known or 'none'}")
     written(places.machines / machine, replace(record, removed=int(time.time())))
-    output.say(f"{machine} is in the team {member.team} no more; the link here has the servers refuse it")
+    output.say(
+        f"removed {machine} from the team {member.team}; the daemon here tells its servers to refuse it"
+    )
     return EXIT_OK
 
 
 def _refuse_to_leave(places: TeamPlaces, member: Member) -> None:
     if places.secrets.exists():
-        why = "begun on this machine: its keys are here, and nobody could join it any more"
-        raise Fault("EACCES", f"the team {member.team} was {why}; ctx team leave --end ends it")
-    why = f"where it was begun, ctx team leave --machine {member.machine} has the others go on without it"
-    raise Fault("EACCES", f"this machine is a server of the team {member.team}: {why}; then --end here")
+        why = "has its keys on this machine, and no machine could join it without them"
+        raise Fault("EACCES", f"the team {member.team} {why}; ctx team leave --end ends the team")
+    why = f"first run ctx team leave --machine {member.machine} on the machine that began the team"
+    mend = f"{why}, then ctx team leave --end here"
+    raise Fault("EACCES", f"this machine is a server of the team {member.team}: {mend}")
 
 
 def _host() -> str:

@@ -54,7 +54,7 @@ def add(options: argparse.Namespace) -> int:
         own.make(root, name, {SCRIPT: text}, CLASS)
     schema = msgspec.json.encode(said.schema).decode()
     status = _settled(place, [text, f"{said.description}\n", f"{schema}\n", "ready\n"])
-    output.say(f"made {own.path_of(name, CLASS)}, as {path} is at each call; {status}")
+    output.say(f"made {own.path_of(name, CLASS)}; each call runs {path} as it is at that time; {status}")
     return EXIT_OK if status == "ready" else EXIT_FAILED
 
 

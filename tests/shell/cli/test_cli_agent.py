@@ -189,7 +189,7 @@ def test_agents_of_agent_are_the_daemon_owners(
     assert main(["agent", "rm", "theirs", "--yes"]) == 13
     assert "the daemon's owner to remove" in capsys.readouterr().err
     assert new("theirs") == 1
-    assert "there is agent/theirs, and your sessions with it" in capsys.readouterr().err
+    assert "there is agent/theirs already, and home/" in capsys.readouterr().err
     assert main(["agent", "new", "mine", "--description", "x"]) == 2
     assert main(["agent", "rm", "mine", "--yes"]) == 1
     assert records.named(state) == ["theirs"]
@@ -362,7 +362,7 @@ def test_a_mount_with_another_state_is_not_waited_for(
         assert new("coder") == 0
         assert main(["agent", "rm", "coder", "--yes"]) == 0
     said = capsys.readouterr().err
-    assert said.count(f"the mount at {root} has another state, and does not follow") == 2
+    assert said.count(f"the mount at {root} has another state and does not show the change") == 2
     assert records.named(state) == []
 
 

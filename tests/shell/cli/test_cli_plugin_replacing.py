@@ -53,7 +53,7 @@ def refused(said: Said, *words: str) -> str:
     status, _, err = said("install", *words)
     assert status == 13, err
     assert err.count("\n") == 1
-    assert "say --replace, or answer at a terminal" in err
+    assert "say --replace, or run this on a terminal" in err
     return err
 
 

@@ -38,7 +38,7 @@ def test_everything_is_accepted_shown_and_asked_for(places: directories.Places, 
     said.ok("test", "hello")
     status, _, err = said("install", "hello")
     assert (status, (places.state / "plugins/hello").exists()) == (13, False)
-    assert "hello asks to write every file that its callers may (**); where that is meant say --yes" in err
+    assert "hello asks to write every file that its callers may (**); to allow that, say --yes" in err
     assert said.ok("install", "hello", "--yes").startswith("installed hello 0.1.0, ")
     said.ok("install", "hello")  # again, which asks for no more than what is there
 

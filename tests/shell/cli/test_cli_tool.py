@@ -49,7 +49,7 @@ def test_a_plugin_does_not_take_the_place_of_a_script(places: directories.Places
     path = hello(Path("plugin")) / "manifest.toml"
     path.write_text(path.read_text().replace('"0.1.0"', '"2.0.0"'))
     status, _, err = said("install", "plugin", "--yes")
-    why = "this is 2.0.0, unsigned: it is not a script, unlike the installed copy; where that is"
+    why = "this is 2.0.0, unsigned: it is not a script, unlike the installed copy; to replace it"
     assert (status, why in err) == (13, True)
     assert SCRIPT_VERSION in (places.state / "plugins/hello/manifest.toml").read_text()
     said.ok("install", "plugin", "--replace")

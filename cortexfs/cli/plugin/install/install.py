@@ -96,7 +96,7 @@ def _replaces(
         return consented
     both = f"{name} {before.told} is installed, and this is {after.told}: {why}"
     if options.yes or not sys.stdin.isatty():
-        raise Fault("EPERM", f"{both}; where that is meant say --replace, or answer at a terminal")
+        raise Fault("EPERM", f"{both}; to replace it, say --replace, or run this on a terminal without --yes")
     if not sure(f"{both}. Replace it, and leave its settings, permissions and data to this?"):
         raise Fault("EPERM", f"{name} stays as it was; nothing was installed")
     return consented
@@ -113,7 +113,7 @@ def _allow(options: argparse.Namespace, where: directories.Places, manifest: Man
             return
     asks = f"{manifest.name} asks to {wanted} every file that its callers may ({governance.EVERYTHING})"
     if not sys.stdin.isatty():
-        raise Fault("EPERM", f"{asks}; where that is meant say --yes, or answer at a terminal")
+        raise Fault("EPERM", f"{asks}; to allow that, say --yes, or run this on a terminal")
     if not sure(f"{asks}. Install it?"):
         raise Fault("EPERM", f"{manifest.name} may not {wanted} everything; nothing was installed")
 
@@ -163,7 +163,7 @@ def uninstall(options: argparse.Namespace) -> int:
     if plugin_state.has_begun(kept_of(where.state) / name, os.getuid()) and (
         why := _last_hooks(options.root, name)
     ):
-        output.say(f"{name} goes, though its last hooks were not all called in good order: {why}")
+        output.say(f"the uninstall of {name} goes on, although not all of its last hooks succeeded: {why}")
     said = choosing.choose(where, options.root, name, None if options.purge else False).said
     if options.purge:
         installing.remove(where.state / directory.FOLDER, name)

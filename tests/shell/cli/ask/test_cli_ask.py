@@ -74,7 +74,7 @@ def test_what_keeps_nothing_is_a_temp_session(server: Served, root: Path, tmp_pa
     ctx("ask", "two", root=root, CTX_CONFIG=str(tmp_path))
     assert [key.scope for key in server.world.sessions] == ["temp", "temp"]
     done = ctx("ask", "-c", "three", root=root, CTX_CONFIG=str(tmp_path))
-    assert (done.returncode, "keeps nothing has no session" in done.stderr) == (2, True)
+    assert (done.returncode, "keeps no sessions" in done.stderr) == (2, True)
 
 
 def test_json_has_the_answer_and_what_it_took(server: Served, root: Path, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_template_is_saved_listed_and_used(server: Served, root: Path) -> None
         (["-t", "none", "x"], 1, "there is no template 'none'"),
         (["-T", "fs.raed", "x"], 1, "there is no tool 'fs.raed'; did you mean fs.read?"),
         (["-c", "x"], 1, "there is no question to go on with"),
-        (["-c", "--no-log", "x"], 2, "keeps nothing has no session"),
+        (["-c", "--no-log", "x"], 2, "keeps no sessions"),
         (["--save", "x", "-a", "-"], 2, "-a - is of one question"),
     ],
 )
