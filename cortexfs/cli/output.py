@@ -49,7 +49,7 @@ def say(text: str) -> None:
 def sure(question: str) -> bool:
     """Ask before something is removed for good. If no person can answer, raise a Fault that names --yes."""
     if not sys.stdin.isatty():
-        raise Fault("EINVAL", "nobody can be asked here; say --yes")
+        raise Fault("EINVAL", "this needs a yes, and there is no terminal to ask on; say --yes")
     print(f"{within(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

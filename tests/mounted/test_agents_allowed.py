@@ -102,7 +102,7 @@ def test_an_objects_policy_that_is_removed_refuses_still(ctx: Ctx) -> None:
         assert denied(path)
         assert "POLICY_REMOVED" in ctx.ctx("policy", "lint").stdout
         explained = ctx.ctx("policy", "explain", path, "text.word_count", check=False)
-        assert "tool/text.word_count.d/policy was removed, and what it last said counts" in explained.stderr
+        assert "tool/text.word_count.d/policy was removed, but its last lines still apply" in explained.stderr
         (ctx.work / "bad").write_text("deny everybody\n")
         assert ctx.run(["install", "-m", "644", str(ctx.work / "bad"), str(policy)]).returncode == 1
         assert denied(path)

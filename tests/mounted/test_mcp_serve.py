@@ -297,9 +297,9 @@ def test_nothing_is_answered_without_the_token(ctx: Ctx, tmp_path: Path) -> None
 REFUSED = [
     (["--http", "nonsense"], "--http is [HOST:]PORT"),
     (["--http", "70000"], "--http is [HOST:]PORT"),
-    (["--http", "0.0.0.0:0"], "0.0.0.0 is not this machine alone; give a token"),
+    (["--http", "0.0.0.0:0"], "other machines can reach 0.0.0.0; give a token"),
     (["--token-file", "/dev/null"], "--token-file is for --http"),
-    (["--http", "0", "--token-file", "/dev/null"], "is not yours alone to read"),
+    (["--http", "0", "--token-file", "/dev/null"], "other users can open /dev/null"),
 ]
 
 

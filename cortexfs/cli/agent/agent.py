@@ -70,7 +70,7 @@ def _new_own(options: argparse.Namespace, name: str) -> int:
     """Make the agent in the home of the caller, through the mount."""
     root = mounts.answering(options.root)
     if options.description:
-        raise Fault("EINVAL", f"--description is for agents in {CLASS}/; one of your own has none")
+        raise Fault("EINVAL", f"only agents in {CLASS}/ have a description; leave out --description")
     agent_own.make(root, name, _record(options, name, root, frozenset(), own=True).controls)
     output.say(f"made {agent_own.path_of(name)}")
     if options.json:
@@ -94,9 +94,7 @@ def _record(
     if preset.shell:
         tools = [*dict.fromkeys((defaults.SHELL, *tools))]
     elif shell and defaults.SHELL not in tools:
-        raise Fault(
-            "EINVAL", f"--allow is for tools that it runs in a shell; give it --tools {defaults.SHELL}"
-        )
+        raise Fault("EINVAL", f"--allow names tools for the agent's shell; add --tools {defaults.SHELL}")
     if not options.anyway:
         _check_there(root, model, (*tools, *shell), options.skill, own)
     texts = defaults.controls(name, model, tools, labels, shell)
@@ -152,7 +150,7 @@ def _check_there(
         for name in wanted:
             if name not in known:
                 near = name_patterns.near(name, known)
-                mend = "if it is to come, make the agent with --anyway"
+                mend = "to make the agent without it, say --anyway"
                 raise Fault("EINVAL", f"there is no {class_} {name}{near}; {mend}")
 
 
@@ -227,7 +225,7 @@ def _own_name(given: str | None, root: str | None, word: str) -> str:
         if agent_own.has(root, name):
             return name
         if of_others and os.path.lexists(f"{root}/{CLASS}/{name}"):
-            raise Fault("EACCES", f"agents in {CLASS}/ are those of the daemon's owner to remove")
+            raise Fault("EACCES", f"only the daemon's owner may remove agents in {CLASS}/")
         if of_others or word.startswith("home/"):
             raise Fault("ENOENT", f"there is no {agent_own.path_of(name)}; see: ctx agent list")
     return ""

@@ -9,24 +9,24 @@ from cortexfs.agents import defaults
 from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 
 _TOOLS = "a tool, several with commas between, or a pattern (default: those of the preset)"
-_ALLOW = "the same, for tools that it may run in its shell and is not offered one by one"
+_ALLOW = "as --tools, for tools that it may run in its shell but that its model is not shown"
 _PRESET = "its tools and prompt: to read files, to work on them, or to talk (default: read)"
-_APPROVAL = "whether every call is asked about"
+_APPROVAL = "ask: ask a person before every call"
 VERBS = {
     "new": Command(
         "agent.agent.new",
         (
             *MOUNTED,
             arg("name", "NEW", "its name"),
-            flag("--home", "make it in your home; the daemon's owner is asked for this alone"),
+            flag("--home", "make it in your home (always so, except for the daemon's owner)"),
             arg("--preset", None, _PRESET, choices=(*defaults.PRESETS,), default="read"),
             arg("--model", "MODEL", "provider/model, or an alias (default: main)", default=defaults.MODEL),
             arg("--tools", "TOOL", _TOOLS, action="append"),
             arg("--allow", "TOOL", _ALLOW, action="append", default=[]),
             arg("--skill", "SKILL", "PLUGIN/SKILL, which it may read", action="append", default=[]),
-            arg("--system", "FILE", "what it is told to be; - reads it"),
+            arg("--system", "FILE", "its system prompt; - is standard input"),
             arg("--description", "TEXT", "a sentence for listings", default=""),
-            flag("--anyway", "make it though its model, a tool or a skill is not there"),
+            flag("--anyway", "make it even if its model, a tool or a skill is missing"),
             arg("--approval", None, _APPROVAL, choices=("auto", "ask"), default="auto"),
             JSON,
         ),

@@ -95,7 +95,7 @@ VERBS = {
             arg("wanted", "OBJECT", _OBJECT),
             arg("--user", "USER", "for whom the agent works (default: you)"),
             arg("--mode", None, "as if policy.toml had this mode", choices=get_args(Mode)),
-            flag("--dry-run", "of a dry run of the tool"),
+            flag("--dry-run", "explain a dry run of the tool"),
         ),
         (
             "ctx policy explain agent/base tool/shell.exec",

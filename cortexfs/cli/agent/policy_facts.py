@@ -90,7 +90,7 @@ def _aliases(root: str) -> list[str]:
 
 def _rules(path: str, below: str) -> tuple[rules.Rule, ...]:
     if not os.path.exists(f"{path}.d/policy"):
-        why = f"{below}.d/policy was removed, and what it last said counts still"
+        why = f"{below}.d/policy was removed, but its last lines still apply"
         raise Fault("ENOENT", f"{why}; write it again, or: ctx policy reset {below}")
     try:
         return rules.parse(objects.control(path, "policy"), f"{below}.d/policy")
@@ -113,14 +113,14 @@ def caller(root: str, word: str, user: str | None) -> PolicyCaller:
     """Returns a user, or an agent that works for `user` (you, unless named)."""
     if "/" not in word:
         if user:
-            raise Fault("EINVAL", "--user is for agents, which work for somebody; a user is one already")
+            raise Fault("EINVAL", "--user goes with an agent alone; leave it out for a user")
         return person(word)
     below, class_, _, home = real(root, objects.resolve(root, word))
     if class_ != "agent":
-        raise Fault("EINVAL", f"{word!r} calls nothing; a caller is a user, a uid or agent/NAME")
+        raise Fault("EINVAL", f"{word!r} is not a caller; name a user, a uid or agent/NAME")
     path = os.path.join(root, below)
     if objects.is_elsewhere(path):
-        raise Fault("EINVAL", f"what {below} may is decided on its own machine; ask there")
+        raise Fault("EINVAL", f"the policy of {below} is on its own machine; run this there")
     owner = person(user or str(os.getuid() if home is None else home))
     if home not in (None, owner.uid):
         raise Fault("EINVAL", f"{below} works for uid {home} alone")

@@ -65,7 +65,7 @@ def usage(tokens: dict[str, int], model: str) -> tuple[dict[str, Any], str]:
     from cortexfs.cli import prices  # a slow import that only this needs
 
     if not tokens:
-        return {}, "this model does not tell how many tokens it took"
+        return {}, "the model does not report how many tokens it used"
     there = prices.load()
     cost = there.cost(model, tokens["input_tokens"], tokens["output_tokens"])
     money = there.told(cost) or f"no price of {model} in {prices.FILE}"

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.save:
         return _save(options, asked, values)
     if values and not options.template:
-        raise Fault("EINVAL", "-p gives a template its variables; say which with -t")
+        raise Fault("EINVAL", "-p sets a variable of a template; name the template with -t")
     root = mounts.answering(options.root)
     keeps, goes_on = kept.is_on() and not options.no_log, getattr(options, "continue")
     if not keeps and (goes_on or options.session):
@@ -117,7 +117,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _save(options: argparse.Namespace, asked: AskOptions, values: dict[str, str]) -> int:
     if attach.STDIN in asked.attachments:
-        raise Fault("EINVAL", "-a - is of one question; a template can name files and addresses")
+        raise Fault("EINVAL", "a template cannot keep standard input (-a -); attach a file or an address")
     if asked.before:
         raise Fault("EINVAL", f"a template has one prompt; {options.template} has several, so use it itself")
     prompt = " ".join(options.text) or asked.prompt
@@ -131,7 +131,7 @@ def _save(options: argparse.Namespace, asked: AskOptions, values: dict[str, str]
 def _continued(asked: AskOptions, before: LastQuestion) -> AskOptions:
     if asked.tools and not before.tools:
         raise Fault(
-            "EINVAL", "the last question had no tools, and its session cannot be given any; leave out -T"
+            "EINVAL", "the session of the last question has no tools, and none can be added; leave out -T"
         )
     same = {"model": before.object, "tools": asked.tools or before.tools}
     return replace(asked, **same, system=asked.system or before.system)
@@ -240,7 +240,7 @@ def _input(asked: AskOptions, where: ChatPlace, model: ChatPlace) -> Input:
 
 
 _TEXT = "the question; standard input is appended where it is a pipe or a file"
-_ATTACH = "a text, a picture or a PDF that goes along; - is standard input; may be repeated"
+_ATTACH = "attach a text, a picture or a PDF; - is standard input; may be repeated"
 _SCHEMA = "the answer is JSON of this schema: a file, or the fields, as 'name, age int, bio: one sentence'"
 _TOOL = "offer it for this question, by name or pattern; may be repeated"
 COMMANDS = {
@@ -249,7 +249,7 @@ COMMANDS = {
         (
             arg("text", "TEXT", _TEXT, nargs="*", default=[]),
             arg("-m --model", "MODEL", "a model or an agent (default: model/main)", dest="asked"),
-            arg("-s --system", "SYSTEM", "what it is told to be"),
+            arg("-s --system", "SYSTEM", "the system prompt"),
             arg("-t --template", "TEMPLATE", "begin with the options of this template"),
             arg("-p --param", "KEY=VALUE", "a variable of the template", **REPEATED),
             arg("-a --attach", "FILE|URL|-", _ATTACH, **REPEATED),
@@ -259,11 +259,11 @@ COMMANDS = {
             APPROVE,
             FAIL_ON_DENIED_FLAG,
             flag("-c --continue", "go on with the last question"),
-            arg("--session", "SESSION", "ask in this one of the model's, which is begun where there is none"),
+            arg("--session", "SESSION", "ask in this session of the model; begin it if there is none"),
             flag("-x --extract", "print the first code block of the answer, and nothing else"),
-            flag("-u --usage", "say on standard error what it took: tokens, and money by prices.toml"),
-            flag("--json", "print the answer as JSON, with its session and what it took"),
-            flag("--no-log", "keep nothing of it"),
+            flag("-u --usage", "print the tokens used, and their price by prices.toml, on standard error"),
+            flag("--json", "print the answer as JSON, with its session and the tokens used"),
+            flag("--no-log", "do not keep the question and its answer"),
             arg("--save", "NAME", "ask nothing, and keep the options as a template"),
             flag("--templates", "list the templates"),
         ),

@@ -136,7 +136,7 @@ def _asked(object_: str, method: str, params: Mapping[str, Any], kind: type[T]) 
     try:
         return msgspec.json.decode(said, type=kind)
     except UNREADABLE as error:
-        raise Fault("EPROTO", f"{object_} answers {method} with what is no answer to it: {error}") from None
+        raise Fault("EPROTO", f"{object_} sent an answer to {method} that is not valid: {error}") from None
 
 
 def _options(said: list[_Said]) -> AskOptions:

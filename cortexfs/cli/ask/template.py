@@ -67,7 +67,7 @@ class AskOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         if missing := sorted(wanted - values.keys()):
             raise Fault("EINVAL", f"${missing[0]} has no value; say -p {missing[0]}=VALUE")
         if INPUT in {name for text in texts for name in text.get_identifiers()} and not said:
-            raise Fault("EINVAL", "the template wants a text in the place of $input; say it, or pipe it in")
+            raise Fault("EINVAL", "the template needs a text for $input; say it, or pipe it in")
         values[INPUT] = said
         system, prompt = (text.safe_substitute(values) for text in texts)
         is_placed = INPUT in texts[1].get_identifiers()

@@ -157,7 +157,7 @@ def moment(text: str, now: float) -> float:
     raise Fault("EINVAL", f"--since: {text!r} is no time; say 3d, 12h, 2026-11-25 or 2026-11-25T08:30")
 
 
-ID = arg("logged", "ID", "as `ctx log` shows it, or its beginning")
+ID = arg("logged", "ID", "the id that `ctx log` shows, or its beginning")
 VERBS = {
     "show": Command(
         _show, (ROOT, ID, JSON), ("ctx log show 5f0c9a1e",), "show a question with its whole answer"
@@ -168,18 +168,18 @@ VERBS = {
         ("ctx log rm 5f0c9a1e",),
         "remove the session of a question",
     ),
-    "off": Command(_on, (), ("ctx log off",), "have ctx ask keep nothing from now on"),
-    "on": Command(_on, (), ("ctx log on",), "have ctx ask keep what it is asked again"),
+    "off": Command(_on, (), ("ctx log off",), "have ctx ask keep no questions from now on"),
+    "on": Command(_on, (), ("ctx log on",), "have ctx ask keep questions and answers again"),
 }
 COMMANDS = {
     "log": Command(
         _list,
         (
             arg("-n", "COUNT", f"how many, 0 for all (default: {MOST})", type=int, default=MOST),
-            arg("-q", "TEXT", "only those in which all these words, or words that begin so, are"),
-            arg("--model", "MODEL", "only those that this model answered, or one with this in its name"),
-            arg("--agent", "AGENT", "only those that were asked of this agent"),
-            arg("--since", "TIME", "only those since then: 3d, 12h, 2026-11-25 or 2026-11-25T08:30"),
+            arg("-q", "TEXT", "only questions with all these words, or with words that begin so"),
+            arg("--model", "MODEL", "only answers of this model, or of models with this in their names"),
+            arg("--agent", "AGENT", "only questions to this agent"),
+            arg("--since", "TIME", "only questions since then: 3d, 12h, 2026-11-25 or 2026-11-25T08:30"),
             flag("--usage", "the tokens and what they cost, by day, model and agent, and the limits"),
             JSON,
         ),

@@ -101,9 +101,9 @@ class _Typing:
         else:
             line = sys.stdin.readline(MAX_KEY + 1)
             if not line and wanted.default is None:
-                why = f"{within(wanted.about)} is wanted, on a terminal or as a line of standard input"
+                why = f"{within(wanted.about)} is needed; type it on a terminal, or pipe it in as a line"
                 raise Fault("EINVAL", why)
             said = line.rstrip("\n")
         if not said and wanted.default is None:
-            raise Fault("EINVAL", f"{within(wanted.about)}: nothing was given")
+            raise Fault("EINVAL", f"{within(wanted.about)} is empty; run this again and type it")
         return said or wanted.default or ""

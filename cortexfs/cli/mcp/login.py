@@ -28,7 +28,7 @@ def login(options: argparse.Namespace) -> int:
     servers = known(options)
     server = servers.read(options.name)
     if not server.url:
-        raise Fault("EINVAL", f"{options.name} is a program, which logs in by itself")
+        raise Fault("EINVAL", f"{options.name} is a program; only servers with a URL need ctx mcp login")
     secret = typed([SECRET])[SECRET] if options.client_secret else ""
     wish = LoginWish(
         tuple(scope for each in options.scope for scope in each.split()),
@@ -46,7 +46,7 @@ def login(options: argparse.Namespace) -> int:
 
     found = anyio.run(logged_in, server.url, wish, browse)
     if found is None:
-        output.say(f"{options.name} wants no login")
+        output.say(f"{options.name} needs no login")
         return EXIT_OK
     servers.keep_login(options.name, found)
     output.say(f"logged in at {options.name}; {reload.told(options.root)}")
@@ -58,5 +58,5 @@ def logout(options: argparse.Namespace) -> int:
     if not servers.read(options.name).login:
         raise Fault("ENOENT", f"there is no login at {options.name}")
     servers.forget_login(options.name)
-    output.say(f"the login at {options.name} is gone from here; {reload.told(options.root)}")
+    output.say(f"removed the login at {options.name}; {reload.told(options.root)}")
     return EXIT_OK

@@ -32,13 +32,13 @@ MAX_TOKEN = 4096
 
 def serve(options: argparse.Namespace) -> int:
     if options.token_file and not options.http:
-        raise Fault("EINVAL", "--token-file is for --http; on standard input and output nobody else can ask")
+        raise Fault("EINVAL", "--token-file is for --http; standard input and output need no token")
     if options.code and options.server:
         raise Fault("EINVAL", "--server serves a server as it is, and --code three tools for all; choose one")
     where = address(options.http) if options.http else None
     given = _given(options.token_file) if options.http else None
     if where and not given and where[0] not in LOOPBACK:
-        why = f"{where[0]} is not this machine alone; give a token, in {TOKEN} or with --token-file"
+        why = f"other machines can reach {where[0]}; give a token, in {TOKEN} or with --token-file"
         raise Fault("EINVAL", why)
     root = mounts.answering(options.root)
     greeted = _greeted(root, options)
@@ -90,7 +90,7 @@ async def _serving(
             TemplateBook(root).add_to(serving.server)
         await serving.renew()
         for pattern in offer.unmet:
-            say(f"--allow {pattern} fits no tool that is there now; see: ctx ls tool")
+            say(f"--allow {pattern} matches no tool of the mount now; see: ctx ls tool")
         server = serving.server
     await (_over_http(server, where, given, root) if where else over_stdio(server, greeted))
 
@@ -130,7 +130,7 @@ def _given(file: str | None) -> str | None:
     if file:
         with open(os.path.expanduser(file), encoding="ascii", errors="replace") as opened:
             if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:
-                raise Fault("EPERM", f"{opened.name} is not yours alone to read; do: chmod 600 {opened.name}")
+                raise Fault("EPERM", f"other users can open {opened.name}; do: chmod 600 {opened.name}")
             token = opened.read(MAX_TOKEN).strip()
     elif not (token := os.environ.pop(TOKEN, "")):
         return None
@@ -179,12 +179,12 @@ VERBS = {
         "mcp.servers.add",
         (
             *MOUNTED,
-            arg("name", "NEW", "what it is to be called; its tools are NEW.TOOL"),
+            arg("name", "NEW", "the server's new name; its tools are NEW.TOOL"),
             arg("--url", "URL", "the address of a server that already runs"),
             arg("--env", "KEY=VALUE", f"a variable {_ALONE}", action="append", default=[]),
             arg("--header", "KEY:VALUE", f"a header {_ALONE}", action="append", default=[]),
             arg("--tool", "GLOB", "take tools of these names only", action="append", default=[]),
-            flag("--replace", "take the place of the one of that name"),
+            flag("--replace", "replace the server of that name"),
         ),
         (
             "ctx mcp add time -- uvx mcp-server-time",
@@ -199,12 +199,12 @@ VERBS = {
         "mcp.importing.import_servers",
         (
             *MOUNTED,
-            arg("file", "FILE", "of Claude, Cursor, VS Code or another client"),
-            flag("--replace", "take the place of servers of the same names"),
+            arg("file", "FILE", "the file of Claude, Cursor, VS Code or another client"),
+            flag("--replace", "replace servers of the same names"),
         ),
         (
             "ctx mcp import ~/.config/Claude/claude_desktop_config.json",
-            "ctx mcp import .vscode/mcp.json    # what it wants filled in is asked for, and kept as secrets",
+            "ctx mcp import .vscode/mcp.json    # asks for its inputs, and keeps them as secrets",
         ),
         "take over the MCP servers of another client",
     ),
@@ -212,10 +212,10 @@ VERBS = {
         "mcp.call.call",
         (
             *_ANY,
-            flag("--yes", "answer what the server asks with its defaults"),
+            flag("--yes", "answer the server's questions with their defaults"),
             arg("server", "SERVER", "its name in: ctx mcp list, its URL, or its command line as one word"),
             arg("tool", "TOOL", "the tool, by the server's name for it"),
-            arg("words", "ARGS", "as those of any tool", nargs=argparse.REMAINDER),
+            arg("words", "ARGS", "the tool's arguments, as for ctx run", nargs=argparse.REMAINDER),
         ),
         (
             "ctx mcp call time get_current_time --timezone Asia/Tokyo",
@@ -243,12 +243,12 @@ VERBS = {
         (
             *MOUNTED,
             arg("name", "SERVER", "its name in: ctx mcp list"),
-            arg("--scope", "SCOPE", "ask for this right, too", action="append", default=[]),
-            arg("--client-id", "ID", "of a client that was registered by hand"),
-            flag("--client-secret", "its secret is typed, or read from standard input"),
-            arg("--client-auth", None, "how it is shown", choices=("basic", "post"), default="basic"),
-            arg("--client-metadata", "URL", "of a document that describes this client"),
-            arg("--port", "PORT", "to which the browser comes back (default: any)", type=int, default=0),
+            arg("--scope", "SCOPE", "request this right, too", action="append", default=[]),
+            arg("--client-id", "ID", "the id of a client that was registered by hand"),
+            flag("--client-secret", "type the client's secret, or pipe it in"),
+            arg("--client-auth", None, "how to send the secret", choices=("basic", "post"), default="basic"),
+            arg("--client-metadata", "URL", "the address of a document that describes this client"),
+            arg("--port", "PORT", "the port for the browser's return (default: any)", type=int, default=0),
             flag("--no-browser", "print the address, and open nothing"),
         ),
         ("ctx mcp login docs", "ctx mcp login docs --scope 'files:read files:write'"),

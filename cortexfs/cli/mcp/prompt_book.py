@@ -66,7 +66,7 @@ class TemplateBook:
         found += [one for name, one in theirs.items() if name not in own]
         for path in self._agents():
             name = objects.short(self._root, path)
-            about = f"a task in the words of {name}"
+            about = f"give {name} a task"
             found.append(ListedPrompt(name, about, (TASK,)))
         return found[:MAX_LISTED]
 
@@ -131,7 +131,7 @@ class TemplateBook:
 
     async def _complete(self, _: Context, params: CompleteRequestParams) -> CompleteResult:
         if not isinstance(params.ref, PromptReference):
-            raise MCPError(INVALID_PARAMS, "arguments of prompts are completed, and no others")
+            raise MCPError(INVALID_PARAMS, "only arguments of prompts can be completed")
         argument = {"name": params.argument.name, "value": params.argument.value}
         known = params.context.arguments if params.context else None
         values = await _in_time(partial(self.completed, params.ref.name, argument, known or {}))

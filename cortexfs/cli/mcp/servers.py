@@ -112,7 +112,7 @@ def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
         raise Fault("EINVAL", "the COMMAND behind -- is empty; is the program installed that it should name?")
     server = McpServer(command=command, args=tuple(words), url=options.url or "", tools=tuple(options.tool))
     if not command and not server.url:
-        raise Fault("EINVAL", "say what it is: --url URL, or at the end -- COMMAND [ARGS]")
+        raise Fault("EINVAL", "name the server: --url URL, or at the end -- COMMAND [ARGS]")
     if (options.env and server.url) or (options.header and command):
         raise Fault("EINVAL", "--env is for a program that is started here, --header for --url")
     mcp_server.checked(server)  # before anything is asked

@@ -64,7 +64,7 @@ def add(options: argparse.Namespace) -> int:
     output.say(f"added {said[0]}")
     at = urlsplit(provider.base_url)
     if at.scheme == "http" and not networks.is_loopback(at.hostname):
-        output.say(f"{provider.base_url} is not https: what is asked there can be read on the way")
+        output.say(f"{provider.base_url} is not https: others on the network can read questions and answers")
     for line in said[1:]:
         output.say(line)
     return EXIT_OK

@@ -215,7 +215,7 @@ def readable_by_callers(subject: Subject) -> Finding:
         return ok("the interpreter and CortexFS are readable by everyone")
     why = f"{closed} is closed to other users, and tools run as their callers"
     if subject.uid != 0:
-        return ok(f"{closed} is closed to other users, whom this user's daemon does not serve")
+        return ok(f"{closed} is closed to other users, and this user's daemon does not serve them")
     mend = f"open it (chmod o+rx {closed}), or install CortexFS where everyone may read"
     return warn(why, mend, ("chmod", "o+rx", closed))
 
@@ -367,7 +367,7 @@ def plugin_copies(subject: Subject) -> Finding:
     """Under root, hosts run as other users, and must pass through every folder above."""
     copies = place_of(subject.where.state)
     if subject.uid != 0 or not copies.is_dir():
-        return ok("plugins run as who may read them")
+        return ok("plugins run as users that can read them")
     closed = [str(above) for above in (copies, *copies.parents) if not above.stat().st_mode & 0o001]
     if closed:
         words = ("chmod", "o+x", *closed)

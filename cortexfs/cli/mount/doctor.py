@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 def _fix(found: dict[str, Finding], subject: Subject) -> None:
     """Run the commands that mend the findings, each after a question, and check again."""
     if not sys.stdin.isatty():
-        raise Fault("EINVAL", "--fix asks before each command, and nobody can be asked here")
+        raise Fault("EINVAL", "--fix asks before each command, so run it on a terminal")
     for name, one in found.items():
         if one.level == OK or not one.fix:
             continue

@@ -73,7 +73,7 @@ class Sparing(logging.Filter):
         self._said[record.pathname, record.lineno] += 1
         said = self._said[record.pathname, record.lineno]
         if said == MOST:
-            record.msg = f"{record.getMessage()} (more of the same is left out for some minutes)"
+            record.msg = f"{record.getMessage()} (further messages like this are dropped for some minutes)"
             record.args = ()
         return said <= MOST
 

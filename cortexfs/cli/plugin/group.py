@@ -103,7 +103,7 @@ VERBS = {
         (
             *MOUNTED,
             arg("file", "FILE", 'the JSON with "mcpServers", as other clients have it'),
-            flag("--replace", "take the place of servers of the same names"),
+            flag("--replace", "replace servers of the same names"),
         ),
         ("ctx plugin import-mcp ~/.config/Claude/claude_desktop_config.json",),
         "take over the MCP servers of another client's file",

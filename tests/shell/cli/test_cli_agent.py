@@ -187,7 +187,7 @@ def test_agents_of_agent_are_the_daemon_owners(
     records.put(state, records.AgentRecord("theirs", 0, 0, 0))
     (root / "agent" / "theirs").touch()
     assert main(["agent", "rm", "theirs", "--yes"]) == 13
-    assert "the daemon's owner to remove" in capsys.readouterr().err
+    assert "only the daemon's owner may remove" in capsys.readouterr().err
     assert new("theirs") == 1
     assert "there is agent/theirs already, and home/" in capsys.readouterr().err
     assert main(["agent", "new", "mine", "--description", "x"]) == 2

@@ -30,7 +30,7 @@ def test_what_is_not_there_is_refused(
     # issue: "`agent new` refuses unknown tools and models unless `--anyway`"
     assert main(["agent", "new", "coder", *words]) == 2
     assert said in (told := capsys.readouterr().err)
-    assert "make the agent with --anyway" in told
+    assert "to make the agent without it, say --anyway" in told
     assert not records.load(state).broken
     assert main(["agent", "new", "coder", *words, "--anyway"]) == 0
     assert made(state, "coder")

@@ -123,7 +123,7 @@ def test_secrets_are_typed_and_never_shown(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["add", "a"], "say what it is: --url URL, or at the end -- COMMAND [ARGS]"),
+        (["add", "a"], "name the server: --url URL, or at the end -- COMMAND [ARGS]"),
         (["add", "a", "--"], "say what it is"),
         (["add", "a", "--", "", "x"], "the COMMAND behind -- is empty"),
         (["add", "a", "--url", "https://x", "--", "b"], "one of them"),

@@ -158,7 +158,7 @@ def test_nobody_to_ask_calls_nothing(places: directories.Places, said: Said) -> 
     # abi.md 11.39
     hello(Path("hello"))
     status, _, err = said("test", "hello", "--run")
-    assert (status, err.endswith("nobody can be asked here; say --yes\n")) == (2, True)
+    assert (status, err.endswith("there is no terminal to ask on; say --yes\n")) == (2, True)
 
 
 def test_an_answer_to_an_input_that_was_made_up_is_an_answer(places: directories.Places, said: Said) -> None:

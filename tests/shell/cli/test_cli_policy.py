@@ -216,7 +216,7 @@ def test_the_daemon_of_a_user_serves_no_other(
         (["4294967296", "fs.read"], 2, "4294967296 is no uid; the highest is 4294967295"),
         (["9" * 5000, "fs.read"], 2, "9 is no uid"),
         (["agent/nil", "fs.read"], 1, "there is no object 'agent/nil'"),
-        (["tool/fs.read", "fs.read"], 2, "'tool/fs.read' calls nothing; a caller is a user, a uid or agent"),
+        (["tool/fs.read", "fs.read"], 2, "'tool/fs.read' is not a caller; name a user, a uid or agent"),
         ([USER, "fs.raed"], 1, "there is no object 'fs.raed'; did you mean fs.read?"),
         ([USER, "/etc/passwd"], 2, "'/etc/passwd' is no object of this mount; see: ctx ls"),
         ([USER, "fs.read", "--user", "root"], 2, "--user is for agents"),

@@ -19,7 +19,7 @@ def test_a_removed_policy_is_said(root: Path, capsys: pytest.CaptureFixture[str]
     (root / "tool/fs.read.d/policy").unlink()
     status, said = refused(capsys, "explain", USER, "fs.read")
     assert status == exit_status("ENOENT")
-    assert "tool/fs.read.d/policy was removed, and what it last said counts still" in said
+    assert "tool/fs.read.d/policy was removed, but its last lines still apply" in said
     assert said.endswith("or: ctx policy reset tool/fs.read\n")
     assert [(one["code"], one["subject"]) for one in linted(capsys)[1]] == [
         ("POLICY_REMOVED", "tool/fs.read.d/policy")

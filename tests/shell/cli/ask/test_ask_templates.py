@@ -69,7 +69,7 @@ def test_the_text_stands_where_the_template_says_or_at_its_end(prompt: str, said
     [
         (AskOptions(system="in $language"), {}, "x", "$language has no value; say -p language=VALUE"),
         (FRENCH, {"langauge": "x"}, "x", "there is no $langauge; did you mean language?"),
-        (AskOptions(prompt="of $input"), {}, "", "wants a text in the place of $input"),
+        (AskOptions(prompt="of $input"), {}, "", "needs a text for $input"),
         (AskOptions(prompt="of $input"), {"input": "x"}, "y", "there is no $input"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_template_is_saved_listed_and_used(server: Served, root: Path) -> None
         ([], 2, "there is no question; say it, or pipe it in"),
         (["-m", "openai/gpt-4", "x"], 1, "there is no object 'openai/gpt-4'; did you mean"),
         (["-m", "fs.read", "x"], 2, "tool/fs.read is a tool"),
-        (["-p", "a=b", "x"], 2, "-p gives a template its variables"),
+        (["-p", "a=b", "x"], 2, "-p sets a variable of a template"),
         (["-o", "temperature", "x"], 2, "-o temperature: say KEY=VALUE"),
         (["-o", "messages=[]", "x"], 2, "-o messages: is no option of a model"),
         (["--schema", "name thing", "x"], 2, "--schema:"),
@@ -120,7 +120,7 @@ def test_a_template_is_saved_listed_and_used(server: Served, root: Path) -> None
         (["-T", "fs.raed", "x"], 1, "there is no tool 'fs.raed'; did you mean fs.read?"),
         (["-c", "x"], 1, "there is no question to go on with"),
         (["-c", "--no-log", "x"], 2, "keeps no sessions"),
-        (["--save", "x", "-a", "-"], 2, "-a - is of one question"),
+        (["--save", "x", "-a", "-"], 2, "a template cannot keep standard input"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
