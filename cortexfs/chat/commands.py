@@ -38,7 +38,7 @@ KEYS = {
     "Alt-Enter": "begin a new line; so does a backslash before Enter",
     "Ctrl-C": "cancel what runs; again: leave",
     "Ctrl-D": "leave",
-    "Up, Ctrl-R": "what you typed before; search in it",
+    "Up, Ctrl-R": "earlier messages; search in them",
     "Ctrl-X Ctrl-E": "write in your editor",
     "Tab": "complete orders, sessions after /resume, and files after /attach and /save",
     "y, n, a, e": "answer a question: yes, this once; no; always in this session; edit the call first",
@@ -68,7 +68,7 @@ def meaning(text: str) -> TypedText | TypedCommand | None:
     if name not in ORDERS:
         near = get_close_matches(name, list(ORDERS), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
-        mend = f"{hint}there are {', '.join(ORDERS)}. Begin with a space to say what begins with a slash"
+        mend = f"{hint}there are {', '.join(ORDERS)}. A text that begins with a slash needs a space before it"
         raise Fault("EINVAL", f"there is no {found[1]}; {mend}")
     if argument and not ORDERS[name].argument:
         raise Fault("EINVAL", f"{name} takes no argument")
@@ -282,9 +282,9 @@ def _resume(place: ChatPlace, argument: str) -> CommandOutcome:
 
 def _pin(place: ChatPlace, argument: str) -> CommandOutcome:
     if not place.is_agents:
-        raise Fault("EINVAL", f"agents keep pins, and {place.name} is none; say it as part of a message")
+        raise Fault("EINVAL", f"only agents keep pins, and {place.name} is a model; say it in a message")
     if not argument:
-        raise Fault("EINVAL", "say what is to be kept in mind: /pin TEXT")
+        raise Fault("EINVAL", "say what the agent must keep in mind: /pin TEXT")
     return CommandOutcome([], message=f"/pin {argument}")
 
 
@@ -323,7 +323,7 @@ def _attach(place: ChatPlace, argument: str) -> CommandOutcome:
 
 def _save(place: ChatPlace, argument: str) -> CommandOutcome:
     if not argument:
-        raise Fault("EINVAL", "say where what was said is to be written: /save FILE")
+        raise Fault("EINVAL", "name a new file for the conversation: /save FILE")
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
     if place.is_elsewhere:
@@ -345,8 +345,8 @@ _WHOSE = {
     "temp": "temp session {}, kept nowhere",
 }
 _NONE = {
-    "private": "there are no sessions yet: what you say begins one",
-    "shared": "there are no shared sessions yet: what you say begins one",
+    "private": "there are no sessions yet: your first message begins one",
+    "shared": "there are no shared sessions yet: your first message begins one",
     "temp": "temp sessions are not kept: they end with their chat",
 }
 
@@ -365,7 +365,7 @@ ORDERS = {
     "/model": Order("[NAME]", "talk with another model, in a session of its own", _model),
     "/system": Order("[TEXT]", "set the model's system prompt; - removes it", _system),
     "/attach": Order("[FILE]", "attach a text, a picture or a PDF to your next message", _attach),
-    "/save": Order("FILE", "write what was said into a new file", _save),
+    "/save": Order("FILE", "write the conversation into a new file", _save),
     "/pin": Order("TEXT", "have an agent keep this in mind, whatever else it forgets", _pin),
     "/quit": Order("", "leave, as Ctrl-D does"),
 }

@@ -37,10 +37,10 @@ from cortexfs.core.talk.requests import Decision, Input
 
 MOST = MAX_LINE + 1  # characters of a message that are read: a longer message could not be sent
 UNASKED = (
-    "denied, as nobody can be asked here; ctx chat on a terminal asks, and ctx ask or ctx send "
-    "with --approve {} allows"
+    "denied, as there is no terminal to ask on; run ctx chat on a terminal, or allow it with "
+    "--approve {} of ctx ask or ctx send"
 )
-UNFILLED = "declined, as nobody can be asked here; ctx chat and ctx ask on a terminal ask"
+UNFILLED = "declined, as there is no terminal to ask on; run ctx chat or ctx ask on a terminal"
 ASKING = "y (yes), n (no) or a (always): "
 
 

@@ -28,7 +28,7 @@ _REFUSED = {  # by the kernel's error code
     "EBUSY": "the session is in use; leave it everywhere, and try again",
     "EEXIST": "there is a session {name} already; choose another name",
     "ENOTEMPTY": "there is a session {name} already; choose another name",
-    "EACCES": "of shared sessions only the daemon's owner renames any",
+    "EACCES": "only the daemon's owner may rename shared sessions",
 }
 FACTS = ".facts"  # a file in a folder of sessions, with one line for each; the daemon writes it on each read
 
@@ -171,7 +171,7 @@ def rename(one: StoredSession, name: str) -> None:
     if names.check(name) == INDEX:
         raise Fault("EINVAL", "no session can be named index; choose another name")
     if "+" in one.session + name:
-        raise Fault("EPERM", "a name with + is a team's, and stays as it is")
+        raise Fault("EPERM", "a session with + in its name is of a team, and cannot be renamed")
     until = time.monotonic() + LEAVE_SECONDS
     while True:
         try:
@@ -201,4 +201,4 @@ def remove(one: StoredSession) -> None:
     except PermissionError:
         if one.space != "shared":
             raise
-        raise Fault("EACCES", "of shared sessions only the daemon's owner removes any") from None
+        raise Fault("EACCES", "only the daemon's owner may remove shared sessions") from None

@@ -194,7 +194,7 @@ class Talk:
         self.forms.over()
         self.last, self.cancelling, self.doing = None, False, ""
         self.status = exit_status("EHOSTDOWN") if busy else self.status
-        return [Show("end"), Show("error", "the temp session went with its connection and begins anew")]
+        return [Show("end"), Show("error", "the temp session ended with its connection; a new one begins")]
 
     # Received frames.
 

@@ -128,7 +128,7 @@ class Terminal:
     def _farewell(self) -> None:
         if self._talk.busy and self._conversation and self._talk.scope != "temp":
             again = f"ctx chat {self._place.name} --session {self._talk.session}{self._place.option}"
-            self._say("note", f"what runs goes on; {again}")
+            self._say("note", f"the run goes on; see: {again}")
         self._disconnect()
         if self._returning:
             self._returning.cancel()
@@ -304,7 +304,7 @@ class Terminal:
     def _switch(self, session: str) -> None:
         talk, past = self._place.enter(session)
         if self._talk.busy and self._talk.scope != "temp":
-            self._say("note", f"what runs in {self._talk.session} goes on")
+            self._say("note", f"the run in {self._talk.session} goes on")
         self._do([Show("end")])
         self._disconnect()
         self._talk, self._past = talk, past

@@ -20,7 +20,7 @@ def line(talk: Talk, since: float, is_lost: bool, encoding: str) -> str:
     seconds = int(time.monotonic() - since)
     frames = SPINNER if encoding.lower() in ("utf-8", "utf8") else ASCII_SPINNER
     mark = frames[int(time.monotonic() / SPIN) % len(frames)]
-    behind = f", {talk.waiting} more to say" if talk.waiting else ""
+    behind = f", {talk.waiting} more to send" if talk.waiting else ""
     if is_lost:
         return f"{mark} the connection is lost; trying again ({seconds} s{behind})"
     doing = "cancelling" if talk.cancelling else talk.doing or "waiting"

@@ -129,7 +129,7 @@ def _checked(path: str, name: str) -> str:
     try:
         os.lstat(path)
     except PermissionError:
-        told = f"permission denied: {name}; a mount of somebody else but root is closed to you"
+        told = f"permission denied: {name}; only root's mount and your own are open to you"
         raise Fault("EACCES", told) from None
     except OSError:
         raise Fault("ENOENT", f"there is no {name}") from None

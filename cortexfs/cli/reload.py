@@ -40,7 +40,7 @@ def told(
         mount = mounts.mounted_at(root)
         before = mounts.facts(mounts.status_text(root)) if mount else {}
         if mount and os.getuid() not in (0, mount.owner):
-            why = f"the mount at {root} is of uid {mount.owner} and does not read your configuration"
+            why = f"the mount at {root} belongs to uid {mount.owner} and does not read your configuration"
             return f"{why}; a mount of yours does: ctx mount DIR"
         daemon = daemons.of(mount) if mount else None
         if daemon is None:

@@ -106,7 +106,7 @@ class HookEvents:
         self.dropped += 1
         if not queue.is_full:  # log the first dropped event alone
             queue.is_full = True
-            log.warning("events: more than wait for the plugin %s already are dropped", key[0].name)
+            log.warning("events: too many wait for the plugin %s; further ones are dropped", key[0].name)
 
     async def _deliver(self, key: _Key, queue: _Queue) -> None:
         plugin = key[0]
@@ -121,7 +121,7 @@ class HookEvents:
                     queue.waiting.clear()
                     self.dropped += lost
                     why = one_line(fault.message)
-                    log.warning("events: %d not delivered to the plugin %s: %s", lost, plugin.name, why)
+                    log.warning("events: %d were not delivered to the plugin %s: %s", lost, plugin.name, why)
         finally:
             del self._queues[key]
             queue.let_go()

@@ -49,7 +49,7 @@ from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.pool.pool import Pool
 
 BEFORE, AFTER = TOOL_EVENTS
-CUT = f"over the {MAX_SHOWN >> 10} KiB that plugins are shown"
+CUT = f"over {MAX_SHOWN >> 10} KiB, the limit for plugins"
 MAX_HELD = 64 << 20  # bytes of inputs and outputs held at a time for one user
 
 log = logging.getLogger("cortexfs")
@@ -104,7 +104,7 @@ class MiddlewareCall:
         self._own += size
         self._held[self._site.identity.uid] += size
         if self._held[self._site.identity.uid] > MAX_HELD:
-            raise Fault("EAGAIN", f"{MAX_HELD >> 20} MiB of your calls are held for plugins; try again")
+            raise Fault("EAGAIN", f"{MAX_HELD >> 20} MiB of your calls wait for plugins; try again later")
 
     def let_go(self) -> None:
         uid = self._site.identity.uid
@@ -190,18 +190,18 @@ class MiddlewareCall:
                 await self._hooks.call(plugin, STAGES[stage], site, msgspec.json.encode(about))
             )
             if said.modify_input is not None and len(msgspec.json.encode(said.modify_input)) > MAX_SHOWN:
-                raise Fault("EMSGSIZE", f"it makes an input {CUT}")
+                raise Fault("EMSGSIZE", f"its changed input is {CUT}")
             return said
         except Fault as fault:
             self._failed(plugin.name, stage, fault)
         except UNREADABLE as error:
-            self._failed(plugin.name, stage, Fault("EPROTO", f"it gave no result: {error}"))
+            self._failed(plugin.name, stage, Fault("EPROTO", f"its answer is not a result: {error}"))
         return HookResult()
 
     def _failed(self, name: str, stage: str, fault: Fault) -> None:
         """Raise the Fault, or log it if failures may pass."""
-        was = f"the plugin {name} was to be asked {'before' if stage == PRE else 'after'} this call of"
+        was = f"the plugin {name} could not be asked {'before' if stage == PRE else 'after'} this call of"
         why = f"{was} {self._tool}: {fault.message}"
         if not self.is_open:
             raise Fault("EPROTO" if fault.code == "ECANCELED" else fault.code, why)
-        log.warning("middleware: %s; the call goes on, as the configuration says", one_line(why))
+        log.warning("middleware: %s; the call goes on, as plugins.hook_failure is open", one_line(why))

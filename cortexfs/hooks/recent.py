@@ -58,7 +58,7 @@ class RecentEvents:
         """Returns the events after the given number; without one, a line with the newest event's number."""
         is_limited = identity.script is not None or identity.view is not None
         if identity.label or is_limited or identity.is_elsewhere:
-            raise Fault("EPERM", "events are told to a person's own processes alone")
+            raise Fault("EPERM", "only a person's own processes on this machine may read events")
         after = _number(arguments)
         self._forget()
         reader = self._readers.get(identity.uid)

@@ -81,7 +81,7 @@ class Hooks:
             if kind == wire.DELTA:
                 said.extend(payload)
                 if len(said) > _MAX_ANSWER:
-                    raise Fault("EFBIG", f"it answers over {_MAX_ANSWER >> 10} KiB")
+                    raise Fault("EFBIG", f"its answer is over {_MAX_ANSWER >> 10} KiB")
 
         one = HostCall(hear, _pass)
         try:

@@ -31,7 +31,7 @@ def keep(kept: int) -> None:
                 syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)
     syscalls.set_capabilities(held & kept)
     if syscalls.permitted() & ~kept:
-        raise OSError(errno.EPERM, "some of them stayed")
+        raise OSError(errno.EPERM, "some capabilities stayed")
 
 
 def _known() -> Iterator[int]:

@@ -87,7 +87,7 @@ def write_only_in(paths: Iterable[str]) -> None:
     """
     abi = version()
     if abi < _DIRECTORY["refer"][1]:
-        raise Fault("EACCES", "this kernel's Landlock is too old for that (Linux 5.19 or later)")
+        raise Fault("EACCES", "Landlock here allows no moves between folders; run Linux 5.19 or later")
     reads = _FILE["read_file"][0]
     files = handled(abi)[0] & _GIVES["w"] | reads
     ruleset = syscalls.landlock_ruleset(files, 0, 0)

@@ -108,7 +108,7 @@ class CodeTools:
     async def _found(self, words: str) -> str:
         found = finding.best(await self._rows(), finding.words_of(words))[:FOUND]
         lines = [f"{self._said(row)}: {shorten(row.sentence, BRIEF, placeholder='...')}" for row in found]
-        return "\n".join(lines) or "No tool has to do with these words; try others."
+        return "\n".join(lines) or "No tool matches these words; try others."
 
     def _said(self, row: AllowedRow) -> str:
         """Returns the name of a tool; the path of a user's own tool."""

@@ -45,7 +45,7 @@ class Bearer:
             shown = [value for name, value in scope["headers"] if name == b"authorization"]
             if len(shown) != 1 or not hmac.compare_digest(shown[0], self._expected):
                 refusal = PlainTextResponse(
-                    "a bearer token is needed: the one that ctx mcp serve printed, or was given\n",
+                    "send the bearer token that ctx mcp serve printed, or that its user chose\n",
                     status_code=401,
                     headers={"WWW-Authenticate": "Bearer"},
                 )

@@ -92,7 +92,7 @@ class Channel(NamedTuple):
             return ServerAnswer(error=ServerError(error.error.code, error.error.message, error.error.data))
         except (KeyError, ValidationError) as error:
             why = misfits(error.errors()) if isinstance(error, ValidationError) else message.method
-            return ServerAnswer(error=ServerError(INTERNAL_ERROR, f"the client cannot be asked that: {why}"))
+            return ServerAnswer(error=ServerError(INTERNAL_ERROR, f"no valid request to the client: {why}"))
         return ServerAnswer(said.model_dump(by_alias=True, mode="json", exclude_unset=True))
 
 

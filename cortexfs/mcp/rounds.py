@@ -125,7 +125,7 @@ class Rounds:
     def _resumed(self, state: str, about: tuple[object, ...], responses: object) -> Round:
         one = self._open.get(state)
         if one is None or one.about != about or one.scope.cancel_called:
-            why = "this state belongs to no such request that waits (any more); make the request anew"
+            why = "no request with this state waits (any more); make the request anew"
             raise MCPError(INVALID_PARAMS, why)
         del self._open[state]
         answer = responses.get(KEY) if isinstance(responses, dict) else None
@@ -139,7 +139,7 @@ class Rounds:
         self._open = {state: each for state, each in self._open.items() if not each.scope.cancel_called}
         if len(self._open) >= MAX_OPEN:
             one.scope.cancel()
-            raise MCPError(INTERNAL_ERROR, f"{MAX_OPEN} requests wait for answers of clients already")
+            raise MCPError(INTERNAL_ERROR, f"{MAX_OPEN} requests wait for clients already; try again later")
         state = secrets.token_urlsafe(32)
         self._open[state] = one
         one.scope.deadline = anyio.current_time() + self._seconds
@@ -154,7 +154,7 @@ class _Nobody:
         """Drop the message, as there is no way to the client."""
 
     async def question(self, message: ServerMessage) -> ServerAnswer:
-        return ServerAnswer(error=ServerError(INTERNAL_ERROR, "this client is asked in answers alone"))
+        return ServerAnswer(error=ServerError(INTERNAL_ERROR, "this client is asked only during its calls"))
 
 
 async def _hold(relay: McpRelay, held: anyio.CancelScope) -> None:

@@ -46,7 +46,7 @@ async def printed(words: Sequence[str]) -> str:
         while data := await spawned.read():
             said += data
         if await spawned.status():
-            raise Failed("EHOSTDOWN", f"{words[-1]} could not be asked; see: ctx status")
+            raise Failed("EHOSTDOWN", f"{words[-1]} failed; see: ctx status")
     return said.decode(errors="replace")
 
 

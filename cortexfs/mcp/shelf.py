@@ -111,7 +111,7 @@ class McpShelf:
 
     async def watch(self, who: Watcher, uri: str) -> None:
         if (path := self._path(uri)) is None:
-            raise MCPError(INVALID_PARAMS, f"{uri[:1000]} is no file of the mount, which alone are watched")
+            raise MCPError(INVALID_PARAMS, f"{uri[:1000]} is no file of the mount; only those can be watched")
         if len(self._watched) >= MAX_WATCHED:
             raise MCPError(INVALID_PARAMS, f"{MAX_WATCHED} resources are watched already")
         self._watched[who, uri] = await _in_thread(partial(_stamp, path))

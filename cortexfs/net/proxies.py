@@ -31,7 +31,7 @@ def proxy_of(parts: SplitResult) -> SplitResult | None:
         return None
     proxy = urlsplit(named if "://" in named else f"http://{named}")
     if proxy.scheme != "http":
-        raise OSError(f"its proxy is one of {proxy.scheme}, and not of http")
+        raise OSError(f"its proxy has the scheme {proxy.scheme}, and only http works")
     return proxy
 
 

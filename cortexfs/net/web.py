@@ -75,7 +75,7 @@ class Private(Fault):
     def __init__(self, host: str, address: str) -> None:
         mend = "name its network with --private if you trust it"
         which = "a private address" if address in host else f"the private address {address}"
-        said = f"{shown(clipped(host, 200))} has {which}, and nothing is fetched there; {mend}"
+        said = f"{shown(clipped(host, 200))} has {which}, which is not allowed; {mend}"
         super().__init__("EACCES", said)
         self.host = host
 
@@ -140,18 +140,18 @@ def download(url: str, most: int, seconds: float, private: Sequence[str] | None 
 def why_not(problem: BaseException) -> str:
     """Returns the reason why there is no answer, without any text of the request."""
     if isinstance(problem, ssl.SSLCertVerificationError):
-        return f"its certificate is not to be trusted: {problem.verify_message}"
+        return f"its certificate cannot be trusted: {problem.verify_message}"
     if isinstance(problem, ssl.SSLError):
         return "it does not speak https"
     if isinstance(problem, socket.gaierror):
-        return "its name is not known"
+        return "its host name is unknown"
     if isinstance(problem, OSError):
         return problem.strerror.lower() if problem.strerror else str(problem) or "the connection failed"
     if isinstance(problem, http.client.IncompleteRead):
         return "the connection broke off"
     if isinstance(problem, ValueError | http.client.InvalidURL):
         return "the request cannot be written as HTTP"
-    return "what answers does not speak HTTP"
+    return "the server there does not speak HTTP"
 
 
 class _Exchange:
@@ -219,7 +219,7 @@ class _Exchange:
         if parts.scheme not in self._bounds.schemes:
             url = shown(clipped(parts.geturl(), 200))
             schemes = " or ".join(self._bounds.schemes)
-            raise Fault("EINVAL", f"{url} is not {schemes}, and nothing else is fetched")
+            raise Fault("EINVAL", f"{url} is not an {schemes} address, and only those are fetched")
         if not parts.hostname:
             raise Fault("EINVAL", "the URL names no host")
         return parts.hostname

@@ -93,7 +93,7 @@ class ModelRequest(NamedTuple):
             fields["tools"] = tuple(OfferedTool(**each) for each in given.get("tools", ()))
             return cls(**fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput(f"this is no request to a model: {error}") from None
+            raise InvalidInput(f"the request to the model is not valid: {error}") from None
 
 
 def _message(given: Mapping[str, Any]) -> ModelMessage:

@@ -374,5 +374,5 @@ def checked(tool: object) -> Tool:
         if not isinstance(value, kind) or value == "":
             raise TypeError(f"{type(tool).__name__}.{member} must be {words}, not {value!r}")
     if tool.dry_run_flag and type(tool).execute_with_runtime is Tool.execute_with_runtime:
-        raise TypeError(f"{type(tool).__name__} has dry_run_flag, and no execute_with_runtime that is told")
+        raise TypeError(f"{type(tool).__name__} has dry_run_flag, but no execute_with_runtime to receive it")
     return tool

@@ -72,7 +72,7 @@ class _Report:
     def hear(self, text: str) -> None:
         *lines, self._rest = (self._rest + text).split("\n")
         if len(self._rest) > MAX_LINE:
-            raise ExecutionFailed("the helper said a line that is no frame", "EPROTO")
+            raise ExecutionFailed("the helper sent a line that is not a frame", "EPROTO")
         for line in lines:
             try:
                 frame = msgspec.json.decode(line)

@@ -98,7 +98,7 @@ def _encoded(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{name}: it holds what is no Unicode character") from None
+        raise InvalidInput(f"{name}: it has a character that is not valid Unicode") from None
 
 
 def _exchanged(old: bytes, new: bytes, all: bool, data: bytes) -> tuple[bytes, str]:
@@ -166,5 +166,5 @@ def _state(seen: os.stat_result) -> tuple[int, ...]:
 
 
 def _busy(path: str) -> ExecutionFailed:
-    why = "is being changed by somebody else; read it and try again"
+    why = "is being changed by another program; read it and try again"
     return ExecutionFailed(f"{shown(path)} {why}", "EAGAIN")

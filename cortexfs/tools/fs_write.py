@@ -58,7 +58,7 @@ def _bytes(content: str, encoding: str) -> bytes:
     except Error as error:
         raise InvalidInput(f"content: it is not base64: {error}") from None
     except ValueError:
-        raise InvalidInput("content: it holds what is no Unicode character") from None
+        raise InvalidInput("content: it has a character that is not valid Unicode") from None
 
 
 def _overwrite(path: str, data: bytes, runtime: ToolRuntime) -> str:

@@ -105,4 +105,4 @@ def _encoded(text: str, name: str) -> bytes:
     try:
         return os.fsencode(text)
     except UnicodeEncodeError:
-        raise InvalidInput(f"{name}: it holds what is no Unicode character") from None
+        raise InvalidInput(f"{name}: it has a character that is not valid Unicode") from None

@@ -114,7 +114,7 @@ def test_typing_goes_on_while_something_runs(shown: Screen) -> None:
     shown.type(script({"delta": "first"}, {"sleep": 0.5}, {"delta": " end"}))
     shown.wait("\nfirst\n")
     shown.type(script({"delta": "second"}))
-    shown.wait("1 more to say")
+    shown.wait("1 more to send")
     shown.wait("\nfirst end\n\n> [")
     shown.wait("\nsecond\n")
     shown.wait_last(">")

@@ -38,7 +38,7 @@ def test_an_agent_keeps_what_is_pinned(ctx: Ctx, shown: Screen) -> None:
         shown.type("/pin I write British English")
         shown.wait("Kept in mind")
         shown.type("/pin")
-        shown.wait("say what is to be kept in mind: /pin TEXT")
+        shown.wait("say what the agent must keep in mind: /pin TEXT")
         leave(shown)
         session = ctx.root / f"home/0/{path}.d/session/pins"
         assert (session / "context/pinned/1.md").read_text().strip() == "I write British English"

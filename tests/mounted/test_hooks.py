@@ -101,7 +101,7 @@ def test_it_fails_closed(mount: Ctx, text: str, code: str) -> None:
     # "a failing or slow hook fails closed for abort-capable stages"
     answer = echo(mount, text)
     assert (answer.code, answer.output) == (code, "")
-    assert answer.message.startswith("the plugin guard was to be asked ")
+    assert answer.message.startswith("the plugin guard could not be asked ")
     assert echo(mount, "plain").output == "plain"
 
 
@@ -397,4 +397,4 @@ def test_it_can_be_told_to_fail_open(python: Path, tmp_path: Path) -> None:
         (ctx.work / "large").write_bytes(b"x" * (1 << 20))
         assert len(ctx.call("shell.exec", "cat large").output) == 1 << 20
         log = (ctx.state / "daemon.log").read_text()
-        assert "the call goes on, as the configuration says" in log
+        assert "the call goes on, as plugins.hook_failure is open" in log

@@ -109,7 +109,7 @@ def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: P
         broken_one = plugin(tmp_path / "bad", "module", bytes(source), version="1.1.0")
         done = mount.ctx("plugin", "install", str(broken_one), check=False)
         assert (done.returncode, why in done.stderr) == (2, True), done.stderr
-        assert "module is not installed, and all is as it was: it does not load: " in done.stderr
+        assert "module is not installed, and nothing has changed: it does not load: " in done.stderr
         assert (said(mount, "module"), origin(mount, "module")) == ("one", "plugin:module@1.0.0")
         assert (mount.state / "plugins/module/.installed.json").read_text() == installed
     mount.ctx("plugin", "install", str(saying(tmp_path, "module", "two", version="1.2.0")))

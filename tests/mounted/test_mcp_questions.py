@@ -105,7 +105,7 @@ def test_where_nobody_is_it_is_declined(place: Ctx, clerk: str) -> None:
     # mcp.md: "Nobody there, or no terminal: it is declined"
     done = place.ctx("ask", "-m", clerk, "--approve", TOOL, ASKS)
     assert done.stdout == "thanks\n"
-    assert "declined, as nobody can be asked here" in done.stderr
+    assert "declined, as there is no terminal to ask on" in done.stderr
 
     frames = place.ctx("send", clerk, "--approve", TOOL, ASKS).stdout
     assert "action=decline, content=null" in frames

@@ -148,7 +148,7 @@ def test_a_client_of_2026_is_asked_for_its_own_calls_alone(place: Ctx) -> None:
             ((key, question),) = (asked.input_requests or {}).items()
             assert isinstance(question, types.ElicitRequest)
             assert question.params.message == {"ann": "two", "bob": "one"}[answer]
-            with pytest.raises(MCPError, match="this state belongs to no such request"):
+            with pytest.raises(MCPError, match="no request with this state waits"):
                 await ask("test_simple_text", {}, request_state=asked.request_state)
             said = types.ElicitResult(action="accept", content={"username": answer})
             state = asked.request_state

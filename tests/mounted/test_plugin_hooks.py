@@ -192,7 +192,7 @@ def test_a_hook_may_be_missing_and_a_failing_first_one_is_a_broken_plugin(mount:
         folder = plugin(tmp_path, "failing", {"call": "return 1"}, source)
         refused = mount.ctx("plugin", "install", str(folder), check=False)
         assert f"no {name} (mod.ts, line 1) (in {name})" in refused.stderr
-        assert "failing is not installed, and all is as it was: " in refused.stderr  # abi.md 11.26
+        assert "failing is not installed, and nothing has changed: " in refused.stderr  # abi.md 11.26
         assert not (mount.state / "plugins/failing").exists()
 
 

@@ -122,7 +122,7 @@ def test_one_wrong_tool_leaves_thirty_nine(forty: tuple[Ctx, Path], tmp_path: Pa
     wrong = descriptor(7).replace('"integer"', '"intgeer"')
     texts = [wrong if number == 7 else descriptor(number) for number in range(COUNT)]
     done = ctx.ctx("plugin", "install", str(plugins.library(tmp_path, "forty", source(*texts), "1.1")))
-    assert "warning: but nobody can call dev_tool_7: the tool's schema is wrong at " in done.stderr
+    assert "warning: but no caller can call dev_tool_7: the tool's schema is wrong at " in done.stderr
     assert "some of its tools cannot be called: dev_tool_7: the tool's schema is wrong at " in done.stderr
     assert ctx.call("dev_tool_8", '{"way":"up"}').status == 0
     status = (Path(f"{ctx.tool('dev_tool_7')}.d") / "status").read_text()

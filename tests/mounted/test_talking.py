@@ -288,7 +288,7 @@ def test_another_user_has_sessions_of_his_own(talks: Ctx) -> None:
     refused = talks.run(removal, uid=NOBODY)
     assert (refused.returncode, refused.stderr) == (
         13,
-        "ctx session: of shared sessions only the daemon's owner removes any\n",
+        "ctx session: only the daemon's owner may remove shared sessions\n",
     )
     assert talks.run(removal).returncode == 0
 
@@ -298,10 +298,10 @@ def test_where_nobody_can_be_asked_the_denial_is_told(talks: Ctx) -> None:
     script = '[{"approval": {"name": "fs.write"}}]'
     done = talks.ctx("send", "debug/script", "--output", "text", "--scope", "temp", script)
     assert done.stdout == "deny\n"
-    mend = "ctx chat on a terminal asks, and ctx ask or ctx send with --approve fs.write allows"
+    mend = "run ctx chat on a terminal, or allow it with --approve fs.write of ctx ask or ctx send"
     assert done.stderr.splitlines() == [
         "Allow fs.write?",
-        f"denied, as nobody can be asked here; {mend}",
+        f"denied, as there is no terminal to ask on; {mend}",
     ]
 
 
@@ -322,7 +322,7 @@ def test_calls_that_are_approved_beforehand(talks: Ctx) -> None:
         json.dumps(steps),
     )
     assert done.stdout == "allow_once\ndeny\nallow_once\nallow_once\n"
-    assert done.stderr.count("denied, as nobody can be asked here") == 1
+    assert done.stderr.count("denied, as there is no terminal to ask on") == 1
 
 
 def test_a_socket_names_its_object(talks: Ctx) -> None:

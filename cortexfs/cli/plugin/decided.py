@@ -53,7 +53,7 @@ def manifest_of(where: directories.Places, name: str) -> JsonManifest:
     manifest = directory.read(folder)
     if not manifests.is_json(manifest):
         mend = f"edit that of its author's directory, and install it again: {folder}"
-        raise Fault("EINVAL", f"{name} has a manifest.toml, which says all that there is to say; {mend}")
+        raise Fault("EINVAL", f"{name} has a manifest.toml, and only that file has its settings; {mend}")
     return manifest.json
 
 
@@ -192,4 +192,4 @@ def _show_permissions(manifest: JsonManifest, chosen: Chosen, as_json: bool) -> 
     cells = [(one.capability, "yes" if one.effective else "no", one.reason) for one in found]
     output.table(("capability", "effective", "why"), cells)
     if chosen.private:
-        output.say(f"it may talk to {', '.join(chosen.private)}, which are no public addresses")
+        output.say(f"it may talk to {', '.join(chosen.private)}, although these are not public addresses")

@@ -10,11 +10,11 @@ from cortexfs.cli.parser import JSON, MOUNTED, Command, arg, flag
 
 NAME = arg("name", "PLUGIN", "its name in: ctx plugin list")
 FOLDER = arg("directory", "DIR", "a directory with a manifest.toml or manifest.json")
-REPLACE = "let its tools take the names of others'"
+REPLACE = "let its tools take names that others have now"
 PRIVATE = arg(
     "--private",
     "NETWORKS",
-    "networks without public addresses that its modules may be fetched from, too",
+    "private networks from which its modules may be fetched, too",
     default="",
 )
 
@@ -31,7 +31,7 @@ VERBS = {
             *MOUNTED,
             arg("source", "SOURCE", "a directory, FILE.cpx, https://..., owner/repo[@version]"),
             flag("--yes", "trust its publisher, and give it all files if it wants them, without being asked"),
-            flag("--replace", f"{REPLACE}, and let it take the place of another publisher's or a newer one"),
+            flag("--replace", f"{REPLACE}, and let it replace another publisher's plugin or a newer version"),
             PRIVATE,
         ),
         ("ctx plugin install ./my-notes", "ctx plugin install notes-v1.0.0-linux-amd64.cpx --yes"),
@@ -60,14 +60,12 @@ VERBS = {
         (
             *MOUNTED,
             NAME,
-            arg("--set", "CAP=grant|deny|default", "decide about a capability", action="append"),
-            arg(
-                "--private", "NETWORKS", "networks without public addresses that it may talk to, '' for none"
-            ),
+            arg("--set", "CAP=grant|deny|default", "grant or deny a capability", action="append"),
+            arg("--private", "NETWORKS", "private networks that it may reach, '' for none"),
             JSON,
         ),
         ("ctx plugin permissions notes", "ctx plugin permissions notes --set shell:run=deny"),
-        "say or change what a plugin may do",
+        "show or change what a plugin may do",
     ),
     "config": Command(
         "plugin.decided.settings_verb",
@@ -75,7 +73,7 @@ VERBS = {
             *MOUNTED,
             NAME,
             arg("key", "KEY", "one setting (default: all)", nargs="?"),
-            arg("value", "VALUE", "what it is to be; - reads standard input", nargs="?"),
+            arg("value", "VALUE", "its new value; - reads standard input", nargs="?"),
             flag("--unset", "go back to its default"),
             flag("--fields", "print JSON that has the type, label and choices of each, too"),
             JSON,
@@ -85,14 +83,14 @@ VERBS = {
             "ctx plugin config notes folder ~/notes",
             "ctx plugin config notes token - < token",
         ),
-        "say or change the settings of a plugin",
+        "show or change the settings of a plugin",
     ),
     "ui": Command(
         "plugin.ui.ui",
         (
             *MOUNTED,
             arg("name", "PLUGIN", "its name in: ctx plugin list (default: all that are shown)", nargs="?"),
-            arg("part", "panel/ID|widget/ID", "one of them, with its files", nargs="?"),
+            arg("part", "panel/ID|widget/ID", "one part, with its files", nargs="?"),
             JSON,
         ),
         ("ctx plugin ui", "ctx plugin ui notes --json", "ctx plugin ui notes panel/main"),
@@ -111,12 +109,12 @@ VERBS = {
     "new": Command(
         "plugin.make.new",
         (
-            arg("name", "NAME", "what the plugin is to be called"),
-            arg("directory", "DIR", "where (default: cortex-plugin-NAME)", nargs="?"),
+            arg("name", "NAME", "the plugin's name"),
+            arg("directory", "DIR", "its directory (default: cortex-plugin-NAME)", nargs="?"),
             arg(
                 "--template",
                 None,
-                "what its tools are",
+                "the kind of its tools",
                 choices=("process", "native", "rust", "python"),
                 default="process",
             ),
@@ -128,7 +126,7 @@ VERBS = {
         "plugin.install.review.review",
         (arg("directory", "DIR", f"{FOLDER.how['help']}, or a package"), PRIVATE),
         ("ctx plugin review ./notes", "ctx plugin review notes-v1.0.0-linux-amd64.cpx"),
-        "say what a plugin asks for, and what holds it to what it claims",
+        "show what a plugin asks for, and what limits it to that",
     ),
     "test": Command(
         "plugin.install.review.test",
@@ -143,7 +141,7 @@ VERBS = {
     ),
     "keygen": Command(
         "plugin.make.keygen",
-        (arg("file", "FILE", "where the secret key goes; it is not to exist"),),
+        (arg("file", "FILE", "the new file for the secret key"),),
         ("ctx plugin keygen ~/.ssh/plugins.key",),
         "make a key to sign plugins with",
     ),
@@ -151,7 +149,7 @@ VERBS = {
         "plugin.make.sign",
         (
             FOLDER,
-            arg("--key", "FILE", "what ctx plugin keygen made", required=True),
+            arg("--key", "FILE", "the file that ctx plugin keygen made", required=True),
             arg("--publisher", "ID", "who signs (default: the manifest says)", default=""),
         ),
         ("ctx plugin sign ./notes --key ~/.ssh/plugins.key --publisher example.dev",),
@@ -169,7 +167,7 @@ VERBS = {
             *MOUNTED,
             arg("action", None, "list or remove", choices=("list", "remove"), nargs="?", default="list"),
             arg("publisher", "ID", "the publisher that is no longer trusted", nargs="?"),
-            arg("fingerprint", "FINGERPRINT", "of one of its keys", nargs="?", default=""),
+            arg("fingerprint", "FINGERPRINT", "remove only this key", nargs="?", default=""),
             JSON,
         ),
         ("ctx plugin trust list", "ctx plugin trust remove example.dev"),

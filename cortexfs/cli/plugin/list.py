@@ -70,7 +70,7 @@ def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str,
     for name in enabled:
         if name not in known:  # enabled, and not visible to this user
             version = live.versions.get(name) if live else None
-            fault = None if version else "it is not installed, or closed to you"
+            fault = None if version else "it is not installed, or you may not read it"
             rows.append(_row(name, version or "-", "-", True, fault, live))
     return sorted(rows, key=lambda row: str(row["name"]))
 

@@ -41,7 +41,7 @@ def install(options: argparse.Namespace) -> int:
     for unit in wanted:
         path = folder / unit.name
         if path.exists() and not _is_ours(path) and not options.replace:
-            raise Fault("EEXIST", f"{path} is not ours; look at it, then say --replace")
+            raise Fault("EEXIST", f"ctx service did not make {path}; look at it, then say --replace")
         with os_faults(f"{path} cannot be written"):
             whole_files.replace(path, [MARK.encode(), unit.text.encode()], 0o644)
     systemd.tell(system, "daemon-reload")
@@ -132,7 +132,7 @@ def _needs_systemd(options: argparse.Namespace, system: bool) -> None:
     why = "no systemd runs here" if system else "no systemd of yours runs here"
     raise Fault(
         "EHOSTDOWN",
-        f"{why}; have what begins {'the machine' if system else 'your session'} run: {shlex.join(words)}",
+        f"{why}; at the start of {'the machine' if system else 'your session'}, run: {shlex.join(words)}",
     )
 
 
@@ -162,10 +162,10 @@ def _properties(system: bool, name: str) -> dict[str, str]:
 
 
 _WHOSE = (
-    flag("--user", "of one's own systemd, without root"),
-    flag("--system", "of the machine's systemd (the default of root)"),
+    flag("--user", "use your own systemd, without root"),
+    flag("--system", "use the machine's systemd (the default of root)"),
 )
-_WEB = arg("web", "web", "the page of the mount (ctx web) and not the mount", nargs="?", choices=("web",))
+_WEB = arg("web", "web", "the page of the mount (ctx web) in place of the mount", nargs="?", choices=("web",))
 COMMANDS = {
     "service": Command(
         verbs={
@@ -176,7 +176,7 @@ COMMANDS = {
                     *_WHOSE,
                     *MOUNTED,
                     flag("--print", "print the unit, and write nothing"),
-                    flag("--replace", "replace a unit of that name that somebody else has made"),
+                    flag("--replace", "replace a unit of that name that ctx service did not make"),
                 ),
                 ("ctx service install", "ctx service install --user web", "ctx service install --print"),
                 "have systemd mount it now and each time it begins",

@@ -17,7 +17,7 @@ from cortexfs.core.safe_text import within
 
 # The usual widths of the status and of `plugin:NAME@VERSION`, as rows are printed one by one.
 STATUS_WIDTH, ORIGIN_WIDTH = 8, 18
-ALLOWED = flag("--allowed", "those tools that you may run, or the agent in whose run this is")
+ALLOWED = flag("--allowed", "only tools that you, or the agent that runs this, may run")
 _NUMBER = re.compile(r"(\d+)(?: s)?")
 _COUNTS = re.compile(r"(\d+) ([a-z]+)(?:, |$)")
 

@@ -152,7 +152,7 @@ class _Unpacked(gzip.GzipFile):
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= min(MAX_READ, self.left):
-            raise EOFError("a name of it is too long")
+            raise EOFError("a name in it is too long")
         self.left -= size
         return super().read(size)
 
@@ -182,9 +182,9 @@ def read(file: BinaryIO, into: Path, room: int) -> ArchiveHead:
                     raise Fault("ENOSPC", f"{why}; nothing was imported")
                 _extract(packed, member, into, folders)
                 packed.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps them all
-            raise EOFError("it has no end")
+            raise EOFError("its end is missing")
     except _NONE as problem:
-        raise Fault("EINVAL", f"it is no whole archive of ctx state export: {problem}") from None
+        raise Fault("EINVAL", f"it is damaged, or no archive of ctx state export: {problem}") from None
 
 
 def _head(packed: tarfile.TarFile, member: tarfile.TarInfo | None) -> ArchiveHead:
@@ -203,7 +203,7 @@ def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, into: Path, folde
     name = PurePosixPath(member.name)
     leaves = "\0" in member.name or name.is_absolute() or ".." in name.parts
     if leaves or into / name.parent not in folders or (len(name.parts) == 2 and stays(name.name)):
-        raise Fault("EINVAL", f"it has {member.name!r}, which no archive of ctx state export has")
+        raise Fault("EINVAL", f"it has {member.name!r}, which ctx state export never writes")
     try:
         with no_links.folder(into, Path(name.parent), 0o700) as above:
             if member.isdir():
@@ -214,7 +214,7 @@ def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, into: Path, folde
             elif member.isreg() and not member.issparse() and (data := packed.extractfile(member)):
                 _write(above / name.name, member, data)
             else:
-                raise Fault("EINVAL", f"{member.name!r} of it is neither file, folder nor link")
+                raise Fault("EINVAL", f"its {member.name!r} is not a file, folder or link")
     except FileExistsError:
         raise Fault("EINVAL", f"it has {member.name!r} twice") from None
 

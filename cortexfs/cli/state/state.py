@@ -39,7 +39,7 @@ def export(options: argparse.Namespace) -> int:
             file.flush()
             os.fsync(file.fileno())
         whole_files.move(new, path)
-    about = "with secrets: keep it as you keep these" if options.secrets else "without secrets"
+    about = "with secrets: let no other user read it" if options.secrets else "without secrets"
     say(f"wrote {path}: {count} files, {about}")
     return EXIT_OK
 

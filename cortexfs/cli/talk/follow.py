@@ -81,8 +81,8 @@ COMMANDS = {
         (
             objects.TALKING,
             *talking.session(talking.SCOPES[:2]),
-            arg("--after", "ID", "only what came after this event"),
-            flag("--follow", "go on with what happens, until Ctrl-C (default: end with what has happened)"),
+            arg("--after", "ID", "only events after this one"),
+            flag("--follow", "print new events until Ctrl-C (default: end after the last event)"),
             talking.OUTPUT,
         ),
         (

@@ -91,7 +91,7 @@ COMMANDS = {
             arg("text", "TEXT", _TEXT, nargs="*", default=[]),
             *talking.session(),
             arg("--cwd", "DIR", "where the session works (default: here, for an agent's new one)"),
-            arg("--id", "ID", "a name for this message, so that a retry says it once"),
+            arg("--id", "ID", "a name for this message, so that a retry sends it once"),
             APPROVE,
             FAIL_ON_DENIED_FLAG,
             talking.OUTPUT,

@@ -110,13 +110,13 @@ def _take(options: argparse.Namespace) -> int:
 
     with Conversation(f"{root}/{object_}.sock") as conversation:
         conversation.take(options.session, options.force)
-    output.say(f"the session {options.session} of {object_} is this machine's now")
+    output.say(f"this machine has the session {options.session} of {object_} now")
     return EXIT_OK
 
 
 def _gc(options: argparse.Namespace) -> int:
     if options.older_than is None and options.keep is None:
-        raise Fault("EINVAL", "say what may go: --older-than DAYS, --keep N, or both")
+        raise Fault("EINVAL", "say which sessions to remove: --older-than DAYS, --keep N, or both")
     if not (options.older_than or 0) >= 0 or (options.keep or 0) < 0:  # NaN is no age either
         raise Fault("EINVAL", "--older-than and --keep cannot be negative")
     age_ = None if options.older_than is None else options.older_than * DAY
@@ -236,9 +236,9 @@ VERBS = {
             ROOT,
             SCOPE,
             ONLY,
-            arg("--older-than", "DAYS", "remove what was not used for so long", type=float),
+            arg("--older-than", "DAYS", "remove sessions unused for so many days", type=float),
             arg("--keep", "N", "remove all but the N newest of each object", type=int),
-            flag("--dry-run", "only say what would go"),
+            flag("--dry-run", "only show which would be removed"),
             JSON,
         ),
         ("ctx session gc --older-than 30 --keep 20 --dry-run",),

@@ -38,7 +38,7 @@ def export(options: argparse.Namespace) -> int:
         if len(others) == len(exports):
             raise Fault("ENOENT", f"{path} is not exported; see: ctx team export")
         written(places.exports, others)
-        output.say(f"{path} is exported no more")
+        output.say(f"stopped exporting {path}")
         return EXIT_OK
     made = _made(path, options, member.machine)
     written(places.exports, [*others, made])
@@ -83,7 +83,7 @@ def _check_user(name: str) -> None:
     except KeyError:
         raise Fault("EINVAL", f"there is no user {name} here") from None
     if os.geteuid() not in (0, user.pw_uid):
-        raise Fault("EACCES", "your own daemon exports as you alone")
+        raise Fault("EACCES", "a daemon of yours exports as you alone; leave out --as")
 
 
 def _shown(path: str, machine: str) -> str:

@@ -40,7 +40,7 @@ COMMANDS = {
             "join": Command(
                 "team.membership.join",
                 (
-                    arg("token", "TOKEN", "what ctx team init has printed; - reads it"),
+                    arg("token", "TOKEN", "the token that ctx team init printed; - reads it"),
                     _NAME,
                     flag("--server", "be a server of the team, too: with three, one may be away"),
                     *_SERVER,
@@ -55,7 +55,7 @@ COMMANDS = {
                     arg(
                         "object",
                         "OBJECT",
-                        "a tool, model or agent, as tool/make; none lists them",
+                        "a tool, model or agent, as tool/make (default: list all)",
                         nargs="?",
                     ),
                     arg(
@@ -67,7 +67,7 @@ COMMANDS = {
                     arg(
                         "--as",
                         "USER",
-                        "have it run as this user here, instead of whom team.map says",
+                        "run it as this user here, not as the user of team.map",
                         dest="as_user",
                     ),
                     arg(
@@ -75,7 +75,7 @@ COMMANDS = {
                         "AGENT",
                         "serve agents there, too, as far as the policy of this agent here goes",
                     ),
-                    flag("--stop", "export it no more"),
+                    flag("--stop", "stop exporting it"),
                     JSON,
                     *MOUNTED,
                 ),
@@ -89,17 +89,17 @@ COMMANDS = {
                 "team.live.status",
                 (JSON, *MOUNTED),
                 ("ctx team status",),
-                "what there is of the team, seen from this machine",
+                "show the team, as this machine sees it",
             ),
             "leave": Command(
                 "team.membership.leave",
                 (
                     flag("--end", "end the team, where it was begun here"),
-                    arg("--machine", "NAME", "remove that machine instead, where the team was begun"),
+                    arg("--machine", "NAME", "on the machine that began the team: remove this machine"),
                     *MOUNTED,
                 ),
                 ("ctx team leave", "ctx team leave --machine laptop"),
-                "be in no team any more",
+                "leave the team",
             ),
         },
     )

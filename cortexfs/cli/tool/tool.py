@@ -86,7 +86,7 @@ def _add_for_all(options: argparse.Namespace, path: str) -> int:
 
     data = sources.bounded(Path(path), MAX_FILE)
     if len(data) > MAX_FILE:
-        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no script is")
+        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, too large for a script")
     said = script.parsed(script.header_of(data))
     name = _name(options, path, said)
     if not options.replace and (there := _holder(options.root, name) or _plugin(options, name)):
@@ -173,10 +173,8 @@ COMMANDS = {
                         "script", "SCRIPT", "an executable file with a line `# tool: DESCRIPTION` at its top"
                     ),
                     arg("--name", "WORD", "the tool's name (default: its line `# name:`, else the file's)"),
-                    flag("--home", "by root: live and for root alone, as those of other users are"),
-                    flag(
-                        "--replace", "let a copy take the place of another publisher's, and of others' names"
-                    ),
+                    flag("--home", "for root: make it live and for root alone, as other users' scripts"),
+                    flag("--replace", "let a copy replace another publisher's, and take others' names"),
                 ),
                 ("ctx tool add ./greet.sh", "sudo ctx tool add ./backup.py --name backup"),
                 "make a script a tool: your own is live, and root's is copied for all",

@@ -83,7 +83,7 @@ def _way(link: str) -> Iterator[str]:
         descriptor, path = tempfile.mkstemp(prefix="web-", suffix=".html", dir=folder)  # of mode 0600
     except OSError as problem:
         raise Fault(
-            "EIO", f"no file leads to the link, as {folder} cannot be written: {problem.strerror}"
+            "EIO", f"{folder} cannot be written, so no file has the link: {problem.strerror}"
         ) from None
     try:
         with open(descriptor, "w") as file:
@@ -104,9 +104,9 @@ COMMANDS = {
     "web": Command(
         run,
         (
-            arg("--port", "N", "where it listens (default: a free port)", type=_port, default=0),
-            arg("--bind", "ADDR", "at another address, with --cert and --key alone", default="127.0.0.1"),
-            arg("--cert", "FILE", "a certificate for that address, with those that vouch for it"),
+            arg("--port", "N", "the port to listen at (default: a free port)", type=_port, default=0),
+            arg("--bind", "ADDR", "its address; other machines need --cert and --key", default="127.0.0.1"),
+            arg("--cert", "FILE", "a certificate for that address, with its chain"),
             arg("--key", "FILE", "its private key"),
             flag("--no-browser", "only print the link"),
         ),

@@ -90,7 +90,7 @@ class Ripgrep:
                 if job.status not in (0, 1):
                     raise _refusal(job.status, os.pread(errors.fileno(), _MAX_SAID, 0))
         except FileNotFoundError:
-            why = "ripgrep, which searches, is not to be found here; install the package again"
+            why = "ripgrep is missing here; install CortexFS again"
             raise ExecutionFailed(why, "ENOENT") from None
         finally:
             try:

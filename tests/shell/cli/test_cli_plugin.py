@@ -165,7 +165,7 @@ def test_what_was_uninstalled_can_still_be_disabled(
     places: directories.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.choose(places.config, "gone", True)
-    assert row(capsys, "gone")["reason"] == "it is not installed, or closed to you"
+    assert row(capsys, "gone")["reason"] == "it is not installed, or you may not read it"
     assert main(["plugin", "disable", "gone"]) == 0
     assert config.enabled(config.load(places)) == []
 

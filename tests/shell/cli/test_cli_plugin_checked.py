@@ -51,7 +51,7 @@ def test_a_plugin_has_the_skills_that_it_provides(places: directories.Places, sa
     # abi.md 11.44
     folder = hello(Path("hello"))
     edit(folder, '"tools"', '"tools", "skills", "prompts"')
-    missing = "fail: skills and prompts (provides names skills and prompts, and there are none)"
+    missing = "fail: skills and prompts (provides names skills and prompts, and the plugin has none)"
     assert missing in said("review", "hello")[1]
     (folder / "skills/deep").mkdir(parents=True)
     (folder / "skills/deep/notes.md").write_text("x")

@@ -120,7 +120,7 @@ def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
         ("notes --set fs:read=yes", '"fs:read=yes" is no decision; write fs:read=grant'),
         ("notes --private 10.0.0.1/8", "--private: 10.0.0.1/8 has host bits set; write networks like"),
         ("nots --set fs:read=deny", "no plugin 'nots' is installed in"),
-        ("hello --set fs:read=deny", "hello has a manifest.toml, which says all that there is to say"),
+        ("hello --set fs:read=deny", "hello has a manifest.toml, and only that file has its settings"),
     ],
 )
 def test_what_cannot_be_decided_is_said(world: World, words: str, sentence: str) -> None:

@@ -234,7 +234,7 @@ def test_what_leads_outside_is_not_installed(
 
 def test_the_name_of_the_tools_that_are_built_in_is_taken(places: directories.Places, said: Said) -> None:
     edit(hello(Path("hello")), 'name = "hello"\nversion', 'name = "builtin"\nversion')
-    assert "the name builtin is that of the tools that are built in" in said("install", "hello")[2]
+    assert "the name builtin belongs to built-in tools" in said("install", "hello")[2]
 
 
 @pytest.mark.parametrize("word", ["no/such/thing/at all", "./nothing", "nothing.cpx"])

@@ -73,7 +73,7 @@ State = Callable[[], tuple[str, config.Choice | None]]
 @pytest.mark.parametrize(
     ("why", "status", "sentence"),
     [
-        (TAKEN, 1, "its tool fs.read is already one of builtin; to let it take that name say --replace\n"),
+        (TAKEN, 1, "its tool fs.read is already one of builtin; to let it take that name, say --replace\n"),
         ("no pen", 2, "it does not load: no pen\n"),
     ],
 )
@@ -91,7 +91,7 @@ def test_an_upgrade_that_is_refused_leaves_the_former_version(
     said.ok("install", "v1")
     config.choose(places.config, "hello", before)
     daemon.lines, daemon.waited = (f"broken plugin: hello: {why}",), []
-    told = f"ctx plugin: hello is not installed, and all is as it was: {sentence}"
+    told = f"ctx plugin: hello is not installed, and nothing has changed: {sentence}"
     assert said("install", "v2") == (status, "", told)
     assert (state(), daemon.waited) == (("1.0.0", before), [True, True])
 

@@ -100,14 +100,14 @@ def test_without_systemd_it_says_what_to_run_and_writes_nothing(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("CTX_ROOT", "/srv/ctx")
     assert main(["service", "install", "--user"]) == 69
-    assert "no systemd of yours runs here; have what begins your session run: " in (
+    assert "no systemd of yours runs here; at the start of your session, run: " in (
         said := capsys.readouterr().err
     )
     assert said.strip().endswith("/ctx mount /srv/ctx")
     assert not list(tmp_path.iterdir())
     if os.geteuid() == 0:
         assert main(["service", "install"]) == 69
-        assert "no systemd runs here; have what begins the machine run: " in capsys.readouterr().err
+        assert "no systemd runs here; at the start of the machine, run: " in capsys.readouterr().err
 
 
 def test_what_would_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

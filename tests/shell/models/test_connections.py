@@ -253,7 +253,7 @@ async def test_a_certificate_that_nobody_vouches_for(certificates: Certificates)
     async with secure(certificates, chat("x")) as (provider, port):
         made = World()
         await made.add(model(), f"https://localhost:{port}/v1")
-        assert "its certificate is not to be trusted" in await refusal(made)
+        assert "its certificate cannot be trusted" in await refusal(made)
         await made.add(model(), f"https://127.0.0.2:{port}/v1")
         assert "connection refused" in await refusal(made)
         assert not provider.requests
@@ -323,7 +323,7 @@ async def test_a_proxy_is_asked_for_what_is_not_on_this_machine(monkeypatch: pyt
             assert head[0] == "POST http://far.invalid:8000/v1/chat/completions HTTP/1.1"
             assert f"Proxy-Authorization: {WORD}" in head
             monkeypatch.setenv("no_proxy", "far.invalid")
-            assert "its name is not known" in await refusal(made)
+            assert "its host name is unknown" in await refusal(made)
             assert len(proxy.asked) == 1
 
 
@@ -353,7 +353,7 @@ async def test_a_proxy_that_refuses_or_is_none(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("https_proxy", f"127.0.0.1:{at}")
         assert "its proxy refuses" in await refusal(made)
     monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
-    assert "its proxy is one of socks5, and not of http" in await refusal(made)
+    assert "its proxy has the scheme socks5, and only http works" in await refusal(made)
 
 
 async def test_a_connection_that_is_refused_leaves_no_garbage() -> None:

@@ -38,8 +38,8 @@ def test_what_is_there(server: Site) -> None:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("http://localhost/m.wasm", "is not https, and nothing else is fetched"),
-        ("file:///etc/passwd", "is not https, and nothing else is fetched"),
+        ("http://localhost/m.wasm", "is not an https address, and only those are fetched"),
+        ("file:///etc/passwd", "is not an https address, and only those are fetched"),
         ("https://127.0.0.2/m.wasm", '"127.0.0.2" has a private address'),
         ("https://169.254.169.254/latest", '"169.254.169.254" has a private address'),
         ("https://[::ffff:10.0.0.1]/m.wasm", "has a private address"),
@@ -75,7 +75,7 @@ def test_what_comes_has_bounds(server: Site) -> None:
 
 def test_a_server_that_nobody_vouches_for(server: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
-    with pytest.raises(Fault, match="its certificate is not to be trusted"):
+    with pytest.raises(Fault, match="its certificate cannot be trusted"):
         fetch(server.page("/m.wasm", MODULE))
 
 
@@ -113,7 +113,7 @@ def test_what_a_person_names_is_asked_of_the_proxy(monkeypatch: pytest.MonkeyPat
     assert line == "GET http://far.invalid/a?b HTTP/1.1"
     assert {"Host: far.invalid", WORD} <= set(fields)
     monkeypatch.setenv("no_proxy", "far.invalid")
-    with pytest.raises(Fault, match="its name is not known"):
+    with pytest.raises(Fault, match="its host name is unknown"):
         web.download("http://far.invalid/a", 10, 60)
 
 

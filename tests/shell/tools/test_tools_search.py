@@ -363,7 +363,7 @@ def test_without_its_engine_a_search_says_so(tmp_path: Path) -> None:
     assert failed == Ran(
         "",
         "ENOENT",
-        "execution failed: ripgrep, which searches, is not to be found here; install the package again",
+        "execution failed: ripgrep is missing here; install CortexFS again",
     )
 
 

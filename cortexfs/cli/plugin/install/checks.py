@@ -75,7 +75,7 @@ def _texts(tree: PackageFiles) -> Iterator[InstallCheck]:
     judged = [texts.judged(tree.contents, kind) for kind in named]
     wrong = [why for _, some in judged for why in some]
     folders = " and ".join(named.values())
-    missing = wrong[0] if wrong else f"provides names {folders}, and there are none"
+    missing = wrong[0] if wrong else f"provides names {folders}, and the plugin has none"
     if named:
         yield InstallCheck(folders, None if any(found for found, _ in judged) else missing)
 
@@ -106,7 +106,7 @@ def written(tree: PackageFiles) -> Iterator[Path]:
 
 def _check_name(name: str) -> None:
     if name in offers.RESERVED:
-        raise Fault("EINVAL", f"the name {name} is that of the tools that are built in; choose another")
+        raise Fault("EINVAL", f"the name {name} belongs to built-in tools; choose another")
     if any(one.plugin.name == name for one in found()):
         mend = "uninstall that with pip first"
         raise Fault("EEXIST", f"a Python package has a plugin {name} already; {mend}")

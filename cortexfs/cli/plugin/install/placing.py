@@ -108,9 +108,9 @@ def _take_back(
         return
     former.restore(where, name)
     reload.told(root)
-    told = f"{name} is not installed, and all is as it was"
+    told = f"{name} is not installed, and nothing has changed"
     if outcome.is_taken:
-        raise Fault("EEXIST", f"{told}: {outcome.why}; to let it take that name say --replace")
+        raise Fault("EEXIST", f"{told}: {outcome.why}; to let it take that name, say --replace")
     raise Fault("EINVAL", f"{told}: {outcome.said}")
 
 

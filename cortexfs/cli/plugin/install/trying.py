@@ -91,7 +91,7 @@ async def _loaded(plugin: hostcalls.Plugin, pool: Pool) -> tuple[list[InstallChe
     named = ", ".join(tool.name for tool in tools) or "no tools"
     checks = [InstallCheck(f"it loads, with {named}")]
     if wrong := catalog.wrong.get(plugin.name):
-        checks.append(InstallCheck(f"but nobody can call {wrong}", is_warning=True))
+        checks.append(InstallCheck(f"but no caller can call {wrong}", is_warning=True))
     return checks, tools
 
 

@@ -206,7 +206,7 @@ def test_a_class_opts_in_by_an_attribute() -> None:
     class Odd(Seeing):
         dry_run_flag: Any = "yes"
 
-    with pytest.raises(TypeError, match="no execute_with_runtime that is told"):
+    with pytest.raises(TypeError, match="no execute_with_runtime to receive it"):
         tools_of(Blind)
     with pytest.raises(TypeError, match="dry_run_flag must be True or False"):
         tools_of(Odd)

@@ -183,7 +183,7 @@ def test_private_addresses_are_refused(desk: Desk, site: Site, place: Path) -> N
     for named in ("", "10.0.0.0/8"):
         refused = desk.refused(place / "p", named)
         assert '"localhost" has the private address ' in refused
-        assert "and nothing is fetched there; name its network with --private" in refused
+        assert "which is not allowed; name its network with --private" in refused
     assert site.asked == []
 
 

@@ -90,7 +90,7 @@ def test_nobody_else_is_served(far: Far) -> None:
 @pytest.mark.parametrize(
     ("request_line", "told"),
     [
-        ("CONNECT 127.0.0.2:{port}", '"127.0.0.2" has a private address, and nothing is fetched there'),
+        ("CONNECT 127.0.0.2:{port}", '"127.0.0.2" has a private address, which is not allowed'),
         ("CONNECT [::1]:{port}", '"::1" has a private address'),
         ("CONNECT 169.254.169.254:80", '"169.254.169.254" has a private address'),
         ("CONNECT 10.0.0.1:443", '"10.0.0.1" has a private address'),
