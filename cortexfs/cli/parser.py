@@ -24,20 +24,20 @@ from cortexfs.core.errors import Fault
 COMMANDS = {
     "mount": ("mount.mount", "mount CortexFS and start its daemon"),
     "umount": ("mount.umount", "unmount it and end its daemon, also a dead or hung one"),
-    "restart": ("mount.mount", "end the daemon and start it again, with what was configured meanwhile"),
-    "status": ("shell.look", "what the mount says about itself"),
+    "restart": ("mount.mount", "end the daemon and start it again with the current configuration"),
+    "status": ("shell.look", "show the state of the mount"),
     "doctor": ("mount.doctor", "check the installation and the mount, and say how to mend them"),
     "ls": ("shell.look", "list objects"),
     "find": ("shell.find", "find tools by what they do"),
     "ask": ("ask.ask", "ask a model or an agent one question"),
     "run": ("run", "run an object"),
     "chat": ("talk.chat", "talk with a model or agent"),
-    "send": ("talk.send", "say something to an object, and print the answer"),
+    "send": ("talk.send", "send a message to an object, and print the answer"),
     "resume": ("talk.follow", "print what happened in a session, and follow it"),
     "cancel": ("talk.follow", "end a run"),
     "ping": ("talk.follow", "see whether an object's socket answers, and how fast"),
     "session": ("talk.session", "list, show, rename, remove and take over sessions"),
-    "log": ("log.log", "list, search, show and remove what was asked and answered"),
+    "log": ("log.log", "list, search, show and remove questions and their answers"),
     "env": ("shell.look", "print the environment of a shell that works with the mount"),
     "plugin": ("plugin.group", "make, check, sign, install, enable and list plugins"),
     "provider": ("model.group", "add, list, test and remove the providers of models, and keep their keys"),
@@ -131,7 +131,7 @@ class CommandParser(argparse.ArgumentParser):
         place = args.index("--") if "--" in args else len(args)
         found, rest = super().parse_known_args(args[:place], namespace)
         if rest and place == len(args) and not rest[0].startswith("-"):
-            self.error(f"a command stands behind --, as in: -- {rest[0]}")
+            self.error(f"write the command after --, as in: -- {rest[0]}")
         found.command = args[place + 1 :]
         return found, rest
 

@@ -56,7 +56,7 @@ def found(name: str, given: str | None) -> tuple[str, dict[str, Any]]:
         point = mounts.root(given)
         known = listed(point, mounts.ANSWER_SECONDS)
     except Fault as fault:
-        unknown += f"; what plugins add is not known, as {fault.message}"
+        unknown += f"; commands of plugins are unknown, as {fault.message}"
     if name not in known:
         hint = parser.nearest(name, [*parser.COMMANDS, *known]) or unknown
         raise Fault("EINVAL", f"there is no command {name!r}{hint}")

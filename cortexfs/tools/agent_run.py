@@ -24,16 +24,16 @@ DENIED = "This call is not allowed: "
     name="agent.run",
     effects=[ToolEffect(ToolEffectKind.DELEGATE_WORK)],
     description="""\
-Have another agent do a task, and return its report. The helper starts without what was said here: put \
-all that it has to know into the task (files, goal, what to report). It works in the same directory, may at \
-most what you may, and nobody can approve anything for it.
+Have another agent do a task, and return its report. The helper does not see this conversation: put all \
+that it has to know into the task (files, goal, what to report). It works in the same directory, with at \
+most your permissions, and its calls that need an approval are denied.
 Use it for work that needs much reading and a short answer, or other tools than yours. Do not use it for \
 what one call of a tool does.""",
 )
 def run(
     runtime: ToolRuntime,
     name: Annotated[str, "The agent's name, as in ctx ls agent."],
-    task: Annotated[str, "What it is to do, complete in itself."],
+    task: Annotated[str, "The task, with all that the helper has to know."],
 ) -> str:
     if not name or "/" in name or name.startswith("."):
         raise InvalidInput(f"name: {name!r} is no name of an agent")

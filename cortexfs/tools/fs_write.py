@@ -28,7 +28,7 @@ which takes less text and cannot lose what you have not read.""",
 def write(
     runtime: ToolRuntime,
     path: Annotated[str, "The file to write."],
-    content: Annotated[str, "What it shall hold, or, with append, what is added."],
+    content: Annotated[str, "The new content, or, with append, the text to add."],
     mode: Annotated[Literal["overwrite", "create", "append"], "What may be there before."] = "overwrite",
     encoding: Annotated[
         Literal["utf-8", "base64"], "base64 if content is base64, for binary files."

@@ -137,7 +137,7 @@ def _taken(found: dict[str, Machine], lost: str) -> float:
     link, pid, began = found[lost].link(), found[lost].ctx.pid, time.monotonic()
     for each in (link, pid):  # the link would say that it goes
         os.kill(each, signal.SIGKILL)
-    until(lambda: take(box, session, check=False), lambda seen: "this machine's now" in seen)
+    until(lambda: take(box, session, check=False), lambda seen: "this machine has" in seen)
     took = time.monotonic() - began
     assert wait_gone(pid)
     found[lost].ctx.ctx("umount", str(found[lost].ctx.root), check=False)

@@ -127,7 +127,7 @@ def test_leaving_lets_a_run_go_on_and_the_next_chat_shows_it(shown: Screen) -> N
     shown.type(script({"delta": "begun"}, {"sleep": 1}, {"delta": " and ended"}))
     shown.wait("\nbegun\n")
     shown.keys("C-d")
-    shown.wait("what runs goes on; ctx chat debug/script --session goes-on")
+    shown.wait("the run goes on; see: ctx chat debug/script --session goes-on")
     shown.type("clear")
     chat(shown, "debug/script", "--session", "goes-on")
     shown.wait("\nbegun and ended\n")

@@ -55,7 +55,7 @@ def test_an_agent_has_what_the_tools_of_a_server_need(served: Ctx, server: str) 
     with agent(served, "shell", "test.echo", "shell.exec") as path:  # which would have the network, too
         assert "network" not in served.text(f"{path}.d/policy")
     made = served.ctx("agent", "new", "shell2", "--model", "debug/script", "--tools", "test.echo,shell.exec")
-    assert "without a line in its policy: allow shell2_t network:default connect" in made.stderr
+    assert "by the same line of its policy: allow shell2_t network:default connect" in made.stderr
     served.ctx("agent", "rm", "--yes", "shell2")
     none = served.ctx("agent", "new", "x", "--model", "debug/script", "--tools", "tset.*", check=False)
     assert none.returncode == 2

@@ -155,7 +155,7 @@ def take_over(machine: Machine, writers: list[Writer]) -> None:
     for writer in writers:
         if writer.machine is machine:
             taken = partial(take, other, writer.session, SCRIPT, check=False)
-            until(taken, lambda said: "this machine's now" in said)
+            until(taken, lambda said: "this machine has" in said)
             writer.machine = other
 
 

@@ -47,7 +47,7 @@ def back(machine: Machine) -> None:
 
 def taken(machine: Machine, session: str, path: str = SCRIPT) -> None:
     """Take it, once the machine that has it is not heard of any more."""
-    until(lambda: take(machine, session, path, check=False), lambda seen: "this machine's now" in seen)
+    until(lambda: take(machine, session, path, check=False), lambda seen: "this machine has" in seen)
 
 
 def play(machine: Machine, session: str, *steps: Frame, **fields: object) -> Frame:

@@ -59,10 +59,10 @@ def network_line(root: str, tools: Collection[str], label: str) -> str:
     line = Rule(label, "network", "default", "connect").text
     others = [tool for tool in tools if not is_of_server(root, tool)]
     if reaching := [tool for tool in others if _reaches(root, tool)]:
-        why = f"without a line in its policy: {line}"
-        output.say(f"its MCP servers have no network, as {reaching[0]} would have it too, {why}")
+        why = f"would have it by the same line of its policy: {line}"
+        output.say(f"its MCP servers have no network, as {reaching[0]} {why}")
         return ""
-    output.say(f"its MCP servers may use the network, to install themselves, too: {line}")
+    output.say(f"its MCP servers may use the network, also to install themselves: {line}")
     return f"{line}\n"
 
 
@@ -90,7 +90,7 @@ def layers(root: str, asked: PolicyQuery, config: str | None) -> Iterator[LayerA
     yield LayerAnswer(
         "network",
         "allow" if rule else "closed",
-        f"its policy says: {line}" if rule else f"a server that wants it needs the line: {line}",
+        f"its policy says: {line}" if rule else f"a server that uses the network needs the line: {line}",
         rule.where if rule else caller.file,
     )
     yield from _asks(f"{name}.{OBJECT}", policy_facts.thing(root, f"tool/{name}.{OBJECT}"), asked)
@@ -123,4 +123,4 @@ def _shown(root: str, caller: PolicyCaller, program: str) -> LayerAnswer:
     if not closed:
         return LayerAnswer("program", "pass", f"{program} is shown", where)
     line = "\t".join((closed, closed, "ro", "-"))
-    return LayerAnswer("program", "closed", f"the mount table needs, beside the rest: {line}", where)
+    return LayerAnswer("program", "closed", f"add to the mount table: {line}", where)

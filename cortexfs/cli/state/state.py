@@ -98,7 +98,7 @@ def _mounted_with(options: argparse.Namespace, where: Places) -> str | None:
         daemon.process.close()
     if daemon is None or Path(daemon.state) != where.state:
         raise Fault(
-            "EBUSY", f"a daemon uses {where.state}, and not that of {root}; name its mount with --root"
+            "EBUSY", f"a daemon uses {where.state}, but not the daemon of {root}; name its mount with --root"
         )
     return root
 

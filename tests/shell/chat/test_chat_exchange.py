@@ -57,7 +57,7 @@ def test_what_ours_ask_is_decided(slow: Served, decision: Decision | None) -> No
         slow.finish(run)
         exchange.run()
     (told,) = [show.text for show in shown if show.kind == "question" and "denied" in show.text] or [""]
-    assert ("with --approve fs.write allows" in told) == (decision is None)
+    assert ("with --approve fs.write of ctx" in told) == (decision is None)
 
 
 def test_a_lost_connection_is_told_on_a_line_of_its_own(slow: Served) -> None:

@@ -205,7 +205,7 @@ def test_cortex_is_the_same_program(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith(
-        "cortex nix: there is no command 'nix'; see: cortex --help; what plugins add"
+        "cortex nix: there is no command 'nix'; see: cortex --help; commands of plugins"
     )
 
 

@@ -28,7 +28,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("notes/revew", "; did you mean notes/review?"), ("zzz/zzz", "; if it is"), ("notes/prompt", "")],
+    [("notes/revew", "; did you mean notes/review?"), ("zzz/zzz", "; to make"), ("notes/prompt", "")],
 )
 def test_a_skill_that_is_not_there_is_refused(
     name: str, near: str, state: Path, capsys: pytest.CaptureFixture[str]

@@ -57,7 +57,7 @@ def test_nobody_who_can_be_asked(
     type_in(monkeypatch, "")
     table = {"a": {"command": "x", "env": {"A": "${env:NOT_SET_HERE}"}}, "b": {"command": "y"}}
     assert run("import", given(tmp_path, {"mcpServers": table})) == 0
-    why = "a: it is left out: the variable NOT_SET_HERE is wanted"
+    why = "a: it is left out: the variable NOT_SET_HERE is needed"
     assert why in capsys.readouterr().err
     assert not file("a").exists()
     assert file("b").exists()

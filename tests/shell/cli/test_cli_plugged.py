@@ -163,7 +163,7 @@ def test_without_a_mount_nothing_is_known_of_plugins(tmp_path: Path) -> None:
     mend = f"no CortexFS is mounted at {tmp_path}; mount one with: ctx mount {tmp_path}"
     assert (done.returncode, done.stderr) == (
         2,
-        "ctx wave-hand: there is no command 'wave-hand'; see: ctx --help; what plugins add is not known,"
+        "ctx wave-hand: there is no command 'wave-hand'; see: ctx --help; commands of plugins are unknown,"
         f" as {mend}\n",
     )
 

@@ -58,7 +58,7 @@ def test_a_redirect_is_a_request_of_its_own(target: str, why: str, server: Site)
 
 
 def test_private_addresses_have_to_be_named(server: Site) -> None:
-    with pytest.raises(Fault, match=r'"localhost" has the private address (127\.0\.0\.1|::1), and nothing'):
+    with pytest.raises(Fault, match=r'"localhost" has the private address (127\.0\.0\.1|::1), which is'):
         fetch(server.page("/m.wasm", MODULE), private="")
     assert server.asked == []
 

@@ -183,7 +183,7 @@ def _last_hooks(given: str | None, name: str) -> str:
     except Fault as fault:
         return fault.message
     try:
-        with progress.shown(f"{name} puts away what it has"):
+        with progress.shown(f"{name} runs its last hooks"):
             done = subprocess.run(
                 [f"{point}/{plugin_commands.RUNNER}", f"{point}/{plugin_commands.FILE}", UNINSTALL, name],
                 env=os.environ | {"CTX_OUTPUT": "text"},
@@ -254,9 +254,9 @@ def _told(tree: PackageFiles, where: directories.Places) -> str:
 def _modules(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
     from cortexfs.host.esm import fetch as esmfetch  # a slow import that only fetching needs
 
-    with progress.shown("fetching what it imports") as now:
+    with progress.shown("fetching its imports") as now:
 
         def told(connections: int, size: int) -> None:
-            now(f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB")
+            now(f"fetching its imports: {connections} connections, {size / (1 << 20):.1f} MiB")
 
         return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, told)

@@ -108,7 +108,7 @@ def test_an_address_is_fetched_and_a_redirect_followed(web: str) -> None:
 @pytest.mark.parametrize(
     ("path", "code", "sentence"),
     [
-        ("/away", "EINVAL", "is not http or https"),
+        ("/away", "EINVAL", "is not an http or https address"),
         ("/round", "ELOOP", "more than 5 redirects"),
         ("/endless", "EMSGSIZE", "it is over 1 MiB"),
         ("/none", "ENOENT", "HTTP 404"),

@@ -357,7 +357,7 @@ def test_a_terminal_sees_how_far_it_is(
     shown: list[str] = []
     monkeypatch.setattr(progress, "shown", lambda text: nullcontext(shown.append))
     desk.said("review", str(source), "--private", PRIVATE)
-    assert any(re.fullmatch(r"fetching what it imports: \d+ connections, \d+\.\d MiB", it) for it in shown)
+    assert any(re.fullmatch(r"fetching its imports: \d+ connections, \d+\.\d MiB", it) for it in shown)
 
 
 # -- while it runs

@@ -96,9 +96,9 @@ async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
         "empty": (requested(texts, ""), "400 host: empty URL"),
         "file": (
             requested(texts, "file:///etc/hostname"),
-            '400 host: "file:///etc/hostname" is not http or https',
+            '400 host: "file:///etc/hostname" is not an http',
         ),
-        "ftp": (requested(texts, "ftp://127.0.0.1/"), '400 host: "ftp://127.0.0.1/" is not http or https'),
+        "ftp": (requested(texts, "ftp://127.0.0.1/"), '400 host: "ftp://127.0.0.1/" is not an http'),
         "nowhere": (requested(texts, "http:///a"), "400 host: the URL names no host"),
         "headers": (requested(texts, server, headers="[1]"), "400 host: the headers are no JSON object"),
         "numbers": (requested(texts, server, headers='{"a":1}'), "400 host: the headers are no JSON object"),
@@ -117,7 +117,7 @@ async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
         ),
         "to a file": (
             requested(texts, f"{server}/to/file:///etc/passwd"),
-            '400 host: "file:///etc/passwd" is not http',
+            '400 host: "file:///etc/passwd" is not an http',
         ),
         "around": (requested(texts, f"{server}/to/{server}/to/" * 4 + server), "500 host: "),
     }
