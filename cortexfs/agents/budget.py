@@ -27,8 +27,8 @@ REPEATS = 3  # times of the same call in a run, whatever came between
 LARGER = "; or use a larger model"
 # The usual reason: the model is asked for calls in a text form that it does not know.
 IN_TEXT = (
-    "; it was asked for calls in text, as its .d/cap lacks tool_call_syntax: where it can call tools, "
-    "say tools = true in its provider's file, else use a larger model"
+    "; its model was asked for calls in text, as the model's .d/cap lacks tool_call_syntax: if it can "
+    "call tools, set tools = true in its provider's file, else use a larger model"
 )
 STEPS_VARIABLE = "CTX_AGENT_STEPS"  # a line of an agent's .d/env, which counts more than the configuration
 
@@ -95,7 +95,7 @@ class RunBudget:
         """Count the calls of a step, names and inputs in their order. Raises EMFILE or ELOOP over a limit."""
         if len(calls) > self._limits.at_once:
             most = self._limits.at_once
-            raise Fault("EMFILE", f"the agent's model made {len(calls)} calls at once; {most} are the limit")
+            raise Fault("EMFILE", f"the agent's model made {len(calls)} calls at once; the limit is {most}")
         self._malformed = 0
         keys = [_key(call) for call in calls]
         row = max((self._calls.count(key) for key in keys), default=0)
@@ -141,6 +141,6 @@ class _Row:
 
 
 def _over(code: str, used: str, limit: str, key: str, also: str = "", why: str = "") -> Fault:
-    what = why or f"it has used {used}"
-    mend = f"raise [agent] {key} in config.toml{also}"
+    what = why or f"it used {used}"
+    mend = f"to allow more, raise [agent] {key} in config.toml{also}"
     return Fault(code, f"the agent's run was ended: {what}, and the limit is {limit}; {mend}")

@@ -62,7 +62,7 @@ async def before(hooked: HookedCall | None, call: ToolCall, say: Say) -> ToolCal
     if PROPERTY in call.input:
         input_ = {PROPERTY: call.input[PROPERTY]} | input_
     if len(msgspec.json.encode(input_)) > MAX_INPUT:
-        raise CallRefusal("EMSGSIZE", f"a plugin has made an input over {MAX_INPUT >> 10} KiB of it")
+        raise CallRefusal("EMSGSIZE", f"a plugin changed the input to over {MAX_INPUT >> 10} KiB, the limit")
     await say(*notes)
     return replace(call, input=input_)
 
@@ -164,7 +164,7 @@ class Standing:
             why = f"{denials.in_a_row} calls in a row were denied"
             raise Fault("EACCES", f"{why}, so the agent stops; say what it should do instead, or allow more")
         if denials.escalate:
-            raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another one")
+            raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another session")
 
     def _allowed(self) -> set[Meant]:
         found = self._memory.setdefault(self._always, set())
@@ -178,8 +178,8 @@ class Standing:
 
 
 FIRST = (
-    f'it must be run dry first: call it with the same input and "{dryrun.PROPERTY}": true,'
-    " see what it says, and call it again without"
+    f'it needs a dry run first: call it with the same input and "{dryrun.PROPERTY}": true,'
+    " read its answer, and call it again without"
 )
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

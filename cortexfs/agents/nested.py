@@ -162,7 +162,7 @@ class NestedCall:
         self._about = dry, depth
         self._name = calls.ports.named(calls.call)
         self._below = NestedCalls(calls.world, self._name, calls.ports) if runs_programs(tool) else None
-        self._ending: tuple[str, Fault | None] = ("", Fault("ECANCELED", "the call that made it has ended"))
+        self._ending: tuple[str, Fault | None] = ("", Fault("ECANCELED", "the outer call has ended"))
         self._changed_by = ""
         self._deciding = trio.CancelScope()
         self.delegates = delegates(tool)
@@ -202,7 +202,7 @@ class NestedCall:
         try:
             with self._deciding:
                 return await self._allowed(input_)
-            raise Fault("ECANCELED", "the call that made it has ended")
+            raise Fault("ECANCELED", "the outer call has ended")
         except Fault as refused:
             self._ending = "", refused
             await self._calls.tell(self)
@@ -232,7 +232,7 @@ class NestedCall:
     async def _decided(self, input_: dict[str, Any]) -> Decision:
         dry, depth = self._about
         if self._calls.is_over:
-            raise Fault("ECANCELED", "the call that made it has ended")
+            raise Fault("ECANCELED", "the outer call has ended")
         wanted = MeantCall(input_, dry=dry, tried=True)  # the host asks for a dry run that must come first
         decision = await self._calls.ports.decide(self._call(input_), self._tool, wanted, depth)
         if not decision.allowed:

@@ -42,7 +42,7 @@ ASKED = {
     rules.ROOTS: Effect("read_file", "reversible", "never", "not_supported"),
 }
 NETWORK = ("network", "default", "connect")
-BEGAN = "; so it was when this run began, and what it was given since then counts for the next one"
+BEGAN = "; a permission that was added since this run began counts from the next run on"
 
 
 def setup_of(world: AgentPorts, object_: Object) -> Setup:
@@ -92,7 +92,7 @@ class Powers:
         for word in self.label.split():
             object_ = self._world.find(*key_of(word))
             if object_ is None or object_.class_ != "agent":
-                raise Fault("EACCES", f"{word} is no agent (any more), so what it runs may nothing")
+                raise Fault("EACCES", f"{word} is not an agent (any more), so its programs may do nothing")
             found.append(setup_of(self._world, object_))
         return tuple(found)
 
@@ -103,8 +103,8 @@ class Powers:
             of_run = (self._own,) if self._own and number == len(chain) else None
             found += of_run or self._world.begun.of(self._uid, now.place)
             if any(one.place == now.place and one.made != now.made for one in found):
-                why = f"{now.place} was removed and made again since this run began"
-                raise Fault("EACCES", f"{why}, so what it runs may nothing; begin another run")
+                why = f"{now.place} was removed and created again since this run began"
+                raise Fault("EACCES", f"{why}, so this run may do nothing; begin another run")
         return tuple(one for one in found if one not in chain)
 
     def allows(self, class_: str, name: str, permission: str) -> bool:

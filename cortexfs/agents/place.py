@@ -90,11 +90,11 @@ def _missing(identity: Identity, setup: Setup, call: FailedCall) -> str:
     path = next((word for word in closed if not allowed(view, word)), "") if call.was_refused else ""
     if path:
         line = TAB.join((path, path, "ro", "-"))
-        why = f"{path} is not shown to {setup.place}; where a task needs it, its user writes a mount table,"
-        return f"{why} {setup.place}.d/mount, that has, beside the rest: {line}"
+        why = f"{setup.place} cannot see {path}. If a task needs it, its user writes a mount table in"
+        return f"{why} {setup.place}.d/mount with this line besides the others: {line}"
     if not identity.network and (call.code == "EHOSTDOWN" or _NETWORK.search(call.texts)):
-        why = f"{setup.place} has no network, which this server may want, to install itself, too"
-        return f"{why}; a line of {setup.file} gives it: allow {setup.label} network:default connect"
+        why = f"{setup.place} has no network. This server may need it, perhaps to install itself"
+        return f"{why}. To allow it, add to {setup.file}: allow {setup.label} network:default connect"
     return ""
 
 
@@ -115,26 +115,26 @@ def _at_home(view: View) -> str:
     """Returns the rule for home directories, in words, or an empty text if the view shows none."""
     for home in _homes(view):
         if allowed(view, home):
-            closed = f"Hidden files in {home} are closed to agents that have no mount table of their own"
-            return (
-                f"{closed}, and in {home} itself they make, rename and remove nothing: work in its folders."
-            )
+            closed = f"Agents without a mount table of their own cannot open hidden files in {home}"
+            return f"{closed}, nor make, rename or remove anything in {home} itself; work in its folders."
     return ""
 
 
 def _hidden(home: str, path: str, agent: str) -> str:
     why = f"{path} is hidden: without lines in {agent}.d/mount an agent sees no hidden files of {home}"
     if any(path.startswith(f"{home}/{name.rstrip('*')}") for name in SECRETS):
-        return f"{why}, and keys and passwords are better shown to none."
+        return f"{why}; do not show keys and passwords to agents."
     line = TAB.join((path, path, "ro", "-"))
-    return f"{why}. Where a task needs it, its user writes a table there that has, beside the rest: {line}"
+    return (
+        f"{why}. If a task needs it, its user writes a table there with this line besides the others: {line}"
+    )
 
 
 def _homes(view: View) -> list[str]:
     return [path.rstrip("/") for path, letters in view if letters == HIDES]
 
 
-_ABOUT_SKILLS = "Skills: where one fits the task, read its file with fs.read first, and do as it says."
+_ABOUT_SKILLS = "Skills: if one fits the task, first read its file with fs.read, and do as the file says."
 # Effects for which the default view is writable.
 WRITES = frozenset({"write_file", "delete_file", "run_process"})
 
@@ -150,7 +150,7 @@ def acting(
 ) -> Identity:
     """Returns the identity of the tools' hosts. Raises EACCES if the caller is in a container."""
     if own.is_elsewhere:
-        raise Fault("EACCES", "agents do not work for callers in containers; call it from outside")
+        raise Fault("EACCES", "agents do not work for callers in containers; call the agent from outside")
     seen = _view(world, setup, tools, cwd, home)
     return replace(
         own,
@@ -176,7 +176,7 @@ def _skills(world: AgentPorts, setup: Setup) -> str:
     """Returns the paragraph about the agent's skills for its model, or an empty text without skills."""
     found = {name: world.skill(name) for name in setup.skills}
     rows = [
-        f"- {name}: {one.description} ({one.path})" if one else f"- {name}: its plugin is not there now"
+        f"- {name}: {one.description} ({one.path})" if one else f"- {name}: its plugin is not loaded now"
         for name, one in found.items()
     ]
     return "\n".join([_ABOUT_SKILLS, *rows]) if rows else ""

@@ -88,10 +88,10 @@ class ModelQuestion:
         await self._turn.settled()
 
     async def ask(self, approval: frames.Approval) -> Any:
-        raise Fault("EPROTO", "a model asked for an approval, which only agents may")
+        raise Fault("EPROTO", "the model's driver asked for an approval; only agents may do that")
 
     async def question(self, asked: frames.Question) -> Any:
-        raise Fault("EPROTO", "a model asked a question of its user, which only tools may")
+        raise Fault("EPROTO", "the model's driver asked its user a question; only tools may do that")
 
 
 class ModelReply(NamedTuple):
@@ -104,7 +104,7 @@ class ModelReply(NamedTuple):
 
 def _keep(kept: StringIO, text: str) -> None:
     if kept.tell() + len(text) > MAX_ANSWER:
-        why = f"the agent's model said over {MAX_ANSWER >> 20} Mi characters in one answer"
+        why = f"an answer of the agent's model has over {MAX_ANSWER >> 20} Mi characters"
         raise Fault("EFBIG", f"{why}, which is the limit; give it a smaller task, or another model")
     kept.write(text)
 

@@ -118,7 +118,7 @@ def read(path: Path) -> AgentRecord:
     except UNREADABLE as problem:
         raise Fault("EINVAL", f"{path} cannot be read: {problem}") from None
     if record.name != path.stem:
-        raise Fault("EINVAL", f"{path} is the record of {record.name!r}, and has the name of another")
+        raise Fault("EINVAL", f"{path} must have the name of its agent: {record.name}{SUFFIX}")
     try:
         check(record)
     except Fault as fault:
@@ -132,7 +132,7 @@ def check(record: AgentRecord) -> None:
     for name, text in record.controls.items():
         control = controls.find("agent", name)
         if control is None or control.check is None:
-            raise Fault("EINVAL", f"{name!r} is no control that an agent starts with")
+            raise Fault("EINVAL", f"{name!r} is not a control that an agent's record may set")
         try:
             controls.judge(control, text.encode())
         except Fault as fault:
@@ -152,7 +152,7 @@ def put(state: Path, record: AgentRecord, home: int | None = None) -> None:
         with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
             whole_files.create(folder / path.name, [locked_store.json(record)], 0o600)
     except FileExistsError:
-        raise Fault("EEXIST", f"there is an agent {record.name} already") from None
+        raise Fault("EEXIST", f"an agent {record.name} exists already; choose another name") from None
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
 

@@ -109,7 +109,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
             return {"type": "text", "text": text}
         case {"type": "image", "data": str(data), "mimeType": str(kind)}:
             return {"type": "image", "data": data, "media_type": kind}
-    raise Fault("EINVAL", "a message for a model has texts and images here, and nothing else")
+    raise Fault("EINVAL", "a message for a model may have only texts and images here")
 
 
 class SampledQuestion(ModelQuestion):
@@ -166,7 +166,7 @@ class CallQuestions:
     async def ask(self, asked: ToolQuestion) -> ToolAnswer:
         self._count += 1
         if self._count > MAX_QUESTIONS:
-            return ToolAnswer(refused=f"a call asks at most {MAX_QUESTIONS} questions")
+            return ToolAnswer(refused=f"during one call a server may ask at most {MAX_QUESTIONS} questions")
         try:
             if asked.method == SAMPLING:
                 return ToolAnswer(await self._sample(asked.params))
@@ -228,7 +228,7 @@ class CallQuestions:
     async def _sample(self, params: dict[str, Any]) -> dict[str, Any]:
         self._sampled += 1
         if self._sampled > MAX_SAMPLINGS:
-            raise Fault("EDQUOT", f"a call has at most {MAX_SAMPLINGS} answers of a model")
+            raise Fault("EDQUOT", f"during one call a server may use a model at most {MAX_SAMPLINGS} times")
         wanted: SampledRequest = jsontext.converted(params, SampledRequest)
         model, name = self._model(wanted.hints)
         call = await self._allowed(rules.SAMPLE, {"model": name} | wanted.request(), name)
@@ -237,11 +237,11 @@ class CallQuestions:
         inner = SampledQuestion(ports.turn, ports.identity, request, ports.budget, quiet=True)
         try:
             if request.pop("model", name) != name:
-                raise Fault("EINVAL", "the user chose another model, which a server cannot be given")
+                raise Fault("EINVAL", "the user chose another model; a server's question cannot change it")
             ports.budget.step()
             fault = await answered(ports.world.driver(model), inner)
             if fault is None and len(inner.text) > MAX_ANSWER:
-                fault = Fault("EFBIG", f"the model said over {MAX_ANSWER >> 10} Ki characters")
+                fault = Fault("EFBIG", f"the model's answer has over {MAX_ANSWER >> 10} Ki characters")
         except Fault as refused:
             fault = refused
         await self._told(call, inner.text, fault)
@@ -264,7 +264,7 @@ class CallQuestions:
             is_own = name == setup.model
             if ports.powers.decide(model, ports.identity, alias=alias, is_its_model=is_own).allowed:
                 return model, model.key[1]
-        raise Fault("EACCES", f"{setup.place} may use no model now")
+        raise Fault("EACCES", f"policy allows {setup.place} no model that exists now")
 
 
 def _asked_of(server: Object, permission: str, model: str = "") -> Object:

@@ -117,7 +117,7 @@ class Beside:
         self._renewed = ()
         for each in passes:
             if each.error:
-                self._report(each.log.address, f"the files beside the log are not up to date: {each.error}")
+                self._report(each.log.address, f"the files made from the log are out of date: {each.error}")
 
     def _make_all(self, passes: list[_Pass]) -> None:
         for each in passes:

@@ -35,7 +35,7 @@ ADVICE = {
 def fault_of(error: OSError, doing: str) -> Fault:
     code = code_of(error.errno)
     what = f"the session cannot be {doing} ({error.strerror or error})"
-    return Fault(code, f"{what}: {ADVICE.get(code, 'see to the disk of the state directory')}")
+    return Fault(code, f"{what}: {ADVICE.get(code, 'check the disk of the state directory')}")
 
 
 class LogContent(msgspec.Struct):

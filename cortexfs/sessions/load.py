@@ -140,7 +140,7 @@ def _refuse_newer(descriptor: int) -> None:
         number = msgspec.json.decode(line, type=_Format).format
         raise Fault(
             "ENOTSUP",
-            f"the log has format {number}, of a newer cortexfs; update this one to use the session",
+            f"the log has format {number}, of a newer CortexFS; update this one to use the session",
         )
 
 
@@ -150,7 +150,7 @@ def _repair(path: Path, descriptor: int, loaded: LogContent) -> None:
     torn = f"the last {loaded.scan.read - end} bytes of the log were not written whole"
     try:
         kept = disk.cut(path, descriptor, end)
-        loaded.remarks.append(f"{torn}, and were cut off: they are in {kept}")
+        loaded.remarks.append(f"{torn}; they were cut off, and are in {kept}")
     except OSError as error:
         loaded.torn = True
-        loaded.remarks.append(f"{torn}, and cannot be cut off: {error.strerror}")
+        loaded.remarks.append(f"{torn}; they cannot be cut off: {error.strerror}")

@@ -61,7 +61,7 @@ class Share:
         most = self._most
         if size >= most.session_bytes:
             mib = most.session_bytes >> 20
-            raise Fault("EFBIG", f"the session holds {mib} MiB, which is the limit; begin another")
+            raise Fault("EFBIG", f"the session holds {mib} MiB, which is the limit; begin another session")
         if self.bytes >= most.space_bytes:
             raise Fault("EDQUOT", f"there are {most.space_bytes >> 20} MiB of sessions already; {MEND}")
         if is_new and self.sessions >= most.space_sessions:

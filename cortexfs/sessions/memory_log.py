@@ -28,10 +28,10 @@ class MemoryBudget:
     def admit(self, uid: int, size: int) -> None:
         share = self.total // SHARE
         if self._of_user[uid] + size > share:
-            raise Fault("ENOSPC", f"your temp sessions hold {share >> 20} MiB together at most; end some")
+            raise Fault("ENOSPC", f"your temp sessions together may hold at most {share >> 20} MiB; end some")
         if self.used + size > self.total:
             mib = self.total >> 20
-            raise Fault("ENOSPC", f"temp sessions hold {mib} MiB together, and that is used up; end some")
+            raise Fault("ENOSPC", f"the temp sessions of all users hold {mib} MiB, the limit; end some")
 
     def take(self, uid: int, size: int) -> None:
         self.used += size

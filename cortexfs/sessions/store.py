@@ -74,7 +74,7 @@ class Sessions:
     ) -> None:
         limits = limits or SessionLimits()
         if given := disk.given_away(root):
-            log.warning("%s and others are of an earlier version: chown -R root: %s", given[0], root)
+            log.warning("%s and others belong to users, not to root; run: chown -R root: %s", given[0], root)
         self.root = root
         self._report = report
         self._removed = removed
@@ -218,7 +218,7 @@ class Sessions:
         removed session."""
         target = msgspec.structs.replace(address, session=name)
         if "+" in address.session + name:
-            raise Fault("EPERM", "a name with + is a team's, and stays as it is")
+            raise Fault("EPERM", "a name with + is the team's, so no session is renamed from or to it")
         await self.freshen(address.parts[:-1])  # the files beside it go along as they are
         async with self._change(address, target), self._alone():
             await self._rename(address, target)
@@ -267,7 +267,7 @@ class Sessions:
         with self._commit.descriptors.using(folder / EVENTS, write=True) as descriptor:
             if os.fstat(descriptor).st_size > end:
                 kept = disk.cut(folder / EVENTS, descriptor, end)
-                self._report(address, f"the team's log goes on otherwise; what was here alone is in {kept}")
+                self._report(address, f"the team has other events from here on; this machine's are in {kept}")
             os.fsync(descriptor)
         self._commit.descriptors.forget(folder / EVENTS)
 

@@ -225,7 +225,7 @@ class Connection:
         async with self._guests.turn(self._uid):
             live, run = self._conversations.find(id_, self._sight.sees, self)
             if (asker := live.askers.get(run)) and asker.uid != self._uid:
-                raise Fault("EPERM", "run: is another user's, as whom its tools run; he alone decides")
+                raise Fault("EPERM", "run: belongs to another user, and only that user may decide")
             return live, run
 
     def _begin(self, live: LiveSession, events: list[LogEvent]) -> None:
@@ -240,7 +240,7 @@ class Connection:
     def _admit(self, key: SessionKey) -> bool:
         """Returns True if a session is followed already. Raises EAGAIN if too many sessions are in use."""
         if key.scope == "shared" and is_own(self._sight.object):
-            raise Fault("EINVAL", "scope: what is your own has private and temp sessions, no shared ones")
+            raise Fault("EINVAL", "scope: your own objects have no shared sessions; choose private or temp")
         is_followed = self._given.admit(key)
         if key not in self._let_go:
             self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)

@@ -150,7 +150,7 @@ class Conversations:
         async with self._replays if log_.visible > SHORT_LOG else nullcontext():
             damaged = await _replay(live.session, log_)
         if damaged:
-            log.warning("%s: %d events cannot be understood", "/".join(address.parts), damaged)
+            log.warning("%s: %d lines of the log are not valid", "/".join(address.parts), damaged)
         log_.grown = live.wake
         live.session.leap(log_.given + 1)
         if not log_.is_copy and (events := live.session.recover()):
@@ -233,7 +233,7 @@ class Conversations:
             raise unknown(id_)
         _, _, live, run = min(found, key=lambda each: each[:2])
         if live.log.is_copy:
-            raise Fault("EACCES", "another machine has the session, and alone stops its runs and is answered")
+            raise Fault("EACCES", "another machine has the session; stop runs and answer questions there")
         return live, run
 
     # Runs.

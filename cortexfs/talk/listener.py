@@ -163,7 +163,7 @@ class Sockets:
             with safe_sockets.closing(stream), contextlib.suppress(OSError):
                 await self._converse(object_, stream)
         except Exception:  # it would end all tasks of the nursery; the log has it
-            log.exception("a conversation was ended by a bug")
+            log.exception("a bug ended a client's connection")
             if self._strict:
                 raise
         finally:
@@ -179,7 +179,7 @@ class Sockets:
             with await self._admitted(stream) as caller:
                 identity = caller.identity
             if not object_.serves(identity.uid):
-                raise Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
+                raise Fault("EACCES", f"{object_.path} works only for uid {object_.home}, its owner")
             let_go = people.keep(identity, stream)
         except Fault as fault:
             await send(stream, frames.encode(requests.refusal(fault)))
@@ -210,7 +210,7 @@ class Sockets:
         if caller.identity.label or caller.identity.script is not None:
             with caller:
                 who = caller.identity.label or "a script of a client"
-                raise Fault("EACCES", f"{who} may not hold conversations")
+                raise Fault("EACCES", f"{who} may not use the sockets of objects; run the object instead")
         return caller
 
     async def _enter(self, identity: hostcalls.Identity, stream: socket.socket, path: str) -> None:
@@ -243,7 +243,7 @@ async def _converse_elsewhere(
     may not talk there, as its depth of nesting would be lost on the way."""
     assert object_.plugin is not None
     if identity.depth:
-        why = "what an object runs may not hold conversations on other machines"
+        why = "a program that an object runs may not use the sockets of other machines' objects"
         raise Fault("EACCES", f"{why}; run {object_.path} instead")
     host = await pool.acquire(object_.plugin, identity)
     with safe_sockets.closing(host.call(None)) as there:

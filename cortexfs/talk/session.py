@@ -37,8 +37,8 @@ IN_A_ROW = 64
 MAX_UNFINISHED = 8 << 20  # bytes of an answer that is not whole yet; a whole answer has no such limit
 ADDRESSES = 64  # addresses of sessions that are cached; those of ended connections go soon
 APPROVAL_SECS = 600.0  # the time for which a call waits for its approval
-UNHEARD = "nobody is connected who could be asked"
-LEFT = "everybody who could be asked has left"
+UNHEARD = "no connected client can answer"
+LEFT = "every client that could answer has left"
 
 _messages = msgspec.json.Decoder(Message)
 
@@ -184,7 +184,7 @@ class LiveSession:
         self.deny_unheard(UNHEARD)
         with trio.move_on_after(seconds):
             await question.settled.wait()
-        return question.verdict or self._deny(key, f"nobody decided within {seconds:g} s")
+        return question.verdict or self._deny(key, f"no answer came within {seconds:g} s")
 
     def _deny(self, key: QuestionKey, why: str) -> Verdict:
         verdict = Verdict("deny", None, why)
@@ -310,7 +310,7 @@ class SessionTurn:
     async def ask(self, approval: Approval) -> Verdict:
         session, run, call = self._live.session, self._id, approval.call
         if call in session.runs[run].asked:
-            raise Fault("EPROTO", f"the call {call!r} was asked about already; a run names each call anew")
+            raise Fault("EPROTO", f"the run asked about the call {call!r} before; each call needs a new id")
         verdict = await self._decided(QuestionKey(run, APPROVAL, call), approval)
         await self.say(decided(approval, verdict))
         return verdict
@@ -318,7 +318,7 @@ class SessionTurn:
     async def question(self, asked: Question) -> Verdict:
         session, run, id_ = self._live.session, self._id, asked.question
         if id_ in session.runs[run].questions:
-            raise Fault("EPROTO", f"the question {id_!r} was asked already; a run names each anew")
+            raise Fault("EPROTO", f"the run asked the question {id_!r} before; each question needs a new id")
         verdict = await self._decided(QuestionKey(run, ANSWER, id_), asked)
         await self.say(answer_told(asked, verdict))
         return verdict

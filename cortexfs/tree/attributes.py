@@ -171,7 +171,7 @@ class Entries:
             return Snapshot(text_of())
         found = self._tree.control_at(inode)
         if found is None and places.slot(inode) == places.VEILED:
-            raise Fault("EACCES", "an object's log is its owner's; yours is in your home")
+            raise Fault("EACCES", "only the owner may read an object's log; your home has that of your runs")
         if found is None:
             raise Fault("ENOENT", "it was removed")
         object_, control = found

@@ -37,9 +37,9 @@ log = logging.getLogger("cortexfs.tree")
 MAX_OF_USER = 64  # of a class
 MAX_IN_TREE = 2048  # each agent has a listener, which is a descriptor
 _TAKEN = {
-    "model": "your sessions with it are kept here",
-    "agent": "your sessions with it are kept here",
-    "tool": "the log of your runs of it is kept here",
+    "model": "your sessions with it are kept under this name",
+    "agent": "your sessions with it are kept under this name",
+    "tool": "the log of your runs of it is kept under this name",
 }
 
 
@@ -64,7 +64,7 @@ class OwnObjects:
         try:
             found = records.load_own(self._state) if self._state else []
         except Fault as fault:
-            log.error("agents of users are not there: %s", fault.message)
+            log.error("the mount has no agents of users: %s", fault.message)
             return
         for one in found:
             assert one.home is not None
@@ -173,7 +173,7 @@ class OwnObjects:
         async with self._changes.lock:
             one = self.at(folder, name)
             if one is None:
-                raise Fault("ENOENT", f"{name} is not there")
+                raise Fault("ENOENT", f"{name} does not exist")
             await self._removed(one)
 
     async def unmake(self, inode: int) -> None:
@@ -207,9 +207,9 @@ class OwnObjects:
     def _check(self, folder: int, home: Home, class_: str, name: str) -> None:
         names.check_object(class_, name)
         if self._tree.lookup(folder, name) is not None:
-            raise Fault("EEXIST", f"{name} is there already")
+            raise Fault("EEXIST", f"{name} exists already")
         if self._tree.registry.get(class_, name):
-            raise Fault("EEXIST", f"there is {class_}/{name}, and {_TAKEN[class_]}; choose another name")
+            raise Fault("EEXIST", f"{class_}/{name} exists, and {_TAKEN[class_]}; choose another name")
         if len(self._tree.registry.own(class_, home.uid)) >= MAX_OF_USER:
             raise Fault("EDQUOT", f"uid {home.uid} has {MAX_OF_USER} {class_}s already; remove some")
         if len(self._own) >= MAX_IN_TREE:
@@ -223,5 +223,5 @@ def _class(folder: int) -> str:
 def _beside(one: Object, of_all: Mapping[Key, Object]) -> Object:
     if (one.class_, one.name) not in of_all:
         return one
-    why = f"{one.class_}/{one.name} has the same name, and {_TAKEN[one.class_]}; remove this one"
+    why = f"{one.class_}/{one.name} exists, and {_TAKEN[one.class_]}; remove this {one.class_}"
     return replace(one, status=f"broken: {why}", plugin=None)

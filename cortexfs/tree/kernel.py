@@ -65,9 +65,9 @@ def check_change(found: Attributes, wanted: EntryAttributes, fields: SetattrFiel
     if fields.update_mode and wanted.st_mode & 0o7000:
         raise Fault("EPERM", "a control has no set-id or sticky bit")
     if fields.update_uid and wanted.st_uid != found.uid:
-        raise Fault("EPERM", "the owner of a control is the tree's to say")
+        raise Fault("EPERM", "the owner of a control cannot be changed")
     if fields.update_gid and wanted.st_gid != found.gid:
-        raise Fault("EPERM", "the group of a control is the tree's to say")
+        raise Fault("EPERM", "the group of a control cannot be changed")
 
 
 def is_of_times(fields: SetattrFields) -> bool:

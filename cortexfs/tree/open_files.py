@@ -133,7 +133,7 @@ class Handles:
     def add(self, opened: OpenFile, home: int | None = None) -> int:
         """Returns a handle. Raises EMFILE if a user has too many own files open, as each may hold bytes."""
         if home is not None and self._in_homes[home] >= MAX_OF_HOME:
-            raise Fault("EMFILE", f"uid {home} has {MAX_OF_HOME} files of his agents open")
+            raise Fault("EMFILE", f"uid {home} has {MAX_OF_HOME} files of own objects open; close some")
         self._last += 1
         self._files[self._last] = opened
         if home is not None:
@@ -153,7 +153,7 @@ class Handles:
     def add_listing(self, listing: Listing, uid: int) -> int:
         """Open a folder. Raises EMFILE if the user has too many open, as each may be of another moment."""
         if self._entries[uid] + len(listing) > MAX_ENTRIES:
-            raise Fault("EMFILE", f"uid {uid} has too many folders open")
+            raise Fault("EMFILE", f"uid {uid} has too many folders open; close some")
         self._entries[uid] += len(listing)
         self._last += 1
         self._listings[self._last] = (listing, uid)

@@ -84,7 +84,7 @@ def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
     path = os.path.join(root, *parts)
     with held(path, _FOLDER) as descriptor:
         if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # a link on the way
-            raise NotADirectoryError(errno.ENOTDIR, "there is a link on the way", path)
+            raise NotADirectoryError(errno.ENOTDIR, "the path contains a symbolic link", path)
         yield descriptor
 
 
@@ -189,7 +189,7 @@ def _meta(session: int) -> _Meta:
 
 
 def _missing(place: SessionPlace) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "it is not there", place.name)
+    return FileNotFoundError(errno.ENOENT, "it does not exist", place.name)
 
 
 def remove(roots: Roots, place: SessionPlace) -> None:

@@ -104,7 +104,7 @@ class FactsFile(OpenFile):
     async def read(self, offset: int, size: int) -> bytes:
         async with self._turn:
             if not self._at <= offset <= self._at + len(self._made):
-                raise Fault("ESPIPE", "this file is read from its beginning to its end")
+                raise Fault("ESPIPE", "this file can only be read from its beginning to its end")
             self._made, self._at = self._made[offset - self._at :], offset
             while len(self._made) < size:
                 place = (self._disk.roots, self._place, self._names, self._next)

@@ -273,7 +273,7 @@ class Spaces:
             ghost.paths = {parts for parts in ghost.paths if parts[:depth] != place.parts}
             return
         if any(parts[: len(place.parts)] == place.parts for parts in self._ghosts):
-            raise Fault("ENOTEMPTY", "there are folders of sessions in it")
+            raise Fault("ENOTEMPTY", "it contains folders of sessions")
         await self._remove(place)
         self._outlive(place.parts)
 
@@ -287,9 +287,9 @@ class Spaces:
         if place is None or place.kind is not PlaceKind.SESSION or place.parts in self._ghosts:
             raise read_only()
         if target is None or target.kind is not PlaceKind.SESSION:
-            raise Fault("EINVAL", f"{new} is no name for a session")
+            raise Fault("EINVAL", f"{new} cannot be the name of a session")
         if await self._look(target) is not None:
-            raise Fault("EEXIST", f"{new} is there already")
+            raise Fault("EEXIST", f"{new} exists already")
         await self._source.rename(self._address(place), new)
         self._outlive(place.parts)
         self._outlive(target.parts)
@@ -300,7 +300,7 @@ class Spaces:
         if place is None or not place.is_listed:
             raise read_only()
         if await self._look(place) is None:
-            raise Fault("ENOENT", f"{name} is not there")
+            raise Fault("ENOENT", f"{name} does not exist")
         return place
 
     async def _remove(self, place: SessionPlace) -> None:

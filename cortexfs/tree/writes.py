@@ -119,14 +119,14 @@ class TreeWrites:
         if object_.home is None:
             return
         if control.name == "policy" and value.count(b"\n") > MAX_LINES:
-            raise Fault("EDQUOT", f"the policy of what is your own has {MAX_LINES} lines at most")
+            raise Fault("EDQUOT", f"the policy of your own object has over {MAX_LINES} lines; remove some")
         values, home = self._tree.values, object_.home
         keys = [key for key in values.keys() if key[1].startswith(f"{HOME_NAME}{home}/")]  # noqa: SIM118
         before = values.find(object_.key, control.name)
         size = sum(map(values.size, keys)) - len(before.data or b"" if before else b"") + len(value)
         if size > MAX_OF_HOME:
             raise Fault(
-                "EDQUOT", f"what is written in objects of uid {home} is {MAX_OF_HOME >> 20} MiB at most"
+                "EDQUOT", f"controls of uid {home}'s objects are over {MAX_OF_HOME >> 20} MiB; shorten some"
             )
 
     def open(self, inode: int, flags: int) -> OpenFile:
@@ -239,7 +239,7 @@ class TreeWrites:
             with said(name):
                 self._tree.aliases.check(folder, names.check_new(name), target)
             if self._tree.lookup(folder, name) is not None:
-                raise Fault("EEXIST", f"{name} is there already")
+                raise Fault("EEXIST", f"{name} exists already")
             await self.keep(self._store.put_alias, self._path(folder), name, target)
             return self._tree.aliases.add(folder, name, target, self._clock())
 
@@ -285,7 +285,7 @@ class TreeWrites:
             if (folder, name) == (new_folder, new):
                 return
             if not replace and self._tree.lookup(new_folder, new) is not None:
-                raise Fault("EEXIST", f"{new} is there already")
+                raise Fault("EEXIST", f"{new} exists already")
             if alias := self._tree.aliases.at(inode):
                 await self._move_alias(alias, new_folder, new)
             elif folder != new_folder:
@@ -349,7 +349,7 @@ class TreeWrites:
             raise read_only()
         inode = self._tree.lookup(folder, name)
         if inode is None:
-            raise Fault("ENOENT", f"{name} is not there")
+            raise Fault("ENOENT", f"{name} does not exist")
         return inode
 
     def _writable(self, inode: int) -> tuple[Object, Control]:

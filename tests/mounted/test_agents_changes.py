@@ -58,7 +58,7 @@ def test_a_line_that_is_added_counts_for_the_next_run(ctx: Ctx) -> None:
             frames = run.go_on(status="ok")
             assert [one["decision"] for one in decisions(frames)][-1:] == ["deny"]
             assert results(frames)[-1]["is_error"]
-            assert "so it was when this run began" in results(frames)[-1]["output"]
+            assert "counts from the next run on" in results(frames)[-1]["output"]
             run.client.send(script(READ, say("x")), session="s")
             (told,) = results(run.client.until("done", status="ok"))
             assert told["output"] == "hello world\n"
@@ -77,7 +77,7 @@ def test_a_program_of_its_gains_nothing_either(ctx: Ctx) -> None:
             client.send(task, session="s")
             run = Waiting(client, client.until("approval")[-1])
             *_, after = results(run.go_on(status="ok"))
-    assert "so it was when this run began" in before["output"]
+    assert "counts from the next run on" in before["output"]
     assert '"status":"ok"' in after["output"]
 
 

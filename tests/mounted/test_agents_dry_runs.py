@@ -68,7 +68,7 @@ def test_a_tool_that_wants_a_dry_run_can_be_used_by_an_agent(unasked: Ctx) -> No
     assert (dry, real) == (("would", False), ("did", False))
     for refused, is_error in (first, other, again):
         assert is_error
-        assert "must be run dry first: call it with the same input and" in refused
+        assert "needs a dry run first: call it with the same input and" in refused
         assert "EPERM" in refused
 
 

@@ -121,7 +121,7 @@ def test_it_reaches_no_hidden_file(at_home: tuple[Ctx, str], alice: pwd.struct_p
     assert (home / ".gitconfig").read_text() == GIT
     notes = [one["content"] for one in frames if one["type"] == "observer" and one["source"] == "mount view"]
     assert f"{home}/.bashrc is hidden" in "\n".join(notes)
-    assert "keys and passwords are better shown to none" in told["keys"]["output"]
+    assert "do not show keys and passwords to agents" in told["keys"]["output"]
 
 
 def test_it_works_there(at_home: tuple[Ctx, str], alice: pwd.struct_passwd) -> None:

@@ -228,7 +228,7 @@ def test_a_question_that_nobody_answers_in_time(python: Path) -> None:
     ):
         chat(shown, "debug/script", "--session", "late")
         shown.type(script(asks("t", {})))
-        shown.wait("denied: t (nobody decided within 0.5 s)")
+        shown.wait("denied: t (no answer came within 0.5 s)")
         shown.wait_last(">")
         leave(shown)
 

@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE, until
 ROUNDS = 200 if "CTX_SOAK" in os.environ else 3
 SEED = int(os.environ.get("CTX_SEED", random.randrange(1 << 32)))
 GENERATION = 4  # rounds after which sessions are left alone, as reading long ones takes long
-TORN = "bytes of the log were not written whole, and were cut off"
+TORN = "bytes of the log were not written whole; they were cut off"
 
 
 class Session:

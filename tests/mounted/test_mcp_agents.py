@@ -102,7 +102,7 @@ def test_a_program_that_is_not_shown(served: Ctx) -> None:
         for _ in range(3):  # and no start is refused for the failure of the last one
             told = asked(served, path, "far.echo", text="x")
             assert f"the MCP server far: it cannot be started: {program}: Permission denied" in told
-            assert told.endswith(f"that has, beside the rest: {line}")
+            assert told.endswith(f"with this line besides the others: {line}")
         rows = json.loads(served.ctx("policy", "explain", path, "far.echo", "--json").stdout)["steps"]
         (row,) = (row for row in rows if row["layer"] == "program")
         assert (row["result"], line in row["why"]) == ("closed", True)
@@ -115,7 +115,7 @@ def test_a_server_without_a_network(served: Ctx, server: str) -> None:
     with agent(served, "alone", "net.echo", "shell.exec") as path:
         told = asked(served, path, "net.echo", text="x")
         assert "the MCP server net does not start: it exited with status 7" in told
-        assert told.endswith(f"a line of {path}.d/policy gives it: allow alone_t network:default connect")
+        assert told.endswith(f"To allow it, add to {path}.d/policy: allow alone_t network:default connect")
         layers = json.loads(served.ctx("policy", "explain", path, "net.echo", "--json").stdout)["steps"]
         assert [(row["layer"], row["result"]) for row in layers][-5:-2] == [
             ("MCP server", "pass"),

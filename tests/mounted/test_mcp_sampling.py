@@ -98,7 +98,7 @@ def test_a_server_that_samples_without_end(place: Ctx) -> None:
     with agent(place, "looped", "asking.*") as path:
         let(place, path, SAMPLE, ECHO)
         answer = told(place, path, "asking.sample", prompt="a", hint="echo", times=50)
-        assert text_of(answer) == "refused after 8: a call has at most 8 answers of a model"
+        assert text_of(answer) == "refused after 8: during one call a server may use a model at most 8 times"
 
 
 def test_a_server_that_samples_with_ten_megabytes(place: Ctx) -> None:
@@ -151,7 +151,7 @@ def test_another_model_than_the_one_that_was_shown_answers_nothing(place: Ctx) -
         asked, _ = decided(place, path, "allow_once")
         other = asked["input"] | {"model": "debug/script"}  # type: ignore[operator]
         said = decided(place, path, "allow_once", input=other)[1]
-        assert said == "refused after 0: the user chose another model, which a server cannot be given"
+        assert said == "refused after 0: the user chose another model; a server's question cannot change it"
 
 
 def test_roots_that_the_user_takes_away_are_not_told(place: Ctx) -> None:
@@ -180,7 +180,7 @@ def test_an_answer_without_end_is_none(place: Ctx) -> None:
     with agent(place, "endless", "asking.*") as path:
         let(place, path, SAMPLE, ECHO)
         answer = told(place, path, "asking.sample", prompt="a", size=100 << 10, hint="echo")
-        assert text_of(answer) == "refused after 0: the model said over 64 Ki characters"
+        assert text_of(answer) == "refused after 0: the model's answer has over 64 Ki characters"
         last = [one for one in results(answer.frames) if one["name"] == "asking.mcp"]
         assert [one["is_error"] for one in last] == [True]
 

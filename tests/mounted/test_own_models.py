@@ -185,7 +185,7 @@ def test_it_outlives_a_reload_and_a_restart(python: Path, provider: Provider) ->
             "provider", "add", "mine", "--base-url", provider.url, "--format", "openai.chat", "--model", "m1"
         )
         answer = ask(ctx, f"{HOME}/mine/m1", "hello")
-        assert (answer.status, "sessions with it are kept here" in answer.message) == (69, True), answer
+        assert (answer.status, "kept under this name" in answer.message) == (69, True), answer
 
 
 def asked_with(ctx: Ctx, provider: Provider, temperature: float) -> None:

@@ -158,7 +158,7 @@ def test_what_objects_run_may_not_talk_to_it(laptop: Machine) -> None:
     alone = subprocess.run(words.split(), cwd=laptop.ctx.work, capture_output=True, text=True, check=True)
     assert json.loads(alone.stdout)["type"] == "pong"
     nested = json.loads(laptop.ctx.call("shell.exec", words).output)
-    assert (nested["code"], "may not hold conversations on other machines" in nested["message"]) == (
+    assert (nested["code"], "may not use the sockets of other machines" in nested["message"]) == (
         "EACCES",
         True,
     )

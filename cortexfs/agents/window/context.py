@@ -161,7 +161,7 @@ def _system(parts: WindowParts, room: int) -> str:
 def _check(needed: int, room: int, what: str) -> None:
     if needed > room:
         takes = f"{what} takes about {needed} tokens with the prompt, and there is room for {room}"
-        raise Fault("EMSGSIZE", f"{takes}; say less, unpin something, or use a model with a larger limit")
+        raise Fault("EMSGSIZE", f"{takes}; write less, unpin something, or use a model with a larger limit")
 
 
 # Turns.

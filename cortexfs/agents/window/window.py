@@ -95,5 +95,5 @@ class AgentWindow:
 
     async def pin(self, text: str) -> str:
         if self._files is None:
-            raise Fault("EINVAL", "there is no session to pin this in; talk with ctx chat, or on the .sock")
+            raise Fault("EINVAL", "a single call has no session for a pin; use ctx chat, or the .sock")
         return await trio.to_thread.run_sync(self._files.pin, text)

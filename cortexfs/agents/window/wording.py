@@ -77,7 +77,7 @@ def unknown(name: str, known: str) -> str:
 def hidden(tools: Mapping[str, str]) -> str:
     """Returns a notice for a person about the tools that the model of an agent is not offered."""
     said = "; ".join(f"{name}: {why}" for name, why in tools.items())
-    return f"Its model is not offered all of its tools. {said}"
+    return f"The agent's model does not get all of its tools. {said}"
 
 
 def malformed(why: str) -> str:

@@ -175,11 +175,11 @@ def test_what_is_decided_elsewhere_is_told(world: World, chat: Chat) -> None:
     ]
     world.emit(run_of(world), *questions)
     chat.read()
-    timed_out = Verdict("deny", None, "nobody decided within 600 s")
+    timed_out = Verdict("deny", None, "no answer came within 600 s")
     world.emit(run_of(world), approvals.decided(questions[0], timed_out))
     world.emit(run_of(world), approvals.decided(questions[2], approvals.by(7, "allow_once", None)))
     chat.read()
-    assert "<denied: t.a (nobody decided within 600 s)>?Allow t.b?" in chat.text
+    assert "<denied: t.a (no answer came within 600 s)>?Allow t.b?" in chat.text
     assert "<allowed: t.c (uid 7 allowed it once)>" in chat.text
     assert list(chat.talk.questions) == ["b"]
     chat.do(chat.talk.decide("deny"))

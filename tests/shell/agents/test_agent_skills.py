@@ -22,9 +22,9 @@ def test_its_model_knows_their_names_and_files_and_not_their_texts() -> None:
     model = Model()
     trio.run(run, Skilled(model, output, skills="notes/review\nother/gone\n"))
     assert (
-        "Skills: where one fits the task, read its file with fs.read first, and do as it says.\n"
+        "Skills: if one fits the task, first read its file with fs.read, and do as the file says.\n"
         "- notes/review: Reviews a change. (/p/skills/review/SKILL.md)\n"
-        "- other/gone: its plugin is not there now\n"
+        "- other/gone: its plugin is not loaded now\n"
     ) in f"{model.system}\n"
     trio.run(run, Skilled(other := Model(), output))
     assert "Skills" not in other.system

@@ -124,7 +124,7 @@ def test_keys_are_not_offered() -> None:
     for path in ("~/.ssh/id_rsa", "~/.cargo/credentials.toml"):
         (note,) = notes(path, "", Fault("EACCES", "no"))
         assert "is hidden" in note
-        assert note.endswith("keys and passwords are better shown to none.")
+        assert note.endswith("do not show keys and passwords to agents.")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_in_a_home_directory_its_model_knows_what_is_closed(cwd: str, told: bool
     model = Model()
     trio.run(run, Played(model, output, cwd=f"{cwd}\n"))
     assert f"Your working directory is {cwd}." in model.system
-    assert ("in /home/alice itself they make, rename and remove nothing" in model.system) is told
+    assert ("nor make, rename or remove anything in /home/alice itself" in model.system) is told
     (note, *_) = notes("new", "", Fault("EACCES", "no"), cwd=f"{cwd}\n") or [""]
-    assert note.startswith("Hidden files in /home/alice are closed") is told
+    assert note.startswith("Agents without a mount table of their own cannot") is told
 
 
 def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:

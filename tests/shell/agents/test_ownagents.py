@@ -184,7 +184,7 @@ async def test_where_both_are_the_one_of_agent_works(tmp_path: Path) -> None:
         mine = Object(class_="agent", name="mine", description="")
         await world.fs.apply(Registry({**world.fs.tree.registry.objects, mine.key: mine}))
         assert (await world.read(f"{AGENTS}/mine.d/status")).startswith(
-            b"broken: agent/mine has the same name"
+            b"broken: agent/mine exists, and your sessions"
         )
         assert world.fs.tree.registry.meant("agent", "mine", UID) == ("agent", "mine")
         await world.fs.apply(Registry({CODER.key: CODER}))  # it goes again

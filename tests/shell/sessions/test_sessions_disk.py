@@ -179,7 +179,7 @@ async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_pa
             if first == 1:
                 latest.unlink()
                 latest.mkdir()
-        assert "not up to date" in reports.said[0][1]
+        assert "out of date" in reports.said[0][1]
         latest.rmdir()
         await shown(sessions, address())
         assert (log.folder / "messages.jsonl").read_bytes().count(b"\n") == 4
@@ -287,5 +287,5 @@ async def test_what_was_given_to_users_is_told_and_left(
     os.chown(given.parent, 1000, 1000)
     async with store(tmp_path):
         pass
-    assert f"{given.parent} and others are of an earlier version: chown -R root: {tmp_path}" in caplog.text
+    assert f"others belong to users, not to root; run: chown -R root: {tmp_path}" in caplog.text
     assert given.parent.stat().st_uid == 1000

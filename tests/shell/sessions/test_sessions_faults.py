@@ -223,7 +223,7 @@ async def test_a_log_of_a_newer_format_is_left_alone_and_said(tmp_path: Path, pr
     data = preface + b"".join(run_of(1, "r1")) + b"\0\0"
     path = plant(tmp_path, data)
     async with store(tmp_path) as sessions:
-        with pytest.raises(Fault, match=r"ENOTSUP: .* format 2, of a newer cortexfs"):
+        with pytest.raises(Fault, match=r"ENOTSUP: .* format 2, of a newer CortexFS"):
             await sessions.open(address())
         assert path.read_bytes() == data
         assert kept_beside(path) == []

@@ -248,7 +248,7 @@ async def test_temp_sessions_of_one_user_are_a_part_of_all(tmp_path: Path) -> No
     async with store(tmp_path, limits=SessionLimits(temp_session=1 << 20, temp_total=4 << 20)) as sessions:
         big = "x" * 300_000
         append_each(sessions.temp(of_user(1, "a")), [line(id, text=big) for id in range(1, 3)])
-        with pytest.raises(Fault, match="your temp sessions hold 1 MiB"):
+        with pytest.raises(Fault, match="your temp sessions together may hold at most 1 MiB"):
             append_each(sessions.temp(of_user(1, "b")), [line(id, text=big) for id in range(1, 3)])
         append_each(sessions.temp(of_user(2)), [line(id, text=big) for id in range(1, 4)])
         sessions.remove_temp(of_user(1, "a"))
