@@ -72,8 +72,8 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CallerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sandboxed: Annotated[
         Literal["refuse", "allow"] | tuple[int, ...],
-        "Users whose calls are served from inside of a sandbox (no_new_privs and a filter of "
-        "system calls), outside of which the tool then acts: a list of uids, `allow` or `refuse`.",
+        "Users who may call tools from a sandbox (no_new_privs and a filter of system calls); the "
+        "tools run outside of it: a list of uids, `allow` or `refuse`.",
     ] = "refuse"
 
     def serve_sandboxed(self, uid: int) -> bool:
@@ -82,10 +82,10 @@ class CallerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class PluginSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: Annotated[
-        tuple[str, ...], "Names of the plugins to load; `ctx plugin enable` and `disable` decide beside it."
+        tuple[str, ...], "Names of the plugins to load; `ctx plugin enable` and `disable` override them."
     ] = ()
     hook_failure: Annotated[
-        Failure, "Where middleware fails or is late, a call ends (closed) or goes on (open)."
+        Failure, "If middleware fails or is late, the call ends (closed) or goes on (open)."
     ] = "closed"
 
 
@@ -97,7 +97,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0), "How many sessions with one object a user keeps, the newest; 0 keeps all."
     ] = 0
     session_mib: Annotated[
-        Count, "Size of a session's log in MiB from which on nothing is said in it (EFBIG)."
+        Count, "Size of a session's log in MiB at which it takes no more messages (EFBIG)."
     ] = 256
     user_mib: Annotated[
         Count, "Size of the logs of a user's sessions, and of all shared ones, in MiB (EDQUOT)."
@@ -114,25 +114,25 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=64), "Answers that a local model makes at a time; others wait for a turn."
     ] = 2
     threads: Annotated[
-        int, Meta(ge=0, le=512), "Threads that read a prompt and make an answer, 0 is one a core."
+        int, Meta(ge=0, le=512), "Threads that read a prompt and make an answer; 0 means one per core."
     ] = 0
     context_tokens: Annotated[
         int,
         Meta(ge=512, le=1 << 20),
-        "Tokens that each of them may hold, if the model holds as many; they cost memory.",
+        "Tokens that each answer may use, if the model allows so many; they cost memory.",
     ] = 8192
 
 
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[
-        Count, "Answers of its model in one run of an agent; CTX_AGENT_STEPS in .d/env wins."
+        Count, "Answers of its model in one run of an agent; CTX_AGENT_STEPS in .d/env overrides it."
     ] = 64
     tokens: Annotated[Count, "Tokens, in and out, that one run of an agent may use."] = 1_000_000
     secs: Annotated[
-        Seconds, "Seconds after which a run of an agent is ended, without those in which a person is asked."
+        Seconds, "Seconds after which an agent's run is ended; the time of questions to a person is free."
     ] = 3600
     repeats: Annotated[
-        Count, "The same call with the same input in a row, of which the next ends the run."
+        Count, "Times of the same call with the same input in a row; one more ends the run."
     ] = 3
     approval_secs: Annotated[Seconds, "Seconds that an agent waits for an approval; then it is denied."] = 600
 
@@ -142,7 +142,7 @@ class UsageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[UsageLimit, ...],
         "What users may use of models in a month (EDQUOT): `models`, `users`, and `tokens` or `money`.",
     ] = ()
-    currency: Annotated[Currency, "In what these prices, and limits in money, are."] = "USD"
+    currency: Annotated[Currency, "The currency of these prices, and of limits in money."] = "USD"
     prices: Annotated[dict[str, Price], "Money for a million tokens, `input` and `output`, by model."] = {}
 
     @property

@@ -91,7 +91,7 @@ class ContextFiles:
     def _next(self, pins: list[Pin], size: int) -> str:
         held = sum(len(pin.text.encode(errors="replace")) for pin in pins)
         if len(pins) >= MAX_PINS or held + size > MAX_PINNED:
-            full = f"{MAX_PINS} pins with {MAX_PINNED >> 10} KiB together are the limit"
+            full = f"a session has at most {MAX_PINS} pins, of {MAX_PINNED >> 10} KiB together"
             raise Fault("EDQUOT", f"{full}; remove some: rm {self._shown}/pinned/N.md")
         taken = {_number(pin.name) for pin in pins}
         after = max(taken, default=0) + 1

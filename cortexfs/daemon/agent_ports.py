@@ -218,7 +218,7 @@ class AgentWorld:
         agent = self.find(*key_of(path))
         if agent is None or agent.class_ != "agent" or not agent.serves(identity.uid):
             raise Fault(
-                "EACCES", f"{path}, which is to decide about agents of other machines, is no agent here"
+                "EACCES", f"{path} must decide about agents of other machines, but is not an agent here"
             )
         setup = setup_of(self, agent)
         label = f"{identity.label} {agent.path}" if identity.label else agent.path
@@ -232,9 +232,9 @@ class AgentWorld:
         """Check a call by a run under a label, before the object runs. Raises EACCES unless the label is an
         agent's and its policy allows the call. No user can be asked there, so an approval is a denial."""
         if not is_agents(identity.label):
-            raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
+            raise Fault("EACCES", f"programs of the {identity.label} may not run objects")
         if object_.class_ in (CLASS, OWN):
-            raise Fault("EACCES", "commands are for people; an agent has tools")
+            raise Fault("EACCES", "agents may not run commands, only tools")
         words = [os.fsdecode(argument) for argument in arguments]
         dry = object_.class_ == "tool" and object_.dry_run_flag and dryrun.is_among(arguments)
         # The host knows if there was a dry run, and asks for one if it has to come first.
@@ -266,4 +266,4 @@ class PolicyFile:
             return risk.DEFAULT
         except OSError as error:
             why = f"{self._path} cannot be read: {error.strerror}"
-            raise Fault(code_of(error.errno), f"{why}; until it can, agents may nothing") from None
+            raise Fault(code_of(error.errno), f"{why}; until then agents may do nothing") from None

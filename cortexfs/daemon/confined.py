@@ -50,7 +50,7 @@ class Scripts:
             raise Fault("EHOSTDOWN", f"there is no tool {SHELL}, so no script can run")
         own = caller.identity
         if own.is_elsewhere:
-            raise Fault("EACCES", "scripts do not run for callers in containers; call it from outside")
+            raise Fault("EACCES", "scripts do not run for callers in containers; run the script outside")
         allowed = patterns_of(patterns)
         cwd = "/" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
         home = home_of(await self._world.home(own.uid))
@@ -76,15 +76,15 @@ class Scripts:
         if patterns is None:
             return caller
         if object_.class_ not in CLASSES:
-            raise Fault("EACCES", "commands are for people; a script has tools")
+            raise Fault("EACCES", "scripts may not run commands, only tools")
         if object_.class_ == "agent" and patterns:
             may = ", ".join(patterns)
-            raise Fault("EACCES", f"an agent has tools of its own, and this script may run {may} alone")
+            raise Fault("EACCES", f"this script may only run {may}, and an agent has tools of its own")
         if not identity.label and object_.class_ != "model" and object_.plugin_kind == TEAM:
-            raise Fault("EACCES", f"{object_.name} runs on another machine, where no script is confined")
+            raise Fault("EACCES", f"{object_.name} runs on another machine, which cannot confine scripts")
         if object_.class_ == "tool" and not is_named(object_.name, patterns):
             may = ", ".join(patterns)
-            raise Fault("EACCES", f"{object_.name} is none of the tools that this script may run: {may}")
+            raise Fault("EACCES", f"this script may not run {object_.name}; it may only run {may}")
         if identity.label or object_.class_ != "tool" or object_.origin == "builtin":
             return caller
         free = replace(identity, view=None, caps=(), network=True, script=None, scratch="")

@@ -136,7 +136,7 @@ class Reload:
             with trio.move_on_after(0 if host.is_stopped else RESET_SECONDS):
                 taken = await ask(host, hostcalls.Reset(host.plugin.target), wire.DONE) is not None
         except (Fault, OSError) as problem:
-            log.info("%s begins anew for uid %d: %s", host.plugin.name, host.identity.uid, problem)
+            log.info("the host of %s restarts for uid %d: %s", host.plugin.name, host.identity.uid, problem)
         if not taken:
             pool.retire(host)
         pool.release(host)

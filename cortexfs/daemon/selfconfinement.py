@@ -39,23 +39,23 @@ def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
     try:
         landlock.write_only_in([*_folders(state), os.devnull])
     except (Fault, OSError) as problem:
-        log.warning("the daemon is not kept from other files than its own here: %s", problem)
+        log.warning("the daemon's access to other files cannot be limited here: %s", problem)
     # Resolvers of other C libraries use recvmsg(2) on any socket; so does safe_sockets on older kernels.
     alone = safe_sockets.REFUSED and platform.libc_ver()[0] == "glibc"
     try:
         seccomp.guard(channels if alone else ())
     except (Fault, OSError) as problem:
-        log.warning("the daemon's own system calls are not filtered here: %s", problem)
+        log.warning("the daemon's own system calls cannot be filtered here: %s", problem)
     try:
         capabilities.keep(0)
     except OSError as problem:
         raise Fault("EACCES", f"the daemon cannot give up its own powers: {problem.strerror}") from None
     # Root without capabilities opens files that it owns, and files that everybody may open.
     for path, rights in ((state, os.R_OK | os.W_OK), (config, os.R_OK), (_PACKAGE, os.R_OK)):
-        needed = f"the daemon of root gives up its powers, and needs {path} then"
+        needed = f"root's daemon gives up its capabilities, and needs {path} without them"
         for above in reversed(path.resolve().parents):
             if not os.access(above, os.X_OK):
-                raise Fault("EACCES", f"{needed}: chmod a+x {above}, or use a place of root's")
+                raise Fault("EACCES", f"{needed}: chmod a+x {above}, or use a directory of root's")
         if not os.access(path, rights):
             raise Fault("EACCES", f"{needed}: chown root {path}")
 

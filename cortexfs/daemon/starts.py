@@ -33,7 +33,7 @@ async def signature(starter: Starter, folder: Path) -> bytes:
     try:
         return (await starter.output(*asked))[0]
     except OSError as error:
-        why = f"gpgv cannot be run: {error.strerror}; its signature stays unchecked"
+        why = f"gpgv cannot be run: {error.strerror}; the signature stays unchecked"
         raise Fault("EHOSTDOWN", why) from None
 
 

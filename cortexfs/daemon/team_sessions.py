@@ -100,16 +100,16 @@ class TeamSessions:
             self._check_stream()
         elif machine:
             words = f"ctx session take {address.class_}/{address.object} {address.session}"
-            raise Fault("EACCES", f"{machine} has the session, and it is read here; {words} moves it here")
+            raise Fault("EACCES", f"{machine} has the session; to move it here: {words}")
         elif origin_of(address.session) == self._machine:
             await self.take(address, False)
         else:
             machine = origin_of(address.session)
-            raise Fault("ENOENT", f"there is no such session of the team, and {machine} alone begins it")
+            raise Fault("ENOENT", f"there is no such session of the team; only {machine} can begin it")
 
     def _check_stream(self) -> SessionChannel:
         if self._channel is None or self._problem:
-            raise Fault("EHOSTDOWN", f"the team's sessions can be read alone now: {self._problem}")
+            raise Fault("EHOSTDOWN", f"the team's sessions can only be read now: {self._problem}")
         return self._channel
 
     async def take(self, address: Address, by_force: bool) -> None:
@@ -172,7 +172,7 @@ class TeamSessions:
             now = trio.current_time()
             since = (now if since is None else since) if self._problem else None
             if since is not None and now - since >= away:
-                fault = Fault("EHOSTDOWN", f"the team did not keep it: {self._problem}")
+                fault = Fault("EHOSTDOWN", f"the team's server did not store the message: {self._problem}")
                 for address, log_ in list(self._own.items()):
                     if log_.synced < log_.size and (live := self._conversations.live(address)):
                         self._conversations.lose(live, fault)
@@ -201,7 +201,7 @@ class TeamSessions:
                     while (said := await channel.receive()) is not None:
                         await self._hear(said, channel)
                 except Fault as fault:
-                    log.error("the link's word about sessions: %s", fault.message)
+                    log.error("a message of the team's link about sessions failed: %s", fault.message)
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = self._channel = None
@@ -217,7 +217,7 @@ class TeamSessions:
                 try:
                     await self._take_part(said, channel)
                 except Fault as fault:
-                    log.warning("%s of the team is not kept here: %s", said.place.session, fault.message)
+                    log.warning("the team's session %s is not stored: %s", said.place.session, fault.message)
                 self._part = said.number
                 if own := self._own.get(_address(said.place)):
                     self._more(own)
@@ -294,7 +294,7 @@ class TeamSessions:
         try:
             log_.append(lines)
         except ValueError as error:
-            raise Fault("EPROTO", f"what the team has does not follow: {error}") from None
+            raise Fault("EPROTO", f"the team's events do not continue the log here: {error}") from None
         live = self._conversations.live(log_.address)
         for line in lines if live else ():
             with suppress(Fault):

@@ -41,7 +41,7 @@ def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator
     except FileNotFoundError:
         if not path.is_symlink():
             raise
-        why = "it is a link that leads nowhere; remove it, or put there what it leads to"
+        why = "it is a link to a missing file; remove the link, or create the file"
         raise UntrustedFile("ENOENT", f"{path} is not used: {why}") from None
     with open(descriptor, "rb") as found:
         seen = os.fstat(found.fileno())
@@ -49,7 +49,7 @@ def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator
             raise UntrustedFile("EINVAL", f"{path} is not used: it is no regular file; remove it")
         _check_owner(path, seen, owner)
         if seen.st_mode & others:
-            why = "others than its owner may write it; look at what it says, then: chmod go-w"
+            why = "users other than its owner may write it; check its content, then: chmod go-w"
             raise UntrustedFile("EPERM", f"{path} is not used: {why} {path}")
         yield found
 
@@ -69,7 +69,7 @@ def whole(path: Path, most: int, what: str) -> bytes | None:
         except FileNotFoundError:
             return None
     if len(data) > most:
-        raise Fault("EMSGSIZE", f"{path} is over {most >> 20} MiB, which no {what} is")
+        raise Fault("EMSGSIZE", f"{path} is over {most >> 20} MiB, too much for this file ({what})")
     return data
 
 
@@ -140,7 +140,7 @@ def _open(path: Path | str, owner: int, flags: int = _FILE) -> int:
             if is_link or not left:
                 _check_owner(place, seen, owner)  # before opening, which may fail
             if (links := links + is_link) > MAX_LINKS:
-                raise UntrustedFile("ELOOP", f"{path} is over {MAX_LINKS} links; put the file itself there")
+                raise UntrustedFile("ELOOP", f"{path} leads over {MAX_LINKS} links; put the file there")
             if is_link:
                 left += _names(os.path.join(os.path.dirname(place), os.readlink(name, dir_fd=held)))
                 place = "/"
@@ -158,7 +158,7 @@ def _names(path: str) -> list[str]:
 
 def _check_above(path: str, seen: os.stat_result, owners: set[int]) -> None:
     if seen.st_uid not in owners:
-        why = f"it belongs to uid {seen.st_uid}; name a place whose folders are all your own or root's"
+        why = f"it belongs to uid {seen.st_uid}; use a directory whose parents are all yours or root's"
         raise UntrustedFile("EPERM", f"nothing in {path} is used: {why}")
     _check_mode(path, seen, stat.S_IWOTH)
 
@@ -170,11 +170,11 @@ def _check_folder(path: Path | str, seen: os.stat_result, owner: int) -> None:
 
 def _check_mode(path: Path | str, seen: os.stat_result, others: int) -> None:
     if seen.st_mode & others and not seen.st_mode & stat.S_ISVTX:
-        why = "others than its owner may write it; look at what is in it, then: chmod go-w"
+        why = "users other than its owner may write it; check its files, then: chmod go-w"
         raise UntrustedFile("EPERM", f"nothing in {path} is used: {why} {path}")
 
 
 def _check_owner(path: Path | str, seen: os.stat_result, owner: int) -> None:
     if seen.st_uid not in (0, owner):
-        mend = f"look at what it says, then: chown -h {owner} {path}"
+        mend = f"check its content, then: chown -h {owner} {path}"
         raise UntrustedFile("EPERM", f"{path} is not used: it belongs to uid {seen.st_uid}; {mend}")

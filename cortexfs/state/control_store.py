@@ -119,7 +119,7 @@ class ControlStore:
         try:
             return believed.read(entry, controls.MAX_VALUE)
         except believed.UntrustedFile as fault:  # earlier versions let the umask choose the files' modes
-            why = f"{fault.message}; all that is in there: chmod -R go-w {self._root}"
+            why = f"{fault.message}; for all files there: chmod -R go-w {self._root}"
             raise believed.UntrustedFile(fault.code, why) from None
 
     @contextlib.contextmanager
@@ -129,7 +129,7 @@ class ControlStore:
         except believed.UntrustedFile:  # the control's default might allow more
             raise
         except (Fault, OSError) as error:
-            log.warning("%s is left out: %s", path, error)
+            log.warning("%s is ignored: %s", path, error)
 
     def _entries(self, folder: Path) -> list[Path]:
         """Returns the entries of a folder. Removes unfinished drafts that a crash left."""

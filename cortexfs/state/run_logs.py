@@ -78,7 +78,7 @@ class Logs:
             except OSError as error:  # a full disk must not end the service
                 if not (failure or self.error):  # warn once, as a disk stays full for a while
                     log.warning("the log of %s/%s cannot be written: %s", *which[:2], error.strerror)
-                failure = f"a log of runs cannot be written: {error.strerror}; daemon.log says which"
+                failure = f"a log of runs cannot be written: {error.strerror}; daemon.log names the log"
         if pending:
             self.error = failure
 

@@ -30,14 +30,14 @@ def header(path: str) -> str:
         if seen.st_mode & (stat.S_ISUID | stat.S_ISGID):
             raise Fault("EPERM", f"{path} is not used: it is setuid or setgid; chmod ug-s {path}")
         if seen.st_nlink > 1:
-            raise Fault("EPERM", f"{path} is not used: the file has another name; make a copy of it a tool")
+            raise Fault("EPERM", f"{path} is not used: the file has a second name (a hard link); add a copy")
         if not os.access(path, os.X_OK):
-            raise Fault("EACCES", f"{path} is no program that you may run; chmod +x {path}")
+            raise Fault("EACCES", f"{path} is not executable for you; run: chmod +x {path}")
         data = file.read(script.MAX_HEADER + 1)
     try:
         said = script.header_of(data)
     except Fault as fault:
-        raise Fault(fault.code, f"{path} is no tool: {fault.message}") from None
+        raise Fault(fault.code, f"{path} cannot be a tool: {fault.message}") from None
     if why := startable.why_not(data):
         raise Fault("ENOEXEC", f"{path} cannot be started: {why}")
     return said

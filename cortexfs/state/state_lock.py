@@ -25,7 +25,7 @@ def held(state: Path) -> Iterator[None]:
         if not is_ours:
             file.seek(0)
             who = f"{state} is in use by the daemon with pid {file.read().strip()}"
-            mend = "end that one with ctx umount, or name another directory with --state"
+            mend = "end that daemon with ctx umount, or name another directory with --state"
             raise Fault("EBUSY", f"{who}; {mend}")
         file.truncate(0)
         file.write(f"{os.getpid()}\n")

@@ -47,9 +47,9 @@ def settle(state: Path, steps: Sequence[StateStep] = STEPS) -> None:
     if found > current:
         why = f"{state} is of version {found}, which a newer CortexFS has written; this one knows {current}"
         raise Fault(
-            "EPROTO", f"{why}: install that one again, or name another directory with --state; {MEND}"
+            "EPROTO", f"{why}: install that version again, or name another directory with --state; {MEND}"
         )
-    with os_faults(f"{state} cannot be made one of version {current}"):
+    with os_faults(f"{state} cannot be upgraded to version {current}"):
         for number, step in enumerate(steps[found:], found):
             _copy(state, step.parts, state / f"{COPY}{number + 1}")
             step.take(state)
@@ -66,7 +66,7 @@ def version(state: Path) -> int:
             return number
     except ValueError:
         pass
-    raise Fault("EPROTO", f"{state / FILE} is no version of a state; {MEND}")
+    raise Fault("EPROTO", f"{state / FILE} does not hold the version of a state; {MEND}")
 
 
 def _copy(state: Path, parts: Sequence[str], to: Path) -> None:

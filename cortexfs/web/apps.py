@@ -84,7 +84,7 @@ class McpApps:
             return answer_of(await self._said(frame.owner, READ, {"uri": params.get("uri")}))
         if method == "tools/call":
             return answer_of(await self._call(frame, params.get("name"), params.get("arguments") or {}))
-        raise Fault("EACCES", f"an app may ask for tools/call and {READ}, and not for {method[:100]}")
+        raise Fault("EACCES", f"an app may only ask for tools/call and {READ}, not for {method[:100]}")
 
     async def tool(self, asked: PageRequest) -> PageAnswer:
         """Returns the object of a tool of the app's server, and whether a person is asked before a call."""
@@ -97,7 +97,7 @@ class McpApps:
         for one in await self._tools(frame.owner):
             if one["name"] == name and (name == frame.part or "app" in _visible(one)):
                 return one
-        raise Fault("EACCES", f"{str(name)[:100]} is no tool of {frame.owner} that its apps may call")
+        raise Fault("EACCES", f"{frame.owner} has no tool {str(name)[:100]} that its apps may call")
 
     async def _call(self, frame: PanelFrame, name: object, arguments: object) -> Any:
         tool = await self._own(frame, name)
@@ -143,7 +143,7 @@ class McpApps:
             found: dict[str, Any] = msgspec.json.decode("".join(parts), type=dict[str, Any])
         except UNREADABLE:
             raise Fault(
-                "EPROTO", f"the MCP server {server} says nothing that can be read, or too much"
+                "EPROTO", f"the answer of the MCP server {server} is not JSON, or is too long"
             ) from None
         return found
 

@@ -68,7 +68,7 @@ async def said(place: WebPlace, words: Sequence[str], input: str = "", *, is_jso
             cwd="/",
         )
         if done.returncode and not (is_json and done.stdout):
-            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["the command failed"]
             raise Fault(_CODES.get(done.returncode, "EIO"), jsontext.clipped(lines[-1]))
         return Said(done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
     raise Fault("ETIMEDOUT", f"ctx {words[0]} took longer than {COMMAND_SECONDS:.0f} s and was ended")
@@ -92,7 +92,7 @@ async def follow(place: WebPlace, words: Sequence[str], hear: Callable[[str], Aw
                 last = bytes(data).decode(errors="replace")
                 await hear(last)
         if status := await process.wait():
-            raise Fault(_CODES.get(status, "EIO"), jsontext.clipped(last.strip() or "it said nothing"))
+            raise Fault(_CODES.get(status, "EIO"), jsontext.clipped(last.strip() or "the command failed"))
     finally:
         await _ended(process)
 

@@ -46,7 +46,7 @@ def _runs(path: str) -> list[dict[str, Any]]:
 async def write(root: str, object_: str, name: str, text: str) -> None:
     """Replace the text of a control. Raises the mount's own refusal if it does not take the text."""
     if not name or "/" in name or name.startswith("."):
-        raise Fault("EINVAL", "name: expected that of a control")
+        raise Fault("EINVAL", "name: expected the name of a control")
     await waited(partial(_write, f"{root}/{object_}.d/{name}", text))
 
 

@@ -94,7 +94,7 @@ class Gate:
         found = [each for each in self._tickets if hmac.compare_digest(each.encode(), ticket.encode())]
         if not found:
             raise Refusal(
-                403, "EACCES", "this link was used, or is of an earlier ctx web; begin ctx web again"
+                403, "EACCES", "this link was used before, or is of an earlier ctx web; run ctx web again"
             )
         self._tickets.remove(found[0])
         return self._token
@@ -107,12 +107,12 @@ class Gate:
         """Raises a Refusal unless the request names our host and, if a page sent it, our own page did. A page
         with an opaque origin may request files of frames, as their addresses are secrets."""
         if not self._is_ours(headers.get("host", "")):
-            raise Refusal(421, "EACCES", "this is asked under a name that is not this page's")
+            raise Refusal(421, "EACCES", "this page is not served under that name; open the link of ctx web")
         origin = headers.get("origin")
         if origin == OPAQUE and target.startswith(FRAMES):
             return
         if origin is not None and origin.lower() != self.origin(headers).lower():
-            raise Refusal(403, "EACCES", "this is asked by a page of another site")
+            raise Refusal(403, "EACCES", "this request comes from a page of another site")
 
     def origin(self, headers: Mapping[str, str]) -> str:
         """Returns the origin of our page, under the name that the request used."""

@@ -92,7 +92,7 @@ class HeldSession:
     def end(self) -> None:
         """Note that the connection has ended, and wake all that wait for a start."""
         for id_, event in self._sent.items():
-            self._refused[id_] = Fault("EHOSTDOWN", "the connection is lost; the page says it again")
+            self._refused[id_] = Fault("EHOSTDOWN", "the connection ended; the page sends the message again")
             event.set()
         self._changed()
 
@@ -127,7 +127,7 @@ class Holders:
             if held := self._held.get(address):
                 return held
             if len(self._held) >= MAX_HELD:
-                why = f"something goes on in {MAX_HELD} sessions; wait until one of them is over"
+                why = f"{MAX_HELD} sessions are at work, which is the limit; wait until one is done"
                 raise Fault("EAGAIN", why)
             held = await self._nursery.start(self._hold, address)
             assert isinstance(held, HeldSession)

@@ -143,7 +143,7 @@ class _Guest:
                 with trio.fail_after(KNOWN_SECONDS if is_known else HEAD_SECONDS):
                     asked = await self._asked()
             except h11.RemoteProtocolError as problem:
-                fault = Refusal(problem.error_status_hint, "EINVAL", "this is no request that can be read")
+                fault = Refusal(problem.error_status_hint, "EINVAL", "the request is not valid HTTP")
                 return await self._say(refused(fault), is_last=True)
             except Fault as fault:  # the request's body is not read
                 return await self._say(refused(fault), is_last=True)
@@ -181,7 +181,7 @@ class _Guest:
             address = urlsplit(event.target.decode("latin-1"))
             given: Mapping[str, object] = dict(parse_qsl(address.query, max_num_fields=MAX_FIELDS))
         except ValueError:
-            raise Fault("EINVAL", "the address is none of this page's") from None
+            raise Fault("EINVAL", "the request's address is not valid") from None
         if method == "POST":
             given = _decoded(headers.get("content-type", ""), body)
         return PageRequest(method, address.path, given, is_known, self._listener.gate.origin(headers))
@@ -191,8 +191,8 @@ class _Guest:
         while isinstance(event := await self._event(), h11.Data):
             body += event.data
             if len(body) > most:
-                why = "more than the page takes at once; make it smaller"
-                raise Refusal(413, "EMSGSIZE", f"it is over {most >> 10} KiB, {why}")
+                why = "which is the limit; make it smaller"
+                raise Refusal(413, "EMSGSIZE", f"the request is over {most >> 10} KiB, {why}")
         return bytes(body)
 
     async def _event(self) -> h11.Event | None:
@@ -252,7 +252,7 @@ class _Guest:
 def _decoded(kind: str, body: bytes) -> dict[str, object]:
     """Returns the object in a body. A form of another site is refused, as it cannot have this type."""
     if kind.partition(";")[0].strip().lower() != JSON:
-        raise Refusal(415, "EINVAL", f"a request's body is {JSON}")
+        raise Refusal(415, "EINVAL", f"a request needs the Content-Type {JSON}")
     value = jsontext.decode(body, "the request")
     if not isinstance(value, dict):
         raise Fault("EINVAL", "the request: expected an object")

@@ -41,7 +41,7 @@ MAX_FRAMES = 64  # open ones; the oldest goes first
 MAX_BYTES = 64 << 20  # of all their files
 MAX_OUTPUT = 1 << 20  # characters of a tool's output that a page gets
 HTML = "text/html"
-GONE = "it is no longer shown"
+GONE = "this page is closed"
 RUNNER, EVENTS = "bin/cortexfs-object-runner", ".events"  # of the mount; .events prints its latest events
 _START = re.compile(rb"\s*(?:<!doctype[^>]*>)?", re.IGNORECASE)
 _PLAIN = re.compile(r"[a-zA-Z0-9][\w.+-]*", re.ASCII)
@@ -199,7 +199,7 @@ class PanelFrames:
         if path == "settings" and method == "GET":
             return answer_of(await self._settings(frame))
         own = "config, settings and tools/NAME"
-        raise Fault("EACCES", f"{method} {path[:200]} is not {frame.owner}'s own; it may ask for {own}")
+        raise Fault("EACCES", f"{frame.owner} may not ask for {method} {path[:200]}, only for {own}")
 
     async def run(self, asked: PageRequest) -> PageAnswer:
         """Call a tool of the frame's plugin. Our page has asked the user before, if tool() says so."""
@@ -290,7 +290,7 @@ async def _events(place: WebPlace, *words: str) -> list[MountEvent]:
         env={**place.environ, "CTX_OUTPUT": "text"},
     )
     if done.returncode:
-        raise Fault("EHOSTDOWN", "the mount did not tell what has happened; see: ctx status")
+        raise Fault("EHOSTDOWN", "the mount's events cannot be read; see: ctx status")
     try:
         return [_line.decode(line) for line in done.stdout.splitlines()]
     except UNREADABLE:

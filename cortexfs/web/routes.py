@@ -82,7 +82,7 @@ class Routes:
         if asked.method == "GET" and (framed := self._frames.answer(asked.path, asked.origin)):
             return framed
         if not asked.path.startswith("/api/"):
-            raise Refusal(404, "ENOENT", "there is nothing of that name")
+            raise Refusal(404, "ENOENT", "there is no such address")
         if asked.path == "/api/enter" and asked.method == "POST":
             return answer_of({"token": self._gate.enter(asked.text("ticket"))})
         if asked.path == "/api/prove" and asked.method == "POST":
@@ -90,7 +90,7 @@ class Routes:
         if asked.path == "/api/keep" and asked.is_known:
             return answer_of({"key": self._gate.keeping})
         if not asked.is_known:
-            raise Refusal(401, "EACCES", "open the link that ctx web has printed")
+            raise Refusal(401, "EACCES", "open the link that ctx web printed")
         table = {"GET": _GET, "POST": _POST}.get(asked.method, {})
         if asked.method == "GET" and asked.path in LISTS:
             return answer_of(await children.command(self._place, LISTS[asked.path]))
@@ -100,7 +100,7 @@ class Routes:
             return await to_app(self._apps, asked)
         if route := table.get(asked.path):
             return await route(self, asked)
-        raise Refusal(404, "ENOENT", "there is nothing of that name")
+        raise Refusal(404, "ENOENT", "there is no such address")
 
     async def sessions(self, asked: PageRequest) -> PageAnswer:
         """Returns the sessions, newest first. Active sessions are held from now on."""
@@ -121,7 +121,7 @@ class Routes:
     async def past(self, asked: PageRequest) -> PageAnswer:
         before = asked.text("before", "")
         if before and not (before.isascii() and before.isdecimal() and len(before) < 16):
-            raise Fault("EINVAL", "before: expected what an earlier answer has said")
+            raise Fault("EINVAL", "before: expected the number of an earlier answer")
         telling = Telling(self._place, SessionAddress.of(asked))
         return answer_of(await past(telling, int(before) if before else None))
 
@@ -261,7 +261,7 @@ class Routes:
             schema = msgspec.json.decode(await (path / "schema").read_bytes())
             texts = {name: await (path / name).read_text() for name in TOOL_TEXTS}
         except (OSError, *UNREADABLE) as problem:
-            raise Fault("ENOENT", f"{asked.text('object')} is no tool that can be read: {problem}") from None
+            raise Fault("ENOENT", f"the tool {asked.text('object')} cannot be read: {problem}") from None
         runs = await controls.runs(self._place.root, object_named(asked))
         is_dry = "dry_run_flag" in texts["cap"].split()
         return answer_of(texts | {"schema": schema, "dry": is_dry, "runs": runs})
@@ -290,7 +290,7 @@ class Routes:
         kind = media.mime_of(data or b"")
         if not data or not kind or not kind.startswith(PLAYED):
             most = f"of {MAX_MEDIA >> 20} MiB at most"
-            raise Fault("ENOENT", f"{shown(url[:200])} is no picture, sound or film {most} (any more)")
+            raise Fault("ENOENT", f"{shown(url[:200])} is not a picture, sound or film {most}, or is gone")
         return PageAnswer(data, kind)
 
     async def ticket(self, asked: PageRequest) -> PageAnswer:

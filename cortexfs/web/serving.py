@@ -38,14 +38,12 @@ class Page(NamedTuple):
     def check(self) -> None:
         """Raises EINVAL if the address is none, or needs a certificate."""
         if not networks.is_address(self.bind):
-            raise Fault("EINVAL", f"--bind: {self.bind!r} is no address, as 127.0.0.1 or ::1 is")
+            raise Fault("EINVAL", f"--bind: {self.bind!r} is not an address such as 127.0.0.1 or ::1")
         if bool(self.cert) != bool(self.key):
-            raise Fault("EINVAL", "--cert and --key go together")
+            raise Fault("EINVAL", "--cert and --key go together; give both or neither")
         if not networks.is_loopback(self.bind) and not self.cert:
-            mend = "give --cert and --key, or keep the default and come by ssh -L"
-            raise Fault(
-                "EINVAL", f"{self.bind} is not this machine alone, and nothing there is secret; {mend}"
-            )
+            mend = "give --cert and --key, or keep the default and use ssh -L"
+            raise Fault("EINVAL", f"other machines reach {self.bind}, which needs encryption; {mend}")
 
 
 async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) -> int:
@@ -57,7 +55,7 @@ async def serve(page: Page, place: WebPlace, announce: Callable[[str], None]) ->
         code, why = "EINVAL", str(problem)
         if isinstance(problem, OSError):
             code, why = code_of(problem.errno), problem.strerror or why
-        raise Fault(code, f"nothing can listen at {page.bind} port {page.port}: {why}") from None
+        raise Fault(code, f"ctx web cannot listen at {page.bind} port {page.port}: {why}") from None
     port = listeners[0].socket.getsockname()[1]
     gate = Gate("https" if context else "http", of_certificate if context else of_loopback)
     host = f"[{page.bind}]" if ":" in page.bind else page.bind
@@ -84,7 +82,7 @@ def _context(page: Page) -> ssl.SSLContext | None:
             open(each, "rb").close()  # the error of the next call does not name the file
         context.load_cert_chain(page.cert, page.key)
     except ssl.SSLError:
-        raise Fault("EINVAL", "--cert and --key are not a certificate and its key, in PEM") from None
+        raise Fault("EINVAL", "--cert and --key must be a certificate and its key in PEM format") from None
     except OSError as problem:
         raise Fault(
             code_of(problem.errno), f"{problem.filename} cannot be read: {problem.strerror}"

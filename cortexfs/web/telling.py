@@ -64,7 +64,7 @@ def object_named(asked: PageRequest) -> str:
     """Returns the path of an object below the root. Raises EINVAL if it could lead elsewhere."""
     found = asked.text("object")
     if not found or "\0" in found or any(part in ("", ".", "..") for part in found.split("/")):
-        raise Fault("EINVAL", "object: expected its path below the mount, as agent/coder")
+        raise Fault("EINVAL", "object: expected a path below the mount, such as agent/coder")
     return found
 
 
@@ -134,7 +134,7 @@ def _form(asked: frames.Question) -> dict[str, Any]:
     """Returns the fields of the answer to a question, or why it cannot be answered."""
     if asked.url is not None:
         is_address = asked.url.startswith(("https://", "http://"))
-        return {} if is_address else {"fault": "it asks to open what is no address of the web"}
+        return {} if is_address else {"fault": "it asks to open an address that is not http or https"}
     try:
         schema = asked.schema if isinstance(asked.schema, dict) else {}
         return {"fields": [field._asdict() for field in forms.fields(schema)]}

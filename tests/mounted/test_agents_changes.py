@@ -141,7 +141,7 @@ def test_an_agent_that_is_removed_in_mid_run(ctx: Ctx, again: bool) -> None:
                 made.enter_context(agent(ctx, "short", "shell.exec", "fs.write"))
             frames = run.go_on(status="error")
     assert frames[-1]["code"] == "EACCES"
-    assert ("made again" if again else "no agent (any more)") in str(frames)
+    assert ("created again" if again else "not an agent (any more)") in str(frames)
     assert not (ctx.work / "written").exists()
 
 
@@ -166,7 +166,7 @@ def test_one_of_a_home_that_is_made_again(ctx: Ctx) -> None:
         (ctx.root / "home/0/agent/mine.d/policy").write_text(policy)
         frames = run.go_on(status="error")
     file.unlink()
-    assert "made again" in str(frames)
+    assert "created again" in str(frames)
     assert not (ctx.work / "mine-ran").exists()
 
 

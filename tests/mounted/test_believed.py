@@ -41,8 +41,8 @@ def told(ctx: Ctx) -> dict[str, list[str]]:
 
 
 def refused(path: Path) -> str:
-    mend = f"look at what it says, then: chmod go-w {path}"
-    return f"{path} is not used: others than its owner may write it; {mend}"
+    mend = f"check its content, then: chmod go-w {path}"
+    return f"{path} is not used: users other than its owner may write it; {mend}"
 
 
 def doctor(ctx: Ctx) -> str:
@@ -175,6 +175,6 @@ def test_a_daemon_of_a_users_own(home: Path, python: Path) -> None:
     assert statuses == [0, 13, 13, 0, 13, 69, 0], done.stdout
     assert refused(config / "config.toml") in parts[1]
     assert f"chmod go-w {config}" in parts[2]
-    strangers = "config.toml is not used: it belongs to uid 1; look at what it says, then: chown -h"
+    strangers = "config.toml is not used: it belongs to uid 1; check its content, then: chown -h"
     assert f"{strangers} {USER} {config}/config.toml" in parts[4]
     assert strangers in parts[5]

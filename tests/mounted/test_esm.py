@@ -146,7 +146,7 @@ def test_one_that_does_not_take_a_setting_begins_anew(mount: Ctx, tmp_path: Path
     mount.ctx("plugin", "config", "moody", "mood", "bad")
     calls, mood, other = said(mount, "moods").split()
     assert (calls, mood, other != pid) == ("1", "bad", True)
-    assert f"moody begins anew for uid {os.getuid()}: " in (mount.state / "daemon.log").read_text()
+    assert f"the host of moody restarts for uid {os.getuid()}: " in (mount.state / "daemon.log").read_text()
     host = int(Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(host, signal.SIGSTOP)  # as any user may do to his own
     try:

@@ -77,7 +77,7 @@ def test_allow_holds_for_scripts_too(ctx: Ctx) -> None:
         assert text(await client.call_tool("run", {"script": tools})) == "13\n13\n"
         again = 'echo \'{"cmd":"$CTX_ROOT/tool/fs.read README.md"}\' | $CTX_ROOT/bin/cortexfs-object-runner'
         said = text(await client.call_tool("run", {"script": f"{again} $CTX_ROOT/.confined 2>&1"}))
-        assert "none of the tools that this script may run: text.*" in said
+        assert "it may only run text.*" in said
         counted = "$CTX_ROOT/tool/text.word_count 'a b'"
         assert text(await client.call_tool("run", {"script": counted})) == "2 words"
 

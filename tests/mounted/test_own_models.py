@@ -373,7 +373,7 @@ def test_what_runs_for_an_agent_has_none(ctx: Ctx, mine: Provider) -> None:
             client.ask("approve", run=run, call=call_, decision="allow_once")
             frames += client.until("done")
     said = str([frame.get("output") for frame in frames if frame["type"] == "tool_result"])
-    assert "commands are for people" in said, frames
+    assert "agents may not run commands" in said, frames
     assert '"base_url"' not in said
 
 

@@ -63,7 +63,7 @@ async def test_what_waits_for_a_stream_that_is_away_is_told_so(tmp_path: Path) -
         assert log.mirror is not None
         log.append([EVENT])
         nursery.start_soon(team.give_up, 0.0)
-        with pytest.raises(Fault, match="did not keep it") as told:
+        with pytest.raises(Fault, match="did not store the message") as told:
             await log.durable(2)
         assert told.value.code == "EHOSTDOWN"
         assert followed.faults

@@ -51,8 +51,7 @@ def test_it_takes_messages_where_it_is_alone(laptop: Machine, box: Machine) -> N
         refused = there.error()
         assert refused["code"] == "EACCES"
         assert refused["message"] == (
-            "laptop has the session, and it is read here;"
-            " ctx session take model/debug/script alone+laptop moves it here"
+            "laptop has the session; to move it here: ctx session take model/debug/script alone+laptop"
         )
         there.ask("resume", session="alone+laptop")
         there.until("delta")

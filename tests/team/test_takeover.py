@@ -229,7 +229,7 @@ def test_without_the_engine_it_is_read_and_takes_nothing(machines: dict[str, Mac
     before = same("away+laptop", laptop, box)
     box.ctx.umount()
     refused = until(
-        lambda: send(laptop, "away+laptop", "two", check=False), lambda seen: "can be read alone" in seen
+        lambda: send(laptop, "away+laptop", "two", check=False), lambda seen: "can only be read" in seen
     )
     assert "Traceback" not in refused
     assert whole(laptop, "away+laptop").startswith(before)

@@ -58,7 +58,7 @@ def test_what_is_no_picture_is_not_read(tab: Tab, page: WebProcess, url: str) ->
         """async (url) => (await import("/api.js")).file(url).then(() => "read", ({message}) => message)""",
         url,
     )
-    assert "is no picture, sound or film" in told
+    assert "is not a picture, sound or film" in told
 
 
 def test_what_lies_on_another_host_is_a_link(tab: Tab, page: WebProcess) -> None:
@@ -70,7 +70,7 @@ def test_what_lies_on_another_host_is_a_link(tab: Tab, page: WebProcess) -> None
                 attached({media_type: "image", url: "javascript:window.hurt=1", caption: "<b>x</b>"})); }"""
     )
     assert tab.get_by_role("link", name="a.png").get_attribute("href") == "https://x.example/a.png"
-    tab.get_by_text("is no picture, sound or film").wait_for()
+    tab.get_by_text("is not a picture, sound or film").wait_for()
     assert tab.locator('a[href^="javascript"]').count() == 0
     assert tab.locator("main b").count() == 0
 

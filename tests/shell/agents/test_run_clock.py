@@ -14,7 +14,7 @@ async def _asked(clock: RunClock) -> None:
 
 
 def test_the_time_stands_still_while_a_person_decides() -> None:
-    # config.md: "without those in which a person is asked"
+    # config.md: "the time of questions to a person is free"
     async def run() -> tuple[float, bool]:
         clock = RunClock(10)
         with clock.scope:

@@ -48,7 +48,7 @@ def test_prices_that_others_may_write_are_not_used(folder: Path) -> None:
     folder.mkdir()
     (folder / "prices.toml").touch()
     (folder / "prices.toml").chmod(0o666)
-    with pytest.raises(Fault, match="others than its owner may write it"):
+    with pytest.raises(Fault, match="users other than its owner may write it"):
         prices.load()
 
 

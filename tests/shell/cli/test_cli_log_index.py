@@ -227,7 +227,7 @@ def test_a_folder_that_others_may_write_has_no_index(logged: Logged) -> None:
     logged.say("a", "mine", "x")
     file(logged).parent.mkdir(parents=True)
     file(logged).parent.chmod(0o777)
-    with pytest.raises(Fault, match="others than its owner may write it"):
+    with pytest.raises(Fault, match="users other than its owner may write it"):
         found(logged)
     assert list(file(logged).parent.iterdir()) == []
 

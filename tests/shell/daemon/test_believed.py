@@ -154,7 +154,7 @@ def test_what_others_could_have_written_is_not_used(kind: str, way: str, uid: in
             told = deciding.every(where.config, where.state)
             finding = checks.configuration(Subject("/nowhere", where, uid))
         assert "used" not in before
-        told_mends = {"chmod go-w", f"chown -h {uid}", "all your own or root's"}
+        told_mends = {"chmod go-w", f"chown -h {uid}", "all yours or root's"}
         mends = {*told_mends, "put another one there", "chmod 600", "Permission denied"}
         assert any(mend in after for mend in mends), after
         # "doctor, reload and status say which, and the chmod that mends it"
@@ -231,7 +231,7 @@ def test_a_link_that_leads_nowhere_is_not_taken_for_no_file(tmp_path: Path) -> N
     # what it led to may have been stricter than none at all: limits, and tools for no agent
     for name in (config.FILE, POLICY):
         (tmp_path / name).symlink_to("gone")
-    why = "is not used: it is a link that leads nowhere; remove it, or put there what it leads to"
+    why = "is not used: it is a link to a missing file; remove the link, or create the file"
     with pytest.raises(Fault, match=why):
         config.load(Places(tmp_path, tmp_path))
     with pytest.raises(Fault, match=why):

@@ -52,7 +52,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"s3cret\n")))
     assert main(COMMANDS[folder]) == 1
     said = capsys.readouterr().err
-    assert f"{tmp_path}/state/{folder} is a link, which nobody has reason to put there; remove it" in said
+    assert f"{tmp_path}/state/{folder} must not be a link; remove it" in said
     assert os.listdir(outside) == []
     assert (outside.stat().st_mode, outside.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
     (tmp_path / "state" / folder).unlink()

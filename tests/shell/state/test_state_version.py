@@ -62,7 +62,7 @@ def test_a_step_that_was_cut_off_is_taken_again_and_the_copy_stays_the_first(sta
         (state / "tree/file").write_text("old one")
         raise OSError(28, "No space left on device", str(state))
 
-    with pytest.raises(Fault, match="cannot be made one of version 2"):
+    with pytest.raises(Fault, match="cannot be upgraded to version 2"):
         settle(state, (*STEPS, StateStep(("tree",), cut_off)))
     assert version(state) == 1
     settle(state, (*STEPS, append("one")))
@@ -98,5 +98,5 @@ def test_what_is_no_version_is_refused(state: Path, text: str) -> None:
 def test_the_version_of_somebody_else_is_not_believed(state: Path) -> None:
     (state / "version").write_text("1\n")
     (state / "version").chmod(0o666)
-    with pytest.raises(Fault, match="others than its owner may write it"):
+    with pytest.raises(Fault, match="users other than its owner may write it"):
         settle(state)

@@ -102,13 +102,13 @@ def test_a_template_that_others_may_have_written_is_not_used(folder: Path) -> No
     # issue: "another user's template"
     path = template.save("mine", FRENCH)
     path.chmod(0o622)
-    with pytest.raises(Fault, match="others than its owner may write it"):
+    with pytest.raises(Fault, match="users other than its owner may write it"):
         template.load("mine")
     path.chmod(0o600)
     folder.chmod(0o777)
-    with pytest.raises(Fault, match="others than its owner may write it"):
+    with pytest.raises(Fault, match="users other than its owner may write it"):
         template.load("mine")
-    with pytest.raises(Fault, match="others than its owner may write it"):
+    with pytest.raises(Fault, match="users other than its owner may write it"):
         template.save("other", FRENCH)
 
 
