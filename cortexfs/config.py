@@ -119,7 +119,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context_tokens: Annotated[
         int,
         Meta(ge=512, le=1 << 20),
-        "Tokens that each answer may use, if the model allows so many; they cost memory.",
+        "Tokens of a prompt and its answer, if the model allows so many; they cost memory.",
     ] = 8192
 
 
@@ -129,7 +129,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 64
     tokens: Annotated[Count, "Tokens, in and out, that one run of an agent may use."] = 1_000_000
     secs: Annotated[
-        Seconds, "Seconds after which an agent's run is ended; the time of questions to a person is free."
+        Seconds, "Seconds after which an agent's run is ended; waiting for a person does not count."
     ] = 3600
     repeats: Annotated[
         Count, "Times of the same call with the same input in a row; one more ends the run."

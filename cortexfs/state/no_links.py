@@ -63,8 +63,7 @@ def read(path: Path, start: int, most: int) -> bytes:
     with open(opener(str(path), os.O_RDONLY), "rb") as file:
         seen = os.fstat(file.fileno())
         if not stat.S_ISREG(seen.st_mode):
-            why = "is not a regular file, as it must be; remove it"
-            raise Fault("EINVAL", f"{path} {why}")
+            raise Fault("EINVAL", f"{path} is not a regular file; remove it")
         file.seek(start if start >= 0 else max(0, seen.st_size + start))
         return file.read(most)
 
@@ -76,4 +75,4 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not path.is_symlink():
             raise
-        raise Fault("ELOOP", f"{path} must not be a link; remove it") from None
+        raise Fault("ELOOP", f"{path} is a link, which is refused here; remove it") from None

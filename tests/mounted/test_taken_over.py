@@ -206,7 +206,7 @@ def test_the_next_one_follows_no_link_that_it_left(name: str, fresh: Ctx) -> Non
     (fresh.state / name).symlink_to(outside)
     done = fresh.ctx("mount", str(fresh.root), check=False)
     assert done.returncode != 0
-    assert f"{name} must not be a link; remove it" in done.stderr
+    assert f"{name} is a link, which is refused here; remove it" in done.stderr
     assert outside.read_bytes() == b""
     (fresh.state / name).unlink()
     fresh.ctx("mount", str(fresh.root))
@@ -231,7 +231,7 @@ def test_the_next_one_changes_nothing_behind_links_that_it_left(fresh: Ctx) -> N
     before = {path: path.lstat() for path in outside.rglob("*")}
     for link, status, said in (
         ("tree/links/tool", 13, "tree/links/tool/.new.mine cannot be used: Permission denied"),
-        ("plugins", 1, "plugins must not be a link; remove it"),
+        ("plugins", 1, "plugins is a link, which is refused here; remove it"),
     ):
         done = fresh.ctx("mount", str(fresh.root), check=False)
         assert done.returncode == status

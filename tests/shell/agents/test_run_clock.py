@@ -14,7 +14,7 @@ async def _asked(clock: RunClock) -> None:
 
 
 def test_the_time_stands_still_while_a_person_decides() -> None:
-    # config.md: "the time of questions to a person is free"
+    # config.md: "waiting for a person does not count"
     async def run() -> tuple[float, bool]:
         clock = RunClock(10)
         with clock.scope:

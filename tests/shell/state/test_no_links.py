@@ -52,7 +52,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"s3cret\n")))
     assert main(COMMANDS[folder]) == 1
     said = capsys.readouterr().err
-    assert f"{tmp_path}/state/{folder} must not be a link; remove it" in said
+    assert f"{tmp_path}/state/{folder} is a link, which is refused here; remove it" in said
     assert os.listdir(outside) == []
     assert (outside.stat().st_mode, outside.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
     (tmp_path / "state" / folder).unlink()
@@ -97,8 +97,8 @@ def test_a_report_reads_the_log_and_nothing_else(
     main(["doctor", "--report", "-"])
     said = capsys.readouterr().out
     assert "s3cret" not in said
-    why = "is a link" if kind == "link" else "is no regular file"
-    assert f": {log} {why}, " in said
+    why = "is a link, " if kind == "link" else "is not a regular file; "
+    assert f": {log} {why}" in said
 
 
 def test_the_end_of_a_file(tmp_path: Path) -> None:
