@@ -112,7 +112,7 @@ def test_sessions_are_kept_where_those_of_all_models_are(ctx: Ctx, mine: Provide
         client.send("second", session="s")
         client.until("done", status="ok")
         client.send("x", session="s", scope="shared")
-        assert "private and temp sessions" in client.error()["message"]
+        assert "have no shared sessions" in client.error()["message"]
     said = [message["content"] for message in mine.heard[-1].body["messages"]]
     assert said == ["first", "hello ä", "second"]
     assert sh(ctx, f"ls {HOME}/mine/m1.d/session")[1].split() == ["index", "s"]
