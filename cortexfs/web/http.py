@@ -192,7 +192,7 @@ class _Guest:
             body += event.data
             if len(body) > most:
                 why = "which is the limit; make it smaller"
-                raise Refusal(413, "EMSGSIZE", f"the request is over {most >> 10} KiB, {why}")
+                raise Refusal(413, "EMSGSIZE", f"it is over {most >> 10} KiB, {why}")
         return bytes(body)
 
     async def _event(self) -> h11.Event | None:
