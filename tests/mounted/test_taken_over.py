@@ -190,7 +190,7 @@ def test_what_is_closed_to_root_without_powers_is_told_at_the_mount(fresh: Ctx) 
     private.mkdir(mode=0o600)
     done = fresh.ctx("mount", "--state", str(private / "state"), str(fresh.root), check=False)
     assert done.returncode == 13
-    assert f"needs {private}/state then: chmod a+x {private}" in done.stderr
+    assert f"needs {private}/state without them: chmod a+x {private}" in done.stderr
     assert not os.path.ismount(fresh.root)
     private.chmod(0o711)
     fresh.ctx("mount", "--state", str(private / "state"), str(fresh.root))
