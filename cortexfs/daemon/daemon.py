@@ -351,6 +351,7 @@ class Daemon:
         """Refuse new runs; give active ones a moment to end by themselves."""
         self.manager.tell("STOPPING=1")
         self.sockets.close()
+        self.conversations.close()
         with trio.move_on_after(GRACE_SECONDS):
             await self.runs.drained()
         with trio.move_on_after(GRACE_SECONDS):

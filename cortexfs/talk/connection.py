@@ -170,7 +170,7 @@ class Connection:
                 live.log.check_share()
             if not is_followed:  # a followed session has its place already
                 self._places[key] = live.session.next, live.log.end_place
-            new = self._conversations.runs.new_id()
+            new = self._conversations.new_run()
             run, events = live.session.send(request, new)
         except BaseException:  # a cancellation, too, goes on; the sender's memory is released first
             asker.over()

@@ -112,9 +112,14 @@ class Conversations:
             except Fault as fault:
                 log.warning("%s is not recovered: %s", "/".join(address.parts), fault.message)
 
-    async def stop(self) -> None:
-        """Take no new messages, and end the runs with an error that says why. Their effects stay."""
+    def close(self) -> None:
+        """Take no new messages, and begin none of those that wait."""
         self._stopping = True
+        for live in self._live.values():
+            live.session.forget_waiting()
+
+    async def stop(self) -> None:
+        """End the runs with an error that says why. Their effects stay."""
         for live in list(self._live.values()):
             if active := live.session.active:
                 live.stop(active.run, Fault("EHOSTDOWN", STOPPED))
@@ -239,11 +244,15 @@ class Conversations:
     # Runs.
 
     async def admit(self, address: Address) -> None:
-        """Called before a message. Raises a Fault if none are taken, or another machine has the session."""
-        if self._stopping:
-            raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no messages")
+        """Called before a message. Raises a Fault if another machine has the session."""
         if self.team and "+" in address.session:
             await self.team.admit(address)
+
+    def new_run(self) -> str:
+        """Returns the id for a message that is taken now. Raises EHOSTDOWN if none are taken any more."""
+        if self._stopping:
+            raise Fault("EHOSTDOWN", "the daemon is shutting down; send the message again when it is back")
+        return self.runs.new_id()
 
     async def take(self, sight: ClientView, request: Take) -> None:
         if self.team is None:

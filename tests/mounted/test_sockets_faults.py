@@ -182,6 +182,10 @@ def test_umount_with_a_run_that_goes_on(hardy: Ctx, session: str) -> None:
     assert (whole[-1]["type"], whole[-1]["code"]) == ("done", "EHOSTDOWN")
     hardy.mount()
     assert history(hardy, session, SCRIPT) == whole
+    assert "waits" not in {frame.get("request") for frame in whole}, "a message that waited was begun"
+    with talk(hardy, SCRIPT) as client:
+        client.send("[]", session=session, id="waits")
+        assert client.until("done")[-1]["status"] == "ok"
 
 
 def is_refused(path: Path) -> bool:

@@ -307,6 +307,10 @@ class Session:
                 return self._begin(accepted) + self._end(run, Fault("ECANCELED", ""))
         return []
 
+    def forget_waiting(self) -> None:
+        """Begin none of the messages that wait. The log has none of them, so they can be sent again."""
+        self._waiting.clear()
+
     def approve(self, run: str, call: str) -> None:
         """Note the decision about that call. Raises ENOENT if it needs none, or EALREADY for a second one."""
         asked = self._unfinished(run).asked
