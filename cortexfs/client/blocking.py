@@ -271,7 +271,7 @@ class Conversation:
     def _read_at_once(self) -> None:
         """Read the data that is there without waiting, unless another thread reads."""
         with self._changed:
-            if not self._may_read or not self._can(select.POLLIN, 0):
+            if self._sorter.fault or not self._may_read or not self._can(select.POLLIN, 0):
                 return
             self._take_turn()
         self._read()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from cortexfs.client import places
 from cortexfs.client.results import Failed
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk.protocol import ClientSide
 
@@ -125,6 +125,8 @@ def run(
             bufsize=0,
         )
     except OSError as problem:
+        if problem.filename == cwd:
+            raise Failed(code_of(problem.errno), f"cwd: {cwd}: {problem.strerror}") from None
         raise places.refused(path, problem, places.EXEC_REFUSALS) from None
     finally:
         os.close(stdin)

@@ -38,6 +38,7 @@ EXEC_REFUSALS = {
     errno.ENOTCONN: REFUSALS[errno.ENOTCONN],
     errno.ECONNABORTED: REFUSALS[errno.ECONNABORTED],
     errno.EACCES: ("EACCES", "is not executable for you, or is not an object; see: ls -l"),
+    errno.E2BIG: ("EMSGSIZE", "cannot take so long an argument, or so many; use standard input"),
     errno.ENOEXEC: ("EPROTO", "is not a program; see: ctx doctor"),
 }
 

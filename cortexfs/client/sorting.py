@@ -232,8 +232,9 @@ class Sorter:
     def receive(self, data: bytes) -> None:
         """Sort received data. Empty data means that the other side has closed the connection."""
         if not data:
-            lost = f"the connection to {self._name} is lost; check that its daemon runs: ctx status"
-            self.end(self._parting or Fault("EHOSTDOWN", lost))
+            why = "its daemon ended, or you have too many connections; see: ctx status"
+            lost = Fault("EHOSTDOWN", f"the connection to {self._name} is lost: {why}")
+            self.end(self._parting or lost)
             return
         self._carried += len(data)
         try:

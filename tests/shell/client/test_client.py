@@ -92,6 +92,10 @@ def test_an_event_loop_takes_what_is_there(slow: Served) -> None:
         assert select.select([conversation], [], [], PATIENCE)[0]
         with pytest.raises(Failed, match="EHOSTDOWN"):
             conversation.waiting()
+    closed = Conversation(slow.path)
+    closed.close()
+    with pytest.raises(Failed, match="ECANCELED"):
+        closed.waiting()
 
 
 def test_resume_gives_history_and_then_what_happens(server: Served) -> None:

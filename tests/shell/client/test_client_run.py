@@ -75,6 +75,14 @@ def test_what_cannot_be_run(tmp_path: Path) -> None:
             run(tmp_path / name)
 
 
+def test_a_failure_names_what_is_wrong(tmp_path: Path) -> None:
+    said = program(tmp_path / "t", f"echo '{DONE}'")
+    with pytest.raises(Failed, match=r"^ENOENT: cwd: /not/there: No such file"):
+        run(said, cwd="/not/there")
+    with pytest.raises(Failed, match=r"^EMSGSIZE: .* cannot take so long an argument"):
+        run(said, "x" * (128 << 10))
+
+
 def test_a_run_that_failed_is_read_to_its_end(tmp_path: Path) -> None:
     error = '{"type":"error","run":"r1","code":"EIO","message":"no"}'
     running = run(program(tmp_path / "t", f"echo '{error}'; echo '{DONE.replace('ok', 'error')}'; exit 1"))
