@@ -130,8 +130,9 @@ class TextVoice(Voice):
             case frames.Media():
                 fields = frame.attachment if isinstance(frame.attachment, dict) else {}
                 text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
+                line = "\n" * self._mid_line  # to a file, too: it is a line of its own
                 self._mid_line = False
-                return wire.message(wire.STDOUT, f"{prose(text)}\n".encode())
+                return wire.message(wire.STDOUT, f"{line}{prose(text)}\n".encode())
             case frames.Observer() if (asked := approvals.read(frame)) and asked.decision == "deny":
                 return self._note(f"{asked.name}: {asked.reason}")
             case frames.ToolResult() if frame.is_error:

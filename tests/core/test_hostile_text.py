@@ -41,6 +41,13 @@ def test_a_note_begins_a_line_at_a_terminal_and_what_is_not_whole_is_told_in_a_p
         assert (said(b"".join(words)), early) == (told, f"t: {refusals.CUT}\n")
 
 
+def test_a_picture_has_a_line_of_its_own() -> None:
+    voice = TextVoice("t", False, False)
+    picture = frames.Media(attachment={"media_type": "image", "url": "/p.png"})
+    told = [voice.say(frames.Delta(text="look:")), voice.say(picture), voice.say(picture)]
+    assert said(b"".join(told)) == "look:\n[image] /p.png\n[image] /p.png\n"
+
+
 def test_tabs_lines_and_letters_stay() -> None:
     assert escaped("ä\tb\nc 日本") == "ä\tb\nc 日本"
 
