@@ -104,9 +104,7 @@ def decode(data: bytes | str, root: str = "") -> Any:
     except msgspec.ValidationError:
         raise _number_fault(raw, root) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        reason = str(error).removeprefix("JSON is malformed: ")
-        if isinstance(error, UnicodeDecodeError):
-            reason = f"it is not UTF-8, from byte {error.start} on"
+        reason = why_unread(error).removeprefix("JSON is malformed: ")
         raise Fault("EINVAL", f"{path_text((), root)}: is not one JSON value: {reason}") from None
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
         check_depth(value, root)

@@ -316,7 +316,7 @@ def _enter(path: str) -> None:
         os.chdir(path)
     except (OSError, ValueError) as error:
         code = code_of(error.errno) if isinstance(error, OSError) else "EINVAL"
-        raise Fault(code, f"cwd: you cannot work in {path}: {sentence(error)}") from None
+        raise Fault(code, f"cwd: {sentence(error)}") from None
 
 
 class Adopted:

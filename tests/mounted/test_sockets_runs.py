@@ -59,8 +59,9 @@ def test_a_cwd_that_is_none(ctx: Ctx, cwd: str, code: str) -> None:
 
 def test_a_cwd_that_is_a_file(ctx: Ctx, tmp_path: Path) -> None:
     with talk(ctx) as client:
-        client.send("x", cwd=str(ctx.config / "config.toml"))
-        assert client.error()["code"] == "ENOTDIR"
+        client.send("x", cwd=(cwd := str(ctx.config / "config.toml")))
+        error = client.error()
+        assert (error["code"], error["message"]) == ("ENOTDIR", f"cwd: {cwd}: Not a directory")
 
 
 def test_cwd_is_checked_as_the_caller(ctx: Ctx) -> None:
