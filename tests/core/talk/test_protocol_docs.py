@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from cortexfs import config
 from cortexfs.core import frames, jsontext, names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
 from cortexfs.core.talk import protocol, requests, session
@@ -107,6 +108,7 @@ def test_the_table_of_limits() -> None:
         requests.MAX_ID,
         requests.MAX_CWD,
         requests.MAX_EDITED >> 10,
+        config.LimitSettings().connections // guests.SHARE,
         session.MAX_WAITING,
         session.MAX_RUNS,
         protocol.MAX_FOLLOWED,
