@@ -101,7 +101,7 @@ class Runs:
         return f"{self._prefix}-{self.total:x}"
 
     def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> ObjectRun:
-        if self._closing:
+        if self._closing and source != SOCKET:  # a message that has begun is ended by its session
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
         which = (uid, source == SOCKET)
         count, most = self._by_user.get(which, 0), self._most[which[1]]

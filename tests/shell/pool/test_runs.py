@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.pool.run_table import RunLogLine, Runs
+from cortexfs.pool.run_table import SOCKET, RunLogLine, Runs
 from cortexfs.state.run_logs import Logs
 
 
@@ -92,5 +92,6 @@ async def test_stopping_takes_no_more_and_waits_for_the_rest(logs: Logs) -> None
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(Fault, match="shutting down"):
             runs.open("tool", "t", 0, "exec")
+        runs.close(runs.open("model", "m", 0, SOCKET))  # its message has begun
         runs.close(run)
     await runs.drained()
