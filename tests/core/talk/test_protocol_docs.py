@@ -141,6 +141,7 @@ def test_the_conversation_shown_is_what_is_said() -> None:
         active.run,
         frames.Delta(text="hello"),
         frames.Message(role="assistant", content=[frames.Text("hello")]),
+        frames.Usage(input_tokens=1, output_tokens=1),
     )
     world.finish(active.run)
     assert world.sessions.keys() == {SessionKey("private", 1000, "default")}
