@@ -129,7 +129,7 @@ def test_a_server_has_its_callers_umask(served: Ctx) -> None:
 def test_questions_to_users_are_refused(served: Ctx) -> None:
     # issue: "elicitation refused clearly"
     refused = json.loads(served.call("test.ask").output)
-    why = "this run of the tool cannot ask a person of the tool; questions are answered in "
+    why = "this run of the tool cannot ask a person; to answer its questions, use "
     why += "ctx chat and ctx ask with an agent, or ctx mcp call test, on a terminal"
     assert refused == {"code": -32600, "message": why}
 

@@ -196,7 +196,7 @@ def test_cancelling_by_a_signal(own: Ctx) -> None:
     [
         ("raise", "EPROTO", 70, "the model failed: ZeroDivisionError", ""),
         ("garbage", "EPROTO", 70, "yielded int; only str or Reasoning or ToolCall or Usage", "so far"),
-        ("doubled", "EPROTO", 70, "was made already", ""),
+        ("doubled", "EPROTO", 70, "the model repeated the id of a tool call", ""),
         ("negative", "EPROTO", 70, "-1", ""),
         ("raw", "EPROTO", 70, "broke the protocol", ""),
         ("forged", "EPROTO", 70, "broke the protocol", ""),

@@ -232,7 +232,7 @@ def test_a_purged_plugin_leaves_nothing_in_the_tree(mount: Ctx, tmp_path: Path) 
     (mount.state / "plugins/purged/manifest.toml").write_text("name = ")
     mount.ctx("plugin", "enable", "purged", check=False)
     assert said(mount, "purged") == "hello 0"
-    assert "kept, as what is there now is refused" in origin(mount, "purged")
+    assert "the former version, as the new one is refused" in origin(mount, "purged")
     mount.ctx("plugin", "uninstall", "purged", "--purge")
     assert "purged" not in tools(mount)
     assert broken(mount) == ""
