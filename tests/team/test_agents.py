@@ -81,7 +81,7 @@ def test_a_single_call_says_what_a_local_one_says(laptop: Machine, box: Machine)
     assert (failed.status, failed.code) == (2, "EINVAL")
     denied = run(laptop.ctx, FAR, task, uid=NOBODY)
     assert (denied.status, denied.code) == (13, "EACCES")
-    assert "exports no agent/coder to nobody@laptop" in denied.message
+    assert "does not export agent/coder to nobody@laptop" in denied.message
 
 
 def test_it_is_asked_in_a_conversation_and_works_there(laptop: Machine, box: Machine) -> None:

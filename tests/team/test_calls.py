@@ -141,7 +141,7 @@ def test_who_is_not_named_may_not(laptop: Machine, box: Machine) -> None:
     # abi.md 14.4: default EACCES
     denied = laptop.ctx.call("show.who+box", uid=DAEMON.pw_uid)
     assert (denied.status, denied.code) == (13, "EACCES")
-    assert "exports no tool/show.who to daemon@laptop" in denied.message
+    assert "does not export tool/show.who to daemon@laptop" in denied.message
     box.team("export", "tool/show.who", "--to", "*@laptop")  # and nobody says who they are here
     try:
         until(

@@ -46,7 +46,7 @@ def test_what_is_filled_in_is_a_secret(
         assert not {"typed-once", "of-the-environment"} & set(text.replace('"', " ").split())
         assert "typed-once" not in text
         assert "\x1b" not in text
-    assert "b: autoApprove (rm) is not believed" in said.err
+    assert "b: autoApprove (rm) is ignored" in said.err
     assert f"added a, {file('a')}" in said.err
     assert servers().read("a").env == {"PLAIN": "p"}
 

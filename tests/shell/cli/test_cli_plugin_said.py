@@ -39,7 +39,7 @@ def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
         "[risk.tools.count] effect = RunProcess floor = RequireConfirmation",
     ]
     # abi.md 9.48
-    warning = "manifest.json: 3 times a key is not known here and is ignored: aiDisclosd, licence, licenses"
+    warning = "manifest.json: 3 times a key is unknown and is ignored: aiDisclosd, licence, licenses"
     assert f"    - {warning}\n" in out
     assert "ok: no hash in the manifest" in out
     assert f"warning: {warning}\n" in world.ctx("install", str(folder))[2]
