@@ -49,5 +49,5 @@ def test_a_model_is_not_told_a_pin(shown: Screen) -> None:
     # chat/commands.py: "An unknown order is never said to the model"
     chat(shown, "debug/echo", "--scope", "temp")
     shown.type("/pin this")
-    shown.wait("agents keep pins, and debug/echo is none")
+    shown.wait("only agents keep pins, and debug/echo is a model")
     leave(shown)
