@@ -81,7 +81,7 @@ def test_an_agent_is_made_with_skills(ctx: Ctx) -> None:
     assert (ctx.root / "agent/skilled.d/skills").read_text() == "notes/review\nnotes/tidy\n"
     ctx.ctx("agent", "rm", "skilled", "--yes")
     done = ctx.ctx("agent", "new", "other", "--skill", "notes", check=False)
-    assert (done.returncode, "'notes' is no skill; write PLUGIN/SKILL" in done.stderr) == (2, True)
+    assert (done.returncode, "'notes' is not a skill; write PLUGIN/SKILL" in done.stderr) == (2, True)
 
 
 def test_a_prompt_of_a_plugin_is_a_template(ctx: Ctx) -> None:

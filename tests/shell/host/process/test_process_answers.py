@@ -177,5 +177,5 @@ async def test_a_target_that_says_nothing(tmp_path: Path, target: str) -> None:
 def test_a_schema_has_to_be_an_object() -> None:
     tool = {"name": "t", "description": "d", "command": "c", "input_schema": True}
     manifest = decode({"name": "n", "version": "1", "description": "", "native": {"tools": [tool]}})
-    with pytest.raises(Fault, match="process tool 't' has an input_schema that is no object"):
+    with pytest.raises(Fault, match="process tool 't' has an input_schema that is not an object"):
         targets.programs(manifest, [(("/c",), "/")])
