@@ -146,7 +146,7 @@ class Drivers:
                 if object_.status.startswith("broken"):
                     raise Fault("EHOSTDOWN", f"{object_.path} is {object_.status}")
                 if not object_.serves(turn.uid):
-                    raise Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
+                    raise Fault("EACCES", f"{object_.path} works only for uid {object_.home}, its owner")
                 clients = self._as_user(turn.who.identity)
             await Attempts(model, FORMATS[format_], used, clients, turn, self._terms).answer()
 

@@ -147,7 +147,7 @@ class Exec:
         except OSError:
             pass  # the runner is gone
         except Exception:  # it would end all tasks of the nursery; the log has it
-            log.exception("a connection was ended by a bug")
+            log.exception("a bug ended a client's connection")
             if self._strict:
                 raise
         finally:

@@ -122,7 +122,7 @@ class Incoming:
             raise Fault("EACCES", f"{path} of that machine is only for people, not for {begin.label}")
         user = self._mapping.as_whom(export, begin.user, from_)
         if begin.talks and (begin.label or not path.startswith("agent/")):
-            raise Fault("EACCES", f"{begin.label or begin.user} may not hold conversations with {path} there")
+            raise Fault("EACCES", f"{begin.label or begin.user} may not use the socket of {path} there")
         standin = self._standins.of(user)
         return AskedCall(standin, standin.ask(f"{path}.sock" if begin.talks else path), export.agents)
 

@@ -26,7 +26,7 @@ def test_an_agent_is_made_explained_and_removed(tab: Tab, page: WebProcess, ctx:
     tab.get_by_label("Name", exact=True).fill("helper")
     tab.get_by_label("Model", exact=True).select_option("debug/echo")
     tab.get_by_label("Tools", exact=True).fill("no.such-tool")
-    tab.get_by_label("What it is told to be").fill("Be kind; --not an option")
+    tab.get_by_label("System prompt").fill("Be kind; --not an option")
     assert violations(tab, axe) == []
     tab.get_by_role("button", name="Make").click()
     tab.get_by_role("alert").get_by_text("no.such-tool").wait_for()

@@ -123,7 +123,7 @@ def caller(root: str, word: str, user: str | None) -> PolicyCaller:
         raise Fault("EINVAL", f"the policy of {below} is on its own machine; run this there")
     owner = person(user or str(os.getuid() if home is None else home))
     if home not in (None, owner.uid):
-        raise Fault("EINVAL", f"{below} works for uid {home} alone")
+        raise Fault("EINVAL", f"{below} works only for uid {home}, its owner")
     return PolicyCaller(
         below,
         owner.uid,

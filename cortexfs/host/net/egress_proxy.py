@@ -127,7 +127,9 @@ class Outlet:
             return None
         method, target = (*line.split(), "", "")[:2]
         if method != "CONNECT":
-            raise Fault("EACCES", f"{shown(clipped(target, 200))} is not https, and nothing else is fetched")
+            raise Fault(
+                "EACCES", f"{shown(clipped(target, 200))} is not an https address, and only those are fetched"
+            )
         host, _, port = target.rpartition(":")
         host, number = host.strip("[]"), int(port) if port.isdecimal() else 0
         try:

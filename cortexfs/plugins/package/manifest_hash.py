@@ -153,7 +153,7 @@ def _pins(lock: _Lock) -> Iterator[tuple[str, str]]:
         yield f"jsr:{name}", f"sha256:{package.integrity}"
     for address, hash_ in sorted(lock.remote.items()):
         if not address.startswith("https://"):
-            raise Fault("EINVAL", f"{shown(address)} is not https, and nothing else is fetched")
+            raise Fault("EINVAL", f"{shown(address)} is not an https address, and only those are fetched")
         yield address, f"sha256:{hash_}"
 
 

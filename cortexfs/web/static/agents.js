@@ -42,7 +42,7 @@ function another(models, { say }) {
   return h("details", { class: "narrow" }, h("summary", {}, "New agent"), h("form", { onsubmit: make },
     field("Name", name), field("Preset", preset), field("Model", model),
     field("Tools", tools, h("small", { id: "agent-tools-about" }, "Names or patterns, with commas; empty for those of the preset")),
-    field("Approval", approval), field("What it is told to be", system),
+    field("Approval", approval), field("System prompt", system),
     h("button", { type: "submit", class: "go" }, "Make"), fault));
 }
 

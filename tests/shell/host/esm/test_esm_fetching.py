@@ -198,7 +198,7 @@ def test_a_redirect_into_a_private_network_is_refused(desk: Desk, site: Site, pl
 def test_only_https_is_fetched(desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = f"http://localhost:{site.port}/a.js"
     for source in (f'import "{plain}";{TOOL}', f'import "{site.redirect("/to.js", plain)}";{TOOL}'):
-        assert "is not https" in desk.refused(plugin(place / "p", source))
+        assert "is not an https" in desk.refused(plugin(place / "p", source))
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", f"http://localhost:{site.port}/npm/")
     said = desk.refused(plugin(place / "p", SOURCE))
     assert "NPM_CONFIG_REGISTRY must be an https address without a password; change or unset it" in said

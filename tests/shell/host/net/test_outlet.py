@@ -96,11 +96,11 @@ def test_nobody_else_is_served(far: Far) -> None:
         ("CONNECT 10.0.0.1:443", '"10.0.0.1" has a private address'),
         ("CONNECT [::ffff:10.0.0.1]:443", '"::ffff:10.0.0.1" has a private address'),
         ("CONNECT 0.0.0.0:{port}", '"0.0.0.0" has a private address'),
-        ("GET http://127.0.0.1:{port}/", "is not https, and nothing else is fetched"),
-        ("POST http://127.0.0.1:{port}/", "is not https, and nothing else is fetched"),
+        ("GET http://127.0.0.1:{port}/", "is not an https address, and only those are fetched"),
+        ("POST http://127.0.0.1:{port}/", "is not an https address, and only those are fetched"),
         (f"CONNECT {'a' * 70}.example:443", "is not found: "),
         ("CONNECT", '"" is'),
-        ("", "is not https"),
+        ("", "is not an https"),
     ],
 )
 def test_where_it_does_not_lead(far: Far, request_line: str, told: str) -> None:
