@@ -60,8 +60,8 @@ def test_the_hash_of_an_entry_point_is_where_it_leads() -> None:
         (lock(npm={"ms@2.1.3": {"integrity": "md5-x"}}), 'deno.lock has no hash of "npm:ms@2.1.3"'),
         (lock(jsr={"@a/b@1.0.0": {"integrity": SHA512}}), 'deno.lock has no hash of "jsr:@a/b@1.0.0"'),
         (lock(remote={"https://a.example/y": ""}), 'deno.lock has no hash of "https://a.example/y"'),
-        (lock(remote={"http://a.example/y": HEX}), '"http://a.example/y" is not https'),
-        (lock(remote={"file:///etc/passwd": HEX}), '"file:///etc/passwd" is not https'),
+        (lock(remote={"http://a.example/y": HEX}), '"http://a.example/y" is not an https address'),
+        (lock(remote={"file:///etc/passwd": HEX}), '"file:///etc/passwd" is not an https address'),
     ],
 )
 def test_what_pins_nothing_is_refused(data: bytes, told: str) -> None:
