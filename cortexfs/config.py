@@ -202,13 +202,9 @@ def settings_of(data: bytes, path: Path) -> ConfigFile:
 
 
 class _Choices(locked_store.LockedStore[dict[str, Choice]]):
-    """The decisions of commands. The lock is the folder, so that no lock file lies among a person's files."""
+    """The decisions of commands."""
 
     most, mode, folder_mode = MAX_FILE, 0o644, 0o755
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory / CHOICES, {})
-        self.lock = ""
 
     def decode(self, data: bytes) -> dict[str, Choice]:
         try:
@@ -221,7 +217,7 @@ class _Choices(locked_store.LockedStore[dict[str, Choice]]):
 
 def choices(directory: Path) -> dict[str, Choice]:
     """Returns the decisions of `ctx plugin enable` and `disable` by plugin name, the newest last."""
-    return _Choices(directory).read()
+    return _Choices(directory / CHOICES, {}).read()
 
 
 def choose(directory: Path, name: str, on: Choice | None) -> None:
@@ -232,4 +228,4 @@ def choose(directory: Path, name: str, on: Choice | None) -> None:
         others = {other: choice for other, choice in decided.items() if other != name}
         return others if on is None else others | {name: on}  # a plugin that is enabled again comes last
 
-    _Choices(directory).update(chosen)
+    _Choices(directory / CHOICES, {}).update(chosen)

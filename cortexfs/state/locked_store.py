@@ -76,10 +76,10 @@ class LockedStore(Generic[T]):
 
 
 @contextlib.contextmanager
-def alone(folder: Path, name: str = "") -> Iterator[None]:
-    """Hold a lock on the folder, or on the file `name` in it; others wait. The file is created and stays."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if name else os.O_RDONLY | os.O_DIRECTORY
-    held = os.open(folder / name, flags | os.O_CLOEXEC, 0o600)
+def alone(folder: Path, name: str) -> Iterator[None]:
+    """Hold a lock on the file `name` in the folder; others wait. The file is created and stays. Only its
+    owner can open it: another user who can open a file or folder can lock it for ever."""
+    held = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -120,7 +120,8 @@ def test_deciding_leaves_a_persons_file_alone(where: Places) -> None:
     written(where, text)
     config.choose(where.config, "notes", False)
     assert (where.config / "config.toml").read_text() == text
-    assert sorted(path.name for path in where.config.iterdir()) == ["config.toml", "plugins.json"]
+    named = sorted(path.name for path in where.config.iterdir())
+    assert named == [".plugins.json.lock", "config.toml", "plugins.json"]
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"notes": 1}', "\xff"])

@@ -181,10 +181,10 @@ def hierarchies() -> list[tuple[str, Path]]:
 
 def _claimed(path: Path) -> int:
     """Make the directory and lock it. Between both, another starting fork server may remove it as stale; then
-    it is made again."""
+    it is made again. Other users cannot open it, and so cannot lock it."""
     for _ in range(_CLEARINGS):
         with suppress(FileExistsError):
-            path.mkdir()
+            path.mkdir(0o711)
         with suppress(FileNotFoundError, BlockingIOError):
             return _locked(path)
         time.sleep(KILLING_SECONDS)

@@ -5,6 +5,7 @@ The quotes are of the issue that asked for one way to do both.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -216,7 +217,7 @@ def test_a_value_that_cannot_be_read_is_said_and_stays(
     assert store.path.is_fifo() if data is None else store.path.read_bytes() == data
 
 
-def test_a_lock_is_no_link_and_a_folder_is_its_own(tmp_path: Path) -> None:
+def test_a_lock_is_no_link_and_no_other_user_can_hold_it(tmp_path: Path) -> None:
     store = Numbers(tmp_path / "file", [])
     for target in ("elsewhere", "."):
         (tmp_path / store.lock).symlink_to(target)
@@ -224,6 +225,10 @@ def test_a_lock_is_no_link_and_a_folder_is_its_own(tmp_path: Path) -> None:
             store.update(lambda known: [1])
         assert named(tmp_path) == [store.lock]
         (tmp_path / store.lock).unlink()
-    store.lock = ""
-    store.update(lambda known: [1])
-    assert named(tmp_path) == ["file"]
+    held = os.open(tmp_path, os.O_RDONLY)  # as every user can open a folder of mode 755
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        store.update(lambda known: [1])
+    finally:
+        os.close(held)
+    assert (tmp_path / store.lock).stat().st_mode & 0o077 == 0

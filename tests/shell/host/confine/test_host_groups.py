@@ -51,6 +51,13 @@ def _forked(base: Path) -> int:
         os._exit(status)
 
 
+def test_no_other_user_can_lock_what_a_fork_server_has_locked(base: Path) -> None:
+    groups = Groups._make(base, os.getppid())
+    (path,) = base.glob(f"{limits.PREFIX}*")
+    assert path.stat().st_mode & 0o066 == 0, "who can open it can lock it"
+    groups.remove()
+
+
 def test_a_directory_that_was_cleared_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
