@@ -13,6 +13,7 @@ from cortexfs.core.manifest.toml import FILE
 
 MAX_PATH = 1000  # characters: with the path of the plugins directory still well below PATH_MAX
 MAX_PART = 255  # bytes: NAME_MAX
+MAX_NOTED = 30_000  # of 10,000 files, each counted with its path, and of as many directories
 
 
 def check_names(every: list[str], folders: set[str]) -> None:
@@ -21,16 +22,19 @@ def check_names(every: list[str], folders: set[str]) -> None:
     for name in every:
         if broken := name_fault(name):
             raise Fault("EINVAL", f"the name {shown(name)} {broken}")
-        parts = name.split("/")
-        for end in range(1, len(parts) + 1):
-            _note("/".join(parts[:end]), end < len(parts) or name in folders, end == len(parts), seen)
+        path, is_new = name, _note(name, name in folders, True, seen)
+        while is_new and (path := path.rpartition("/")[0]):
+            is_new = _note(path, True, False, seen)
+        if len(seen) > MAX_NOTED:
+            raise Fault("EMSGSIZE", "its files lie in too many directories")
 
 
-def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> None:
-    """Note a path in `seen`: by folded path it has the spelling, with a slash behind that of a directory."""
+def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> bool:
+    """Note a path in `seen`: by folded path it has the spelling, with a slash behind that of a directory.
+    Returns True if it is new: then the directories above it may be new, too."""
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
     spelling = path + "/" if is_folder else path
-    known = seen.setdefault(folded, spelling)
+    is_new, known = folded not in seen, seen.setdefault(folded, spelling)
     if known.removesuffix("/") != path:
         told = f"the names {shown(known)} and {shown(path)} are the same"
         raise Fault("EINVAL", f"{told} on systems that ignore case or normalize Unicode")
@@ -40,6 +44,7 @@ def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> N
         if f"\0{folded}" in seen:
             raise Fault("EINVAL", f"the name {shown(path)} occurs twice")
         seen[f"\0{folded}"] = path
+    return is_new
 
 
 def name_fault(name: str) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.plugins.package import package, tarball
+from cortexfs.plugins.package import filenames, package, tarball
 from tests.shell.plugin_files import MANIFEST, NATIVE, TOOL, cpx, full, member, plugin, summed, tar, tree
 
 
@@ -252,6 +252,16 @@ def test_no_two_names_are_one(names: list[str], sentence: str) -> None:
 def test_a_directory_may_be_named_and_used(tmp_path: Path) -> None:
     folders = [member(name, kind=tarfile.DIRTYPE) for name in ("lib", "lib/", "lib/a")]
     assert "lib/a/x" in package.unpack(cpx(*folders, member("lib/a/x")), "x.cpx").files
+
+
+def test_files_in_too_many_directories_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = "/".join("a" * 400)
+    shared = cpx(*(member(f"lib/{deep}/{each}") for each in range(30)))
+    monkeypatch.setattr(filenames, "MAX_NOTED", 500)
+    assert "lib/a/a" in " ".join(package.unpack(shared, "x.cpx").files)
+    assert refused(cpx(*(member(f"lib/{each}/{deep}") for each in "bc"))) == (
+        "its files lie in too many directories"
+    )
 
 
 def test_a_bomb_is_refused_before_it_goes_off() -> None:
