@@ -46,7 +46,7 @@ class Validator:
 
     def check(self, input: object) -> None:
         """Raises EINVAL for a wrong input, EPROTO for a wrong schema."""
-        compiled = self._compiled or self._compile()
+        compiled = self._compiled or self.compile()
         check_depth(input)
         try:
             if compiled.is_valid(input):
@@ -60,7 +60,8 @@ class Validator:
         except ValueError as error:  # not JSON: bytes, lone surrogates, keys that are no strings
             raise Fault("EINVAL", f"input: is not JSON: {error}") from None
 
-    def _compile(self) -> jsonschema_rs.Validator:
+    def compile(self) -> jsonschema_rs.Validator:
+        """Raises EPROTO for a wrong schema."""
         try:
             check_depth(self.schema, _TOP, MAX_SCHEMA_DEPTH)
             self._compiled = _compiled(msgspec.json.encode(self.schema))

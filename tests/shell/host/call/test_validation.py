@@ -8,6 +8,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.host.call.validation import Validator
+from cortexfs.host.call.wrong_tool import WrongTool, schema_fault
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 SHAPES = {
@@ -222,6 +223,15 @@ def test_deep_schemas_are_refused(depth: int) -> None:
 )
 def test_a_circular_schema_ends(schema: dict[str, Any]) -> None:
     Validator(schema).check({})
+
+
+def test_no_input_is_checked_to_list_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    # with this schema a check takes hours, and its thread lets no other go on
+    doubled = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+    monkeypatch.setattr(Validator, "check", None)
+    tool = WrongTool("x", "")
+    tool.input_schema = {"$ref": "#/$defs/a0", "$defs": doubled | {"a40": {}}}
+    assert schema_fault(tool) == ""
 
 
 @pytest.mark.parametrize("value", [b"x", "\ud800", {1: 2}, object()])
