@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import glob
 import mimetypes
 import os
 import stat
@@ -145,15 +146,17 @@ def _forget_oldest(folder: str) -> None:
 
 
 def _folder() -> str:
-    """Returns the caller's directory; another one if that name is not the caller's own."""
+    """Returns the caller's directory; another one, always the same, if others have taken its name."""
     try:
-        path = os.path.join(tempfile.gettempdir(), f"ctx-mcp-{os.geteuid()}")
+        base = os.path.join(tempfile.gettempdir(), f"ctx-mcp-{os.geteuid()}")
         with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        found = os.lstat(path)
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
-            return path
-        return tempfile.mkdtemp(prefix="ctx-mcp-")
+            os.mkdir(base, 0o700)
+        for path in (base, *glob.iglob(f"{glob.escape(base)}-*")):
+            with suppress(FileNotFoundError):
+                found, own = os.lstat(path), stat.S_IFDIR | 0o700
+                if found.st_uid == os.geteuid() and found.st_mode & ~0o7000 == own:
+                    return path
+        return tempfile.mkdtemp(prefix=f"{os.path.basename(base)}-")
     except FileNotFoundError:  # a view shows no folder for temporary files
         line = "/tmp\t/tmp\trw\t-"
         why = f"the answer has a file, but the agent's view lacks a folder; add to its mount table: {line}"

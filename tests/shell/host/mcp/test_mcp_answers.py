@@ -42,5 +42,7 @@ def test_what_a_stranger_made_is_not_written_to(is_link: bool, folder: Path) -> 
     else:
         own.mkdir(mode=0o777)
         own.chmod(0o777)
-    assert keep("b").parent not in (own, folder / "moved")
+    other = keep("b").parent
+    assert other not in (own, folder / "moved")
     assert "b" not in {each.read_text() for each in own.iterdir()}
+    assert keep("c").parent == other, "there a limit holds"
