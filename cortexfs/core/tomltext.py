@@ -23,13 +23,20 @@ T = TypeVar("T")
 _WORDS = {"str": "string", "int": "integer", "bool": "boolean", "object": "table", "None": "nothing"}
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+# tomllib takes memory for each key by the square of the number of its parts: a MiB of "a.a.a" takes a TiB.
+_MAX_PARTS = 64
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.){0,200}+"|'[^'\n]{0,200}+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_PARTS}}}", re.ASCII)
 
 
 def table(data: bytes, where: str) -> dict[str, Any]:
     """Returns a TOML text as a table. Raises a Fault that begins with `where`."""
     try:
         # The line ends of Windows are TOML. The mark that its editors write first is not, and is removed.
-        return tomllib.loads(data.decode().removeprefix("\ufeff"))
+        text = data.decode().removeprefix("\ufeff")
+        if not _LONG_KEY.search(text):
+            return tomllib.loads(text)
+        broken = f"nested too deeply: a key has over {_MAX_PARTS} parts"
     except UnicodeDecodeError as problem:
         broken = f"not UTF-8, from byte {problem.start} on"
     except RecursionError:

@@ -1,10 +1,21 @@
-"""TOML as editors of other systems leave it."""
+"""TOML as editors of other systems leave it, and as nobody writes it."""
 
 from __future__ import annotations
 
+import pytest
+
 from cortexfs.core import tomltext
+from cortexfs.core.errors import Fault
 
 
 def test_the_mark_and_the_line_ends_of_windows_are_no_fault() -> None:
     said = '\ufeffname = "hello"\r\nversion = "1.0.0"\r\n'.encode()
     assert tomltext.table(said, "manifest.toml") == {"name": "hello", "version": "1.0.0"}
+
+
+@pytest.mark.parametrize("part", ["a", '"a"', r'"\""', "'a'", "a\t"])
+@pytest.mark.parametrize("form", ["{} = 1", "[{}]", "[[{}]]", "b = {{ {} = 1 }}"])
+def test_a_key_that_takes_memory_by_the_square_is_refused(form: str, part: str) -> None:
+    with pytest.raises(Fault, match="it is nested too deeply: a key has over 64 parts"):
+        tomltext.table(form.format(".".join([part] * 65)).encode(), "it")
+    assert tomltext.table(form.format(".".join([part] * 64)).encode(), "it")
