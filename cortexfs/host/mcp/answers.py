@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -151,7 +152,7 @@ def _folder() -> str:
         base = os.path.join(tempfile.gettempdir(), f"ctx-mcp-{os.geteuid()}")
         with suppress(FileExistsError):
             os.mkdir(base, 0o700)
-        for path in (base, *glob.iglob(f"{glob.escape(base)}-*")):
+        for path in chain([base], glob.iglob(f"{glob.escape(base)}-*")):
             with suppress(FileNotFoundError):
                 found, own = os.lstat(path), stat.S_IFDIR | 0o700
                 if found.st_uid == os.geteuid() and found.st_mode & ~0o7000 == own:
