@@ -126,7 +126,7 @@ def test_secrets_are_typed_and_never_shown(
         (["add", "a"], "name the server: --url URL, or at the end -- COMMAND [ARGS]"),
         (["add", "a", "--"], "name the server"),
         (["add", "a", "--", "", "x"], "the COMMAND behind -- is empty"),
-        (["add", "a", "--url", "https://x", "--", "b"], "one of them"),
+        (["add", "a", "--url", "https://x", "--", "b"], "needs either command"),
         (["add", "a", "--url", "http://example.com"], "https://"),
         (["add", "a/b", "--", "x"], "the name 'a/b'"),
         (["add", "a", "--env", "API_KEY=1", "--", "x"], "API_KEY looks like a secret"),
