@@ -134,7 +134,7 @@ def test_off_and_on(own: Ctx) -> None:
     # abi.md 8.14
     assert "keeps nothing" in own.ctx("log", "off").stderr
     assert (own.config / "log.off").exists()
-    assert "is kept" in own.ctx("log", "on").stderr
+    assert "keeps its questions" in own.ctx("log", "on").stderr
     assert not (own.config / "log.off").exists()
 
 

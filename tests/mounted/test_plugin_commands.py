@@ -260,7 +260,7 @@ def test_an_agents_shell_has_no_commands(mount: Ctx, greeter: Path) -> None:
         task = script([call("shell.exec", cmd=f"CTX_OUTPUT=text {words} 2>&1")], say("done"))
         (result,) = results(run(mount, path, task, uid=NOBODY).frames)
         assert "hello {" not in result["output"], result
-        assert "are for people" in result["output"], result
+        assert "agents may not run commands" in result["output"], result
     (mount.config / "policy.toml").unlink()
 
 

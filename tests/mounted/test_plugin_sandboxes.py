@@ -265,7 +265,7 @@ def test_the_profile_refuses_what_a_tool_has_no_use_for(mount: Ctx, tmp_path: Pa
         ('network = "allowlist"', "sandbox.network=allowlist is not enforced by this runtime"),
         ("uid_drop = true", "uid_drop is not enforced by this runtime"),
         ('seccomp = "strict"', "seccomp profiles are not enforced by this runtime"),
-        ('writable_paths = ["out"]', 'sandbox.writable_paths: "out" cannot be held'),
+        ('writable_paths = ["out"]', 'sandbox.writable_paths: "out" cannot be enforced'),
     ],
 )
 def test_what_cannot_be_held_is_refused(mount: Ctx, tmp_path: Path, sandbox: str, sentence: str) -> None:
