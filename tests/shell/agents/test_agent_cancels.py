@@ -1,4 +1,4 @@
-"""A run of an agent that is cancelled wherever it waits: it ends, and goes no further."""
+"""A run of an agent that is cancelled at each place where it waits: it ends, and does nothing more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = "line\n" * 10_000
 
 
 class Slow(InMemory):
-    """One of its methods waits in its thread for the test, and says that it is there."""
+    """One method sets `reached` in its thread, then waits there until the test sets `let_go`."""
 
     def __init__(self, method: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Slow(InMemory):
 
 
 def calling(then: Callable[[Question], Any] = ANSWER) -> Callable[[Question], Any]:
-    """A model that calls the tool, and then goes on so."""
+    """Returns a model that first calls the tool, and then answers by `then`."""
     asked = 0
 
     async def answer(turn: Question) -> None:
@@ -74,7 +74,7 @@ async def summary_hangs(turn: Question) -> None:
     await (hangs if summing(turn) else ANSWER)(turn)
 
 
-# Where it waits in a coroutine: the world, and what was said before.
+# The places where a run waits in a coroutine: a factory of its world, and the number of earlier turns.
 WAITS: dict[str, tuple[Callable[[], Played], int]] = {
     "the model answers": (lambda: Played(hangs, output), 0),
     "a tool runs": (lambda: Played(calling(), hangs), 0),
@@ -99,7 +99,7 @@ async def test_a_cancel_ends_it_where_it_waits(where: str) -> None:
 
 @pytest.mark.parametrize("method", ["load", "write_pack", "write_summary", "spill"])
 async def test_a_cancel_while_a_file_is_written_leaves_it_whole(method: str) -> None:
-    # window.py: "here is what it needs of the disk, in a thread": what was begun there is ended and counted
+    # window.py: "here is what it needs of the disk, in a thread": begun work is finished and counted
     files = Slow(method)
     model = calling() if method == "spill" else ANSWER
     world = Played(model, output, files)

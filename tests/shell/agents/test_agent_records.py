@@ -1,5 +1,5 @@
-"""Records of agents: what is read back is what was made, a damaged one harms no other, and what goes leaves
-nothing behind for the next one of its name."""
+"""Records of agents: each reads back as it was written, and a damaged one harms no other. A removed agent
+leaves nothing behind for the next agent of its name."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_what_is_no_record_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_read_is_a_fault_and_not_an_empty_one(tmp_path: Path) -> None:
-    # else all agents would seem to have gone, and what was written into them would go with them
+    # otherwise all agents would seem to be removed, and the values written into them would be deleted
     (tmp_path / "agents").write_text("")
     with pytest.raises(Fault, match="agents cannot be read"):
         records.load(tmp_path)
@@ -279,7 +279,7 @@ async def test_an_agent_that_goes_takes_along_what_was_written_into_it(world: Wo
     await world.fs.write(late.fh, 0, b"shell.exec\n")
     await world.fs.apply(registry("other"))
     assert not (world.state / "agent/coder.d").exists()
-    await world.fs.flush(late.fh)  # the file that it was opened as has gone
+    await world.fs.flush(late.fh)  # the file behind this handle is removed
     await world.fs.release(late.fh)
     await world.fs.apply(registry("coder", "other"))
     assert await world.read("agent/coder.d/approval") == b"auto\n"
@@ -324,7 +324,7 @@ async def test_a_broken_agent_keeps_what_was_written_into_it(world: World) -> No
 
 
 async def test_a_tool_that_goes_keeps_its_policy(world: World) -> None:
-    # its plugin may be disabled for a while
+    # the plugin of the tool may be disabled for a while
     await world.put("tool/shell.d/policy", b"allow a_t tool:shell execute\n")
     await world.fs.apply(registry())
     assert ("tool", "shell") in ControlStore(world.state).load().values

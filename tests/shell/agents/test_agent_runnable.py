@@ -1,4 +1,4 @@
-"""What an agent is told that it may run is what it would be let run, tool by tool."""
+"""An agent is told of exactly those tools that a decision would let it run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLES = {"default": "", "one tool": "/ctx/tool/a.3\t/ctx/tool/a.3\tro\t-\n", "n
 
 
 def tools() -> Iterator[Object]:
-    """Of each kind more than one, so that one could be taken for another."""
+    """Yields two tools of each kind, so that a mix-up of the two would be noticed."""
     trusted = (None, Plugin("p", "", NATIVE, "x", trusted=True))
     kinds = product(((READS,), (SECRET,), (READS, SECRET)), (False, True), trusted, ("builtin", "plugin:p@1"))
     for number, (effects, may_dry, plugin, origin) in enumerate([*kinds] * 2):

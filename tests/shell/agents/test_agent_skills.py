@@ -1,4 +1,4 @@
-"""What the model of an agent is told of its skills."""
+"""The model of an agent is told the names and files of the agent's skills."""
 
 from __future__ import annotations
 

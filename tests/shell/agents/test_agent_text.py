@@ -1,4 +1,4 @@
-"""A run whose model has no tool calls of its own, and answers with what is neither a call nor an answer."""
+"""A run whose model has no native tool calls, and whose replies may be neither a call nor an answer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.shell.agent_runs import MODEL, Played, run
 
 
 class Plain(Played):
-    """Its model's `.d/cap` is empty."""
+    """A world in which the model's `.d/cap` is empty."""
 
     def control(self, object_: Object, name: str) -> str:
         return "" if (object_, name) == (MODEL, "cap") else super().control(object_, name)
 
 
 class Held(Played):
-    """Its model's `.d/cap` is that of a model of this machine."""
+    """A world in which the model's `.d/cap` is that of a local model."""
 
     def control(self, object_: Object, name: str) -> str:
         held = (object_, name) == (MODEL, "cap")

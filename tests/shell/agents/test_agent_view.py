@@ -1,4 +1,4 @@
-"""What a run makes of its agent's mount table: what its model is offered, and what comes of it."""
+"""The effects of an agent's mount table on a run: on the tools offered to its model, and on its calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHY = "no line of its mount table shows /ctx/tool/fs.read (agent/coder.d/mount (
 
 
 class Model:
-    """Calls fs.read once, whatever it is offered."""
+    """A model that calls fs.read once, whatever tools it is offered."""
 
     def __init__(self, **input_: str) -> None:
         self.offered: list[list[str]] = []
@@ -78,7 +78,7 @@ def test_what_a_line_shows_is_offered_and_run() -> None:
         assert "mount view" not in {one.source for one in said if isinstance(one, Observer)}
 
 
-# What it is told of a home directory: Played's is /home/alice.
+# The model is told about the home directory, which is /home/alice for Played.
 
 HIDDEN = "/home/alice/.x is hidden: without lines in agent/coder.d/mount an agent sees no hidden files of"
 
@@ -93,7 +93,7 @@ class Failing(Played):
 
 
 def notes(path: str, output: str, fault: Fault, **controls: str) -> list[str]:
-    """What is said about a call with this input that fails so: to its user, and in its result."""
+    """Makes a call fail with `fault`. Returns the notes to the user, with which the result also ends."""
     world = Failing(Model(path=path), unused, None, **controls)
     world.outcome = CallOutcome(output, fault)
     said = trio.run(run, world).frames
@@ -116,7 +116,7 @@ def test_a_call_that_needs_a_hidden_file_says_so(path: str) -> None:
     failed = Fault("EIO", "exit status 1")
     assert notes("make", f"sh: {path}: Permission denied", failed) == [
         note
-    ]  # what the task needs, a program says
+    ]  # the program's output names the needed file
     assert notes("make", f"{path}: No such file", failed) == []
 
 
@@ -151,7 +151,7 @@ def test_in_a_home_directory_its_model_knows_what_is_closed(cwd: str, told: bool
 
 
 def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:
-    # docs/ctx.md: "`HOME` where their view shows its `.gitconfig`"; git ends where it is refused
+    # docs/ctx.md: "`HOME` where their view shows its `.gitconfig`"; git fails where that file is refused
     setup = setup_of(Played(Model(), unused), AGENT)
 
     def home(table: str, home: str = "/home/alice") -> bytes | None:
@@ -165,7 +165,7 @@ def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:
 
 
 def test_what_is_closed_to_an_agent_is_closed_to_whom_it_starts() -> None:
-    # Of the originals: "hidden→visible never": also keys in a hidden folder that was chosen
+    # Of the originals: "hidden→visible never": nor are keys in a hidden folder that the user chose
     closed = caps("", "/home/alice")
     shown = view("", "/home/alice/.config", root="/ctx", home="/home/alice", writable=True)
     world = Failing(Model(), unused, None, mount="/\t/\trw\t-\n")

@@ -1,4 +1,4 @@
-"""Who is asked for an approval, and what comes of it when nobody answers."""
+"""Approvals: the clients that are asked, and the denial when none of them answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = 4242
 
 
 def told(frames: list[Frame]) -> dict[str, Any]:
-    """The decision that is among these."""
+    """Returns the decision that these frames contain."""
     (said,) = (json.loads(frame["content"]) for frame in frames if frame["type"] == "observer")
     assert isinstance(said, dict)
     return said
@@ -35,7 +35,7 @@ async def asked(client: Client, **fields: object) -> str:
 
 
 async def read_again(world: World) -> list[Frame]:
-    await world.deserted()  # whoever reads is somebody who could be asked
+    await world.deserted()  # a connected reader could be asked, too
     with world.connected(SCRIPT) as later:
         await later.ask("resume", session="s")
         return await later.until("done")
@@ -69,7 +69,7 @@ async def test_it_is_denied_when_whoever_could_decide_leaves(tmp_path: Path) -> 
             await second.until("approval")
             client.leave()
             await trio.testing.wait_all_tasks_blocked()
-            assert await second.is_alive()  # who is left can still decide
+            assert await second.is_alive()  # the remaining client can still decide
             assert len(world.runs.active) == 1
         frames = await read_again(world)
         assert text(frames) == "deny"
@@ -94,7 +94,7 @@ async def test_others_who_listen_are_nobody_who_could_decide(tmp_path: Path) -> 
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT, uid=OTHER) as his, world.connected(SCRIPT) as idle:
             await his.ask("resume", session="s", scope="shared")
-            await idle.send("[]", session="s", scope="shared")  # is not told of other runs
+            await idle.send("[]", session="s", scope="shared")  # this client is not told of other runs
             await idle.until("done")
             await his.until("done")
             with world.connected(SCRIPT) as mine:

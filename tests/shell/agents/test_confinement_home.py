@@ -1,6 +1,6 @@
-"""What the default view leaves of a home directory, proven from inside, as a user and as uid 0.
+"""The default view of a home directory, tested from inside a host, as a user and as uid 0.
 
-Each attempt is made twice: in a confined host, and, so that it is the view that refuses it, in another one.
+Each attempt is made in a confined host and in a free one, to prove that the view causes the refusal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def home(scene: Scene) -> Path:
 
 
 def both(scene: Scene, home: Path, source: str, cwd: Path | None = None) -> tuple[str, str]:
-    """How it ends where an agent with a writing tool works, and in a host that is not confined."""
+    """Returns the result of `source` in a host of an agent with a writing tool, and in a free host."""
     shown = view("", str(cwd or home), root="/ctx", home=str(home), writable=True)
     source = f"os.chdir({str(home)!r}); {source}"
     return scene.both(source, view=shown, caps=caps("", str(home)))
@@ -107,7 +107,7 @@ def test_they_are_closed_from_above_too(scene: Scene, home: Path, what: str) -> 
 
 
 OPEN = {
-    "what is there": "os.listdir('.'); os.listdir('.ssh')",  # names only: what lists a folder lists all below
+    "what is there": "os.listdir('.'); os.listdir('.ssh')",  # names only: a right to list holds for all below
     "edit": "open('project/src/file', 'a')",
     "hidden files elsewhere": "open('project/.env', 'a'); open('project/.new', 'w')",
     "make, move, remove": "os.mkdir('project/a'); os.rename('project/a', 'project/b'); os.rmdir('project/b')",
@@ -142,5 +142,5 @@ def test_what_an_agent_can_do_in_a_home(scene: Scene, home: Path, source: str) -
 def test_a_hidden_folder_that_was_chosen(
     scene: Scene, home: Path, cwd: str, source: str, result: str
 ) -> None:
-    # docs/security.md: it is shown, but no keys and passwords, and what programs need is not written
+    # docs/security.md: it is shown without keys and passwords, and files that programs need are read-only
     assert both(scene, home, source, home / cwd) == (result, "done")

@@ -1,4 +1,4 @@
-"""Nested calls of an agent's, without a mount: how many there may be, and what becomes of them at the end."""
+"""Nested calls of an agent, without a mount: their greatest number, and their end at the end of the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def unused(*asked: object) -> Any:
 
 
 class EndingHosts(Played):
-    """A world that keeps the tokens of hosts that are to end."""
+    """A world that records the token of each host that it is asked to end."""
 
     def __init__(self) -> None:
         super().__init__(unused, unused)
@@ -44,7 +44,7 @@ class EndingHosts(Played):
 
 
 class Agent:
-    """An agent's run that allows what it decides, after `wait`."""
+    """A run of an agent that allows every call. With `wait`, its decisions never come."""
 
     def __init__(self, wait: bool = False) -> None:
         self.said: list[Frame] = []

@@ -1,4 +1,4 @@
-"""Agents of users' own by the handlers: made, edited, removed, beside their sessions, and bounded."""
+"""Users' own agents through the handlers: how they are made, edited and removed, with sessions and limits."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_controls_and_sessions_stand_side_by_side(tmp_path: Path) -> None:
         listing = await world._listed(await world.find(f"{AGENTS}/mine.d/session"))
         assert listing[1] == ("..", await world.find(f"{AGENTS}/mine.d"))
         assert await world.names(f"{AGENTS}/mine.d/session/default")
-        with refused(errno.EROFS):  # an agent is removed with its file
+        with refused(errno.EROFS):  # an agent is removed by the removal of its file
             await world.fs.rmdir(await world.find(AGENTS), b"mine.d", caller(UID))
         await world.unlink(f"{AGENTS}/mine")
         assert await world.names(AGENTS) == ["mine.d"]
@@ -160,7 +160,7 @@ async def test_controls_and_sessions_stand_side_by_side(tmp_path: Path) -> None:
 
 
 async def test_names_that_cannot_be(tmp_path: Path) -> None:
-    # abi.md 2.4; and two of one name would share their sessions
+    # abi.md 2.4; two agents of one name would share their sessions
     async with homes(tmp_path) as world:
         folder = await world.find(AGENTS)
         for name, code in {".x": errno.EINVAL, "a b": errno.EINVAL, "coder": errno.EEXIST}.items():
@@ -187,7 +187,7 @@ async def test_where_both_are_the_one_of_agent_works(tmp_path: Path) -> None:
             b"broken: agent/mine exists, and your sessions"
         )
         assert world.fs.tree.registry.meant("agent", "mine", UID) == ("agent", "mine")
-        await world.fs.apply(Registry({CODER.key: CODER}))  # it goes again
+        await world.fs.apply(Registry({CODER.key: CODER}))  # agent/mine is removed
         assert await world.read(f"{AGENTS}/mine.d/status") == b"ready\n"
 
 
@@ -211,7 +211,7 @@ async def test_one_that_is_damaged_is_there_and_broken(tmp_path: Path) -> None:
 
 
 async def test_the_socket_is_bound_in_the_root_and_seen_in_the_home(tmp_path: Path) -> None:
-    # A user may mount a file system of his own over his home: no path of ours leads there.
+    # A user may mount another file system over this home, so no path of ours leads there.
     async with homes(tmp_path) as world:
         inode = await world.make("mine")
         found, pid = world.fs.object_of(inode, UID), os.getpid()
@@ -224,7 +224,7 @@ async def test_the_socket_is_bound_in_the_root_and_seen_in_the_home(tmp_path: Pa
             await world.fs.mknod(1, b".bind.sock", stat.S_IFSOCK | 0o777, 0, caller(0, pid))
 
 
-# What one user may take.
+# Limits of one user.
 
 
 async def test_how_many_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,13 +250,13 @@ async def test_how_much_a_user_writes_is_bounded(tmp_path: Path, monkeypatch: py
         await world.put(f"{AGENTS}/a.d/system.md", b"x" * 60)
         with refused(errno.EDQUOT):
             await world.put(f"{AGENTS}/b.d/system.md", b"x" * 60)
-        await world.put(f"{AGENTS}/a.d/system.md", b"y" * 90)  # what it replaces is not counted
+        await world.put(f"{AGENTS}/a.d/system.md", b"y" * 90)  # the replaced text is not counted
         await world.unlink(f"{AGENTS}/a")
         await world.put(f"{AGENTS}/b.d/system.md", b"x" * 60)
 
 
 async def test_lines_of_its_policy_are_bounded(tmp_path: Path) -> None:
-    # Each decision reads them, in the daemon.
+    # Each decision reads these lines, in the daemon.
     async with homes(tmp_path) as world:
         await world.make("mine")
         line = b"allow mine_t tool:shell execute\n"
@@ -294,7 +294,7 @@ async def test_temporary_files_of_users_are_bounded_and_take_nobodys_place(
             await world.fs.release(info.fh)
             inodes.append(entry.st_ino)
             await world.fs.unlink(folder, name, caller(UID))
-        with refused(errno.ENOSPC):  # they may be open still
+        with refused(errno.ENOSPC):  # the removed files may still be open
             await world.fs.create(folder, b"tmpabcdefg", 0o600, os.O_WRONLY, caller(UID))
         coder = await world.find("agent/coder.d")
         await world.fs.create(coder, b"tmpabcdefg", 0o600, os.O_WRONLY, caller())

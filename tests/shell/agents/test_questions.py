@@ -1,4 +1,4 @@
-"""Who is asked what a tool asks, and what comes of it when nobody answers."""
+"""Questions of tools: the client that is asked, and the decline when it does not answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_the_sender_answers_once(tmp_path: Path) -> None:
             assert text(frames) == '{"name": "ann"}'
             reason = f"uid {world.uid} answered"
             wanted = {"question": "c.q1", "name": "who.asks", "answered": True, "reason": reason}
-            assert told(frames) == wanted  # and not what
+            assert told(frames) == wanted  # without the content
             await client.ask("answer", **said)
             assert (await client.until("error"))[-1]["code"] == "EALREADY"
 
@@ -80,7 +80,7 @@ async def test_it_is_declined_where_nobody_is(tmp_path: Path) -> None:
     async with world_of(tmp_path) as world:
         with world.connected(SCRIPT) as client:
             await client.send("x", session="s")
-            frames = await client.all()  # who says no more cannot answer
+            frames = await client.all()  # a client that has closed its input cannot answer
         assert text(frames) == "null"
         with world.connected(SCRIPT) as client:
             await asked(client, id="again")

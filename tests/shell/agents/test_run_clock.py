@@ -1,4 +1,4 @@
-"""The time of a run."""
+"""The clock of a run, which stands still while a person decides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_time_stands_still_while_a_person_decides() -> None:
         with clock.scope:
             await trio.sleep(4)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_asked, clock)  # one after the other
+                nursery.start_soon(_asked, clock)  # the clock takes the two in turn
                 nursery.start_soon(_asked, clock)
             await trio.sleep_forever()
         return trio.current_time(), clock.scope.cancelled_caught

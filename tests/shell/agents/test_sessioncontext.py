@@ -1,4 +1,4 @@
-"""A session's context/: what an agent's runs keep there, and that it may be lost at any time."""
+"""A session's context/: the files that an agent's runs keep there, all of which may be lost at any time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_summary_and_pins_are_there_for_the_next_run(tmp_path: Path) -> None:
     files.write_summary(Summary(2, 9, "They met."))
     assert files.pin("I am Ann.") == f"{SHOWN}/context/pinned/1.md"
     assert files.pin("two\nlines") == f"{SHOWN}/context/pinned/2.md"
-    assert files.pin(" I am Ann. ") == f"{SHOWN}/context/pinned/1.md"  # said twice, kept once
+    assert files.pin(" I am Ann. ") == f"{SHOWN}/context/pinned/1.md"  # pinned twice, kept once
     kept = context(tmp_path).load()
     assert kept.summary == Summary(2, 9, "They met.")
     assert kept.pinned == (Pin("1.md", "I am Ann.\n"), Pin("2.md", "two\nlines\n"))
@@ -205,7 +205,7 @@ async def test_all_of_it_can_be_removed_and_comes_back(tmp_path: Path) -> None:
         assert world.sessions.folder(address()).exists()
         files.spill("c1", "y")
         assert await world.read(f"{SESSION}/context/output/c1.txt") == b"y"
-        assert await world.find(f"{SESSION}/context/output") != before  # the kernel's old one is dead
+        assert await world.find(f"{SESSION}/context/output") != before  # the kernel's old inode is dead
 
 
 async def test_rm_of_a_session_meets_what_is_in_its_context(tmp_path: Path) -> None:
@@ -235,10 +235,10 @@ async def test_what_is_left_of_a_context_waits_for_the_rest_of_the_rm(tmp_path: 
         assert await world.read(f"{SESSION}/context/output/c1.txt") == b""
         await world.fs.unlink(output, b"c1.txt", caller())
         assert await world.names(f"{SESSION}/context/output") == []
-        await world.fs.rmdir(folder, b"context", caller())  # with whatever is left in it
+        await world.fs.rmdir(folder, b"context", caller())  # with all files that are left in it
         assert await world.gone(f"{SESSION}/context")
         await written(world.sessions, address())
-        assert await world.gone(f"{SESSION}/context")  # the session that comes back is another
+        assert await world.gone(f"{SESSION}/context")  # the new session of this name is another one
 
 
 # The user's share of the disk.
@@ -255,7 +255,7 @@ async def test_outputs_count_for_the_share_of_their_user(tmp_path: Path) -> None
         sessions.grew(where, files.grown())
         share = await sessions._shares.of(where.space)
         assert share.bytes == before + 60_000 == log.size + 60_000
-        counted = await Shares(tmp_path, most).of(where.space)  # as one that starts now finds it
+        counted = await Shares(tmp_path, most).of(where.space)  # as a daemon that starts now counts it
         assert counted.bytes == share.bytes
         with pytest.raises(Fault, match="EDQUOT"):
             counted.admit(0, is_new=False)

@@ -1,4 +1,4 @@
-"""Which questions a chat without a person answers, and when."""
+"""The questions that a chat answers, and those that it leaves to another client or to a person."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ASKED = frames.Approval(call="c", name="fs.write", input={}, effects=[], reason=
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Iterator[Served]:
-    """A server whose runs say what the test makes them say."""
+    """A server whose runs send only the frames that a test makes them send."""
     with served(tmp_path / "slow.sock", echo=False) as server:
         yield server
 
 
 def test_the_questions_of_others_are_theirs(slow: Served) -> None:
-    # protocol.md: "only who sent a message decides for it", and a pipe has nothing to say about it
+    # protocol.md: "only who sent a message decides for it", so a pipe does not answer it
     talk = Talk("a", "s", "private", new_id)
     with Conversation(slow.path) as person, Conversation(slow.path) as pipe:
         person.send("go", session="s")
@@ -94,15 +94,15 @@ def test_what_was_decided_is_not_asked_again(slow: Served) -> None:
 def test_only_ctrl_c_answers_for_a_person(
     pressed: signal.Signals, decision: Decision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The timer of a progress line has denied what a person was about to allow.
+    # The timer of a progress line once denied a call that a person was about to allow.
     reader, writer = os.pipe()
     heard: list[int] = []
 
     def hear(number: int, where: object) -> None:
         heard.append(number)
-        if len(heard) == 3:  # so the first have come while a line was waited for
+        if len(heard) == 3:  # the earlier signals came while the chat waited for a line
             os.kill(os.getpid(), pressed)
-        elif len(heard) > 5 and pressed != signal.SIGINT:  # again below what was not shown yet
+        elif len(heard) > 5 and pressed != signal.SIGINT:  # it asks again, below the unseen frames
             os.write(writer, b"y\n")
 
     before = {number: signal.signal(number, hear) for number in (signal.SIGALRM, signal.SIGUSR1)}

@@ -1,4 +1,4 @@
-"""What the chat keeps and reads as files: its history, and sessions as the mount shows them."""
+"""Files of the chat: its history, and the sessions that the mount shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sessions(tmp_path: Path) -> Sessions:
     return Sessions(tmp_path)
 
 
-# What is completed.
+# Completion.
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_orders_complete(
 
 
 def entries(kept: History) -> list[str]:
-    """Oldest first."""
+    """Returns the entries of the history, the oldest first."""
     return list(kept.load_history_strings())[::-1]
 
 
@@ -88,7 +88,7 @@ def test_the_history_stays_small(tmp_path: Path) -> None:
 def test_a_history_that_cannot_be_kept_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text('"secret"\n')
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    os.mkfifo(tmp_path / "pipe")  # which nobody waits for
+    os.mkfifo(tmp_path / "pipe")  # the history must not wait for its other end
     for path in (None, tmp_path / "link", tmp_path / "elsewhere" / "below", tmp_path / "pipe"):
         kept = History(path)
         kept.store_string("one")

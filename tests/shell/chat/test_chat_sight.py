@@ -1,4 +1,4 @@
-"""Which files a chat compares calls with, and how it reads them."""
+"""The files that a chat compares with calls, and the way in which it reads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(OSError, match="Invalid argument"):
             read(str(path))
-    assert threading.active_count() <= before  # those of earlier tests may end meanwhile
+    assert threading.active_count() <= before  # threads of earlier tests may end meanwhile
 
 
 @pytest.mark.parametrize(

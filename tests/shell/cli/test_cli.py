@@ -1,4 +1,4 @@
-"""The command line: the one guard, help, status, env and version; before and without a daemon."""
+"""The command line without a daemon: the guard of all commands, help, status, env and version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The planted tree as the mount that commands of this process mean."""
+    """Returns the planted tree, which commands of this process take as their mount."""
     monkeypatch.setenv("CTX_ROOT", str(root))
     return root
 
@@ -59,11 +59,11 @@ def test_every_command_that_prints_data_prints_json(
 
 
 def test_help_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    # it reads the same with every Python: 3.14 colours it, also where this says so
+    # Help reads the same with every Python: 3.14 would colour it, also because of FORCE_COLOR.
     monkeypatch.setenv("FORCE_COLOR", "1")
 
     class Coloured(argparse.RawDescriptionHelpFormatter):
-        """As 3.14 has one."""
+        """A formatter with colours, as in Python 3.14."""
 
         is_coloured = True
 
@@ -162,7 +162,7 @@ def test_a_closed_pipe_is_no_news(root: Path) -> None:
         check=False,
     )
     os.close(writer)
-    # As a shell reports cat: 128 + SIGPIPE.
+    # A shell reports the same of cat: 128 + SIGPIPE.
     assert (done.returncode, done.stderr) == (141, b"")
 
 
@@ -262,7 +262,7 @@ def test_env_is_evaluated_by_a_shell(tmp_path: Path) -> None:
 def test_env_leaves_a_path_alone_that_finds_the_program_of_the_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # bash goes on looking in the mount for a program that it has found there, also after ctx umount
+    # bash remembers a program that it found in the mount, and looks for it there even after ctx umount
     for name in ("lib/ctx", "bin/ctx", "other/ctx"):
         (tmp_path / name).parent.mkdir()
     (tmp_path / "lib/ctx").touch(0o755)
@@ -307,7 +307,7 @@ def test_an_answer_is_bounded() -> None:
 
 
 def on_terminal(*words: str, root: Path, **environ: str) -> str:
-    """What a command prints on a terminal."""
+    """Returns the output of a command on a terminal."""
     program = [sys.executable, "-m", "cortexfs.cli.main", *words]
     return written_by(program, **{"CTX_ROOT": str(root), "TERM": "xterm", **environ})
 
@@ -364,7 +364,7 @@ def test_the_page_has_every_command_and_check() -> None:
 
 
 def options(of: argparse.ArgumentParser) -> Iterator[str]:
-    """The long options of a command and its verbs, as far as their help tells of them."""
+    """Yields the long options of a command and of its verbs, without those that help hides."""
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for verb in action.choices.values():

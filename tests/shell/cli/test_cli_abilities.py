@@ -1,4 +1,4 @@
-"""`ctx provider abilities`: what models can, where their providers do not say it."""
+"""`ctx provider abilities`: the abilities of models whose providers do not list them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_table_says_what_a_listing_does_not(place: Path, server: Server, pac
     assert run("abilities", "--renew", str(source)) == 0
     told = caps(place)
     assert told["m1"] == (*BASIC, NATIVE, "vision")
-    assert told["other"] == (*BASIC, "reasoning")  # by this provider, and not by another one
+    assert told["other"] == (*BASIC, "reasoning")  # as this provider has it, not another one
     assert told["vectors"] == ("embedding",)
     assert told["unheard"] == told["plain"] == BASIC
     assert limits(place) == {"m1": "8192", "other": "unknown", "vectors": "512"} | dict.fromkeys(

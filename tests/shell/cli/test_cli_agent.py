@@ -1,4 +1,4 @@
-"""`ctx agent` on a tree of plain files and a state of its own; tests/mounted has it with a daemon."""
+"""`ctx agent` on a tree of plain files and its own state; tests/mounted tests it with a daemon."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path, state: Path) -> Path:
-    """The usual tree, and one more tool."""
+    """Returns the usual tree with one more tool, fs.list."""
     root = plant(tmp_path / "ctx")
     add(root, "tool/fs.list", "List.", "builtin", {})
     return root
@@ -43,7 +43,7 @@ def root(tmp_path: Path, state: Path) -> Path:
 
 @pytest.fixture
 def served(state: Path) -> Iterator[None]:
-    """A daemon has the state: that of the mount that is planted."""
+    """Locks the state, as the daemon of the planted mount would."""
     state.mkdir(mode=0o700, exist_ok=True)
     with open(state / "lock", "w+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -53,7 +53,7 @@ def served(state: Path) -> Iterator[None]:
 
 
 def new(*words: str) -> int:
-    """Whatever the planted tree has."""
+    """Creates an agent, even if the planted tree lacks its model or tools."""
     return main(["agent", "new", "--anyway", *words])
 
 
@@ -169,7 +169,7 @@ def test_a_name_is_made_once(root: Path, state: Path, capsys: pytest.CaptureFixt
     assert "there is agent/coder already; edit the files in its .d/" in capsys.readouterr().err
     assert made(state, "coder").description == "first"
     (root / "agent" / "short").symlink_to(root / "agent" / "coder")
-    assert new("short") == 1  # it would hide the link
+    assert new("short") == 1  # the agent would hide the link
 
 
 def test_a_pattern_needs_a_mount_and_names_do_not(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +239,7 @@ def test_a_daemon_that_serves_the_state_drops_the_values_itself(root: Path, stat
         fcntl.flock(file, fcntl.LOCK_EX)
         assert main(["agent", "rm", "one", "--yes"]) == 0
     assert ("agent", "one") in ControlStore(state / "tree").load().values
-    assert new("one") == 0  # nobody serves it any more
+    assert new("one") == 0  # no daemon serves the state any more
     assert not ControlStore(state / "tree").load().values
 
 
@@ -323,7 +323,7 @@ def test_new_prints_what_it_made(state: Path, capsys: pytest.CaptureFixture[str]
     assert (row["name"], row["tools"]) == ("coder", list(defaults.BASE_TOOLS))
 
 
-# A mount that was told.
+# A mount that the command waits for.
 
 
 @pytest.mark.usefixtures("served")

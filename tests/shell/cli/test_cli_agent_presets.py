@@ -1,4 +1,4 @@
-"""`ctx agent new`: presets, and what is refused as it is not there."""
+"""`ctx agent new`: presets, and the refusal of models and tools that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process the daemon of a mount is (cli/daemons.py), on real mounts of a tiny daemon."""
+"""The process of a mount's daemon is found (cli/daemons.py), on real mounts of a tiny daemon."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pid_of(mount: Mount) -> int | None:
 
 @contextmanager
 def starter(root: Path, *options: str, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that says that it is the starter of that mount's daemon, which is this process."""
+    """Runs a process that claims to have started the mount's daemon, and names this process as the daemon."""
     said = ["--daemon", str(os.getpid()), "--root", str(root), *options]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -51,7 +51,7 @@ def starter(root: Path, *options: str, **settings: object) -> Iterator[subproces
             [sys.executable, *STARTER, *channels, *said], pass_fds=[theirs.fileno()], **settings
         )
         try:
-            until(Path(f"/proc/{process.pid}/cmdline").read_bytes, bool)  # it is empty while it begins
+            until(Path(f"/proc/{process.pid}/cmdline").read_bytes, bool)  # empty until the program runs
             yield process
         finally:
             process.kill()
@@ -77,14 +77,14 @@ def test_what_it_says_itself_is_not_believed(tmp_path: Path) -> None:
         assert pid_of(mount) is None
         with starter(root):
             assert pid_of(mount) == os.getpid()
-        for options in (["--root", str(tmp_path)], ["--daemon", "1"]):  # the last one counts
+        for options in (["--root", str(tmp_path)], ["--daemon", "1"]):  # the last option counts
             with starter(root, *options):
                 assert pid_of(mount) is None
 
 
 @pytest.fixture
 def program() -> Iterator[str]:
-    """A program that does nothing, and that everybody may execute."""
+    """Compiles a program that does nothing, and that every user may execute."""
     source = b"#include <unistd.h>\nint main(void) { return pause(); }\n"
     with public_directory() as folder:
         subprocess.run(["cc", "-x", "c", "-o", folder / "program", "-"], input=source, check=True)
@@ -92,7 +92,7 @@ def program() -> Iterator[str]:
 
 
 def test_a_setuid_program_is_no_starter(tmp_path: Path, program: str) -> None:
-    # whose words are those of whoever started it
+    # its command line comes from the user that started it
     with served(root := tmp_path / "ctx", "alone"):
         for mode, found in ((0o755, os.getpid()), (0o4755, None), (0o2755, None)):
             os.chmod(program, mode)
@@ -102,7 +102,7 @@ def test_a_setuid_program_is_no_starter(tmp_path: Path, program: str) -> None:
 
 
 def test_no_process_of_roots_is_a_users_daemon(tmp_path: Path, program: str) -> None:
-    # A user's process may be the child of one of root's: of a login, or of the first one.
+    # A user's process may be the child of a process of root: of a login, or of process 1.
     with served(root := tmp_path / "ctx", "alone"):
         theirs = mounted(root)._replace(owner=1000)
         with starter(root, executable=program, user=1000, group=1000):
@@ -114,7 +114,7 @@ def test_no_process_of_roots_is_a_users_daemon(tmp_path: Path, program: str) -> 
 
 
 def test_a_process_without_powers_is_no_starter_of_roots(tmp_path: Path) -> None:
-    # A daemon that was taken over can have its own command line look like that, or a host's of root.
+    # A daemon that was taken over can forge such a command line, for itself or for a host of root.
     with (
         served(root := tmp_path / "ctx", "alone"),
         starter(root, preexec_fn=lambda: capabilities.keep(0)) as powerless,

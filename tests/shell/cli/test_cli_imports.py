@@ -1,4 +1,4 @@
-"""What commands that ask nothing do not pay for: modules that take longer to import than they have to do."""
+"""Commands that only list do not import modules that are slow to import and that no listing needs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-# Each takes 2 to 15 ms, and has no part in a listing.
+# Each takes 2 to 15 ms to import, and no listing needs it.
 COSTLY = {"asyncio", "hashlib", "importlib.metadata", "inspect", "shutil", "subprocess", "tarfile", "trio"}
 if sys.version_info >= (3, 14):
-    COSTLY.remove("inspect")  # argparse has it imported, for colours
+    COSTLY.remove("inspect")  # argparse imports it, for colours
 LOOK = """
 import sys
 from cortexfs.cli import parser
@@ -24,14 +24,14 @@ print(*sys.modules)
 """
 
 
-# Takes 12 ms, and is needed by those that read files of ours alone.
+# These take 12 ms to import, and only commands that read files of ours need them.
 QUIET = {"msgspec", "tomllib"}
 LISTINGS = ["status", "ls", "env", "session list", "provider list", "agent list", "tool list", "mcp list"]
 
 
 @pytest.mark.parametrize("words", [*LISTINGS, "plugin list", "log"])
 def test_listings_import_what_they_need(words: str) -> None:
-    hashes = {"hashlib"} if words == "log" else set[str]()  # it names what it has read by a hash
+    hashes = {"hashlib"} if words == "log" else set[str]()  # its index hashes names
     files = QUIET if words in ("provider list", "mcp list", "plugin list") else set[str]()
     assert not imported(words) & ((COSTLY | QUIET) - hashes - files)
 

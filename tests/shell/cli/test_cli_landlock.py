@@ -1,4 +1,4 @@
-"""`ctx doctor` about kernels without Landlock, and systems without mounts for views."""
+"""`ctx doctor` on kernels without Landlock, and on systems that allow no mounts for views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user has written down for `ctx log`: the prices of models, and that nothing is to be kept."""
+"""A user's choices for `ctx log`: the prices of models, and whether questions are kept."""
 
 from __future__ import annotations
 

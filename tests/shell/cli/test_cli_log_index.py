@@ -1,5 +1,4 @@
-"""The index of `ctx log`, over session files that no daemon serves: what is found, what goes, and who may not
-reach it."""
+"""The index of `ctx log`, over session files that no daemon serves: found runs, removed runs, and attacks."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def file(logged: Logged) -> Path:
     return index.place(str(logged.root))
 
 
-# What is found.
+# Found runs.
 
 
 def test_runs_are_found_newest_first(logged: Logged) -> None:
@@ -111,7 +110,7 @@ def test_an_id_may_be_short(logged: Logged) -> None:
     assert found(logged, id="%") == []
 
 
-# What goes.
+# Removed runs.
 
 
 def test_a_session_that_is_gone_is_out_of_the_file_too(logged: Logged) -> None:
@@ -149,7 +148,7 @@ def test_an_object_that_is_gone_takes_its_sessions_with_it(logged: Logged) -> No
 
 
 def test_it_is_made_anew_from_the_sessions(logged: Logged) -> None:
-    # abi.md 8.17: it can be thrown away, and what is damaged is
+    # abi.md 8.17: the index can be thrown away, and a damaged one is
     logged.say("a", "kept", "x")
     before = entries(logged, Wanted())
     file(logged).unlink()

@@ -92,7 +92,7 @@ def test_a_mount_of_somebody_else_has_none_of_a_user_s_own_servers(
     monkeypatch.setattr("cortexfs.cli.mounts.status_text", lambda *_: "pid: 1\n")
     assert run("add", "time", "--", "true") == 0
     assert [row["status"] for row in listed(capsys)] == ["not mounted"]
-    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config/cortexfs"))  # the mount's, for all we know
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config/cortexfs"))  # this may be the mount's
     assert [row["status"] for row in listed(capsys)] == ["no tools"]
 
 
@@ -162,7 +162,7 @@ def test_one_that_is_there_is_replaced_only_when_asked(
     assert secrets() == {"mcp.a.TOKEN": "one\n"}
     assert run("add", "a", "--replace", "--", "y") == 0
     assert servers().read("a").command == "y"
-    assert secrets() == {}  # nothing names it any more
+    assert secrets() == {}  # no server names the secret any more
 
 
 def test_removing_takes_its_secrets_and_nobody_elses(
@@ -178,7 +178,7 @@ def test_removing_takes_its_secrets_and_nobody_elses(
     for name in ("mcp.a.SHARED", "openai"):
         (folder / name).write_text("x\n")
         (folder / name).chmod(0o600)
-    file("a").write_text("what = is this")  # also one that is wrong can be removed
+    file("a").write_text("what = is this")  # a wrong file can be removed, too
     assert run("remove", "a") == 0
     assert "removed a and its secrets" in capsys.readouterr().err
     assert secrets().keys() == {"mcp.a.b.TOKEN", "mcp.c.TOKEN", "mcp.a.SHARED", "openai"}
@@ -231,7 +231,7 @@ def test_a_file_of_another_client_is_taken_over_whole_or_not_at_all(tmp_path: Pa
 
 
 def test_a_server_needs_no_home() -> None:
-    # beside some states nothing can be made
+    # next to some states no folder can be created
     assert run("add", "time", "--", "true") == 0
     state = Path(os.environ["CTX_STATE"])
     state.with_name(f"{state.name}-kept").write_text("in the way")

@@ -1,4 +1,4 @@
-"""What `ctx mcp add` and `list` show of a server that starts (docs/mcp.md, "HOMES")."""
+"""`ctx mcp add` and `list` show the output of a server that starts (docs/mcp.md, "HOMES")."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def printed(state: Path) -> Path:
-    """The lines that the server prints which describes its tools."""
+    """Returns the file of the lines that a server prints while it describes its tools."""
     home = state.with_name("state-kept") / "mcp@time" / str(os.getuid() or NOBODY)
     home.mkdir(parents=True)
     return home / ERRORS
@@ -58,7 +58,7 @@ def test_a_listing_has_the_last_lines(state: Path, printed: Path) -> None:
 
 
 def test_only_a_plain_file_is_read(state: Path, printed: Path, tmp_path: Path) -> None:
-    # docs/attacks.md: a server's user writes in this folder as he likes
+    # docs/attacks.md: the user of a server can write anything in this folder
     secret = tmp_path / "secret"
     secret.write_text("of root's\n")
     printed.symlink_to(secret)

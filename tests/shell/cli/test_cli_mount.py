@@ -1,4 +1,4 @@
-"""`ctx mount` up to the daemon, and `ctx doctor`; what needs the daemon is tested on a real mount."""
+"""`ctx mount` up to the daemon, and `ctx doctor`; other tests use a real mount for the rest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_mount_point_that_cannot_be_made_is_said(
 
 @pytest.mark.parametrize("words", [[], ["--foreground"]])
 def test_a_wrong_configuration_is_said_wherever_it_is_found(words: list[str], subject: Subject) -> None:
-    """Detached, the daemon's own process finds it; the sentence and the status arrive all the same."""
+    """A detached daemon finds the fault in its own process; its sentence and status still arrive."""
     (subject.where.config / "config.toml").write_text("[limits]\ndept = 1\n")
     environ = {"CTX_STATE": str(subject.where.state), "CTX_CONFIG": str(subject.where.config)}
     done = ctx("mount", *words, root=Path(subject.root), **environ)
@@ -60,7 +60,7 @@ def test_a_wrong_configuration_is_said_wherever_it_is_found(words: list[str], su
     )
     assert (done.returncode, done.stderr, done.stdout) == (2, sentence, "")
     assert stat.S_IMODE(subject.where.state.stat().st_mode) == 0o700
-    # An empty mount point with a README is one (a checkout has that), so the next try gets as far.
+    # A mount point may contain a README, as in a checkout, so the next try gets as far.
     (Path(subject.root) / "README").write_text("")
     assert ctx("mount", *words, root=Path(subject.root), **environ).stderr == sentence
 
@@ -108,7 +108,7 @@ def test_a_daemon_inherits_nothing(
 def test_mount_means_no_mount_that_is_there(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a name it makes /ctx, even while another is the one and only."""
+    """Without a name, `ctx mount` mounts /ctx, even while the only mount is another one."""
     monkeypatch.delenv("CTX_ROOT")
     monkeypatch.setattr(mounts, "DEFAULT_ROOT", subject.root)
     monkeypatch.setattr(mounts, "mounts", lambda: [mounts.Mount("/else", 1, os.getuid(), True)])
@@ -134,7 +134,7 @@ def test_doctor_prints_a_line_for_each_check(subject: Subject, capsys: pytest.Ca
     assert [row["check"] for row in rows] == list(checks.CHECKS)
     assert all(row["why"] for row in rows)
     assert all(row["mend"] for row in rows if row["level"] != OK)
-    # One cause is one failure: what cannot be asked without a mount does not fail on its own.
+    # One cause is one failure: a check that needs a mount does not fail for the lack of one.
     assert [row["check"] for row in rows if row["level"] == FAIL and "mount" in row["why"]] == [
         "mount answers"
     ]
@@ -261,7 +261,7 @@ def test_a_bare_system_lacks_mtab(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(checks, "MTAB", tmp_path / "mtab")
     user = subject._replace(uid=65534)
     found = checks.fusermount(user)
-    if os.getuid() == 0:  # else it is not setuid root
+    if os.getuid() == 0:  # otherwise the file is not setuid root
         assert (found.level, "unmounts nothing" in found.why) == (FAIL, True)
     (tmp_path / "mtab").symlink_to("/proc/self/mounts")
     assert "unmounts nothing" not in checks.fusermount(user).why
@@ -325,7 +325,7 @@ def test_a_daemon_that_is_at_work_is_waited_for(capfd: pytest.CaptureFixture[str
     os.close(reader)
     reader, writer = os.pipe()
     tell = serve.Ready("/ctx", writer)
-    os.close(reader)  # who started it has given up
+    os.close(reader)  # the starter has given up
     tell("")
     tell(None)
     serve.Ready("/ctx", None)("")

@@ -1,4 +1,4 @@
-"""Which mount a command means."""
+"""The choice of the mount that a command means."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ US, ROOT, THEM = 1000, 0, 1001
         ([("/mnt/a", THEM, True), ("/b", US, False)], "/b"),
         ([("/mnt/a", THEM, True), ("/b", ROOT, True)], "/b"),
         ([("/ctx", THEM, True), ("/b", ROOT, True)], "/b"),
-        ([("/b", ROOT, True), ("/b", THEM, True), ("/a", US, True)], "/a"),  # which covers root's
+        ([("/b", ROOT, True), ("/b", THEM, True), ("/a", US, True)], "/a"),  # theirs covers root's
         ([("/a", US, True), ("/a", US, True)], "/a"),
         ([("/ctx", US, True), ("/a", US, False)], "/ctx"),
         ([("/ctx", ROOT, True), ("/a", US, False)], "/a"),
@@ -77,7 +77,7 @@ def test_a_strangers_mount_is_never_implied(
     # "Errors say which mounts were passed over and why"
     for point in {"/ctx", "/mnt/a"} & {point for point, _ in known}:
         assert f"{point} is the mount of uid {THEM}, which decides what runs there" in refused.value.message
-    assert "/mnt/b" not in refused.value.message  # where nobody else gets in
+    assert "/mnt/b" not in refused.value.message  # other users cannot enter it
     # "named with --root it is used"; "If CTX_ROOT is in the environment it was named"
     assert mounts.root("/mnt/a", {}) == mounts.root(None, {"CTX_ROOT": "/mnt/a"}) == "/mnt/a"
 
@@ -101,6 +101,6 @@ def test_several_mounts_are_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_status_without_an_end_is_cut(tmp_path: Path) -> None:
-    # as a mount of somebody else's could have it: all of it would be memory of root's command
+    # Another user's mount could have such a status, and all of it would fill the memory of root's command.
     (tmp_path / "status").symlink_to("/dev/zero")
     assert len(mounts.status_text(str(tmp_path))) == MAX_ANSWER

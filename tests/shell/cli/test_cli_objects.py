@@ -1,4 +1,4 @@
-"""`ctx ls`, `ctx run` and completion: objects by what people call them."""
+"""`ctx ls`, `ctx run` and completion: objects are found by the names that people use."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_ls_says_what_objects_say(root: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_ls_reads_one_file_about_everybodys_objects(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 1.25; a model that is not in there may have come since
+    # abi.md 1.25; a model that the file lacks may be a newer one
     told = {"object": "tool/fs.read", "status": "ready", "origin": "builtin", "description": "Told."}
     (root / ".objects").write_text(json.dumps(told) + "\n")
     assert [row["description"] for row in listed(capsys)][:3] == [
@@ -244,7 +244,7 @@ def test_without_a_mount_there_are_no_candidates_and_no_words(tmp_path: Path) ->
 
 @pytest.fixture
 def shell_path(tmp_path: Path) -> str:
-    """A PATH on which `ctx` is this program."""
+    """Returns a PATH on which `ctx` runs this program."""
     program = tmp_path / "bin" / "ctx"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m cortexfs.cli.main "$@"\n')
@@ -331,7 +331,7 @@ def test_fish_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
 def test_zsh_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
-    # zsh completes in its line editor alone, so it is typed into; ^A begins the line anew with echo.
+    # zsh completes only in its line editor, so the test types there; ^A lets it put echo before the line.
     environ = {"PATH": shell_path, "CTX_ROOT": str(root), "HOME": str(tmp_path), "PYTHONPATH": os.getcwd()}
     leader, follower = pty.openpty()
     shell = subprocess.Popen(
@@ -364,7 +364,7 @@ def test_zsh_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
 
 
 def await_text(terminal: int, wanted: str) -> None:
-    """Read what a terminal shows until it shows `wanted`."""
+    """Reads the output of a terminal until it contains `wanted`."""
     seen = ""
     while wanted not in seen:
         assert select.select([terminal], [], [], PATIENCE)[0], seen
@@ -372,7 +372,7 @@ def await_text(terminal: int, wanted: str) -> None:
 
 
 def test_a_program_that_cannot_be_becomes_nothing_else(tmp_path: Path) -> None:
-    # A closed pipe would end, without a word, whoever goes on after it.
+    # With the default SIGPIPE, a closed pipe would silently end a caller that goes on after the failure.
     before = signal.getsignal(signal.SIGPIPE)
     with pytest.raises(FileNotFoundError):
         become(str(tmp_path / "none"), ["none"])

@@ -1,4 +1,4 @@
-"""`cortex NAME` of a plugin: read as it was declared, and given to the runner as one JSON object."""
+"""`cortex NAME` of a plugin: arguments are read as declared, and passed to the runner as one JSON object."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_arguments_and_options_are_read_as_declared(
     output, place, name, input, rest = done.stdout.splitlines()
     assert (output, place, name, rest) == ("text", f"<{root}/.commands>", "<wave-hand>", "typed")
     assert json.loads(input[1:-1]) == given | more
-    assert (done.returncode, done.stderr) == (7, "")  # the runner's own
+    assert (done.returncode, done.stderr) == (7, "")  # the runner's status
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_one_sentence(
 ) -> None:
     # abi.md 4.23
     assert program.main(["wave-hand", *words]) == 2
-    said = capsys.readouterr().err.replace("from 'true', 'false'", "from true, false")  # as Python has it
+    said = capsys.readouterr().err.replace("from 'true', 'false'", "from true, false")  # some Pythons quote
     assert said == f"ctx wave-hand: {sentence}; see: ctx wave-hand --help\n"
 
 
@@ -107,7 +107,7 @@ def test_frames_are_there_for_who_wants_them(root: Path) -> None:
 def test_help_is_made_of_the_manifest(
     words: list[str], root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # abi.md 9.16, each with a description; a stranger's text moves no cursor
+    # abi.md 9.16, each with a description; untrusted text moves no cursor
     assert program.main(words) == 0
     said = capsys.readouterr().out
     assert said.startswith("usage: ctx wave-hand [options] <whom> [<times>] [<back>]\n")
@@ -185,7 +185,7 @@ def test_a_command_of_ours_asks_nothing_and_imports_nothing() -> None:
 
 
 def test_odd_declarations_make_a_parser() -> None:
-    # what manifests may say: any text as the name of an argument, `help` and what argparse calls its own
+    # Manifests may give arguments any text as their name, also `help` and names that argparse itself uses.
     odd = {
         **COMMANDS[0],
         "args": [

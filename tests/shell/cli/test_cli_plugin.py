@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE
 def installed(
     site: Path, distribution: str, version: str, *points: str, group: str = "cortexfs.plugins"
 ) -> None:
-    """A distribution as an installer leaves it; its code would fail if anybody imported it."""
+    """Writes a distribution as an installer leaves it. Its code fails when it is imported."""
     information = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(
@@ -95,7 +95,7 @@ def test_debris_on_the_path_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> directories.Places:
-    """Two installed plugins, and no mount."""
+    """Installs the plugin notes, and two distributions that both offer the name both; there is no mount."""
     installed(tmp_path / "site", "my-notes", "1.2", "notes = my_notes:plugin")
     installed(tmp_path / "site", "twice", "3", "both = a:p")
     installed(tmp_path / "site", "thrice", "3", "both = b:p")
@@ -133,7 +133,7 @@ def test_enabling_lasts(places: directories.Places, capsys: pytest.CaptureFixtur
 def test_enabling_leaves_the_configuration_alone(
     text: str, places: directories.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # What a person wrote is his; what was decided stands in plugins.json (docs/config.md).
+    # A person's own file stays as it is; decisions are written to plugins.json (docs/config.md).
     places.config.mkdir()
     (places.config / "config.toml").write_text(text)
     others = config.enabled(config.load(places))
@@ -170,7 +170,7 @@ def test_what_was_uninstalled_can_still_be_disabled(
     assert config.enabled(config.load(places)) == []
 
 
-@pytest.mark.parametrize("before", ["3", "2\nreloading: yes"])  # what goes on began before the change
+@pytest.mark.parametrize("before", ["3", "2\nreloading: yes"])  # that reload began before the change
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [

@@ -1,4 +1,4 @@
-"""`ctx plugin install` refuses what `ctx plugin test` fails, and what a scaffold holds is no trap."""
+"""`ctx plugin install` refuses a plugin that fails `ctx plugin test`, and scaffolds contain no traps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_fails_its_test_is_not_installed(
     # abi.md 11.26
     edit(hello(Path("hello")), found, written)
     assert said("test", "hello")[0] == 1
-    # and all three say so, by the same code
+    # test, review and install use the same code for it
     assert sentence.partition(": ")[2] in said("review", "hello")[1]
     status, _, err = said("install", "hello")
     assert status == 2

@@ -1,4 +1,4 @@
-"""`ctx plugin permissions`, `config` and what plugins need of each other, without a mount."""
+"""`ctx plugin permissions` and `config`, and the dependencies between plugins, without a mount."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_counts_is_declared_less_denied_and_granted(world: World) -> None:
     module = world.config_of("notes")
     assert module.capabilities == ("tools", "fs:read")
     assert module.private == ("10.0.0.0/8", "127.0.0.0/8")
-    # another version of it has what was decided, too
+    # the decisions hold for another version, too
     world.install("notes", capabilities=["tools", "network:fetch"], version="1.1.0")
     assert world.config_of("notes").capabilities == ("tools", "fs:read")
     world.ctx("permissions", "notes", "--set", "network:fetch=default", "--private", "")
@@ -76,7 +76,7 @@ def test_a_key_is_made_once_whoever_asks(tmp_path: Path) -> None:
     # issue 6: one plugin system with several boundaries, which commands and the daemon use side by side
     folder = (tmp_path / secret_box.KEY_FILE).parent
     folder.mkdir()
-    for pid in range(os.getpid(), os.getpid() + 3):  # drafts of what was killed, in a container with few pids
+    for pid in range(os.getpid(), os.getpid() + 3):  # drafts of killed writers, in a container with few pids
         (folder / f".plugin-settings.{pid}").write_bytes(b"half")
     with ThreadPoolExecutor(16) as many:
         made = [
@@ -95,7 +95,7 @@ def test_a_key_that_others_could_have_read_is_refused(tmp_path: Path) -> None:
         secret_box.unseal(tmp_path, "notes", "token", sealed)
     key.chmod(0o600)
     assert secret_box.unseal(tmp_path, "notes", "token", sealed) == "s3cret"
-    key.unlink()  # without it nothing is opened any more, and nothing waits for what is no file
+    key.unlink()  # without it no secret opens, and no reader waits for a pipe in its place
     with pytest.raises(Fault, match="was not encrypted with the key of this state; set it again"):
         secret_box.unseal(tmp_path, "notes", "token", sealed)
     key.unlink()
@@ -146,7 +146,7 @@ def test_settings_have_their_defaults_and_what_is_set(world: World) -> None:
     assert lines[1].split() == ["folder", "/srv", "set", "text", "Folder"]
     assert world.ctx("config", "notes", "most", "--unset")[2].startswith("unset most of notes; ")
     assert json.loads(world.ctx("config", "notes", "--json")[1])["most"] == 20
-    # docs/manifest-json.md: what was set for another version, and does not fit this one, does not count
+    # docs/manifest-json.md: a setting that was made for another version counts only if it fits this one
     world.install("notes", config={"settings": {"folder": 3, "tags": None}}, version="2.0.0")
     assert world.config_of("notes").config == {"folder": "/srv", "tags": ["b"]}
 
@@ -164,7 +164,7 @@ def test_a_secret_is_shown_to_nobody(world: World, monkeypatch: pytest.MonkeyPat
     assert world.config_of("notes").config["token"] == "s3cret"
     # "only the daemon's user may read it"
     assert DecisionStore(world.where.state).path.stat().st_mode & 0o777 == 0o600
-    # another version of the plugin takes it for no secret: neither shown nor told
+    # in another version the key is not secret: the stored secret is neither shown nor passed on
     world.install("notes", config={"settings": {"token": "mine"}}, version="1.1.0")
     assert world.ctx("config", "notes", "token")[1] == "mine\n"
     assert world.config_of("notes").config == {"token": "mine"}
@@ -182,7 +182,7 @@ def test_a_secret_is_stored_encrypted(world: World) -> None:
     key = world.where.state / secret_box.KEY_FILE
     assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert [world.config_of(name).config["token"] for name in ("notes", "other")] == ["s3cret"] * 2
-    # each time anew, and good for its own place alone
+    # each secret is encrypted anew, and opens only in its own place
     sealed = store.of("other").secrets["token"]
     assert sealed != store.of("notes").secrets["token"]
     store.change("notes", lambda chosen: replace(chosen, secrets={"token": sealed}))
@@ -238,7 +238,7 @@ def test_purging_forgets_what_was_decided(world: World) -> None:
 def test_a_dependency_that_is_missing_refuses_to_enable(world: World) -> None:
     # abi.md 9.11
     why = "top needs below ^1.0, which is not installed; install it with ctx plugin install below"
-    # abi.md 11.38: and fails its test
+    # abi.md 11.38: the plugin also fails its test
     top = str(plugin(world.base / "source" / "top", name="top", dependencies={"below": "^1.0"}))
     assert f"fail: needs ({why})" in world.ctx("test", top)[1]
     status, _, err = world.ctx("install", top)
@@ -297,7 +297,7 @@ def test_what_loses_a_dependency_does_not_go_on(world: World) -> None:
     assert offers.load().withdrawn == frozenset()
     world.ctx("disable", "below")
     assert offers.load().withdrawn == {"top"}
-    # but of a new version that wants too much, the former does
+    # but if a new version needs too much, the former version goes on
     world.ctx("enable", "below")
     offers.load()
     world.install("top", dependencies={"below": "^9"}, version="2.0.0")

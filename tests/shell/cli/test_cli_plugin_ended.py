@@ -1,4 +1,4 @@
-"""`ctx plugin install` and `test` that somebody interrupts, or ends."""
+"""`ctx plugin install` and `test` that a signal interrupts or ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ places, said = plugin_commands.places, plugin_commands.said
 
 @pytest.fixture
 def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The place for what is temporary, where a plugin that is described as nobody finds it, too."""
+    """Sets a TMPDIR that a plugin can also reach while it is described as the user nobody."""
     with public_directory() as found:
         monkeypatch.setenv("TMPDIR", str(found))
         yield found
@@ -49,7 +49,7 @@ def test_whoever_ends_a_trial_hears_nothing_and_leaves_nothing(
     module.write_text(f"open({str(gate)!r}).read()\n")
     words = [sys.executable, "-m", "cortexfs.cli.main", "plugin", command, "hangs"]
     trial = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with open(gate, "w"):  # which waits for the plugin to open it
+    with open(gate, "w"):  # waits until the plugin opens it, too
         trial.send_signal(number)
         assert (trial.communicate(timeout=PATIENCE)[0], trial.returncode) == ("", status)
     assert [path.name for path in public.iterdir()] == ["gate"]

@@ -57,7 +57,7 @@ def test_sign_pack_and_install(places: directories.Places, said: Said) -> None:
     (known,) = json.loads(said.ok("trust", "list", "--json"))
     assert (known["publisher_id"], known["fingerprint_sha256"]) == ("Ann", fingerprint)
     assert fingerprint in said.ok("trust")
-    said.ok("install", name)  # it is known now
+    said.ok("install", name)  # the publisher is known now
     assert "Ann is no longer trusted (1 keys)" in said.ok("trust", "remove", "Ann")
     assert json.loads(said.ok("trust", "--json")) == []
     assert said("trust", "remove", "Ann")[0] == 1
@@ -154,7 +154,7 @@ def test_what_is_installed_is_what_was_checked(
     checked = {path: (folder / path).read_bytes() for path in ("manifest.toml", "bin/hello", "package.toml")}
 
     def changed(question: str) -> bool:
-        """Somebody thinks about whether to trust it, and somebody else is faster."""
+        """Changes the plugin while the person still thinks about the question."""
         edit(folder, 'name = "hello"\nv', 'name = "../../evil"\nv')
         (folder / "bin/hello").write_text("#!/bin/sh\nrm -r /\n")
         Path("hello.cpx").write_bytes(b"evil")

@@ -94,7 +94,7 @@ def test_what_callers_pass_on_may_be_inherited(places: directories.Places, said:
 def test_a_test_gives_a_tool_no_more_than_a_call_would(
     places: directories.Places, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A tool that works in its test only is what nobody expects.
+    # A tool must not work in its test alone.
     said.ok("new", "looks", "--template", "python")
     (module,) = Path("cortex-plugin-looks/lib").glob("*.py")
     (kind,) = re.findall(r"entry = \"\w+:(\w+)\"", Path("cortex-plugin-looks/manifest.toml").read_text())

@@ -1,4 +1,4 @@
-"""`ctx plugin install` before a daemon that a test plays: what stays, and what is taken back."""
+"""`ctx plugin install` with a daemon that the test plays: changes that stay, and changes that are undone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V1, V2 = Path("v1"), Path("v2")
 
 
 class Daemon:
-    """Answers with the lines of a status that a test has set; none: there is no mount."""
+    """Answers with the status lines that a test has set. Without lines, there is no mount."""
 
     def __init__(self) -> None:
         self.lines: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Daemon:
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch, places: directories.Places) -> Daemon:
-    """There are two versions of hello."""
+    """Plays the daemon, and writes two versions of the plugin hello."""
     made = Daemon()
     monkeypatch.setattr(reload, "told", made.told)
     edit(hello(V1), '"0.1.0"', '"1.0.0"')
@@ -56,7 +56,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch, places: directories.Places) -> Daemo
 
 @pytest.fixture
 def state(places: directories.Places) -> Callable[[], tuple[str, config.Choice | None]]:
-    """Returns the version that is installed, and what is decided."""
+    """Returns a function that finds the installed version of hello, and the choice about hello."""
 
     def found() -> tuple[str, config.Choice | None]:
         path = places.state / "plugins/hello/manifest.toml"
@@ -119,7 +119,7 @@ def test_who_interrupts_an_installation_leaves_what_was(
     daemon.is_interrupted, daemon.waited = True, []
     assert said("install", "v2") == (130, "", "")
     assert state() == ("" if before is None else "1.0.0", before)
-    assert daemon.waited == [True, False]  # the daemon is told, and not waited for
+    assert daemon.waited == [True, False]  # the command tells the daemon, but does not wait
 
 
 def test_consent_is_to_the_names_that_are_taken_then(daemon: Daemon, said: Said, state: State) -> None:
@@ -133,7 +133,7 @@ def test_consent_is_to_the_names_that_are_taken_then(daemon: Daemon, said: Said,
     said.ok("enable", "hello")
     assert state() == ("2.0.0", NAMES)
     daemon.lines = ("reloads: 1",)
-    said.ok("install", "v1", "--replace")  # as its version is lower
+    said.ok("install", "v1", "--replace")  # allows the lower version
     assert state() == ("1.0.0", True)
 
 
@@ -147,7 +147,7 @@ def test_without_a_daemon_consent_is_to_the_files_that_are_there(
     assert state() == ("1.0.0", config.REPLACE)
     said.ok("install", "v2")
     assert state() == ("2.0.0", True)
-    said.ok("install", "v1", "--replace")  # which was for the lower version
+    said.ok("install", "v1", "--replace")  # allows the lower version alone
     assert state() == ("1.0.0", True)
     config.choose(places.config, "hello", config.REPLACE)
     monkeypatch.setattr(mounts, "answering", lambda given: "/ctx")

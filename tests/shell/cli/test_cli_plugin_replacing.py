@@ -1,4 +1,4 @@
-"""What takes the place of an installed plugin, and what is asked about first."""
+"""The replacement of an installed plugin, and the questions that come first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANN, BOB = Path("ann"), Path("bob")
 
 @pytest.fixture
 def installed(places: directories.Places, said: Said) -> Path:
-    """hello 0.1.0 of Ann is installed; there are packages of Bob, whom this state trusts as well."""
+    """Installs hello 0.1.0 of Ann. There is also a hello of Bob, whom this state trusts as well."""
     for who in (ANN, BOB):
         hello(who)
         edit(who, 'author = "Ann"', f'author = "{who}"')
@@ -93,7 +93,7 @@ def test_an_unsigned_copy_and_a_signed_one_are_asked_about(installed: Path, said
     err = refused(said, str(BOB), "--yes")
     assert "this is 0.1.0, unsigned: it is unsigned, unlike the installed copy" in err
     said.ok("install", str(BOB), "--replace")
-    said.ok("install", str(BOB))  # an author who tries the next state of it
+    said.ok("install", str(BOB))  # an author installs a newer draft
     assert "hello 0.1.0, unsigned is installed" in refused(said, str(ANN))
     assert "it is signed, unlike the installed copy" in refused(said, str(ANN), "--yes")
 
@@ -172,7 +172,7 @@ def test_an_openpgp_key_is_a_publisher_too(world: World, signer: Signer) -> None
     [
         (Copy("1", key="k", openpgp="p"), Copy("1", key="k", openpgp="p"), False),
         (Copy("1", openpgp="p"), Copy("1", key="k", openpgp="p"), False),
-        # who adds a key first does not have the name afterwards
+        # a key that was added does not suffice once the former key is missing
         (Copy("1", key="k", openpgp="p"), Copy("1", key="k"), True),
         (Copy("1", key="k"), Copy("1", key="l", openpgp="p"), True),
         (Copy("1", key="k"), Copy("1", openpgp="k"), True),

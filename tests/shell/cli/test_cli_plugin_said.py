@@ -1,4 +1,4 @@
-"""`ctx plugin review` and `test`: what is said of a plugin before it is installed."""
+"""`ctx plugin review` and `test`: their reports on a plugin before it is installed."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_all_that_is_wrong_with_a_manifest_is_said(world: World) -> None:
 
 
 def test_a_plugin_is_tried_without_a_mount(world: World) -> None:
-    # a module that is none does not load, and the daemon would say the same
+    # an invalid module does not load, and the daemon would give the same reason
     folder = plugin(world.base / "source")
     status, out, _ = world.ctx("test", str(folder), "--run", "--yes")
     assert status == 1

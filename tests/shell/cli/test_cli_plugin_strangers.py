@@ -1,4 +1,4 @@
-"""`ctx plugin` with what authors of the original ship: its words, its versions, everything as a path."""
+"""`ctx plugin` with plugins written for the original: its words, its versions, and everything as a path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = '"tools"]\nfile_write = ["**"]\n[sandbox]\nwritable_paths = ["**"'
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A terminal as standard input; what a person types is written here."""
+    """Makes standard input a terminal. Yields the descriptor that takes a person's typing."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs) as terminal:
         monkeypatch.setattr("sys.stdin", terminal)
@@ -40,7 +40,7 @@ def test_everything_is_accepted_shown_and_asked_for(places: directories.Places, 
     assert (status, (places.state / "plugins/hello").exists()) == (13, False)
     assert "hello asks to write every file that its callers may (**); to allow that, say --yes" in err
     assert said.ok("install", "hello", "--yes").startswith("installed hello 0.1.0, ")
-    said.ok("install", "hello")  # again, which asks for no more than what is there
+    said.ok("install", "hello")  # asks for no more than the installed copy
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("\n", 13)])
@@ -162,7 +162,7 @@ def test_nobody_to_ask_calls_nothing(places: directories.Places, said: Said) -> 
 
 
 def test_an_answer_to_an_input_that_was_made_up_is_an_answer(places: directories.Places, said: Said) -> None:
-    # abi.md 11.39: media come as a frame of their own, EINVAL is what the tool says of the input
+    # abi.md 11.39: media come in their own frame, and EINVAL is the tool's answer to the input
     said.ok("new", "looks", "looks", "--template", "python")
     (module,) = Path("looks/lib").glob("*.py")
     module.write_text(

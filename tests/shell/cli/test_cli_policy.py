@@ -30,7 +30,7 @@ def controls(root: Path, name: str, **files: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The usual tree, with what policy reads, and an agent that may do one thing."""
+    """Returns the usual tree with the files that policy reads, and an agent with one permission."""
     root = plant(tmp_path / "ctx")
     root.chmod(0o755)
     monkeypatch.setenv("CTX_ROOT", str(root))
@@ -134,7 +134,7 @@ def test_models_are_used_and_agents_started(
     assert explained(capsys, "agent/base", object_)[0] == 13
     controls(root, "agent/base", policy=f"{line}\n")
     status, said = explained(capsys, "agent/base", object_)
-    assert (status, said["confirm"]) == (0, object_ == "agent/base")  # to start one is delegate_work
+    assert (status, said["confirm"]) == (0, object_ == "agent/base")  # a start is delegate_work
 
 
 def test_an_objects_policy_with_lines_must_allow_too(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +156,7 @@ def test_effects_and_modes_decide_who_is_asked(root: Path, capsys: pytest.Captur
     assert (said["allowed"], said["confirm"], said["dry_run_first"]) == (True, False, True)
     status, said = explained(capsys, "agent/base", "note.add", "--dry-run")
     assert (status, said["dry_run_first"]) == (0, False)
-    assert "write_file" not in said["reason"]  # it is asked about as any tool that nobody has told of
+    assert "write_file" not in said["reason"]  # a trusted dry run has no known effects
 
 
 def test_a_dry_run_is_explained_as_it_is_decided(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -375,7 +375,7 @@ def test_a_line_for_an_alias_is_about_what_it_leads_to(
 
 
 def test_the_line_of_the_mount_table_is_explained(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 7.4; it is the code that decides about calls
+    # abi.md 7.4; the same code decides about calls
     view = {}
     for table in ("", "/srv\t/srv\tro\t-\n", f"/srv\t/srv\tro\t-\n{root}/tool\t{root}/tool\tro\t-\n"):
         controls(root, "agent/base", mount=table)
@@ -393,6 +393,6 @@ def test_an_agents_own_model_is_no_matter_of_its_table(
     policy = "allow base_t model:main use\nallow base_t model:openai/gpt-5 use\n"
     controls(root, "agent/base", mount="/srv\t/srv\tro\t-\n", model="main\n", policy=policy, tools="")
     assert explained(capsys, "agent/base", "model/main")[0] == 0
-    status, said = explained(capsys, "agent/base", "openai/gpt-5")  # as a program of its tools' names it
+    status, said = explained(capsys, "agent/base", "openai/gpt-5")  # named by a program of its tools
     assert (status, said["rule"]) == (13, "agent/base.d/mount (no line)")
     assert [one["code"] for one in linted(capsys)[1]] == ["POLICY_OBJECT_HIDDEN"]

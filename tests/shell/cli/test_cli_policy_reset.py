@@ -1,4 +1,4 @@
-"""A policy that was removed: what `ctx policy` says about it, and how `reset` undoes what was written."""
+"""A removed policy: `ctx policy` reports it, and its `reset` undoes the values that were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ctx provider` and `ctx model` as commands, with files of their own and a server that tests play."""
+"""`ctx provider` and `ctx model` as commands, with their own files and a server that the tests play."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_adding_lists_the_models(server: Server, place: Path, capsys: pytest.Cap
         ("mine/m1", "m1", 8192),
         ("vendor/m2", "vendor/m2", None),
     ]
-    assert len(server.seen) == 1  # what was listed is kept
+    assert len(server.seen) == 1  # the listing is kept
     assert (place / "state").stat().st_mode & 0o777 == 0o700
     run("models", "mine", "--refresh")
     assert len(server.seen) == 2
@@ -185,7 +185,7 @@ def test_testing_exits_as_a_call_would(
 
 
 def test_no_redirection_is_followed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    # a key goes where it was meant to go
+    # a key is sent only to the server that it was meant for
     add(server)
     type_in(monkeypatch, KEY)
     run("secret", "set", "mine")
@@ -202,7 +202,7 @@ def test_an_unreachable_provider(server: Server, capsys: pytest.CaptureFixture[s
     assert run("test", "mine") == 69
     said = capsys.readouterr().err
     assert "cannot be reached" in said
-    assert "ctx provider test" not in said  # which is what was done
+    assert "ctx provider test" not in said  # the user has just run it
     words = ["--base-url", server.url, "--format", "openai.chat"]
     assert run("add", "later", *words) == 0
     assert "ask again with: ctx provider models later --refresh" in capsys.readouterr().err
@@ -228,14 +228,14 @@ def test_the_models_of_all_providers_are_listed_and_refreshed(
     assert run("add", "gone", "--base-url", "http://127.0.0.1:1/v1", "--format", "openai.chat") == 0
     capsys.readouterr()
     before = len(server.seen)
-    assert run("models", "--refresh", "--json") == 69  # one of them cannot be reached
+    assert run("models", "--refresh", "--json") == 69  # one provider cannot be reached
     said = capsys.readouterr()
     assert "gone: " in said.err
     rows = json.loads(said.out)
     assert len(rows) == 2
     assert all("tool_call_syntax" in row["cap"] for row in rows)
     assert len(server.seen) == before + 1
-    assert run("models", "mine") == 0  # as it was listed last
+    assert run("models", "mine") == 0  # from the last listing
     assert len(server.seen) == before + 1
 
 

@@ -1,4 +1,4 @@
-"""`ctx provider add-local`: what is installed, with which words, and what is said when it cannot be."""
+"""`ctx provider add-local`: the packages, the commands that install them, and the sentences on failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.core.models import test_gguf
 
 
 class Pip:
-    """What would have been run, and how it ends."""
+    """Records the commands that would have run, and ends each with `status`."""
 
     def __init__(self, status: int) -> None:
         self.status = status

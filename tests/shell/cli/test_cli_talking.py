@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(root: Path) -> Iterator[Served]:
-    """What says again what it is told."""
+    """A server that echoes each message."""
     with served(root / f"{GPT}.sock") as server:
         yield server
 

@@ -38,7 +38,7 @@ def test_a_script_does_not_take_the_place_of_a_plugin(
     assert capsys.readouterr().err.endswith(told)
     assert 'version = "0.1.0"' in (places.state / "plugins/hello/manifest.toml").read_text()
     assert main(["tool", "add", "hello", "--name", "other"]) == 0
-    assert main(["tool", "add", "hello", "--name", "other"]) == 0  # again, as it has changed
+    assert main(["tool", "add", "hello", "--name", "other"]) == 0  # again, as after a change
     assert main(["tool", "add", "hello", "--replace"]) == 0
     assert SCRIPT_VERSION in (places.state / "plugins/hello/manifest.toml").read_text()
 

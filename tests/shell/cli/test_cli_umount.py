@@ -1,4 +1,4 @@
-"""`ctx umount` and what `ctx mount` makes of mounts that are there, on real mounts of a tiny daemon."""
+"""`ctx umount`, and `ctx mount` where there is a mount already, on real mounts of a tiny daemon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For daemons that never answer, so that nobody waits long for them."""
+    """Shortens the wait for daemons that never answer."""
     monkeypatch.setattr(mounts, "ANSWER_SECONDS", 0.1)
 
 
@@ -90,7 +90,7 @@ def test_a_hung_daemon_that_nobody_knows_is_detached(
 def test_a_daemon_names_no_other_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # one of root's that was taken over could have root end what it likes
+    # otherwise a daemon of root that was taken over could make root end any process
     monkeypatch.setattr(umount, "STOP_SECONDS", PATIENCE)
     root = tmp_path / "ctx"
     with served(root, f"pid={os.getpid()}") as daemon:
@@ -161,14 +161,14 @@ def test_another_users_mount_is_not_ours_to_end(
 def test_another_users_mount_is_not_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # also not by root, for whom it would be ended, and then refused as it is
+    # Root may not either: the mount would be ended, and its new start would then be refused.
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, 1001, False))
     assert main(["restart", str(tmp_path)]) == 13
     assert said(capsys) == [
         f"ctx restart: {tmp_path} was mounted by uid 1001; only that user may restart it; "
         f"to end it: ctx umount {tmp_path}"
     ]
-    monkeypatch.setattr(os, "getuid", lambda: 1000)  # who may not end it
+    monkeypatch.setattr(os, "getuid", lambda: 1000)  # a user that may not end it
     assert main(["restart", str(tmp_path)]) == 13
     assert said(capsys) == [f"ctx restart: {tmp_path} was mounted by uid 1001; only that user may restart it"]
 
@@ -196,7 +196,7 @@ def test_a_dead_daemons_mount_is_replaced(tmp_path: Path, capsys: pytest.Capture
     # abi.md 8.9
     root = tmp_path / "ctx"
     (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "config.toml").write_text("[limits]\ndept = 1\n")  # so that it goes no further
+    (tmp_path / "config" / "config.toml").write_text("[limits]\ndept = 1\n")  # ctx mount stops here
     with served(root) as daemon:
         daemon.kill()
         daemon.wait(PATIENCE)

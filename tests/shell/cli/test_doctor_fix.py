@@ -1,4 +1,4 @@
-"""`ctx doctor --fix` at a terminal: it asks for each, and looks again."""
+"""`ctx doctor --fix` at a terminal: it asks about each command, and checks again afterwards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cortexfs.state.directories import Places
 
 
 class Terminal(io.StringIO):
-    """A person's answers."""
+    """A terminal that gives a person's answers."""
 
     def isatty(self) -> bool:
         return True
 
 
 def of(path: Path, by_root: bool = False) -> Check:
-    """Returns a check of whether a file is there, which `touch` mends."""
+    """Returns a check that a file exists. `touch` mends its failure."""
     fix = ("touch", str(path))
     return lambda subject: ok("there") if path.exists() else fail("missing", "touch", fix, by_root=by_root)
 

@@ -1,4 +1,4 @@
-"""What a command that takes long shows on a terminal: a pty of its own, and what was written to it."""
+"""The progress line that a long command shows on a terminal, which is a pty of the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[3]
-# It waits until its own line is there: the test is not about when.
+# Programs wait until their own line is painted, so that the tests do not depend on time.
 SHOWS = """
 import signal, sys
 from cortexfs.cli import output, progress
@@ -31,7 +31,7 @@ def wait():
 
 
 def shown(source: str, **environ: str) -> str:
-    """Returns all that a program writes to the terminal that it is given."""
+    """Returns the whole output of a program to its terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", SHOWS + source]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "TERM": "xterm"} | environ
@@ -41,7 +41,7 @@ def shown(source: str, **environ: str) -> str:
         try:
             while part := os.read(ours, 4096):
                 said += part
-        except OSError:  # it has ended
+        except OSError:  # the program has ended
             pass
         finally:
             os.close(ours)
@@ -50,7 +50,7 @@ def shown(source: str, **environ: str) -> str:
 
 
 def screen(said: str) -> list[str]:
-    """The lines that are left of it."""
+    """Returns the lines of this output that are left on the screen."""
     lines = [""]
     for each in said.replace("\r\n", "\n").split("\n"):
         kept = each.rpartition("\x1b[K")[2] if each.endswith("\x1b[K") else each.rpartition("\r\x1b[K")[2]

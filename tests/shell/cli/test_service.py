@@ -1,4 +1,4 @@
-"""`ctx service`: units that systemd takes, and sentences where there is no systemd."""
+"""`ctx service`: units that systemd accepts, and sentences where there is no systemd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cortexfs.cli.mount import umount
 from cortexfs.cli.service import service, systemd, units
 from tests.tables import each_of
 
-# Each of these gives a unit mounts of its own, where others do not see what it mounts (systemd.exec(5)).
+# Each of these gives a unit its own mount namespace, so others do not see its mounts (systemd.exec(5)).
 NAMESPACES = (
     "Private", "Protect", "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths",
     "BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem", "RootDirectory", "RootImage", "MountFlags",
@@ -138,7 +138,7 @@ UNIT = "0::/system.slice/cortexfs.service/daemon"
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """A systemd that keeps the process of this test, and what it was told."""
+    """Plays a systemd that keeps the process of this test. Returns the commands that it receives."""
     told: list[list[str]] = []
 
     def run(words: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -169,7 +169,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch, groups: str, pid: int | None = None)
         (UNIT, None, True),
         ("1:name=systemd:/system.slice/cortexfs.service\n0::/", None, True),
         ("0::/user.slice/user-7.slice/user@7.service/app.slice/cortexfs.service", None, False),
-        (UNIT, os.getppid(), None),  # a tool of it has mounted one
+        (UNIT, os.getppid(), None),  # a tool of the unit's daemon mounted this
         ("0::/system.slice/cortexfs.services", None, None),
         ("0::/system.slice/my-cortexfs.service", None, None),
     ],

@@ -1,4 +1,4 @@
-"""Archives of a state: what is in them, and what is refused."""
+"""Archives of a state: their contents, and the archives that are refused."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def put_link(where: Places, name: str, to: Path) -> None:
-    """As a daemon that was taken over could, while its state is imported."""
+    """Replaces a folder of the draft by a link, as a daemon that was taken over could during an import."""
     for draft in where.state.glob(f"{archive.DRAFT}*"):
         place = draft / name
         if place.is_dir() and not place.is_symlink():
@@ -280,7 +280,7 @@ END = (member(archive.END), b"")
         (HEAD, (more({"GNU.sparse.map": "0,1", "GNU.sparse.size": "9999999999"}), b"x"), END),
         (HEAD, (more({"linkpath": "a\0b"}, tarfile.SYMTYPE), b""), END),
         (HEAD, (more({"comment": "x" * (archive.MAX_READ + 1)}), b""), END),
-        (HEAD, (member("state/x"), b"")),  # it has no end
+        (HEAD, (member("state/x"), b"")),  # the archive has no end
     ],
 )
 def test_what_no_export_writes_is_refused(
@@ -320,7 +320,7 @@ def test_an_archive_that_unpacks_to_more_than_there_is_room_for_writes_none_of_t
         assert told.value.code == "ENOSPC"
         assert sum(path.stat().st_size for path in (tmp_path / into).rglob("*") if path.is_file()) <= 1
     (tmp_path / "whole").mkdir()
-    archive.read(io.BytesIO(bomb), tmp_path / "whole", (64 << 20) + archive.BLOCK)  # its exact edge
+    archive.read(io.BytesIO(bomb), tmp_path / "whole", (64 << 20) + archive.BLOCK)  # the exact limit
     assert (tmp_path / "whole/state/bomb").stat().st_size == 64 << 20
 
 

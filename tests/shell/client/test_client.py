@@ -107,7 +107,7 @@ def test_resume_gives_history_and_then_what_happens(server: Served) -> None:
         list(first.send("two"))
         assert texts([next(events) for _ in range(6)]) == ["two"]
         second.close()
-        assert list(events) == []  # our own leaving is no failure
+        assert list(events) == []  # closing our own connection is no failure
     with Conversation(server.path) as third:
         rest = third.resume(after=history[-2].id)
         assert kinds([next(rest), next(rest)]) == "done start"
@@ -168,7 +168,7 @@ def test_closing_wakes_who_reads(slow: Served) -> None:
     thread = threading.Thread(target=lambda: heard.extend(stream))
     thread.start()
     until(lambda: conversation._reader is not None)
-    assert conversation.ping() > 0  # which is answered whoever reads
+    assert conversation.ping() > 0  # answered, whichever thread reads
     conversation.close()
     thread.join(PATIENCE)
     assert not thread.is_alive()
@@ -178,7 +178,7 @@ def test_closing_wakes_who_reads(slow: Served) -> None:
 
 def test_an_interrupt_leaves_the_conversation_as_it_was(slow: Served) -> None:
     def interrupt() -> None:
-        until(lambda: conversation._reader is not None)  # just before it waits, or while it does
+        until(lambda: conversation._reader is not None)  # just before the reader waits, or while it waits
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with Conversation(slow.path) as conversation:
@@ -212,7 +212,7 @@ def test_what_is_not_read_is_bounded(slow: Served, monkeypatch: pytest.MonkeyPat
         assert conversation.ping() > 0
 
 
-# What goes wrong.
+# Failures.
 
 
 def test_who_is_not_there(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_server_that_speaks_something_else(slow: Served) -> None:
             list(stream)
 
 
-# Where things are.
+# Paths and names.
 
 
 def test_long_paths(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_long_paths(tmp_path: Path) -> None:
 
 
 def linked(fd: str) -> str:
-    with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+    with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
         return os.readlink(f"/proc/self/fd/{fd}")
     return ""
 

@@ -1,4 +1,4 @@
-"""What goes with a message: by its bytes, by its size, and by what the model takes."""
+"""Attachments of a message: they are judged by their bytes, their size, and the model's abilities."""
 
 from __future__ import annotations
 

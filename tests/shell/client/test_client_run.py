@@ -1,4 +1,4 @@
-"""Exec by the client, of programs that stand for objects (docs/client.md)."""
+"""The client executes programs that stand in for objects (docs/client.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""media.py: a file is what its first bytes say, and is read only where that costs nothing."""
+"""media.py: the first bytes of a file decide its type, and only a file that does not block is read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which files of the configuration and the state are used: those that nobody else can have written.
+"""A file of the configuration or the state is used only if no other user can have written it.
 
-The quotes without a source are of the issue that asked for it.
+The quotes without a source are from the issue that asked for this rule.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def top(path: Path) -> Path:
 
 
 def moved(path: Path) -> Path:
-    """The file lies elsewhere now, in a folder beside the state, and a link leads to it."""
+    """Moves the file to a new folder beside the state, and leaves a link to it. Returns that folder."""
     folder = top(path) / "elsewhere"
     folder.mkdir(mode=0o755)
     os.chown(folder, path.stat().st_uid, -1)
@@ -44,7 +44,7 @@ def moved(path: Path) -> Path:
 
 
 def moved_below(path: Path) -> Path:
-    """The same, one folder further down."""
+    """Does the same as `moved`, but moves the file one folder further down."""
     folder = moved(path)
     below = folder / "below"
     below.mkdir(mode=0o755)
@@ -56,7 +56,7 @@ def moved_below(path: Path) -> Path:
 
 
 def led(path: Path) -> Path:
-    """A link of the folder's owner leads to the folder that holds everything, from a folder beside it."""
+    """Moves the folder that holds everything into a new folder, and leaves a link. Returns the new folder."""
     base, aside = top(path), top(path).parent / "aside"
     aside.mkdir(mode=0o755)
     os.chown(aside, base.stat().st_uid, -1)
@@ -103,7 +103,7 @@ CASES = [(kind, way) for kind in KINDS for way in WAYS if kind != "weights" or w
 
 @contextlib.contextmanager
 def places(uid: int) -> Iterator[Places]:
-    """A state and a configuration that belong to this user, in a place where others may look."""
+    """Yields a state and a configuration that belong to this user, in a folder that others may enter."""
     above = Path(tempfile.mkdtemp(prefix="ctx-believed-"))
     above.chmod(0o755)
     base = above / "base"
@@ -119,7 +119,7 @@ def places(uid: int) -> Iterator[Places]:
 
 @contextlib.contextmanager
 def being(uid: int) -> Iterator[None]:
-    """We are this user meanwhile, as far as files go."""
+    """Accesses files as this user until the context ends."""
     if uid == os.geteuid():
         yield
         return
@@ -163,7 +163,7 @@ def test_what_others_could_have_written_is_not_used(kind: str, way: str, uid: in
         assert finding.why == " / ".join(told)
 
 
-# The others are closed (0600): of a user's daemon, root's cannot be read, whatever is believed.
+# The other files are closed (0600): a user's daemon cannot read those of root, trusted or not.
 OPEN = ("config.toml", "plugins.json", "policy.toml", "plugin-keys.gpg", "provider", "plugin", "weights")
 
 
@@ -187,7 +187,7 @@ def test_what_our_own_commands_write_is_believed_whatever_the_umask(mask: int) -
         before = os.umask(mask)
         try:
             for kind in KINDS.values():
-                if kind.make not in (control, own_agent):  # which the daemon writes, with a umask of its own
+                if kind.make not in (control, own_agent):  # the daemon writes these, with its own umask
                     kind.make(where)
         finally:
             os.umask(before)
@@ -196,16 +196,16 @@ def test_what_our_own_commands_write_is_believed_whatever_the_umask(mask: int) -
 
 
 def test_a_file_is_not_missing_where_others_may_remove_it(tmp_path: Path) -> None:
-    # policy.toml may be stricter than none at all
+    # a removed policy.toml may have been stricter than none at all
     tmp_path.chmod(0o777)
     with pytest.raises(Fault, match=f"^EPERM: nothing in {tmp_path} is used: .*chmod go-w {tmp_path}$"):
         PolicyFile(tmp_path / POLICY).read()
-    tmp_path.chmod(0o1777)  # where nobody removes another user's
+    tmp_path.chmod(0o1777)  # with the sticky bit, users remove only their own files
     PolicyFile(tmp_path / POLICY).read()
 
 
 def test_what_was_looked_at_is_looked_at_again(tmp_path: Path) -> None:
-    # agentworld.py: "policy.toml is read again when it has changed"; a mode leaves its time as it is
+    # agentworld.py: "policy.toml is read again when it has changed"; a new mode does not change its time
     path = tmp_path / POLICY
     path.write_text("deny = ['shell.*']\n")
     policy = PolicyFile(path)
@@ -228,7 +228,7 @@ def test_what_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_not_taken_for_no_file(tmp_path: Path) -> None:
-    # what it led to may have been stricter than none at all: limits, and tools for no agent
+    # the missing file may have been stricter than none: it may set limits, or deny tools to all agents
     for name in (config.FILE, POLICY):
         (tmp_path / name).symlink_to("gone")
     why = "is not used: it is a link to a missing file; remove the link, or create the file"
@@ -252,7 +252,7 @@ def test_what_a_killed_writer_left_lends_no_mode(tmp_path: Path) -> None:
 
 
 def test_an_acl_that_lets_others_write_counts(tmp_path: Path) -> None:
-    # acl(5): of a file with an ACL, the group's bits in its mode are the mask of all its entries
+    # acl(5): if a file has an ACL, the group bits of its mode are the mask of all entries
     path = written(tmp_path / config.FILE)
     nobody = 0xFFFFFFFF
     entries = [(1, 6, nobody), (2, 6, STRANGER), (4, 4, nobody), (0x10, 6, nobody), (0x20, 4, nobody)]

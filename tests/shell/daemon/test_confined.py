@@ -1,4 +1,4 @@
-"""Scripts of clients, without a mount: what they may run of other machines, and what they are told of."""
+"""Scripts of clients, without a mount: the objects that they may run, and those that they are told of."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ async def test_who_runs_scripts_for_a_client_finds_what_these_may_run() -> None:
     assert SHELL.name not in found
     assert await told(client, [b"text.*"]) == b""
     for many in ([b"a"] * (confined.MAX_PATTERNS + 1), [b"a" * (confined.MAX_PATTERN + 1)]):
-        with pytest.raises(Fault, match="E2BIG"):  # any user could have the daemon compile megabytes of them
+        with pytest.raises(Fault, match="E2BIG"):  # users could have the daemon compile megabytes
             await told(client, many)

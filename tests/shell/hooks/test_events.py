@@ -1,4 +1,4 @@
-"""events.py with hosts that the test makes: bounds, order, and whom nobody is told of."""
+"""events.py with hosts that the test plays: limits, order, and events that no plugin receives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SITE = Site(ME)
 
 
 class Heard(Hooks):
-    """A plugin whose hosts take an event when they may."""
+    """A plugin whose hosts take events once `may` is set."""
 
     def __init__(self) -> None:
         super().__init__(no_hosts())
@@ -58,7 +58,7 @@ async def test_they_come_once_and_in_order() -> None:
     async with telling() as (made, heard):
         for number in range(5):
             made.tell("session:start", SITE, sessionId=str(number))
-            made.tell("session:end", SITE, sessionId=str(number))  # which nobody declares
+            made.tell("session:end", SITE, sessionId=str(number))  # no plugin declares this event
     assert heard.heard == [(ME, str(number)) for number in range(5)]
 
 
@@ -68,7 +68,7 @@ async def test_what_waits_is_bounded() -> None:
         for number in range(events.MAX_EVENTS + 10):
             made.tell("session:start", SITE, sessionId=str(number))
         assert made.dropped == 10
-        large = "x" * (events.MAX_BYTES // 4)  # so that four are a little over it
+        large = "x" * (events.MAX_BYTES // 4)  # four of these are a little over the limit
         other = Site(hostcalls.Identity(2, 2, ()))
         for _ in range(5):
             made.tell("session:start", other, sessionId=large)
@@ -88,7 +88,7 @@ async def test_what_cannot_be_delivered_is_dropped() -> None:
 
 
 async def test_what_comes_from_inside_of_a_plugin_is_told_to_nobody() -> None:
-    # no event makes another
+    # an event must not cause another event
     async with telling() as (made, heard):
         inside = hostcalls.Identity(1, 1, (), unheard=True)
         made.tell("session:start", Site(inside), sessionId="x")

@@ -1,4 +1,4 @@
-"""A run about which plugins are asked, with a host and a plugin that do what the test wants."""
+"""A run about which plugins are asked, with a host and plugins that the test plays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Answers = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 class Asked(Hooks):
-    """Plugins that answer so; what they were asked and told is kept."""
+    """Plugins that answer by `answers`. `heard` keeps all that they receive."""
 
     def __init__(self, answers: Answers) -> None:
         super().__init__(no_hosts())
@@ -91,7 +91,7 @@ def stage(tmp_path: Path) -> Iterator[Callable[[Answers], Hooked]]:
 
 
 async def answer_of(stage: Stage) -> bytes:
-    """What the host is told of the input that it has shown."""
+    """Returns the answer that the host receives for the input that it has shown."""
     splitter = wire.Splitter(1 << 24)
     while True:
         with trio.fail_after(PATIENCE):
@@ -127,7 +127,7 @@ async def test_the_order_of_a_call(stage: Any) -> None:
 
 
 async def test_a_host_that_keeps_its_input_to_itself(stage: Any) -> None:
-    # nothing passes about which nobody was asked
+    # no output passes before a plugin is asked about the input
     made = stage()
 
     async def host(_: Stage) -> None:
@@ -158,7 +158,7 @@ async def test_a_host_that_does_not_keep_to_the_protocol(stage: Any, host: Any) 
 
 
 async def test_a_host_that_dies_after_it_was_asked_about(stage: Any) -> None:
-    # an event for each that has begun
+    # a call that has begun has an event at its end, too
     made = stage()
 
     async def host(_: Stage) -> None:
@@ -173,7 +173,7 @@ async def test_a_host_that_dies_after_it_was_asked_about(stage: Any) -> None:
 
 
 async def test_who_may_not_run_it_with_the_changed_input(stage: Any) -> None:
-    # a tool does not run, so nobody is told that it does
+    # the tool does not run, so no event says that it does
     made = stage(lambda name, about: {"modifyInput": {"a": "forbidden"}} if name == ":middleware-pre" else {})
 
     async def host(_: Stage) -> None:
@@ -239,7 +239,7 @@ async def test_what_is_held_for_a_user_is_bounded(stage: Any, monkeypatch: pytes
 
 
 async def test_without_middleware_for_it_an_output_streams(stage: Any) -> None:
-    # events wait for nobody, and nobody for them
+    # events wait for nothing, and no output waits for them
     made = stage()
     made.hooks.apply([EAR])
     made.relay._passes = True

@@ -1,4 +1,4 @@
-"""recent.py: what of a user's events is kept, for how long, and who is told (abi.md 1.27)."""
+"""recent.py: the kept events of a user, for how long, and the processes that are told (abi.md 1.27)."""
 
 from __future__ import annotations
 

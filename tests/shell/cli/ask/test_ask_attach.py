@@ -1,4 +1,4 @@
-"""Attachments of `ctx ask`: files, addresses and standard input, and what is none."""
+"""Attachments of `ctx ask`: files, addresses and standard input, and the inputs that are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)
 
 
 class _Web(http.server.BaseHTTPRequestHandler):
-    """/file answers, /away leads elsewhere, /round to itself, and /endless has no end."""
+    """A server: /file answers, /away redirects to a local file, /round to itself, and /endless never ends."""
 
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The concise form of a schema, as llm has it, and code blocks of an answer."""
+"""The concise form of a schema, as in llm, and the code blocks of an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of `ctx ask`: what is kept, what fills it, and which files are none."""
+"""Templates of `ctx ask`: their files, their variables, and the files that are not used."""
 
 from __future__ import annotations
 

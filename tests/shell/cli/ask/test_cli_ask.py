@@ -1,4 +1,4 @@
-"""`ctx ask` against a socket without a daemon: what is sent, what is printed, and what is refused."""
+"""`ctx ask` against a socket without a daemon: its messages, its output, and its refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server(root: Path) -> Iterator[Served]:
 
 
 def said_to(server: Served) -> str:
-    """The user's message that came last."""
+    """Returns the text of the user's message in the newest log."""
     log = [*server.world.logs.values()][-1]
     heard = [frames.decode(event.line) for event in log]
     return next(
