@@ -198,7 +198,7 @@ def test_agents_of_agent_are_the_daemon_owners(
 def test_one_that_cannot_be_set_up_is_removed_again(
     root: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # "if one write is refused, the agent is removed again": here no daemon makes the files of its .d/
+    # "if one write is refused, the agent is removed again": no daemon creates the files of its .d/ here
     agents = root / "home" / str(os.getuid()) / "agent"
     agents.mkdir(parents=True)
     assert new("mine", "--home") == 1
@@ -323,7 +323,7 @@ def test_new_prints_what_it_made(state: Path, capsys: pytest.CaptureFixture[str]
     assert (row["name"], row["tools"]) == ("coder", list(defaults.BASE_TOOLS))
 
 
-# A mount that the command waits for.
+# The mount that a command waits for.
 
 
 @pytest.mark.usefixtures("served")

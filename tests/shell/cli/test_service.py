@@ -67,7 +67,7 @@ def test_the_mount_is_seen_by_others_and_serves_setuid_programs(system: bool) ->
     assert not [key for key in keys(text) if key.startswith((*NAMESPACES, *FILTERS, "NoNewPrivileges"))]
     assert {"Type", "WatchdogSec"} <= keys(text)
     assert "Type=notify\n" in text
-    assert "TasksMax=infinity\n" in text  # so that 32 hosts of one user leave processes to the others
+    assert "TasksMax=infinity\n" in text  # so that 32 hosts of a user leave processes to other users
 
 
 @each_of("system", [True, False])

@@ -200,7 +200,7 @@ async def test_what_is_refused_is_cut_off_at_once(stage: Any) -> None:
 
 
 async def test_a_caller_who_leaves_while_middleware_is_asked(stage: Any) -> None:
-    # abi.md 5.26: a cancel ends a run; what was held is not said, and listeners hear how it has ended
+    # abi.md 5.26: a cancel ends a run. Held output is dropped, and listeners receive the status of the end.
     made = stage()
 
     async def host(_: Stage) -> None:
