@@ -1,4 +1,4 @@
-"""Shared by every ring: `async def` tests run under trio (what pytest-trio would do, in one hook)."""
+"""Shared by all tests: runs `async def` tests under trio, as pytest-trio would, by one hook."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from hypothesis import settings
 from tests import opened
 from tests.waiting import PATIENCE, SOAK
 
-# Seconds after which a timer serves no further test. A timer is a thread, and to start and to join one takes
-# as long as most tests of the core, on a busy machine thirty times as long: so it is not one for each test.
+# A timer older than this many seconds is replaced. A timer is a thread: starting and joining a thread takes
+# as long as most tests of the core, on a busy machine thirty times as long. So tests share timers.
 RENEWED = 10
 timer_since: pytest.StashKey[float] = pytest.StashKey()
 terminal: pytest.StashKey[int] = pytest.StashKey()
 
 pytest_plugins = ["tests.lanes"]
 
-# The same few examples each time, as long as the machine takes for them; `make soak` tries many others.
+# Short runs try the same few examples each time, without a time limit; `make soak` tries many others.
 settings.register_profile("short", max_examples=8, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=1000, deadline=None)
 settings.load_profile("soak" if SOAK else "short")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Clean up whoever ends the tests (CI sends SIGTERM), in each lane and in what began the lanes; and give
-    children the signals of a foreground job: a job in the background ignores SIGINT."""
+    """Let a signal that ends the tests (CI sends SIGTERM) clean up, in each lane and in their parent. Give
+    children the signals of a foreground job, as a job in the background ignores SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     config.stash[terminal] = os.dup(2)  # before a test's standard error is caught
     if os.geteuid() == 0:
-        with contextlib.suppress(PermissionError):  # a container's root; what needs other users fails
+        with contextlib.suppress(PermissionError):  # root of a container; tests of other users fail
             opened.open_the_way(opened.needed())
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: to look through it for garbage takes a tenth of the time."""
+    """Freeze the tests, which stay until the end: to scan them for garbage takes 10 % of the time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Have the stacks of a test written that hangs, once it is past all patience."""
+    """Print the stacks of a test that hangs, after more time than any test may wait."""
     stash, now = item.config.stash, time.monotonic()
     if not SOAK and now - stash.get(timer_since, -RENEWED) >= RENEWED:
         faulthandler.dump_traceback_later(PATIENCE + RENEWED, file=stash[terminal])
@@ -61,17 +61,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    if nextitem is None:  # a lane that is done may wait for others
+    if nextitem is None:  # a lane that is done may have to wait for other lanes
         faulthandler.cancel_dump_traceback_later()
 
 
-# What os.environ keeps: to read it by its names takes a tenth of the core ring's time.
+# The dict inside os.environ: reading os.environ by names takes a tenth of the time of the core tests.
 VARIABLES: dict[bytes, bytes] = vars(os.environ)["_data"]
 
 
 @pytest.fixture(autouse=True)
 def kept() -> Iterator[None]:
-    """The environment is every test's of this process: who changes it changes it back."""
+    """Fail a test that changes the environment and does not restore it: all tests of a process share it."""
     before = dict(VARIABLES)
     yield
     own = {b"PYTEST_CURRENT_TEST"}
@@ -95,6 +95,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 async def bounded(function: Callable[..., Awaitable[None]], arguments: dict[str, object]) -> None:
-    """No test waits for ever, whatever it waits for."""
+    """End every test after a limit, so that no test waits for ever."""
     with trio.fail_after(2 * PATIENCE):
         await function(**arguments)

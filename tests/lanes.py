@@ -1,7 +1,7 @@
 """The order in which lanes take the files: the longest first, so that no lane is left with a long one.
 
-Rules: `make lanes` measures, or `--measure` with some files; seconds.txt has a line for each,
-`SECONDS PATH`. A file without a line goes first. Without lanes the order is pytest's own. It must never
+Rules: `make lanes` measures all files, `--measure` some. seconds.txt has a line `SECONDS PATH` for each file.
+A file without a line goes first. Without lanes the order is pytest's own. This module must never
 change which tests run.
 """
 

@@ -1,10 +1,10 @@
-"""Changes core/ by one comparison, boolean operator or negation at a time: do its tests notice?
+"""Changes one comparison, boolean operator or negation of core/ at a time, and runs the tests on each change.
 
     python -m tests.mutation                          all of core/, in some ten minutes
     python -m tests.mutation cortexfs/core/policy/*   some files of it
 
-mutmut does the work, from build/mutation, in a copy of the project below build/. It prints what no test
-noticed; the exit status is 1 where that is more than MISSED of all.
+mutmut, from build/mutation, works in a copy of the project below build/. This program prints the changes
+that no test noticed. The exit status is 1 if their share is more than MISSED.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOOLS, COPY = PROJECT / "build" / "mutation", PROJECT / "build" / "mutants"
 MISSED = 0.05
 LANES = 2
 NOTICED = {"killed", "timeout", "segfault"}
-# It looks at the files of the project, each of which is another one now.
+# This test reads the files of the project, each of which differs in the copy.
 OF_FILES = "tests/core/test_imports.py"
 SETTINGS = """
 [tool.mutmut]
@@ -36,7 +36,7 @@ pytest_add_cli_args_test_selection = ["tests/core"]
 
 
 def copied(files: list[str]) -> None:
-    """Makes the copy that is changed, and goes there."""
+    """Makes the copy of the project in which files are changed, and changes the directory to it."""
     shutil.rmtree(COPY, ignore_errors=True)
     for name in ("cortexfs", "tests", "docs"):
         shutil.copytree(PROJECT / name, COPY / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -46,7 +46,7 @@ def copied(files: list[str]) -> None:
     settings = SETTINGS.format(files=files, options=options).replace("'", '"')
     (COPY / "pyproject.toml").write_text((PROJECT / "pyproject.toml").read_text() + settings)
     os.chdir(COPY)
-    # The copy's modules, and not those that the package's own finder leads to, or this program.
+    # Import the modules of the copy, not those of this program or of the package's own finder.
     sys.meta_path[:] = [each for each in sys.meta_path if not type(each).__name__.startswith("ScikitBuild")]
     sys.path[:] = [str(TOOLS), *(each for each in sys.path if Path(each).resolve() != PROJECT)]
     for name in [each for each in sys.modules if each.partition(".")[0] == "tests"]:
@@ -55,7 +55,7 @@ def copied(files: list[str]) -> None:
 
 
 def changed() -> None:
-    """Have mutmut make only the changes that this is about."""
+    """Have mutmut make only changes of comparisons, boolean operators and negations."""
     cst: Any = import_module("libcst")
     file_mutation: Any = import_module("mutmut.mutation.file_mutation")
     mutators: Any = import_module("mutmut.mutation.mutators")
@@ -72,7 +72,7 @@ def changed() -> None:
 
 
 def judged() -> int:
-    """Prints what no test noticed; the exit status."""
+    """Prints the changes that no test noticed, and returns the exit status."""
     words = import_module("mutmut.stats").status_by_exit_code
     shown = import_module("mutmut.mutation.diff_apply").get_diff_for_mutant
     made, missed = 0, []

@@ -1,4 +1,4 @@
-"""The sessions of a tree that has none."""
+"""A session store that never has a session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cortexfs.sessions.store import Sessions
 
 class NoSessions(Sessions):
     def __init__(self) -> None:
-        self.root = Path("/dev/null")  # in which there is nothing
+        self.root = Path("/dev/null")  # an empty place
 
     def visible(self, address: Address) -> int | None:
         return None

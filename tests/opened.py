@@ -1,7 +1,7 @@
-"""For root's tests, which become other users: let those read a checkout in a closed directory.
+"""For tests of root that become other users: makes a checkout in a closed directory readable for them.
 
-Rules: it happens in a mount namespace of the tests' own, at the same paths, before any test; what is
-not closed is not touched. It must never know what a test wants.
+Rules: this happens before any test, in a mount namespace of the tests' own, at the same paths. Directories
+that are open to all stay untouched. This module must never know what a test wants.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 1 << 12, 1 << 13, 1 << 14, 1 << 18  # <sy
 
 
 def needed() -> set[Path]:
-    """What hosts read: the checkout, the interpreter and what is installed for it."""
+    """Returns all that hosts read: the checkout, the interpreter and the packages installed for it."""
     return {Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix)}
 
 
 def open_the_way(paths: Iterable[Path]) -> None:
-    """Put a passable directory in the place of each that hides one of `paths`, with these alone in it."""
+    """Replace each closed directory above `paths` by a passable directory that holds these paths alone."""
     hidden = {path: closed for path in paths if (closed := _closed(path))}
     if not hidden:
         return
@@ -33,11 +33,11 @@ def open_the_way(paths: Iterable[Path]) -> None:
     for closed in set(hidden.values()):
         below = sorted(path for path, by in hidden.items() if by == closed)
         _replace(closed, [path for path in below if not set(path.parents) & set(below)])
-    os.chdir(os.getcwd())  # we were below what is covered now
+    os.chdir(os.getcwd())  # the current directory was below a path that is covered now
 
 
 def _closed(path: Path) -> Path | None:
-    """The first directory on the way to `path` that not everyone may pass."""
+    """Returns the first directory on the way to `path` that not everyone may pass."""
     way = reversed(path.parents)
     return next((step for step in way if not step.stat().st_mode & stat.S_IXOTH), None)
 

@@ -24,8 +24,8 @@ SAID = (
     "ctx policy explain agent/coder fs.write | head -1",
     "cat tool/fs.write.d/effects",
 )
-END = "\u200b"  # a prompt ends so
-# Without the fonts of other hosts that rich's own frame fetches.
+END = "\u200b"  # the end of each prompt
+# The frame of rich, without the fonts that it fetches from other hosts.
 FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>.{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px;
 line-height: {line_height}px; }}
@@ -43,12 +43,12 @@ def tmux(*words: str) -> str:
 
 
 def prompts(wanted: int) -> None:
-    """Waits until that many are there: the commands before have ended."""
+    """Waits for so many prompts, which show that all commands before the last prompt have ended."""
     until(lambda: tmux("capture-pane", "-p").count(END), lambda seen: seen == wanted)
 
 
 def session() -> str:
-    """What stands in a terminal when the commands have run, with its colours."""
+    """Returns the text of a terminal, with its colours, after the commands have run."""
     start = f"PS1='$ {END}' PATH={PROGRAMS}:$PATH exec sh"
     tmux("new-session", "-d", "-x", str(SIZE[0]), "-y", str(SIZE[1]), start)
     try:

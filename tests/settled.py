@@ -7,7 +7,7 @@ from tests.waiting import awaited
 
 
 async def settled(sessions: Sessions) -> None:
-    """Wait until what was appended is in the files, and what lies beside these is up to date."""
+    """Wait until all appended events are in the log files, and the files beside the logs are up to date."""
     commit = sessions._commit
 
     def is_at_work() -> bool:

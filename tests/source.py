@@ -1,7 +1,7 @@
 """The source of the package, for tests of how it is written.
 
-Rules: definitions are found among statements alone: to look into each expression takes five times as long.
-It must never know what a test wants of them.
+Rules: definitions are sought among statements only, as to look into each expression takes five times as long.
+This module must never know what a test wants of the definitions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # fields that hol
 
 
 def definitions(node: ast.AST) -> Iterator[Definition]:
-    """Yields the node and all below that are modules, classes or functions."""
+    """Yields the node and all modules, classes and functions below it."""
     if isinstance(node, Definition):
         yield node
     for block in BLOCKS:

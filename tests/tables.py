@@ -1,5 +1,5 @@
-"""A table of values that one test goes through, for tests without fixtures: an item of pytest's for each row
-would cost more than the row does."""
+"""Runs one test over the rows of a table, for tests without fixtures: an item of pytest's for each row
+would cost more time than the row itself."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 def each_of(
     names: str | Sequence[str], rows: Iterable[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """As `pytest.mark.parametrize`, in one test. What fails is noted with the row that it failed for, and the
-    rows behind that are not tried."""
+    """Like `pytest.mark.parametrize`, but within one test. A failure is noted with its row, and the rows
+    after that row are not tried."""
     words = names.replace(",", " ").split() if isinstance(names, str) else [*names]
     table = [dict(zip(words, row if len(words) > 1 else (row,), strict=True)) for row in rows]
 

@@ -1,7 +1,7 @@
-"""How long a test waits in vain, and how it looks for what nobody tells it.
+"""How long tests wait for a condition at most, and how they poll for it.
 
-Rules: no test needs the time that it is given, which is long enough for a machine that does much else;
-whoever waits in vain is shown what was there instead. It must never know what a test waits for.
+Rules: the limit is long enough for a busy machine, so no test needs all of it. A test that reaches the
+limit is shown the last value instead. This module must never know what a test waits for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import trio
 
-SOAK = float(os.environ.get("CTX_SOAK", "0"))  # seconds that each attack goes on in the long form
+SOAK = float(os.environ.get("CTX_SOAK", "0"))  # duration of each attack in the long form
 PATIENCE = 120 + SOAK
 LOOK = 0.02
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], is_so: Callable[[T], object] = bool) -> T:
-    """Look until it is so, and say what was seen then."""
+    """Poll `look` until `is_so` accepts its value, and return it. Past the limit, fail and show it."""
     end = time.monotonic() + PATIENCE
     while not is_so(seen := look()):
         assert time.monotonic() < end, seen
@@ -30,7 +30,7 @@ def until(look: Callable[[], T], is_so: Callable[[T], object] = bool) -> T:
 
 
 async def awaited(look: Callable[[], T], is_so: Callable[[T], object] = bool) -> T:
-    """The same, while the tasks of the test go on."""
+    """Like `until`, while the tasks of the test go on."""
     end = time.monotonic() + PATIENCE
     while not is_so(seen := look()):
         assert time.monotonic() < end, seen

@@ -1,8 +1,8 @@
-"""`make bench`: every figure that is promised, in one run, as JSON and as docs/figures.md's table.
-`python -m tests.bench plugins scale` measures these parts of it alone, and shows them.
+"""`make bench`: measures every figure that is promised, and prints JSON and the table of docs/figures.md.
+`python -m tests.bench plugins scale` measures and shows the named parts alone.
 
-Each row says what was measured, the figure, the goal, and whether it is met. Figures are medians and
-ratios of this run on this machine; nothing here is a test that can fail a build.
+Each row has its subject, the figure, the goal, and whether the goal is met. Figures are medians and
+ratios of this run on this machine; no test depends on them, so they cannot fail a build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MARK = "<!-- make bench writes below this line -->\n"
 def table(rows: list[Row]) -> str:
     lines = ["| what | figure | goal |", "|---|---|---|"]
     for row in rows:
-        goal = f"**{row.goal}**" if row.met is False else row.goal  # bold: it is missed
+        goal = f"**{row.goal}**" if row.met is False else row.goal  # bold where the goal is missed
         lines.append(f"| {row.what} | {row.figure:.3g} {row.unit} | {goal} |")
     return "\n".join(lines) + "\n"
 
@@ -43,7 +43,7 @@ def machine() -> str:
 
 
 def measured(wanted: set[str]) -> tuple[list[Row], list[str]]:
-    """Returns the rows, and the names of the parts that failed: the others are measured nevertheless."""
+    """Returns the rows, and the names of the parts that failed. The other parts are measured nevertheless."""
     rows: list[Row] = []
     failed: list[str] = []
 
@@ -51,7 +51,7 @@ def measured(wanted: set[str]) -> tuple[list[Row], list[str]]:
         if name in wanted:
             try:
                 rows.extend(part())
-            except Exception:  # of whatever kind: hours of other parts are not lost for it
+            except Exception:  # any kind: a failed part must not cost hours of other parts
                 traceback.print_exc()
                 failed.append(name)
 

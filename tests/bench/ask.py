@@ -1,8 +1,8 @@
-"""`ctx ask` beside `llm`, which is what people use instead: one question of each, to one server.
+"""`ctx ask` beside `llm`, a common program for the same: one question of each, to one server.
 
-Rules: the server answers at once, so that what is measured is everything else. `llm` is a package of its own
-in build/llm, run by the system's interpreter, as other packages of ours would be plugins of it. Its figures
-are left out where it is not to be had.
+Rules: the server answers at once, so only the two commands are measured. `llm` is a package of its own in
+build/llm, run by the system's interpreter, as other packages of ours would become plugins of it. Without
+that package its figures are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.shell.provider_server import Move, chat, status
 
 PEER = Path(__file__).parents[2] / "build" / "llm"
 PAIRS = 15
-# Commands that ask no model, each of another family.
+# Commands that ask no model, from different families.
 _LISTED = ("session", "provider", "agent", "tool", "mcp", "plugin")
 QUIET = ("status", "ls model", "env", "log -n 1", *(f"{family} list" for family in _LISTED))
 
@@ -57,7 +57,7 @@ def figures(ctx: Ctx) -> Figures | None:
 
 
 def slowest_quiet(ctx: Ctx) -> tuple[float, str]:
-    """ms of the slowest command that asks nothing, at its median, and which that is."""
+    """Returns the median in ms of the slowest command that asks no model, and its name."""
     ours = listings.program(ctx)
     took = {
         words: sorted(measure.spawn([ours, *words.split()], ctx.environ) for _ in range(11))[5]
@@ -68,7 +68,7 @@ def slowest_quiet(ctx: Ctx) -> tuple[float, str]:
 
 class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
     def do_GET(self) -> None:
         self._say(status(404))

@@ -1,9 +1,9 @@
-"""The bytes that reach a model for five tasks over the servers of the protocol's own project: with their
-tools offered one by one, and through one shell. Bytes are no times: a busy machine gives the same.
+"""The bytes that reach a model for five tasks over servers of the MCP project: with the tools offered one
+by one, and through one shell. Bytes do not depend on how busy a machine is.
 
-A task is done both ways by a client of `ctx mcp serve`, with the calls that a model would make that knows how
-to. Definitions are what `tools/list` says of name, description and input, once: a model pays for them at each
-question. Results are the texts of all results; calls are the inputs that the model writes.
+A client of `ctx mcp serve` does each task both ways, with the calls of a model that knows how to do it.
+Definitions are the names, descriptions and inputs in `tools/list`, counted once: a model pays for them with
+each question. Results are the texts of all results. Calls are the inputs that the model writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.mounted.ctx_mount import Ctx
 from tests.mounted.mcp_clients import over_stdio
 from tests.mounted.mcp_published_servers import OF_NPM, OF_PYPI
 
-LINES = 1200  # of the log that a task is about
+LINES = 1200  # of the log that the first task reads
 COMMITS = 60
 SERVERS = (*OF_NPM, *OF_PYPI)
 ALLOW = tuple(word for name in SERVERS for word in ("--allow", f"{name}.*"))
@@ -30,11 +30,11 @@ ZONES = ("Asia/Tokyo", "America/New_York", "Europe/Berlin", "Australia/Sydney", 
 
 
 class Task(NamedTuple):
-    """WORK and HTTP stand for a folder and an address."""
+    """A task; in its words WORK and HTTP stand for a folder and an address."""
 
     title: str
     calls: list[tuple[str, dict[str, Any]]]
-    looks: list[tuple[str, dict[str, Any]]]  # for what the script needs
+    looks: list[tuple[str, dict[str, Any]]]  # looking up the tools of the script
     script: str
 
 
@@ -102,7 +102,7 @@ TASKS = (
 
 
 class Passed(NamedTuple):
-    """Bytes."""
+    """Bytes of each kind."""
 
     results: int
     calls: int
@@ -111,20 +111,20 @@ class Passed(NamedTuple):
 class TaskFigures(NamedTuple):
     title: str
     one_by_one: Passed
-    shell: Passed  # with what was looked up
-    printed: int  # by the script alone
+    shell: Passed  # including the bytes of looking up tools
+    printed: int  # output of the script alone
 
 
 class CodeFigures(NamedTuple):
     tools: int
     definitions: int
     shell_definitions: int
-    preset_definition: int  # of shell.exec, all that an agent with --preset code is offered
+    preset_definition: int  # of shell.exec, the only tool of an agent with --preset code
     tasks: tuple[TaskFigures, ...]
 
 
 def prepare(ctx: Ctx) -> None:
-    """The files that the tasks are about."""
+    """Write the files that the tasks read."""
     parts = ("store", "web", "mail", "index", "queue")
     levels = ("INFO", "INFO", "ERROR", "INFO", "DEBUG", "WARN", "INFO")
     lines = (
@@ -162,7 +162,7 @@ def measured(ctx: Ctx, address: str) -> CodeFigures:
 def _done(
     ctx: Ctx, address: str, calls: Callable[[Task], list[tuple[str, dict[str, Any]]]], *more: str
 ) -> tuple[list[Passed], list[Tool]]:
-    """The bytes that pass for each task, and the tools that were offered."""
+    """Returns the bytes passed for each task, and the offered tools."""
     passed: list[Passed] = []
     tools: list[Tool] = []
 
@@ -189,7 +189,7 @@ def _text(result: CallToolResult) -> str:
 
 
 def _size(tools: list[Tool]) -> int:
-    """Of the definitions, as an API takes them."""
+    """Returns the bytes of the tools' definitions, in the form that an API takes."""
     shown: list[Mapping[str, Any]] = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
         for tool in tools
@@ -198,7 +198,7 @@ def _size(tools: list[Tool]) -> int:
 
 
 def table(figures: CodeFigures) -> str:
-    """As docs/code-mode.md has it."""
+    """Returns the table of docs/code-mode.md."""
     share = 100 * figures.shell_definitions / figures.definitions
     lines = [
         "| | one by one | through the shell | share |",

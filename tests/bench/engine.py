@@ -1,7 +1,7 @@
-"""The model of this machine through /ctx, next to llama.cpp's own server as fast as it gets here.
+"""The local model through /ctx, next to llama.cpp's own server with the fastest settings found here.
 
-That server is tried with each number of threads, which spin or sleep where they wait. Both are asked by
-turns, so that what else the machine does meets both. Figures are medians.
+That server is tried with each number of threads, and with threads that spin or sleep while they wait. The
+two are asked by turns, so that other load of the machine affects both. Figures are medians.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tests.mounted.engines import engine as engine_of
 
 ROUNDS = 7
 TOKENS = 128
-# Rounds for the first delta alone, all of one prompt, which both engines have read by then: what they take to
-# read a new one, 100 ms, varies by more than ours comes to.
+# Rounds for the first delta alone, all with one prompt that both engines have read by then. Reading a new
+# prompt takes 100 ms, and varies by more than the delay that is measured.
 FIRSTS = 41
-READ = 100  # the number of its story
+READ = 100  # the number of the story in that prompt
 ECHO = "debug/echo"
-IDLE_SECONDS = 5  # of the mount that is measured
-# When nothing is said, threads of libgomp spin for milliseconds: as good as those that never sleep (active),
-# which take all cores for minutes after an answer.
+IDLE_SECONDS = 5  # of the measured mount
+# With no policy set, threads of libgomp spin for milliseconds. That is as good as threads that never sleep
+# (active), which would take all cores for minutes after an answer.
 WAITING: tuple[Mapping[str, str], ...] = ({}, {"OMP_WAIT_POLICY": "passive"})
 TRIES = 3
 REST = 4 * PERIOD
-CALLS, EVERY = 120, 0.1  # of fs.read beside answers, and the seconds from one to the next
+CALLS, EVERY = 120, 0.1  # of fs.read during answers, and the seconds between two calls
 
 
 class Took(NamedTuple):
@@ -56,14 +56,14 @@ class Figures(NamedTuple):
     later: (
         float  # milliseconds that the first delta comes later than from the engine, of a prompt it has read
     )
-    echo: float  # milliseconds to the first delta of a model that has nothing to compute, likewise
-    load: float  # seconds until the engine answers, alone
+    echo: float  # milliseconds to the first delta of a model that computes nothing, likewise
+    load: float  # seconds until the engine, alone, answers
     first_call: float  # seconds to the first delta of the first call of a mount
-    loaded: float  # MiB
-    grown: float  # MiB of the daemon
-    best: str  # how the engine driven directly was set
-    beside: float  # tokens a second while there are ten calls of fs.read a second
-    slower: float  # p99 of these calls, over that of as many without an answer
+    loaded: float  # MiB of the engine with its model
+    grown: float  # MiB that the daemon has grown by
+    best: str  # settings of the engine driven directly
+    beside: float  # tokens a second during ten calls of fs.read a second
+    slower: float  # p99 of these calls, over that of as many calls without an answer
 
 
 def figures(ctx: Ctx) -> Figures:
@@ -89,13 +89,13 @@ def figures(ctx: Ctx) -> Figures:
 
 
 def _rested(ask: Callable[..., Took], *words: object) -> Took:
-    """An answer on an idle machine, on which the one before was not a moment ago."""
-    time.sleep(REST)  # what is measured: an engine without others beside it
+    """Ask on an idle machine, some time after the answer before."""
+    time.sleep(REST)  # so that an engine with nothing running beside it is measured
     return ask(*words)
 
 
 def _beside(ctx: Ctx) -> tuple[float, float]:
-    """Tokens a second of answers beside calls, and how much slower the slowest of these calls are for it."""
+    """Tokens a second of answers during calls, and the factor by which answers slow the p99 of the calls."""
     alone, rates, over = _calls(ctx), list[float](), threading.Event()
 
     def answers() -> None:
@@ -111,22 +111,22 @@ def _beside(ctx: Ctx) -> tuple[float, float]:
     finally:
         over.set()
         answering.join()
-    return statistics.median(rates[:-1]), meanwhile / alone  # the last one went on beyond the calls
+    return statistics.median(rates[:-1]), meanwhile / alone  # the last answer outlasts the calls
 
 
 def _calls(ctx: Ctx) -> float:
-    """The p99 of calls at a steady pace."""
+    """Returns the p99 of calls at a steady pace."""
     small = ctx.work / "small"
     small.write_text("x" * 1023 + "\n")
     words, took, began = [ctx.tool("fs.read"), str(small)], list[float](), time.perf_counter()
     for number in range(CALLS):
-        time.sleep(max(0.0, began + number * EVERY - time.perf_counter()))  # the pace is what is measured
+        time.sleep(max(0.0, began + number * EVERY - time.perf_counter()))  # keeps the pace steady
         took.append(measure.spawn(words, ctx.environ))
     return sorted(took)[int(len(took) * 0.99)]
 
 
 def _firsts(ctx: Ctx, direct: _Direct, turn: int) -> tuple[float, float]:
-    """Milliseconds to the first delta; who is asked second has no advantage over many rounds."""
+    """Milliseconds to the first delta of both; the order changes, so that being second is no advantage."""
     if turn % 2:
         ours = _rested(_through, ctx, READ, 2).first
         return ours, _rested(direct.ask, READ, 2).first
@@ -145,7 +145,7 @@ def _story(number: int, tokens: int) -> str:
 
 
 def _through(ctx: Ctx, number: int, tokens: int = TOKENS, name: str = NAME) -> Took:
-    """An exec of the model's file, from its spawn."""
+    """Execute the model's file, and measure from the spawn on."""
     words = [str(ctx.root / "model" / name), _story(number, tokens)]
     ours, theirs = os.pipe()
     with open(ours, "rb") as said:
@@ -165,7 +165,7 @@ def _took(began: float, deltas: Iterator[bytes]) -> Took:
 
 
 class _Direct:
-    """llama.cpp's server, set in one way, without a daemon."""
+    """llama.cpp's server with one choice of settings, without a daemon."""
 
     def __init__(self, threads: int, waiting: Mapping[str, str]) -> None:
         self._threads, self._waiting = threads, waiting
@@ -213,7 +213,7 @@ def _directs() -> Iterator[_Direct]:
 
 
 def _serve(threads: int) -> None:
-    """The server of `_Direct`, until its input ends; what has nothing to do with threads as in a mount."""
+    """Run the server of `_Direct` until its input ends. All but the settings of threads is as in a mount."""
     xllamacpp = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = str(carried())
@@ -225,7 +225,7 @@ def _serve(threads: int) -> None:
     server = xllamacpp.Server(params)
     print(server.listening_address.rpartition(":")[2], flush=True)
     sys.stdin.read()
-    os._exit(0)  # as its own end can deadlock
+    os._exit(0)  # skips the interpreter's exit, which can deadlock here
 
 
 CONFIG = f"[engine]\nidle_secs = {IDLE_SECONDS}\n"

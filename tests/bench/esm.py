@@ -1,4 +1,4 @@
-"""What a tool in JavaScript costs: through the mount, and in its host."""
+"""The cost of a tool in JavaScript: through the mount, and in its host."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.mounted.ctx_mount import Ctx
 from tests.mounted.test_esm import plugin
 
 NAME = "bench-esm"
-FIRSTS = 7  # plugins, the first call of each
+FIRSTS = 7  # plugins, each measured by its first call
 REST = 0.5
 
 
 def saying(where: Path) -> Path:
-    """One tool, of the plugin's name."""
+    """A plugin with one tool of the plugin's name."""
     return plugin(where, NAME, {NAME: "return 'hello'"})
 
 
@@ -39,12 +39,12 @@ def through_the_mount(ctx: Ctx) -> Calls:
 
 def _first(ctx: Ctx, name: str) -> float:
     ctx.ctx("plugin", "install", str(plugin(ctx.work, name, {name: "return 'hello'"})))
-    time.sleep(REST)  # what is measured: a call that comes when nothing else is begun
+    time.sleep(REST)  # so that nothing else is starting during the call
     return measure.spawn([ctx.tool(name), "{}"], ctx.environ)
 
 
 def alone() -> float:
-    """ms: Deno, started for a module that says as much, without a sandbox or a protocol."""
+    """ms: start Deno for a module with the same output, without a sandbox or a protocol."""
     from cortexfs.host.esm import permissions
 
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
@@ -55,7 +55,7 @@ def alone() -> float:
 
 
 def in_its_host() -> float:
-    """µs: the input parsed and checked, the process asked, its answer taken."""
+    """µs: parse and check the input, ask the process, take its answer."""
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
         declared = enabled.declared(package.read(saying(Path(folder))), Path(folder) / NAME)
         assert declared

@@ -1,6 +1,6 @@
-"""What another's connections cost: 14 processes of a user connect and close, over many sockets, as we call.
+"""The cost of another user's connections: 14 of his processes connect and close on many sockets as we call.
 
-Each is one of a program's own, as fast as it can, or held to its part of a quarter of a core.
+Each process loops as fast as it can, or is held to its share of a quarter of a core.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.mounted.ctx_mount import Ctx
 
 LOOPS = 14
 SOCKETS = 14
-HELD = 0.25  # of a core, all together
+HELD = 0.25  # of a core, for all processes together
 PAIRS = 200
 STRANGER = 1234
 
@@ -46,11 +46,11 @@ class Figures(NamedTuple):
     alone: Pair
     flood: Pair
     held: Pair
-    used: float  # by who is held, per cent of a core
+    used: float  # CPU of the held processes, per cent of a core
 
     @property
     def over(self) -> float:
-        """Returns how many times slower a call is, over how many times slower cat is."""
+        """Returns the slowdown of a call divided by the slowdown of cat."""
         return (self.flood.ours / self.alone.ours) / (self.flood.cat / self.alone.cat)
 
 
@@ -67,7 +67,7 @@ def figures(ctx: Ctx) -> Figures:
 
 
 def _sockets(ctx: Ctx) -> list[str]:
-    """`.run.sock`, and those of models and agents, of which there are made as many as it takes."""
+    """Returns `.run.sock` and the sockets of models and agents; creates agents until there are enough."""
     for number in range(SOCKETS):
         found = [*ctx.root.glob("model/*/*.sock"), *ctx.root.glob("agent/*.sock")]
         if len(found) + 1 >= SOCKETS:
@@ -97,7 +97,7 @@ def _flooding(places: list[str], part: float) -> Iterator[list[int]]:
         for at in range(LOOPS)
     ]
     try:
-        time.sleep(1)  # for their interpreters to start, which is not what is measured
+        time.sleep(1)  # so that the start of the interpreters is not measured
         yield [loop.pid for loop in loops]
         assert all(loop.poll() is None for loop in loops), "a loop has ended"
     finally:

@@ -1,9 +1,9 @@
-"""What a team costs as it grows, and how long it takes to go on without a machine.
+"""The cost of a team as it grows, and the time to go on after the loss of a machine.
 
-    growth(python)       of a server: a connection, a session with a message
-    lasting(python)      of three servers: an append, and taking over from a machine that was killed
+        growth(python)       of a server: a connection, a session with a message
+        lasting(python)      of three servers: an append, and taking over from a killed machine
 
-Rules: what is stored here is none of a machine's own: its link passes over it.
+Rules: the stored sessions are not the machine's own, so that its link passes over them.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ PATH = "model/debug/echo.sock"
 
 class Growth(NamedTuple):
     connection: float  # KiB of the server's memory
-    session: float  # bytes of its memory
-    disk: float  # bytes of disk for a message, beside those of the message
+    session: float  # bytes of the server's memory
+    disk: float  # bytes of disk for a message, without the message itself
 
 
 class Lasting(NamedTuple):
     append: float  # ms
-    takeover: float  # s, from a machine that is no server
-    takeover_of_server: float  # s
+    takeover: float  # s, where the lost machine runs no server
+    takeover_of_server: float  # s, where it runs one
 
 
 def growth(python: Path) -> Growth:
@@ -103,7 +103,7 @@ async def _connected(machine: Machine, nursery: trio.Nursery) -> Client:
 
 
 def _rested(box: Machine) -> float:
-    """The memory of the server once it has begun anew: what it has to keep, without what it has let go."""
+    """Returns the memory of the server after a restart: all that it must keep, and none that it has freed."""
     lost = box.server()
     os.kill(lost, signal.SIGKILL)
     assert wait_gone(lost)
@@ -130,12 +130,12 @@ async def _appended(box: Machine) -> float:
 
 
 def _taken(found: dict[str, Machine], lost: str) -> float:
-    """From kill -9 of a machine's daemon, link and server, to the session's being another machine's."""
+    """Seconds from kill -9 of a machine's daemon, link and server until another machine has the session."""
     box, session = found["box"], f"plan+{lost}"
     send(found[lost], session, "hello")
     same(session, found[lost], box)
     link, pid, began = found[lost].link(), found[lost].ctx.pid, time.monotonic()
-    for each in (link, pid):  # the link would say that it goes
+    for each in (link, pid):  # the link first, as it would announce the end of the daemon
         os.kill(each, signal.SIGKILL)
     until(lambda: take(box, session, check=False), lambda seen: "this machine has" in seen)
     took = time.monotonic() - began

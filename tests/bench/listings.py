@@ -1,6 +1,6 @@
-"""Listings of very many tools and sessions: whole commands, from spawn to exit.
+"""Listings of very many tools and sessions, by whole commands from spawn to exit.
 
-The tools are one plugin's. The sessions are made without the daemon, each as the one that it has made.
+The tools are those of one plugin. The sessions are copies, made without the daemon, of one that it made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ tools = [T(n) for n in range({count})]
 
 
 class Command(NamedTuple):
-    """Seconds until a command has printed its first row below the heads, and until it has ended."""
+    """Seconds until a command has printed its first row below the header, and until it has ended."""
 
     first: float
     whole: float
@@ -56,7 +56,7 @@ def program(ctx: Ctx) -> str:
 
 @contextlib.contextmanager
 def tools(python: Path, count: int = TOOLS) -> Iterator[Ctx]:
-    """A mount with so many tools more."""
+    """A mount with so many additional tools."""
     site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
     (site / "ctx_test_many.py").write_text(_PLUGIN.format(count=count))
     info = site / "ctx_test_many-1.0.dist-info"
@@ -69,7 +69,7 @@ def tools(python: Path, count: int = TOOLS) -> Iterator[Ctx]:
 
 def inside(ctx: Ctx) -> dict[str, float]:
     """Milliseconds of commands in the shell of an agent that may run the tools whose number begins with 1:
-    of five, the quickest."""
+    the quickest of five runs."""
     ctx.ctx("agent", "new", "finder", "--preset", "code", "--allow", "many.1*", "--model", "debug/script")
     took = {}
     for words in ("find 77", "ls tool --allowed"):
@@ -80,7 +80,7 @@ def inside(ctx: Ctx) -> dict[str, float]:
 
 
 def walked(ctx: Ctx, count: int) -> float:
-    """Microseconds an entry to list tool/ with stat."""
+    """Microseconds per entry to list tool/ with stat."""
     directory = str(ctx.root / "tool")
 
     def walk() -> None:
@@ -94,15 +94,15 @@ def walked(ctx: Ctx, count: int) -> float:
 
 @contextlib.contextmanager
 def sessions(python: Path, count: int) -> Iterator[tuple[Ctx, Path]]:
-    """A mount with so many sessions of OBJECT, and where they are in it. Of most of their files there is none
-    before somebody asks for it."""
+    """A mount with so many sessions of OBJECT, and their directory in it. Most of their files are created
+    only when they are first asked for."""
     with mounted(python) as ctx:
         ctx.ctx("send", OBJECT, "--session", "first", "hello")
-        ctx.umount()  # which puts it away
+        ctx.umount()  # writes the session to disk
         place = Path(f"home/{os.getuid()}/{OBJECT}.d/session")
         _fill(ctx.state / "sessions" / place, count)
         ctx.mount()
-        command(ctx, program(ctx), "session", "list", rows=count)  # which makes the list of those
+        command(ctx, program(ctx), "session", "list", rows=count)  # creates the cached list of the sessions
         ctx.umount()
         ctx.mount()
         yield ctx, ctx.root / place
@@ -124,13 +124,13 @@ _RUN = 5_000  # deltas of a message
 
 
 def long_session(python: Path) -> tuple[float, float]:
-    """Seconds of a message to a session of LONG bytes, of which nothing is known, and after another mount."""
+    """Seconds to send to a session of LONG bytes: with no state kept of it, and after another mount."""
     with mounted(python, config=_LIMITS) as ctx:
         words = (program(ctx), "send", OBJECT, "--session", "long", "hello")
         command(ctx, *words, rows=0)
         ctx.umount()
         folder = ctx.state / f"sessions/home/{os.getuid()}/{OBJECT}.d/session/long"
-        (folder / "meta.json").unlink()  # which says how much of the log the other files are made of
+        (folder / "meta.json").unlink()  # says how much of the log the other files cover
         _grow(folder / "events.jsonl")
         took = []
         for _ in range(2):

@@ -1,7 +1,7 @@
 """1,000 answers of a provider at a time, from the first caller's start to the last one's end.
 
-The server is a process of its own that sends each stream a delta every 50 ms, whose text is when it was sent.
-All callers write into one pipe, which is read as it fills and looked through afterwards.
+The server is a process of its own that sends each stream a delta every 50 ms, with the time as its text.
+All callers write into one pipe. It is read as it fills, and its content is examined afterwards.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CONFIG = f"[limits]\ncalls_per_user = {2 * STREAMS}\nconnections = {4 * STREAMS}
 
 class Figures(NamedTuple):
     took: float  # seconds
-    cpu: float  # microseconds of the daemon for each delta, while all stream and none begins or ends
-    first: float  # milliseconds on the way of a stream's first delta, the median
+    cpu: float  # microseconds of the daemon per delta, while all streams run and none begins or ends
+    first: float  # milliseconds from the sending of a stream's first delta to its arrival, the median
 
 
 def figures(ctx: Ctx) -> Figures:
@@ -52,7 +52,7 @@ def _figures(ctx: Ctx) -> Figures:
     os.close(printed)
     read: list[tuple[float, bytes]] = []
     begun = deltas = 0
-    looks: list[tuple[int, float]] = []  # when all have begun, and when the first has ended
+    looks: list[tuple[int, float]] = []  # when all streams have begun, and when the first has ended
     while data := os.read(output, READ):
         read.append((time.time(), data))
         begun, deltas = begun + data.count(b'"start"'), deltas + data.count(b'"delta"')
@@ -70,8 +70,8 @@ def _figures(ctx: Ctx) -> Figures:
 
 
 def _starter(words: list[str], environ: dict[str, str], printed: int) -> int:
-    """A process that starts its share of the callers, and ends with the last of them. One alone would start
-    each when the one before has become a program, for which the daemon opens the file."""
+    """A process that starts its share of the callers and ends with the last of them. A single starter would
+    wait for each exec before the next start, as the daemon opens the file of the program."""
     if pid := os.fork():
         return pid
     status = 1
@@ -84,7 +84,7 @@ def _starter(words: list[str], environ: dict[str, str], printed: int) -> int:
 
 
 def _first(read: list[tuple[float, bytes]]) -> dict[str, float]:
-    """Returns the seconds that each run's first delta was on its way."""
+    """Returns the seconds that the first delta of each run was on its way."""
     found: dict[str, float] = {}
     rest = b""
     for at, data in read:
@@ -97,7 +97,7 @@ def _first(read: list[tuple[float, bytes]]) -> dict[str, float]:
 
 
 def _serve() -> None:
-    """No framework and no task a stream: the server is not what is measured."""
+    """Serve without a framework and without a task for each stream: the server is not measured."""
     last = b"".join(chunks(ended(), USED, "[DONE]"))
     due: list[tuple[float, int, int, socket.socket]] = []
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
@@ -108,7 +108,7 @@ def _serve() -> None:
                 while True:
                     stream, _ = listener.accept()
                     stream.setblocking(True)
-                    if stream.recv(1 << 16).startswith(b"GET"):  # which models are there: none of them
+                    if stream.recv(1 << 16).startswith(b"GET"):  # the list of models, which is empty
                         stream.sendall(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                         stream.close()
                         continue
@@ -122,7 +122,7 @@ def _serve() -> None:
                 else:
                     stream.sendall(last)
                     stream.close()
-            time.sleep(0.0005)  # looking without end takes the core that the daemon needs
+            time.sleep(0.0005)  # polling without a pause takes the core that the daemon needs
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What a tool of an MCP server over stdio costs: through the mount, and from a client that is started for it.
+"""The cost of a tool of an MCP server over stdio: through the mount, and from a client started for each call.
 
-Two servers: one by hand that answers at once, so that what is measured is the way to it, and an official one
-in Python, which needs most of the time itself.
+Two servers: a handwritten server that answers at once, so that only the way to it is measured, and an
+official server in Python, which itself needs most of the time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def through_the_mount(ctx: Ctx, name: str, asked: Asked) -> Calls:
 
 
 def a_client_for_each(asked: Asked) -> float:
-    """ms: from its start to its end."""
+    """ms: from the start of a client to its end."""
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
         script = Path(folder) / "client.py"
         script.write_text(_CLIENT)
@@ -61,15 +61,15 @@ def a_client_for_each(asked: Asked) -> float:
 
 
 class Bare(NamedTuple):
-    """ms: the server's own time, of somebody at the other end of its pipes."""
+    """ms: the server's own time, as measured at the other end of its pipes."""
 
     greeted: float  # from its start to the answer to initialize
-    first: float  # from its start to the answer to a first call, after its tools were listed
+    first: float  # from its start to the answer to the first call, after its tools were listed
     call: float
 
 
 def served(ctx: Ctx, name: str, asked: Asked) -> tuple[Bare, Bare]:
-    """The same of `ctx mcp serve`, with this server's tool beside all others, and as that server."""
+    """The times of `ctx mcp serve`: with the server's tool beside all others, and with `--server NAME`."""
     words = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "mcp", "serve"]
     plain = asked._replace(server=words, tool=f"{name}_{asked.tool}")
     return alone(plain, ctx.environ), alone(asked._replace(server=[*words, "--server", name]), ctx.environ)
@@ -93,7 +93,7 @@ def alone(asked: Asked, environ: dict[str, str] | None = None) -> Bare:
             to.write(json.dumps(question).encode() + b"\n")
             to.flush()
             while "id" not in (answer := json.loads(said.readline())):
-                pass  # a note
+                pass  # a notification
             assert "result" in answer
 
         who = {"name": "bench", "version": "1"}

@@ -1,4 +1,4 @@
-"""Measuring whole commands and loops: medians, pairs, and what a process holds."""
+"""Measures whole commands and loops: medians, pairs, and the memory and CPU of a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 @contextlib.contextmanager
 def as_if_unset() -> Iterator[None]:
-    """Drop what is set for interpreters and mounts: where nothing may be compiled, that would be measured."""
+    """Drop variables for interpreters and mounts: without compiled files, compiling would be measured."""
     before, sys.dont_write_bytecode = dict(os.environ), False
     for name in before:
         if name.startswith(("CTX_", "PYTHON")) and name not in ("PYTHONHOME", "PYTHONPATH"):
@@ -36,14 +36,14 @@ def spawn(words: list[str], environ: dict[str, str], out: int = DEVNULL) -> floa
 
 
 def imported(python: str, module: str) -> float:
-    """Milliseconds of CPU that it takes an interpreter that has imported nothing."""
+    """Milliseconds of CPU to import the module in an interpreter that has imported nothing."""
     source = f"import time; began = time.process_time(); import {module}; print(time.process_time() - began)"
     words = [python, "-I", "-c", source]
     return statistics.median(float(subprocess.check_output(words)) for _ in range(15)) * 1e3
 
 
 def spawned(words: list[str], environ: dict[str, str], out: int) -> int:
-    """The pid of the command, begun without what an interpreter does about it."""
+    """Spawn the command without the extra work of `subprocess`, and return its pid."""
     actions = [(os.POSIX_SPAWN_DUP2, DEVNULL, 0), (os.POSIX_SPAWN_DUP2, out, 1)]
     return os.posix_spawn(words[0], words, environ, file_actions=actions)
 
@@ -57,7 +57,7 @@ def waited(pid: int, words: list[str]) -> None:
 def paired(
     first: Callable[[], float], second: Callable[[], float], pairs: int, warm: int = 10
 ) -> tuple[float, float, float]:
-    """Medians of both and of the ratio first/second, taken in turn so that drift hits both."""
+    """Medians of both and of the ratio first/second, measured in turn so that drift affects both."""
     for _ in range(warm):
         first(), second()
     rows = [(first(), second()) for _ in range(pairs)]
@@ -86,8 +86,8 @@ def parallel(call: Callable[[], float], callers: int, count: int) -> tuple[float
 
 
 def _worker(call: Callable[[], float], count: int, gate: int, bar: int) -> tuple[int, int]:
-    """A caller of its own, which begins when `bar` is closed. Threads of one interpreter would start their
-    programs one after the other."""
+    """Fork a caller that begins when `bar` is closed. A process, as threads of one interpreter would start
+    their programs one after the other."""
     ours, theirs = os.pipe()
     if pid := os.fork():
         os.close(theirs)
@@ -109,7 +109,7 @@ def _worker(call: Callable[[], float], count: int, gate: int, bar: int) -> tuple
 
 @contextlib.contextmanager
 def serving(module: str) -> Iterator[int]:
-    """The port that this module says when it runs, as a process of its own."""
+    """Run the module as a process of its own, and yield the port that it prints."""
     with subprocess.Popen([sys.executable, "-m", module], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         try:
@@ -119,7 +119,7 @@ def serving(module: str) -> Iterator[int]:
 
 
 def per_call(loop: Callable[[], object], count: int) -> float:
-    """Microseconds for one turn of `loop`, the best of five rounds."""
+    """Microseconds for one call of `loop`, the best of five rounds."""
     rounds = []
     for _ in range(5):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The parts of `make bench`, each of which yields its rows."""
+"""The parts of `make bench`; each yields its rows."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def life(ctx: Ctx) -> Iterator[Row]:
     ctx.call("text.word_count", "x")
     yield below("ctx mount to the first answer", time.perf_counter() - began, "s", 0.4)
     before = measure.cpu_ms(ctx.pid)
-    time.sleep(5)  # what is measured: nobody asks anything for so long
+    time.sleep(5)  # so long without a request, as an idle mount is measured
     yield below("CPU when idle for 5 s", measure.cpu_ms(ctx.pid) - before, "ms", 10)
     yield fact("the daemon's memory, at rest", measure.rss_mib(ctx.pid), "MiB")
     yield below("CPU to import cortexfs.sdk", measure.imported(str(ctx.python), "cortexfs.sdk"), "ms", 30)
@@ -150,7 +150,7 @@ def thousand(python: Path) -> Iterator[Row]:
 
 def flooded(python: Path) -> Iterator[Row]:
     if os.geteuid() != 0:
-        return  # it takes another user
+        return  # needs another user
     with mounted(python) as ctx:
         found = flood.figures(ctx)
     loops = f"beside {flood.LOOPS} connect loops of another user over {flood.SOCKETS} sockets"
@@ -330,7 +330,7 @@ def teams(python: Path) -> Iterator[Row]:
     yield fact("its disk for a message of a session, beside the message", grown.disk, "B")
 
 
-# Each on one mount, and each that makes its own. `asking` comes before others leave thousands of sessions.
+# Parts that share one mount, and parts that make their own. `asking` runs before others leave many sessions.
 SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
     part.__name__: part
     for part in (asking, calls, stream, metadata, talk, proxied, web.paging, crowded, life)

@@ -1,7 +1,7 @@
-"""What plugins cost: a call of each kind through the mount and in its host, and a thousand installed ones.
+"""The cost of plugins: a call of each kind through the mount and in its host, and a thousand plugins.
 
-A host here is what the fork server would have forked, without its becoming somebody else: `serve` in a child,
-with calls as the daemon makes them.
+A host here is a child that the fork server would have forked, without its change of user: `serve` in a
+child, with calls as the daemon makes them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Calls(NamedTuple):
 
 
 def through_the_mount(ctx: Ctx) -> dict[str, Calls]:
-    """By the name of the kind."""
+    """Returns the figures of each kind of plugin, by its name."""
     small = ctx.work / "small"
     small.write_text("x" * 1023 + "\n")
     found = {}
@@ -65,7 +65,7 @@ def through_the_mount(ctx: Ctx) -> dict[str, Calls]:
 
 
 def over_the_script(ctx: Ctx) -> float:
-    """ms: a call of a program that is installed, over the program with the same request as its input."""
+    """ms: a call of an installed program, minus a run of the program with the same request as its input."""
     made = plugins.program(ctx.work, "bench-script", _SCRIPT)
     ctx.ctx("plugin", "install", str(made))
     words, script = [ctx.tool("bench-script"), INPUT.decode()], [str(made / "bin" / "run")]
@@ -82,9 +82,9 @@ def _timed_child(words: list[str]) -> float:
 
 
 class InHost(NamedTuple):
-    native: float  # µs: the input parsed and checked, the library called, its answer parsed
-    native_round: float  # µs: with a call of its own, from the request to the last message
-    process_over: float  # ms: a call, over the bare child
+    native: float  # µs: parse and check the input, call the library, parse its answer
+    native_round: float  # µs: the same as a whole call, from the request to the last message
+    process_over: float  # ms: a call, minus the bare child
 
 
 def in_a_host() -> InHost:
@@ -128,7 +128,7 @@ Host = Callable[[str], None]
 
 @contextlib.contextmanager
 def _hosted(plugin: hostcalls.Plugin) -> Iterator[Host]:
-    """A function that calls one of its tools."""
+    """Yields a function that calls a tool of the plugin."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if not pid:
@@ -166,7 +166,7 @@ def _over_the_child(host: Host, words: list[str]) -> float:
 
 
 def _child(words: list[str]) -> None:
-    """The same child with the same input and output, and nothing around it."""
+    """Run the same child with the same input and output, and nothing around it."""
     (read, to), (out, write) = os.pipe(), os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, read, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
     pid = os.posix_spawn(words[0], words, {"PATH": os.defpath}, file_actions=actions)
@@ -184,12 +184,12 @@ def _name(number: int) -> str:
     return f"many-{number:04}"
 
 
-MORE = "many-more"  # as long as the others' names
+MORE = "many-more"  # as long as the names of the others
 _TEMPLATE = _name(0)
 
 
 def mixed(where: Path) -> plugins.Maker:
-    """Plugins of each kind in turn. The libraries are one that was compiled, with their names in it."""
+    """Plugins of each kind in turn. Each library is a copy of a compiled one, with another name in it."""
     library = (plugins.native(where / "compiled", _TEMPLATE) / "lib/lib.so").read_bytes()
     makers = (plugins.program, plugins.python, functools.partial(_patched, library))
     kinds: Iterator[Callable[[Path, str, str], Path]] = itertools.cycle(makers)
@@ -209,11 +209,11 @@ def _patched(library: bytes, where: Path, name: str, _: str) -> Path:
 
 
 class Many(NamedTuple):
-    first: float  # s: `ctx mount` with plugins that it has never seen
-    again: float  # s: and once more
+    first: float  # s: `ctx mount` with plugins that are new to it
+    again: float  # s: the same once more
     listed: float  # s: `ctx plugin list`
-    applied: float  # s: from telling the daemon of one more to its first answer
-    over: float  # fs.read with them, over fs.read without
+    applied: float  # s: from the signal that there is one more to its first answer
+    over: float  # fs.read with the plugins, over fs.read without
 
 
 def many(python: Path) -> Many:
@@ -226,9 +226,9 @@ def many(python: Path) -> Many:
         _put(ctx, made, MORE)
         config.choose(ctx.config, MORE, True)
         pid, began = ctx.pid, time.perf_counter()
-        os.kill(pid, signal.SIGHUP)  # as every command does that changes something
+        os.kill(pid, signal.SIGHUP)  # as each command does after a change
         while not os.path.exists(ctx.tool(MORE)):
-            time.sleep(0.002)  # looking takes CPU that the daemon needs
+            time.sleep(0.002)  # polling takes CPU that the daemon needs
         assert ctx.call(MORE).status == 0
         applied = time.perf_counter() - began
         small = ctx.work / "small"
@@ -257,7 +257,7 @@ def _install(ctx: Ctx, made: plugins.Maker) -> None:
 
 
 def _put(ctx: Ctx, made: plugins.Maker, name: str) -> None:
-    """As `ctx plugin install` does, without a process and a sync for each."""
+    """Install like `ctx plugin install`, without a process and a sync for each plugin."""
     tree = package.read(made(ctx.work / "sources", name))
     record = records.file(records.PluginRecord("bench", records.files_of(tree)))
     base = ctx.state / directory.FOLDER

@@ -1,7 +1,7 @@
-"""A stream of 10,000 deltas through /ctx, next to the vendor's SDK that reads it alone.
+"""A stream of 10,000 deltas through /ctx, next to the vendor's SDK that reads the same stream.
 
-The server is a process of its own that sends each delta by itself. Both are asked by turns, so that what
-else the machine does meets both. Figures are medians.
+The server is a process of its own that sends each delta by itself. Both readers are asked by turns, so
+that other load of the machine affects both. Figures are medians.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Figures(NamedTuple):
 
     @property
     def over(self) -> float:
-        """What ours takes over the SDK alone, in per cent."""
+        """Returns the time that ours takes beyond that of the SDK, in per cent."""
         return (self.ours / self.alone - 1) * 100
 
 
@@ -36,7 +36,7 @@ def figures(ctx: Ctx) -> Figures:
         words = ("--base-url", address, "--format", "openai.chat", "--model", "m")
         ctx.ctx("provider", "add", "bench", *words)
         try:
-            _through(ctx)  # which imports the SDK
+            _through(ctx)  # this run imports the SDK
             rounds = [(_through(ctx), trio.run(_alone, address)) for _ in range(ROUNDS)]
         finally:
             ctx.ctx("provider", "remove", "bench")

@@ -1,4 +1,4 @@
-"""A row of the figures: what was measured, and its goal."""
+"""A row of the figures: its subject, its figure and its goal."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _SEARCHES: dict[str, dict[str, Any]] = {
 
 
 def over_grep() -> Iterator[tuple[str, float, float]]:
-    """What is searched for, the time over grep's, and the time in seconds."""
+    """Yields the name of each search, its time over that of grep, and its time in seconds."""
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
         _fill(Path(folder))
         for what, arguments in _SEARCHES.items():

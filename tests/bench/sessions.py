@@ -1,7 +1,7 @@
 """The figures of the session store: `python -m tests.bench.sessions [DIRECTORY]`.
 
-In one process, as the daemon has it: an owner appends, readers read. Encoding of frames is not in the
-figures, nor sockets. DIRECTORY says which disk; fsync is real.
+In one process, as in the daemon: an owner appends, readers read. The figures contain neither the encoding
+of frames nor sockets. DIRECTORY chooses the disk; fsync is real.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.shell.logreader import Reader
 from tests.shell.session_stores import address, line, run_of, store
 
 EVENTS = 200_000
-BATCH = 20  # events appended at once, between which others get their turn
+BATCH = 20  # events appended at once; other tasks get their turn between two batches
 LINES = [line(id) for id in range(1, EVENTS + 1)]
 
 

@@ -1,8 +1,8 @@
-"""200 answers of a provider at a time, at the pace of a model, and what else the mount does meanwhile.
+"""200 answers of a provider at a time, at the pace of a model, and other calls to the mount meanwhile.
 
-The server is a process of its own that sends each stream a delta 25 times a second, a tenth of the streams
-at a time, as answers of different callers are not in step. The streams are taken by exec, whose runners cost
-next to nothing, so that what is short of time here is the daemon.
+The server is a process of its own that sends each stream a delta 25 times a second. It sends to a tenth of
+the streams at a time, as answers of different callers are not in step. The streams are read by exec, whose
+runners cost next to nothing, so only the daemon can run short of time here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tests.mounted.ctx_mount import Ctx
 from tests.shell.provider_server import SSE, chunks, said
 
 STREAMS = 200
-RATE = 25  # deltas a second of each: more than most providers' models say
+RATE = 25  # deltas a second of each: more than the models of most providers send
 GROUPS = 10
 CALLS = 300
 STATS = 5000
-PAUSE = 0.001  # slept between two looks, so that they meet whatever goes on, and are not all that does
+PAUSE = 0.001  # between two looks, so that looks meet the streams at any moment and leave CPU to them
 
 
 class Figures(NamedTuple):
-    """Milliseconds; and deltas a second, as many as were sent when the daemon keeps up."""
+    """Milliseconds; and deltas a second, which equal those sent if the daemon keeps up."""
 
     stat: float
     call: float
@@ -91,7 +91,7 @@ def _call(ctx: Ctx) -> float:
 
 @contextlib.contextmanager
 def _runners(ctx: Ctx, output: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """They append to one file, each line by one write."""
+    """Start runners that append to one file, each line by one write."""
     words = [str(ctx.root / "model" / "bench" / "m"), "x"]
     runners = [
         subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, env=ctx.environ)
@@ -114,11 +114,11 @@ def _until_all_speak(path: str) -> None:
         if len(runs) == STREAMS:
             return
         assert time.monotonic() < end, f"{len(runs)} of {STREAMS} streams have begun"
-        time.sleep(0.2)  # looking takes CPU that the streams need to begin
+        time.sleep(0.2)  # polling takes CPU that the streams need to begin
 
 
 def _serve() -> None:
-    """No framework and no task a stream: the server is not what is measured."""
+    """Serve without a framework and without a task for each stream: the server is not measured."""
     delta = chunks(said("word "))[0]
     groups: list[list[socket.socket]] = [[] for _ in range(GROUPS)]
     with socket.create_server(("127.0.0.1", 0), backlog=STREAMS) as listener:
@@ -130,7 +130,7 @@ def _serve() -> None:
                 while True:
                     stream, _ = listener.accept()
                     stream.setblocking(True)
-                    if stream.recv(1 << 16).startswith(b"GET"):  # which models are there: none of them
+                    if stream.recv(1 << 16).startswith(b"GET"):  # the list of models, which is empty
                         stream.sendall(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                         stream.close()
                         continue

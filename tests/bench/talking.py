@@ -1,6 +1,6 @@
 """The figures of conversations: plain sockets to debug/echo and debug/script on a real mount.
 
-The peer of a ping is an echo of one line in Trio, in a process of its own, as small as one can be written.
+The peer of a ping is an echo of one line in Trio, in a process of its own, and as short as possible.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_last(tail: bytes | bytearray) -> bool:
 
 
 def until_done(stream: socket.socket) -> int:
-    """How many bytes come, up to and with a run's last line."""
+    """Returns how many bytes arrive, up to and with the last line of a run."""
     size, tail = 0, b""
     while not is_last(tail):
         data = stream.recv(1 << 20)
@@ -86,7 +86,7 @@ def bare_echo(path: str) -> Iterator[None]:
 
 
 def ping(ctx: Ctx) -> tuple[float, float, float]:
-    """Medians of a ping and of a bare echo, in ms, and of their ratio."""
+    """Medians of a ping and of a bare echo, both in ms, and of their ratio."""
     path = str(ctx.work / "bare.sock")
     with bare_echo(path), connected(path) as bare, connected(echo(ctx)) as ours:
         return measure.paired(lambda: round_trip(ours), lambda: round_trip(bare), 2000)
@@ -105,7 +105,7 @@ def burst(count: int) -> str:
 
 
 def first_delta(ctx: Ctx) -> float:
-    """Milliseconds from a send to its first delta, the median of many."""
+    """Milliseconds from a send to its first delta, the median of many rounds."""
     took = []
     with connected(echo(ctx)) as stream:
         for _ in range(300):
@@ -132,7 +132,7 @@ def stream_rate(ctx: Ctx) -> float:
 
 
 def resume_rate(ctx: Ctx) -> float:
-    """MB a second of a finished session of DELTAS events."""
+    """MB a second when a finished session of DELTAS events is resumed."""
     rates = []
     for turn in range(5):
         with connected(script(ctx)) as stream:
@@ -143,10 +143,10 @@ def resume_rate(ctx: Ctx) -> float:
 
 
 def frame_cost(ctx: Ctx, sessions: int) -> float:
-    """The daemon's CPU for a frame, in µs, when SESSIONS messages of EACH frames go through so many
-    sessions, to a client each."""
+    """The daemon's CPU per frame, in µs, for SESSIONS messages of EACH frames in as many sessions,
+    each with one client."""
     streams = [connected(script(ctx)) for _ in range(sessions)]
-    burst_all(streams, 1)  # sessions are there already
+    burst_all(streams, 1)  # creates the sessions
     before = measure.cpu_ms(ctx.pid)
     for _ in range(SESSIONS // sessions):
         burst_all(streams, EACH)
@@ -156,7 +156,7 @@ def frame_cost(ctx: Ctx, sessions: int) -> float:
 
 
 def burst_all(streams: list[socket.socket], each: int) -> None:
-    """Have each client be sent a burst in a session of its own, all at once."""
+    """Send each client a burst in a session of its own, all at once."""
     left = len(streams)
     with selectors.DefaultSelector() as ready:
         for at, stream in enumerate(streams):
@@ -166,7 +166,7 @@ def burst_all(streams: list[socket.socket], each: int) -> None:
             for key, _ in ready.select(STUCK_SECONDS) or stuck(left):
                 peer, tail = key.data
                 tail += peer.recv(1 << 20)
-                del tail[:-200]  # a line may come in two parts
+                del tail[:-200]  # one line may arrive in two parts
                 left -= is_last(tail)
 
 

@@ -24,10 +24,10 @@ TOOL = "fs.read"
 
 
 class TeamFigures(NamedTuple):
-    over: float  # ms that a remote call takes more than the same here
+    over: float  # ms that a remote call takes longer than the same call here
     took: float  # ms of a remote call
-    over_ssh: float  # the same, over `ssh host tool` with a connection that is kept
-    joined: float  # a local call with a team joined, over one without
+    over_ssh: float  # a remote call, over `ssh host tool` with a connection that is kept
+    joined: float  # a local call with a team joined, over a local call without
     rate: float  # calls a second
     stream: float  # MB a second
 
@@ -43,7 +43,7 @@ def _two(python: Path) -> Iterator[tuple[Machine, Machine]]:
 
 @contextmanager
 def _ssh() -> Iterator[list[str]]:
-    """What a command begins with that runs on this machine by OpenSSH, whose connection is there already."""
+    """Yields the first words of a command that runs here by OpenSSH, over a connection that is kept open."""
     folder, port = Path(tempfile.mkdtemp(prefix="ctx-ssh-")), str(machines.free_port())
     Path("/run/sshd").mkdir(exist_ok=True)
     try:

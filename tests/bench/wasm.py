@@ -1,4 +1,4 @@
-"""What a tool in WebAssembly costs: through the mount, and in its host."""
+"""The cost of a tool in WebAssembly: through the mount, and in its host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAYING = """(module
 class Calls(NamedTuple):
     over: float  # spawn to exit, over /bin/cat of 1 KiB
     took: float  # ms
-    first: float  # ms: a user's first one, with a host that nobody has compiled for
+    first: float  # ms: the first call of a user, with a module that is not compiled for his host yet
 
 
 def through_the_mount(ctx: Ctx) -> Calls:
@@ -46,7 +46,7 @@ def through_the_mount(ctx: Ctx) -> Calls:
 
 
 def installed(ctx: Ctx, plugin: Path) -> Calls:
-    """What the tool costs that is called as its plugin."""
+    """Install the plugin, and measure its tool of the same name."""
     ctx.ctx("plugin", "install", str(plugin))
     return called(ctx, plugin.name)
 
@@ -65,21 +65,21 @@ def called(ctx: Ctx, tool: str, input: str = "{}") -> Calls:
 
 
 def alone() -> float | None:
-    """ms: `wasmtime run` of a module that says as much, if the Makefile has brought that program."""
+    """ms: `wasmtime run` of a module with the same output, if the Makefile has installed that program."""
     if not PROGRAM.exists():
         return None
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
         program, saying = Path(folder) / "wasmtime", Path(folder) / "module.wasm"
         shutil.copy(PROGRAM, program)
-        program.chmod(0o755)  # as its package does not
+        program.chmod(0o755)  # its package leaves this out
         saying.write_bytes(wasmtime.wat2wasm(_SAYING))
         words = [str(program), "run", str(saying)]
         return sorted(measure.spawn(words, dict(os.environ)) for _ in range(30))[15]
 
 
 class Inside(NamedTuple):
-    over: float  # µs: a call of a module, over that of a tool in Python that does nothing
-    took: float  # µs: the input parsed and checked, the module called, its answer taken
+    over: float  # µs: a call of a module, minus a call of a tool in Python that does nothing
+    took: float  # µs: parse and check the input, call the module, take its answer
 
 
 class _Nothing(sdk.Tool):
@@ -94,7 +94,7 @@ class _Nothing(sdk.Tool):
 
 
 def in_its_host() -> Inside:
-    """Both with the same input and schema, without the way to the host."""
+    """Measure both with the same input and schema, without the way to the host."""
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
         plugin = enabled.declared(package.read(saying(Path(folder), NAME)), Path(folder) / NAME)
         assert plugin

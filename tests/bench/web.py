@@ -1,7 +1,7 @@
-"""The page in a real browser, beside `ctx send`: first words, a flood of deltas, its memory, and its rest.
+"""The page in a real browser, beside `ctx send`: first words, a flood of deltas, memory, and idle CPU.
 
-Rules: times are taken in the browser, from the press of the button to the text in the page. There are no
-figures without Playwright and Chromium, which `make test-web` installs.
+Rules: times are measured in the browser, from the press of the button to the text in the page. Figures
+need Playwright and Chromium, which `make test-web` installs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DELTAS = 20_000
 ROUNDS = 9
 LARGE = 20  # answers of half a megabyte
 IDLE_SECONDS = 5.0
-# From the press of Send to a text in an answer, in ms.
+# From the press of Send until a text is in an answer, in ms.
 UNTIL_SEEN = """([said, wanted]) => new Promise((done) => {
     const log = document.querySelector('.log');
     const look = new MutationObserver(() => {
@@ -43,7 +43,7 @@ UNTIL_SEEN = """([said, wanted]) => new Promise((done) => {
 })"""
 
 
-# Notes when the button is there by which a conversation begins, in ms from the address on.
+# Notes when the button that begins a conversation is there, in ms since the address was opened.
 USABLE = """new MutationObserver((_, self) => {
     if (![...document.querySelectorAll('button')].some((each) => each.textContent === 'Begin')) return;
     window.usable = performance.now();
@@ -79,7 +79,7 @@ def figures(ctx: Ctx) -> PageFigures | None:
         flood = _seen(tab, json.dumps(steps), "THE END")
         large = _large(ctx, tab, page)
         before = measure.cpu_ms(ctx.pid)
-        time.sleep(IDLE_SECONDS)  # what is measured: a tab on which nobody does anything for so long
+        time.sleep(IDLE_SECONDS)  # a tab on which nothing is done for so long is measured
         idle = (measure.cpu_ms(ctx.pid) - before) / IDLE_SECONDS
         token = tab.evaluate("localStorage['cortexfs.token']")
         return PageFigures(opened, first, first - send, flood, large, _memory(page, token), idle)
@@ -97,7 +97,7 @@ def paging(ctx: Ctx) -> Iterator[Row]:
 
 
 def _opened(tab: Tab, page: WebProcess) -> float:
-    """From the address to a list of models that can be talked to."""
+    """Milliseconds from opening the address until a list of models to talk to is there."""
     tab.goto("about:blank")
     tab.goto(f"{page.url}#/talk", wait_until="commit")
     tab.get_by_role("button", name="Begin").wait_for()
@@ -105,7 +105,7 @@ def _opened(tab: Tab, page: WebProcess) -> float:
 
 
 def _large(ctx: Ctx, tab: Tab, page: WebProcess) -> float:
-    """From the address of a long session to its last words."""
+    """Milliseconds from opening a long session until its last words are there."""
     with talk(ctx, f"{SCRIPTED}.sock") as client:
         for number in range(LARGE):
             client.play(
@@ -127,7 +127,7 @@ def _seen(tab: Tab, said: str, wanted: str) -> float:
 
 
 def _memory(page: WebProcess, token: str) -> float:
-    """The process, while so many tabs follow a session and the inbox."""
+    """Memory of the process, while so many tabs follow a session and the inbox."""
     with ExitStack() as tabs:
         for number in range(TABS):
             for path in (f"/api/events?object={ECHO}&session=tab{number}", "/api/inbox"):

@@ -1,4 +1,4 @@
-"""docs/abi.md: every rule has a test that names it, and every number that is named is a rule's."""
+"""docs/abi.md: every rule has a test that names it, and every number that a test names is a rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the package needs is in its dependencies: its extras may be absent, with what they are for."""
+"""All that the package needs is among its dependencies; an extra may be absent, with its feature."""
 
 from __future__ import annotations
 

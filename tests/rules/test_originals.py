@@ -1,4 +1,4 @@
-"""docs/from-cortex-sdk.md: what of the originals works here, each row with a test that there is."""
+"""docs/from-cortex-sdk.md: each row on what works here of the originals names a test that exists."""
 
 from __future__ import annotations
 

@@ -15,6 +15,6 @@ NEEDED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
 
 @pytest.mark.parametrize("requirement", NEEDED)
 def test_a_checkout_installs_what_it_needs(requirement: str) -> None:
-    # pip install --no-deps -e . comes after the lock file: what that does not name is not there
+    # pip install --no-deps -e . comes after the lock file: a package missing from the file is not installed
     name = re.split(r"[<>=~!\[; ]", requirement)[0]
     assert re.search(rf"^{re.escape(name)}==", (TOP / "requirements-dev.lock").read_text(), re.MULTILINE)

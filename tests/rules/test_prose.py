@@ -11,14 +11,14 @@ from tests.source import definitions
 
 MOST_WORDS = 30
 COLUMNS = 100
-# A name for the thing, or "Returns True if", stands there instead.
+# A docstring begins with a name for the thing, or with "Returns True if", instead.
 NO_BEGINNING = ("What", "Whether", "Who", "Which", "Whose")
 CODE = re.compile("`[^`]*`")
 SENTENCE = re.compile(r"(?<=[.:;?!])\s+")
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    """Yields each docstring of the package, and its place."""
+    """Yields each docstring of the package with its place."""
     for path in (PROJECT / "cortexfs").rglob("*.py"):
         for node in definitions(ast.parse(path.read_text())):
             if text := ast.get_docstring(node):

@@ -19,11 +19,11 @@ COMMANDS_PAGE = (PROJECT / "docs/commands.md").read_text()
 TREE_PAGE = (PROJECT / "docs/ctx.md").read_text()
 CONFIG_PAGE = (PROJECT / "docs/config.md").read_text()
 AGENTS_PAGE = (PROJECT / "docs/agents.md").read_text()
-# Options of a command that a plugin declares, and of the original's program.
+# Options of a plugin's command, and of the original's program.
 OTHERS = {"--loud", "--new-process-plugin"}
 IN_HOMES = {"script"}  # docs/tools.md
 NO_VARIABLES = {"CTX_DIRECTORY"}  # a stream of a team's server
-SIGNALS = {127, 129, 130, 141, 143}  # of a copy of an object, and 128 and a signal
+SIGNALS = {127, 129, 130, 141, 143}  # those of a copied object; otherwise 128 plus the signal
 
 
 def parsers(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -65,7 +65,7 @@ def test_the_verbs_of_each_command_are_told_and_no_others() -> None:
 
 
 def first_cells(page: str, heading: str) -> dict[str, str]:
-    """The rows of the table of files below a heading, each name with the rest of its row."""
+    """Returns the rows of the table of files below a heading: each name with the rest of its row."""
     table = page.partition(f"\n{heading}\n")[2].partition("\n| file |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \| (.*)$", table, re.MULTILINE)
     return {name: rest for names, rest in rows for name in re.findall(r"`([^`]+)`", names)}

@@ -1,4 +1,4 @@
-"""docs/security.md and docs/attacks.md name the tests of their claims; the default mount table is told."""
+"""docs/security.md and docs/attacks.md name the tests of their claims, and show the default mount table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_each_test_that_is_named_is_there() -> None:
 
 
 def claims() -> list[str]:
-    """The items of the sections that claim something, and the attacks."""
+    """Returns the items of the sections that make claims, and the attacks."""
     claimed = PAGE.partition("## A tool runs")[2].partition("## What is not claimed")[0]
     items = [
         " ".join(item.split())

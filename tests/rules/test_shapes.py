@@ -1,4 +1,4 @@
-"""How large things may be before they say why (docs/design.md, "The floor plan")."""
+"""How large a file, class or function may be before it must say why (docs/design.md, "The floor plan")."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_large_classes_say_why() -> None:
     assert found > 200
 
 
-# The SDK has the seed's names, which frames and manifests have, too.
+# The SDK keeps the seed's names, which frames and manifests use as well.
 SEEDS = {"ToolCall", "ToolResult", "Usage"}
 
 
@@ -72,7 +72,7 @@ def test_no_file_is_longer_than_somebody_reads() -> None:
 
 
 def test_bytes_that_are_no_json_are_caught_whatever_is_wrong_with_them() -> None:
-    """msgspec has exceptions of its own for types alone: of UTF-8 and of depth are others."""
+    """msgspec's own exceptions cover wrong types only: invalid UTF-8 and too deep JSON raise others."""
     caught = re.compile(r"except .*msgspec\.(MsgspecError|DecodeError)")
     for path in (PROJECT / "cortexfs").rglob("*.py"):
         if path.name != "jsontext.py":
