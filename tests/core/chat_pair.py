@@ -1,4 +1,4 @@
-"""A chat's talk and the sans-IO server that it talks with, in one place."""
+"""A chat's talk, together with the sans-IO server at its other end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.core.conversation_pair import Connection, World
 
 
 class Chat:
-    """A talk on a connection, with what it showed."""
+    """A talk on a connection, and the list of all that it showed."""
 
     def __init__(self, world: World, session: str = "s", scope: requests.Scope = "private") -> None:
         numbers = itertools.count(1)
@@ -51,7 +51,7 @@ class Chat:
 
     @property
     def text(self) -> str:
-        """The screen: pieces of an answer go on, everything else has a line."""
+        """The text on the screen: pieces of an answer are joined, all else is marked by its kind."""
         marks = {
             "answer": "{}",
             "end": "|",

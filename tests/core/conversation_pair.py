@@ -1,6 +1,6 @@
-"""Server and client on a fake wire, with sessions between: what a daemon does, without a daemon.
+"""Server and client on a fake wire with sessions between them, which behave like a daemon without being one.
 
-A test of one side is a test of the other. `World.restart` is a kill -9: what is left is the log.
+Each test of one side also tests the other. `World.restart` is a kill -9, after which only the log is left.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def new_session() -> Session:
 
 
 class World:
-    """Sessions with their logs, and the connections that share them."""
+    """Sessions with their logs, and the connections that share the sessions."""
 
     def __init__(self, echo: bool = False) -> None:
-        self.echo = echo  # whether messages are answered at once
+        self.echo = echo  # True if messages are answered at once
         self.sessions: dict[SessionKey, Session] = {}
         self.logs: dict[SessionKey, list[LogEvent]] = {}
         self.connections: list[Connection] = []
@@ -51,7 +51,7 @@ class World:
         return self.sessions.setdefault(key, new_session())
 
     def of(self, run: str, uid: int | None = None) -> tuple[SessionKey, Session, str]:
-        """Where a run is, for those who may know it."""
+        """Returns the key, the session and the id of a run, for users who may know of it."""
         for key, session in self.sessions.items():
             if (found := session.find(run)) and (uid is None or key.scope != "private" or key.owner == uid):
                 return key, session, found
@@ -78,7 +78,7 @@ class World:
         self.append(key, session.finish(run, fault))
 
     def restart(self) -> None:
-        """The daemon dies: connections and memory are gone, files stay."""
+        """Kill and restart the daemon: connections and memory are gone, files stay."""
         self.connections.clear()
         for key in [key for key in self.logs if key.scope == "temp"]:
             del self.logs[key], self.sessions[key]
@@ -89,7 +89,7 @@ class World:
 
 
 def spoken(text: str) -> list[frames.Frame]:
-    """What debug/echo would say: a delta for each word, then the whole."""
+    """The answer of debug/echo: a delta for each word, then the whole text."""
     said: list[frames.Frame] = [frames.Delta(text=word) for word in text.split()]
     said.append(frames.Message(role="assistant", content=[frames.Text(text)]))
     return [*said, frames.Usage(input_tokens=1, output_tokens=len(said))]
@@ -103,14 +103,14 @@ class Connection:
         self.server, self.client = LineSplitter(), ClientSide()
         self.given = Subscriptions()
         self.reads = True
-        self.sent = b""  # by the server, all of it
+        self.sent = b""  # all bytes from the server
         self._read = 0
 
     def ask(self, request: requests.AnyRequest) -> list[AnyFrame]:
         return self.raw(self.client.send(request))
 
     def raw(self, data: bytes) -> list[AnyFrame]:
-        """Send these bytes; what comes back at once."""
+        """Send these bytes, and return the frames that come back at once."""
         for line in self.server.feed(data):
             self._hear(requests.decode(line))
         return self.read()
@@ -169,7 +169,7 @@ class Connection:
         self.sent += lines.encode(frames.Pong(request=request.id))
 
     def follow_up(self) -> None:
-        """Send what is due, unless this client does not read."""
+        """Send the due events, unless this client does not read."""
         for key in self.given.keys if self.reads else ():
             log = self.world.logs[key]
             while due := self.given.due(key, len(log)):
@@ -196,7 +196,7 @@ _ANSWERS: dict[type, Callable[[Connection, Any], None]] = {
 
 
 def kinds(heard: list[AnyFrame]) -> str:
-    """The types of frames, in a line."""
+    """Returns the types of the frames in one line."""
     return " ".join(lines.kind(frame) for frame in heard)
 
 

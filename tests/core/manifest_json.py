@@ -1,4 +1,4 @@
-"""A manifest.json that is sound, to be spoilt in one place at a time."""
+"""A valid manifest.json, which tests spoil in one place at a time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ EVERYTHING: dict[str, Any] = SOUND | {
 
 
 def read(**changes: Any) -> manifestjson.ManifestReading:
-    """The sound manifest with these keys changed; a key that is to be removed is given as ..."""
+    """Reads the valid manifest with these keys changed; the value ... removes a key."""
     return read_value({key: value for key, value in (SOUND | changes).items() if value is not ...})
 
 
@@ -91,7 +91,7 @@ def read_value(value: object) -> manifestjson.ManifestReading:
 
 
 def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manifestjson.ManifestReading:
-    """EVERYTHING with one member changed, or without it."""
+    """Reads EVERYTHING with one member changed or removed."""
     whole = copy.deepcopy(EVERYTHING)
     node: Any = whole
     for step in way:
@@ -104,7 +104,7 @@ def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manife
 
 
 def found(**changes: Any) -> list[tuple[str, str]]:
-    """Category and path of everything that is wrong."""
+    """Returns the category and path of each problem."""
     result = read(**changes)
     return [(problem.category, problem.path) for problem in (*result.errors, *result.warnings)]
 

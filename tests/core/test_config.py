@@ -1,4 +1,4 @@
-"""config.toml, plugins.json and the places: what is refused, with which sentence, and what wins."""
+"""config.toml, plugins.json and the places: refused values with their sentences, and which value wins."""
 
 from __future__ import annotations
 

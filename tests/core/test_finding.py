@@ -1,4 +1,4 @@
-"""The order in which `ctx find` has tools, and lines that only a stranger makes."""
+"""The order of tools in `ctx find`, and query lines that only an attacker would write."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TOOLS = (
         # abi.md 8.31: a tool with more of the words comes first, and then names before descriptions
         (("read", "file"), ["fs.read", "reader", "note", "spread", "issue.list"]),
         (("issue",), ["issue.list"]),
-        (("hread",), []),  # within a word of a description: that is another word
-        (("ready",), []),  # a status, and no word of the tool's
+        (("hread",), []),  # inside a word of a description, which is another word
+        (("ready",), []),  # a status, which is no word of the tool
     ],
 )
 def test_order(words: tuple[str, ...], wanted: list[str]) -> None:
@@ -42,8 +42,8 @@ def test_order(words: tuple[str, ...], wanted: list[str]) -> None:
     ("text", "words"),
     [
         ("Reads files", ["read", "file"]),
-        ("the bus, class by class", ["the", "bus", "class"]),  # no plural
-        ("is it in cats", ["cat"]),  # words of one or two letters only where there are no others
+        ("the bus, class by class", ["the", "bus", "class"]),  # a singular in spite of its s
+        ("is it in cats", ["cat"]),  # words of one or two letters count only if there are no others
         ("is it", ["is", "it"]),
         ("file files FILE", ["file"]),
     ],

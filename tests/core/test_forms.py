@@ -1,4 +1,4 @@
-"""Forms of MCP's elicitation: fields, and what a person types as values."""
+"""Forms of MCP's elicitation: their fields, and a person's typed text as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""abi.md 6: what a frame looks like on the wire, to the byte."""
+"""abi.md 6: the exact bytes of a frame on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins with hooks are asked and told, and how much of it."""
+"""The questions and events that plugins with hooks receive, and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which variables pass on, and which host a call is for."""
+"""The variables that are passed on, and the host that serves a call."""
 
 from __future__ import annotations
 

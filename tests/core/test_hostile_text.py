@@ -1,4 +1,4 @@
-"""What strangers say, where people and programs read it line by line."""
+"""Untrusted text in places that people and programs read line by line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_tabs_lines_and_letters_stay() -> None:
     assert escaped("ä\tb\nc 日本") == "ä\tb\nc 日本"
 
 
-# Cf that is no Default_Ignorable_Code_Point, by that property's definition.
+# Characters of category Cf that are no Default_Ignorable_Code_Point, by the definition of that property.
 VISIBLE_FORMAT = re.compile(
     "[\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f]"
 )
@@ -61,8 +61,8 @@ IGNORABLE_NAMES = re.compile("VARIATION SELECTOR|SEONG FILLER|HANGUL FILLER|VOWE
 
 @functools.cache
 def of_kind() -> dict[str, list[str]]:
-    """Returns characters by their category. Above the second plane only tags are told apart from others, so
-    the rest of those planes is looked at in full by `make soak` alone."""
+    """Returns characters by their category. Above the second plane only tags are special. `make soak` alone
+    goes through all the rest, and other runs take a sample."""
     sparse = range(0x20000, sys.maxunicode + 1, 1 if SOAK else 64)
     kinds: dict[str, list[str]] = {}
     for number in {*range(0x20000), *range(0xE0000, 0xE1000), *sparse, sys.maxunicode}:
@@ -89,7 +89,7 @@ def test_what_shows_nothing_or_another_text_is_escaped() -> None:
     # the module: "lets nothing pass that cannot be told from something else"
     for kind in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
         chars = [char for char in of_kind()[kind] if char not in "\t\n"]
-        # each after a letter, and all in one text: a call for each takes a second
+        # each character after a letter, and all in one text: a call for each would take a second
         assert escaped("a".join(["", *chars])) == "".join(f"a{ascii(char)[1:-1]}" for char in chars)
 
 
@@ -127,5 +127,5 @@ def test_nobody_fills_the_log() -> None:
     assert len(kept) == MOST
     assert kept[0].getMessage() == "said it"
     assert "further messages like this are dropped" in kept[-1].getMessage()
-    assert spare.filter(record(2, 50.0))  # of another origin
-    assert spare.filter(record(1, 11.0 + SECONDS))  # later
+    assert spare.filter(record(2, 50.0))  # a message from another line of code
+    assert spare.filter(record(1, 11.0 + SECONDS))  # after SECONDS have passed

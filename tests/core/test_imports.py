@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent.parent / "cortexfs"
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-# The floor plan: which rooms a room may import, itself among them. A file that is in no row fails.
+# The floor plan: the rooms that a room may import, itself included. A file in no row fails.
 ROOMS = {
     "config.py": "core state version",
     "version.py": "",
@@ -40,7 +40,7 @@ ROOMS = {
     "cli": "core linux net state peers sessions pool models agents hooks plugins run tree talk team version"
     " config daemon client chat mcp web sdk cli",
 }
-# What installing a plugin runs of the hosts' side, as its caller.
+# Parts of the hosts' side that run in the installer of plugins, as its caller.
 BESIDES = {
     "cli/plugin/install/checks.py": {"host"},
     "cli/plugin/install/install.py": {"host"},
@@ -55,7 +55,7 @@ PURE = {
 }  # fmt: skip
 
 
-# Statements as `ruff format` leaves them, outside of long texts: to parse the whole package takes a second.
+# Statements as `ruff format` writes them, outside long texts: to parse the whole package takes a second.
 LONG_TEXT = re.compile('""".*?"""', re.DOTALL)
 IMPORT = re.compile(r"^[ \t]*(?:import (.+)|from (\S+) import (?:\(([^)]*)\)|(.+)))$", re.MULTILINE)
 
@@ -72,7 +72,7 @@ def imported(module: str) -> set[str]:
 
 
 def listed(names: str) -> list[str]:
-    """`a, b as c  # why`, on one line or several."""
+    """Returns the names in `a, b as c  # why`, on one line or several."""
     return [name.split()[0] for name in re.sub("#.*", "", names).split(",") if name.strip()]
 
 
@@ -91,7 +91,7 @@ def test_each_room_imports_what_the_plan_allows() -> None:
 
 
 def test_tests_of_a_room_are_found_by_its_path() -> None:
-    # in tests/core those of core/tree are in tree/
+    # the tests of core/tree, for example, are in tests/core/tree
     tests = Path(__file__).parent.parent
     for ring, above in (("core", ("", "core/")), ("shell", ("",))):
         for path in (tests / ring).rglob("test_*.py"):
@@ -112,5 +112,5 @@ def test_core_is_pure() -> None:
 
 
 def test_the_package_itself_is_empty() -> None:
-    # whoever imports a part of it must not pay for the whole
+    # a program that imports a part of the package must not pay for all of it
     assert not (PACKAGE / "__init__.py").read_text().strip()

@@ -1,4 +1,4 @@
-"""core/jsontext.py: the words in which bytes are told that could not be read."""
+"""core/jsontext.py: the error messages for bytes that are not valid JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each version of Landlock can refuse, by its number alone (landlock(7), "ABI versions")."""
+"""The rights that each version of Landlock can refuse, by its number (landlock(7), "ABI versions")."""
 
 from __future__ import annotations
 

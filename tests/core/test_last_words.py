@@ -1,4 +1,4 @@
-"""The last of what a process printed, in the sentence that it has ended (abi.md 4.58)."""
+"""The end of a process's output, in the sentence that reports its end (abi.md 4.58)."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_no_line_is_cut_in_its_middle() -> None:
     assert told == " ".join(lines[-5:])
     frames = '  File "/a/long/path/of/some/module.py", line 1, in f\n' * 100
     assert last_words(f"{TRACE}{frames}OSError: no\n".encode()) == "; it printed last: OSError: no"
-    long = "y" * 700  # the last one is told, however long it is
+    long = "y" * 700  # the last line is told, however long it is
     assert last_words(f"{lines[0]}\n{long}\n".encode()) == f"; it printed last: {long}"
     assert len(last_words(b"z" * 10_000)) < MAX_LINE + 100

@@ -1,4 +1,4 @@
-"""Each limit's exact edge: the most that is taken, and one more, which is refused."""
+"""Each limit's exact edge: the largest accepted value, and the next one, which is refused."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def message(size: int) -> object:
 
 
 def schema(size: int) -> object:
-    """A target of a host, of exactly so many bytes before it is packed."""
+    """A target of a host, of exactly so many bytes before packing."""
     bare = msgspec.json.encode(targets.Library(path="", stamp=""))
     return targets.target(targets.Library(path="x" * (size - len(bare))))
 
 
 def taken(line: bytes) -> object:
-    """A request that is refused is a value, too: raises what it says."""
+    """Decodes a request, and raises a refusal, which is a value otherwise."""
     request = requests.decode(line)
     if isinstance(request, requests.Refusal):
         raise Fault(request.code, request.message)
@@ -52,12 +52,12 @@ def arguments(size: int) -> object:
 
 
 def values(count: int) -> object:
-    """The brackets count, and commas in texts do not."""
+    """A prompt with so many values: its brackets count, and the commas in its text do not."""
     return parse.prompt([], b'{"input":["' + b"," * count + b'"' + b",1" * (count - 2) + b"]}")
 
 
 def comment(size: int) -> bytes:
-    """The comment of a script, of exactly so many bytes."""
+    """A script's comment of exactly so many bytes."""
     lines = b"# tool: x\n" + b"#" * (size - 10)
     assert len(lines) == size
     return lines
@@ -186,7 +186,7 @@ def test_a_plugin_names_so_many_others() -> None:
 
 
 def test_so_many_problems_are_told() -> None:
-    # one problem more is that such a plugin may hear of no events
+    # one of the problems is that this plugin may not listen to events
     events: list[Any] = [f"no-event-{number}" for number in range(manifestjson.MAX_PROBLEMS + 1)]
     for count in (manifestjson.MAX_PROBLEMS, manifestjson.MAX_PROBLEMS + 1):
         found = manifestjson.read(msgspec.json.encode(SOUND | {"events": events[: count - 1]}))

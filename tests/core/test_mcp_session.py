@@ -1,4 +1,4 @@
-"""The word that names a session of an MCP client, and who may not have one."""
+"""The name of an MCP client's session, and the callers that may not have one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of mounts as the kernel writes it (proc(5), mountinfo), and whose a mount is (abi.md 1.22)."""
+"""The kernel's table of mounts (proc(5), mountinfo), and the owner of a mount (abi.md 1.22)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_good_names(name: str) -> None:
         (".hidden", "begins with a letter or digit"),
         ("-v", "begins with a letter or digit"),
         ("é", "may hold only"),
-        ("٣", "may hold only"),  # a digit, and not an ASCII one
+        ("٣", "may hold only"),  # a digit, but not of ASCII
         ("a b", "may hold only"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which addresses are public, and what one of IPv6 stands for."""
+"""The addresses that are public, and the addresses that an IPv6 address stands for."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_an_address_stands_for() -> None:
         ("::1", True),
         ("::ffff:127.3.2.1", True),
         ("::ffff:8.8.8.8", False),
-        ("64:ff9b::7f00:1", False),  # a translator's: elsewhere
+        ("64:ff9b::7f00:1", False),  # of a translator (NAT64), so it leads elsewhere
         ("2002:7f00:1::", False),
         ("8.8.8.8", False),
         ("a.org", False),

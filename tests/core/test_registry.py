@@ -1,4 +1,4 @@
-"""The registry: names are checked at its gate, its order is the names' order, and diffs are exact."""
+"""The registry: it checks names, keeps objects in the order of names, and computes exact diffs."""
 
 from __future__ import annotations
 

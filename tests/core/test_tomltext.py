@@ -1,4 +1,4 @@
-"""TOML as editors of other systems leave it, and as nobody writes it."""
+"""TOML as editors of other systems save it, and as only a test would write it."""
 
 from __future__ import annotations
 

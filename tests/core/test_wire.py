@@ -1,4 +1,4 @@
-"""core/wire.py: greetings and messages, whole, in pieces, and lying."""
+"""core/wire.py: greetings and messages, whole, in pieces, and with false lengths."""
 
 from __future__ import annotations
 

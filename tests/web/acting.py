@@ -1,4 +1,4 @@
-"""The steps that tests of the page share, as a person takes them."""
+"""Steps of a person that several tests of the page take."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SCRIPTED = "model/debug/script"
 
 
 def go(tab: Tab, page: WebProcess, object_: str, session: str) -> None:
-    """Open a conversation, and wait until it is there."""
+    """Open a conversation, and wait until it is shown."""
     tab.get_by_role("link", name="Talk", exact=True).wait_for()
     tab.goto(f"{page.url}#/talk/private/{object_.replace('/', '%2F')}/{session}")
     tab.get_by_role("heading", name=session.partition("/")[0]).wait_for()
 
 
 def part(tab: Tab, page: WebProcess, path: str) -> None:
-    """Open a part of the page, and wait until it is there."""
+    """Open a part of the page, and wait until it is shown."""
     tab.get_by_role("link", name="Talk", exact=True).wait_for()
     tab.goto(f"{page.url}#/{path}")
     tab.locator("main h1").first.wait_for()
@@ -31,7 +31,7 @@ def say(tab: Tab, text: str) -> None:
 
 
 def play(tab: Tab, *steps: dict[str, Any]) -> None:
-    """A message for debug/script."""
+    """Send a message for debug/script."""
     say(tab, json.dumps(steps))
 
 

@@ -22,14 +22,14 @@ from tests.waiting import PATIENCE
 
 PLAYWRIGHT = PROJECT / "build/web"
 CHROMIUM = "/usr/bin/chromium"
-Tab: TypeAlias = Any  # playwright.sync_api.Page: it is installed for these tests alone
+Tab: TypeAlias = Any  # playwright.sync_api.Page, which is installed for these tests alone
 WRAPPER = """#!/bin/sh
 exec {as_user} env HOME={home} {chromium} "$@" --user-data-dir={home}
 """
 
 
 class WebProcess:
-    """A `ctx web`, and the link that it printed."""
+    """A running `ctx web`, and the link that it printed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -44,7 +44,7 @@ class WebProcess:
 def web(
     ctx: Ctx, *words: str, uid: int | None = None, env: dict[str, str] | None = None
 ) -> Iterator[WebProcess]:
-    """The page of this mount, for that user."""
+    """Serve the page of this mount for that user."""
     options: dict[str, Any] = {"user": uid, "group": uid, "extra_groups": []} if uid is not None else {}
     process = subprocess.Popen(
         [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "web", *(words or ("--no-browser",))],
@@ -66,7 +66,7 @@ def web(
 
 @contextlib.contextmanager
 def browsing() -> Iterator[Any]:
-    """A browser: `new_context()` is a person with a profile of their own."""
+    """Start a browser. Each `new_context()` stands for a person with an own profile."""
     if not PLAYWRIGHT.exists() or not shutil.which(CHROMIUM):
         pytest.skip("Playwright or Chromium is missing; make test-web installs them")
     if str(PLAYWRIGHT) not in sys.path:
@@ -92,7 +92,7 @@ def browsing() -> Iterator[Any]:
 
 
 def has_sandbox() -> bool:
-    """Returns True if Chromium can have its sandbox here, which takes user namespaces."""
+    """Returns True if Chromium's sandbox works here, which needs user namespaces."""
     options: dict[str, Any] = {"user": NOBODY, "group": NOBODY} if os.geteuid() == 0 else {}
     there = subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False, **options)
     if there.returncode:
@@ -102,7 +102,7 @@ def has_sandbox() -> bool:
 
 @contextlib.contextmanager
 def person(browser: Any, link: str) -> Iterator[Tab]:
-    """A tab of a person who has opened the link; no script of the page may fail."""
+    """A tab of a person who has opened the link. No script of the page may fail in it."""
     context = browser.new_context()
     context.set_default_timeout(PATIENCE * 1000)
     try:

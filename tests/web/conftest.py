@@ -1,4 +1,4 @@
-"""The page in a real browser: one mount, one `ctx web` and one browser for a file of tests."""
+"""The page in a real browser: one mount, one `ctx web` and one browser for each file of tests."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(ctx: Ctx) -> Iterator[WebProcess]:
-    """A process of one test's own: its ticket is unused."""
+    """A process for one test alone, so its ticket is unused."""
     with web(ctx) as process:
         yield process
 
 
 @pytest.fixture
 def tab(browser: Any, page: WebProcess) -> Iterator[Tab]:
-    """A person at that page."""
+    """A tab of a person at that page."""
     with person(browser, page.link) as found:
         yield found
         assert found.faults == []

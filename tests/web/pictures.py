@@ -1,6 +1,6 @@
-"""The pictures of the page in the docs, taken of a real mount by a real browser: `make pictures`.
+"""Takes the pictures of the page for the docs, of a real mount in a real browser: `make pictures`.
 
-Rules: what is seen in them has happened. They are light, narrow and small, as they are kept in git.
+Rules: all that the pictures show has happened. They are light, narrow and small, as they are kept in git.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.web.acting import answer, go, part, question, say
 from tests.web.browsing import Tab, WebProcess, browsing, person, web
 
 FOLDER = PROJECT / "docs/pictures"
-MAX_BYTES = 150_000  # of all together
+MAX_BYTES = 150_000  # of all pictures together
 WINDOW = {"width": 1040, "height": 760}
 CODER = "agent/coder"
 CART = """def total(items, discount):
@@ -37,7 +37,7 @@ CHANGE = {"path": "cart.py", "old": "item.price - discount for", "new": "item.pr
 
 
 def call(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """A tool call as a provider writes it."""
+    """Returns a tool call in the form that a provider sends."""
     function = {"name": name.replace(".", "_"), "arguments": json.dumps(given)}
     return {"tool_calls": [{"index": 0, "id": f"call-{name}", "type": "function", "function": function}]}
 
@@ -73,7 +73,7 @@ def prepare(ctx: Ctx, url: str) -> None:
 
 
 def take(tab: Tab, page: WebProcess, shop: str) -> None:
-    """A conversation with a call and what was found, and then a change that waits to be allowed."""
+    """Take a conversation with a call and its result, and then a change that waits to be allowed."""
     place = shop.replace("/", "%2F")
     begin(tab, page, f"release-notes/{place}", "Write the notes of the release")
     answer(tab).get_by_text("What changed").wait_for()
@@ -84,7 +84,7 @@ def take(tab: Tab, page: WebProcess, shop: str) -> None:
         reading.click()
     answer(tab).get_by_text("Shall I change").wait_for()
     tab.locator("button:disabled", has_text="Stop").wait_for()
-    tab.reload()  # a list that was made before does not have the session
+    tab.reload()  # the list was made before the session
     tab.get_by_role("link", name="fix-the-cart", exact=True).wait_for()
     answer(tab).locator("summary").first.click()
     shot(tab, "talk")

@@ -1,4 +1,4 @@
-"""Plugins of tests that show panels and widgets on the page, and what a panel's own script can try."""
+"""Plugins for tests that show panels and widgets on the page, and the means of a panel's own script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def package(
     events: tuple[str, ...] = (),
     **ui: Any,
 ) -> Path:
-    """A plugin with tools that are called after it, and with these pages."""
+    """Write a plugin with these pages, and with tools that are named after it."""
     name = folder.name
     wanted = FILES if files is None else files
     tools = {f"{name.replace('-', '_')}_{tool}": body for tool, body in TOOLS.items()}
@@ -58,9 +58,9 @@ def install(ctx: Ctx, folder: Path) -> str:
 
 
 def panel(tab: Tab, page: WebProcess, plugin: str, title: str = "A panel", id_: str = "main") -> Any:
-    """Open a plugin's panel anew; its frame, in which scripts run as the panel's own."""
+    """Open a plugin's panel anew, and return its frame, in which scripts run as the panel's own."""
     part(tab, page, "approvals")
-    tab.get_by_role("heading", name="Approvals").wait_for()  # and so the panel before is gone
+    tab.get_by_role("heading", name="Approvals").wait_for()  # so the panel before is gone
     part(tab, page, f"plugins/{plugin}/panel%2F{id_}")
     shown = tab.get_by_title(title, exact=True)
     shown.wait_for()
@@ -70,6 +70,6 @@ def panel(tab: Tab, page: WebProcess, plugin: str, title: str = "A panel", id_: 
 
 
 def tried(frame: Any, body: str) -> Any:
-    """What comes of it in the panel, or why nothing does."""
+    """Run a script in the panel, and return its result or the reason of its failure."""
     failed = "`refused: ${problem.name || problem}`"
     return frame.evaluate(f"async () => {{ try {{ {body} }} catch (problem) {{ return {failed} }} }}")

@@ -1,4 +1,4 @@
-"""MCP Apps on the page (abi.md 13.29, 13.30): the official example from npm, and what it may not do."""
+"""MCP Apps on the page (abi.md 13.29, 13.30): the official example from npm, and the limits of an app."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASK = """([method, params]) => new Promise((done) => {
 
 @pytest.fixture(scope="module")
 def served(ctx: Ctx) -> str:
-    """The server on a mount; its tool says the time, and its app shows it."""
+    """Declare the server on a mount. Its tool tells the time, and its app shows the time."""
     program = from_npm("apps", f"{SERVER}@{VERSION}") / "node_modules" / SERVER / "dist/index.js"
     node = shutil.which("node")
     assert node
@@ -37,7 +37,7 @@ def served(ctx: Ctx) -> str:
 
 
 def app(tab: Tab, page: WebProcess, tool: str) -> Any:
-    """Run the tool in its app, as a person does; its frame."""
+    """Run the tool in its app like a person, and return the app's frame."""
     part(tab, page, f"tools/{tool}")
     tab.get_by_role("button", name="Run in its app").click()
     shown = tab.locator("section[aria-label=App] iframe")

@@ -1,4 +1,4 @@
-"""What a hostile panel says, and which plugins' panels there are at all (abi.md 13.30 to 13.32)."""
+"""The claims of a hostile panel, and the plugins whose panels are shown at all (abi.md 13.30 to 13.32)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALL = "const said = await Cortex.fetch({path}, {{method: 'POST', body: '{{\"tex
 
 @pytest.fixture(scope="module")
 def claiming(ctx: Ctx) -> Iterator[str]:
-    """Two plugins, of which one is hostile; the other has tools with effects, and a secret."""
+    """Install a hostile plugin, and another plugin with tools that have effects and with a secret."""
     install(ctx, package(ctx.work / PLUGIN, panels=[PANEL, PANEL | {"id": "odd", "title": TITLE}]))
     secret = {"key": "token", "label": "Token", "type": "secret"}
     settings = [{"section": "All", "fields": [secret]}]
@@ -38,7 +38,7 @@ def claiming(ctx: Ctx) -> Iterator[str]:
 
 
 def fetched(frame: Any, path: str, method: str = "GET") -> Any:
-    """The status and text of an answer to the panel."""
+    """Returns the status and text of the answer to a request of the panel."""
     body = ", body: '{}'" if method != "GET" else ""
     return tried(frame, f"""const said = await Cortex.fetch({json.dumps(path)}, {{method: "{method}"{body}}});
         return [said.status, await said.text()];""")  # fmt: skip
@@ -244,7 +244,7 @@ def test_a_disabled_plugins_panel_goes_at_once(
 
 @pytest.fixture
 def token_of(tab: Tab) -> dict[str, str]:
-    """The token of the page in this tab: its ticket is used."""
+    """The token of the page in this tab, as the ticket of the page is used up."""
     tab.get_by_role("link", name="Talk", exact=True).wait_for()
     return {"Authorization": f"Bearer {tab.evaluate('localStorage.getItem(`cortexfs.token`)')}"}
 

@@ -75,7 +75,7 @@ def test_mcp_servers_are_added_imported_and_removed(tab: Tab, page: WebProcess, 
     tab.get_by_role("button", name="Import", exact=True).click()
     tab.get_by_role("button", name="Remove other").wait_for()
     tab.get_by_role("button", name="Log in at other").click()
-    tab.get_by_role("region", name="Login").get_by_role("alert").wait_for()  # nobody is there
+    tab.get_by_role("region", name="Login").get_by_role("alert").wait_for()  # no server is there
     for name in ("other", "conf"):
         tab.once("dialog", lambda dialog: dialog.accept())
         tab.get_by_role("button", name=f"Remove {name}").click()
@@ -99,7 +99,7 @@ def test_a_login_at_an_mcp_server_ends_well(tab: Tab, page: WebProcess, ctx: Ctx
 
 
 def counted(day: str, model: str, agent: str, cost: float | None) -> dict[str, object]:
-    """A line of `ctx log --usage --json`."""
+    """Returns one line of `ctx log --usage --json`."""
     counts = {"calls": 1, "input_tokens": 1000, "output_tokens": 20}
     return {"day": day, "model": model, "agent": agent, "cost": cost, **counts}
 

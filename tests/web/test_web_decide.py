@@ -1,4 +1,4 @@
-"""Approvals in a real browser: one place for those of all sessions (abi.md 13)."""
+"""Approvals in a real browser: one list for the questions of all sessions (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXEC = {
 
 @pytest.fixture
 def asking(ctx: Ctx) -> Iterator[Talk]:
-    """Somebody in a terminal, whose message leads to a question."""
+    """A person in a terminal whose message leads to a question."""
     with talk(ctx, SCRIPT) as client:
         yield client
 
@@ -171,7 +171,7 @@ def test_an_idle_tab_costs_the_daemon_nothing(tab: Tab, page: WebProcess, ctx: C
     part(tab, page, "status")
     before = sockets(page.process.pid)
     go(tab, page, ECHO, "idle")
-    until(lambda: sockets(page.process.pid), lambda seen: seen == before + 1)  # what the tab follows
+    until(lambda: sockets(page.process.pid), lambda seen: seen == before + 1)  # the tab's connection
     say(tab, "something")
     answer(tab).get_by_text("tokens in").wait_for()
     until(lambda: sockets(page.process.pid), lambda seen: seen == before + 1)
@@ -180,7 +180,7 @@ def test_an_idle_tab_costs_the_daemon_nothing(tab: Tab, page: WebProcess, ctx: C
 
 
 def sockets(pid: int) -> int:
-    """The Unix sockets that a process has to others, beside those of its loop."""
+    """Counts the Unix sockets that a process has to others, apart from those of its event loop."""
     inodes = set()
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         words = line.split()
@@ -212,5 +212,5 @@ def test_a_second_click_answers_no_second_question(tab: Tab, page: WebProcess, a
     both.first.get_by_role("button", name="Deny").click()
     until(both.count, lambda seen: seen == 1)
     assert tab.evaluate("window.seen") == "none"
-    both.first.get_by_role("button", name="Deny").click()  # which waits until it is heard
+    both.first.get_by_role("button", name="Deny").click()  # waits until a click has an effect
     until(both.count, lambda seen: seen == 0)

@@ -1,4 +1,4 @@
-"""What a hostile panel tries, in a real browser that forbids it, and who may load its files (abi.md 13)."""
+"""Attacks of a hostile panel in a real browser that stops them, and access to its files (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.web.test_web_gate import asked, token
 
 __all__ = ["token"]
 REFUSED = "refused:"
-# What is refused in the frame itself; each ends with an answer, if there is one.
+# Attempts that the frame itself refuses. Each returns its result, if there is one.
 OF_THE_PAGE = {
     "its parent": "return parent.document.title;",
     "storage": "return localStorage.length;",
@@ -32,7 +32,7 @@ OF_THE_PAGE = {
     "a script made of text": "return await import('data:text/javascript,export default 1');",
     "the clipboard": "return await navigator.clipboard.readText();",
 }
-# What could tell another host something; `at` is its address.
+# Attempts to send something to another host, whose address is `at`.
 OUTSIDE = (
     "fetch(at, {mode: 'no-cors'}).catch(() => {})",
     "navigator.sendBeacon(at, 'x')",
@@ -49,8 +49,8 @@ OUTSIDE = (
     "window.open(at)",
     "document.body.style.background = `url(${at})`",
 )
-# The same by leading the frame or the tab away, each from a page of its own: a browser shows an error in the
-# place of one that it keeps from that, and what a test runs then is run by the error's page.
+# The same by navigating the frame or the tab, each from a new page. Where a browser stops a page, it shows an
+# error page in its place, and further scripts of the test would run in the error page.
 LEADING = (
     "{ const form = document.createElement('form'); form.action = at; document.body.append(form);"
     " form.submit(); }",
@@ -75,14 +75,14 @@ def hostile(ctx: Ctx) -> Iterator[str]:
 
 @pytest.fixture
 def tab(tab: Tab) -> Iterator[Tab]:
-    """What a panel tries is refused by its policy, and the browser says so."""
+    """Expect reports of the browser, as the policy refuses each attempt of a panel."""
     yield tab
     tab.faults.clear()
 
 
 @contextlib.contextmanager
 def outside() -> Iterator[tuple[str, list[str]]]:
-    """Another host: its address, and the requests that have come."""
+    """Another host: yields its address, and the list of requests to it."""
     came: list[str] = []
 
     class Hears(http.server.BaseHTTPRequestHandler):
@@ -117,14 +117,14 @@ def test_a_panel_reaches_nothing(tab: Tab, page: WebProcess, hostile: str) -> No
             tried(frame, f"const at = {json.dumps(f'{address}{number}')}; {body}; return 1;")
         for number, body in enumerate(LEADING):
             frame = panel(tab, page, hostile)
-            with contextlib.suppress(Exception):  # it may be closed for it
+            with contextlib.suppress(Exception):  # the browser may close the frame for it
                 tried(frame, f"const at = {json.dumps(f'{address}-leading{number}')}; {body}; return 1;")
         for number, body in enumerate(AWAY):
             frame = panel(tab, page, hostile)
             at = json.dumps(f"{address}-away{number}")
             frame.evaluate(f"() => {{ const at = {at}; setTimeout(() => {{ {body} }}) }}")
             tab.get_by_role("alert").get_by_text("It led itself elsewhere").wait_for()
-        part(tab, page, "status")  # whatever the frames were to send is under way or given up by then
+        part(tab, page, "status")  # by then each request of the frames is on its way or given up
         assert tab.url.startswith(page.url)
         assert len(tab.context.pages) == 1
         assert came == []
@@ -137,11 +137,11 @@ def test_a_panel_leads_nobody_away(tab: Tab, page: WebProcess, hostile: str) -> 
     assert tried(frame, "alert(1); return confirm('x')") is False
     assert tried(frame, "top.location = 'about:blank'; return 1").startswith(REFUSED)
     assert tab.url.startswith(page.url)
-    with contextlib.suppress(Exception):  # its page goes while it is asked
+    with contextlib.suppress(Exception):  # the frame's page goes away during the call
         frame.evaluate("location.reload()")
     tab.get_by_role("alert").get_by_text("It led itself elsewhere").wait_for()
     assert tab.locator("iframe").count() == 0
-    tab.get_by_role("link", name=hostile).click()  # the page goes on
+    tab.get_by_role("link", name=hostile).click()  # the page itself still works
     tab.get_by_role("heading", name=hostile).wait_for()
 
 

@@ -1,4 +1,4 @@
-"""Who gets into the page (abi.md 13): each attack of a stranger, another site and a stolen link."""
+"""Access to the page (abi.md 13): each attack of another user, another site and a stolen link."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JSON = {"Content-Type": "application/json"}
 def asked(
     page: WebProcess, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any, dict[str, str]]:
-    """A request as any program makes it: status, answer and headers."""
+    """Send a request as any program could, and return its status, answer and headers."""
     with closing(http.client.HTTPConnection("127.0.0.1", page.port)) as connection:
         data = None if body is None else json.dumps(body)
         sent = JSON | (headers or {}) if body is not None else headers or {}
@@ -347,8 +347,8 @@ def test_whoever_has_the_port_afterwards_gets_nothing(ctx: Ctx, browser: Any) ->
 
 @contextlib.contextmanager
 def squatting(port: int, heard: list[bytes]) -> Iterator[None]:
-    """Answers everything at this port. A browser opens connections on which it says nothing, so each has a
-    thread for which nobody waits."""
+    """Answer every request at this port. A browser opens connections on which it sends nothing. So each
+    connection has a thread, and the end does not wait for these threads."""
     body = b'{"proof": "0", "token": "x", "state": "begun"}'
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
 

@@ -1,4 +1,4 @@
-"""The page for everybody: axe finds nothing on any view, and a keyboard alone does what a mouse does."""
+"""The page is usable for everybody: axe finds no fault on any view, and a keyboard alone is enough."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ print("code")
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The checks of axe-core, pinned by what they are."""
+    """Returns the checks of axe-core, pinned by their digest."""
     script = (from_npm("axe", AXE) / "node_modules/axe-core/axe.min.js").read_bytes()
     assert hashlib.sha256(script).hexdigest() == AXE_DIGEST
     return script.decode()
 
 
 def violations(tab: Tab, axe: str) -> list[Any]:
-    """The complaints of axe, with the elements."""
+    """Returns the complaints of axe, with the elements."""
     tab.evaluate(f"(() => {{ {axe} }})()")
     found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]
@@ -134,7 +134,7 @@ def test_the_focus_is_in_what_is_shown(tab: Tab, page: WebProcess) -> None:
 
 
 def test_a_part_that_comes_late_is_not_shown(tab: Tab, page: WebProcess) -> None:
-    # Found: on a slow line it took the place of the part that was wanted since
+    # Found: on a slow connection the late part replaced the part that was chosen after it
     held: list[Any] = []
     tab.route("**/approvals.js", lambda route: held.append(route))
     tab.reload()
@@ -173,14 +173,14 @@ def test_a_browser_that_keeps_nothing_is_told_so(browser: Any, page: WebProcess)
     tab = context.new_page()
     tab.goto(page.link)
     tab.get_by_text("lets the page keep nothing").wait_for()
-    tab.evaluate("document.cookie = 'allowed=1'")  # and the ticket was not used up
+    tab.evaluate("document.cookie = 'allowed=1'")  # the ticket is still unused
     tab.reload()
     tab.get_by_role("heading", name="Talk").wait_for()
     context.close()
 
 
 def test_a_part_that_is_waited_for_says_so(tab: Tab, page: WebProcess) -> None:
-    # Found: nothing was there, for as long as a slow line takes
+    # Found: the page was blank for as long as a slow connection took
     held: list[Any] = []
     tab.route("**/api/status", lambda route: held.append(route))
     tab.get_by_role("link", name="Status").click()
@@ -191,7 +191,7 @@ def test_a_part_that_is_waited_for_says_so(tab: Tab, page: WebProcess) -> None:
 
 
 def test_what_was_said_of_a_part_goes_with_it(tab: Tab, page: WebProcess) -> None:
-    # Found: a notice lay over the page until the next one came
+    # Found: a notice covered the page until the next notice came
     part(tab, page, "models")
     tab.get_by_label("Add a provider").fill("not-known")
     tab.get_by_role("button", name="Add", exact=True).click()

@@ -1,4 +1,4 @@
-"""Pictures, sounds and films that tools make, on the page (abi.md 13)."""
+"""Pictures, sounds and films from tools, on the page (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.web.browsing import Tab, WebProcess, opened
 
 @pytest.fixture(scope="module")
 def pictures(ctx: Ctx) -> str:
-    """The official server with a tool that answers with a picture."""
+    """The official server, with a tool that returns a picture."""
     server = PACKAGES[1]
     program = from_npm("media", server) / "node_modules" / server.rpartition("@")[0] / "dist/index.js"
     node = shutil.which("node")

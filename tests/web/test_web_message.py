@@ -1,4 +1,4 @@
-"""The message that is being written, and what was said long ago (abi.md 13)."""
+"""The message that is being written, and the past of a session (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_who_is_in_a_conversation_stays_there_when_its_past_comes(tab: Tab, page
     until(lambda: bool(tab.wait_for_timeout(1) or held))
     attach = tab.get_by_role("button", name="Attach")
     attach.focus()
-    with tab.expect_request("**/api/events*"):  # what follows the past
+    with tab.expect_request("**/api/events*"):  # the request for events after the past
         held[0].continue_()
     assert attach.evaluate("button => button === document.activeElement")
 

@@ -46,7 +46,7 @@ WIDGETS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def shown(ctx: Ctx) -> Iterator[str]:
-    """A plugin that shows everything that there is."""
+    """Install a plugin that uses every kind of panel and widget."""
     folder = package(
         ctx.work / PLUGIN,
         capabilities=("events:listener",),
@@ -59,7 +59,7 @@ def shown(ctx: Ctx) -> Iterator[str]:
 
 
 def example() -> dict[str, str]:
-    """The files of the plugin that the page about it has."""
+    """Returns the files of the plugin that docs/web.md shows."""
     text = (PROJECT / "docs/web.md").read_text()
     found = re.findall(r"^```(json|ts|html|js)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in found] == [*NAMES]
@@ -148,7 +148,7 @@ def test_events_go_to_the_plugins_own_frames(tab: Tab, page: WebProcess, shown: 
     until(lambda: [name for name, _ in frame.evaluate("heard")], lambda seen: "tool:post-execute" in seen)
     heard = frame.evaluate("heard")
     assert ["config:change", {"key": "word", "value": "second"}] in heard
-    assert "tool:pre-execute" not in [name for name, _ in heard]  # its manifest does not list it
+    assert "tool:pre-execute" not in [name for name, _ in heard]  # not in the events of its manifest
     frame.evaluate("Cortex.setConfig('word', 'first')")
     other.close()
 
@@ -171,7 +171,7 @@ def test_a_panel_hears_of_the_mount_what_its_plugin_hears(
     assert heard[1][1]["model"] == "echo"
     assert [name for name, _ in heard].count("tool:post-execute") == 1
     assert heard[2][1]["toolName"] == "fs.list"
-    assert "llm:pre-call" not in [name for name, _ in heard]  # its manifest does not list it
+    assert "llm:pre-call" not in [name for name, _ in heard]  # not in the events of its manifest
     frame.evaluate("Cortex.emit('llm:post-call', {forged: true})")
     said(ctx, "once more", session="heard-of")
     until(

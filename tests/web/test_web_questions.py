@@ -1,4 +1,4 @@
-"""What MCP servers ask a person, and the prompts that they offer, as forms (abi.md 13)."""
+"""Questions of MCP servers to a person, and the prompts that servers offer, as forms (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clerk(ctx: Ctx) -> Iterator[str]:
 
 
 def asked(tab: Tab, page: WebProcess, ctx: Ctx, tool: str, /, **given: object) -> Any:
-    """The question of a tool, once its call has been allowed, where its server may be seen."""
+    """Allow the call of a tool, and return the form of the tool's question, which names its server."""
     session = tool.rpartition(".")[2]
     go(tab, page, "agent/clerk", f"{session}/{str(ctx.work).replace('/', '%2F')}")
     say(tab, script(call(tool, "c", **given), says("thanks")))
@@ -44,7 +44,7 @@ def asked(tab: Tab, page: WebProcess, ctx: Ctx, tool: str, /, **given: object) -
 
 
 def told(tab: Tab, text: str) -> None:
-    """Wait for what came of it."""
+    """Wait for the end of the answer, and for this text in the result of the call."""
     last = answer(tab).last
     last.get_by_text("thanks").wait_for()
     last.locator("summary").first.click()
@@ -115,7 +115,7 @@ def test_an_address_is_opened_by_the_person_alone(tab: Tab, page: WebProcess, ct
     for bad in ("javascript:window.hurt=1", "file:///etc/passwd"):
         form = asked(tab, page, ctx, "conf.test_elicitation_url", url=bad)
         form.get_by_text("This cannot be answered").wait_for()
-        assert form.get_by_role("link").count() == 1  # that to the session
+        assert form.get_by_role("link").count() == 1  # the link to the session
         form.get_by_role("button", name="Decline").click()
         form.wait_for(state="detached")
 

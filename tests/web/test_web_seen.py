@@ -1,4 +1,4 @@
-"""A call is shown for what it is, and a keyboard keeps its place, in a real browser (abi.md 13)."""
+"""A call is shown exactly as it will run, and a keyboard keeps its place, in a real browser (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.waiting import until
 from tests.web.acting import ECHO, SCRIPTED, answer, go, part, play, question, say
 from tests.web.browsing import Tab, WebProcess, opened
 
-ID = 1234567890123456789  # which JavaScript holds as ...800
+ID = 1234567890123456789  # JavaScript would round it to ...800
 TURNED = "echo \u202e)x fr- mr( \u200b\u0336rm\u00a0 h\u00e9 \u05e9"
 
 
 def focus(tab: Tab) -> str:
-    """The element that has the focus, by its name."""
+    """Returns the accessible name of the focused element."""
     found = tab.evaluate("(({ariaLabel, id, tagName}) => ariaLabel || id || tagName)(document.activeElement)")
     return str(found)
 
@@ -26,7 +26,7 @@ def test_a_number_keeps_its_digits(tab: Tab, page: WebProcess) -> None:
     play(tab, {"approval": call}, {"tool_call": call | {"call": "c1"}})
     second = opened(tab.context, page.url)
     part(second, page, "approvals")
-    for each in (tab, second):  # one of them hears it of the other
+    for each in (tab, second):  # the second tab learns of it through the daemon
         question(each, "msg.delete").wait_for()
         assert str(ID) in question(each, "msg.delete").get_by_label("Input").first.inner_text()
     asked = question(second, "msg.delete")
@@ -54,7 +54,7 @@ def test_what_turns_or_hides_text_is_spelled_out(tab: Tab, page: WebProcess, nam
     text = asked.get_by_role("textbox", name="Input")
     text.fill(text.input_value().replace("echo", "cat"))
     asked.get_by_role("button", name="Allow", exact=True).click()
-    edited = TURNED.replace("echo", "cat")  # what was not edited is as it was
+    edited = TURNED.replace("echo", "cat")  # the part that was not edited is unchanged
     until(lambda: answer(tab).text_content(), lambda said: edited in said)
 
 
@@ -69,7 +69,7 @@ def test_a_decision_keeps_the_focus(tab: Tab, page: WebProcess) -> None:
 
 
 def test_what_cannot_be_looked_at_is_not_called_empty(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
-    # Found: without a mount, there were no tools, no models and no sessions, and nothing to decide
+    # Found: without a mount the page showed no tools, no models, no sessions, and nothing to decide
     part(tab, page, "status")
     ctx.umount()
     try:
@@ -106,7 +106,7 @@ def test_another_link_leads_where_this_one_does(tab: Tab, page: WebProcess) -> N
 
 
 def test_a_conversation_is_printed_whole(tab: Tab, page: WebProcess) -> None:
-    # Found: one screen of it
+    # Found: only one screen of it was printed
     go(tab, page, ECHO, "printed")
     say(tab, "\n\n".join(f"line {number}" for number in range(200)))
     answer(tab).get_by_text("tokens in").wait_for()

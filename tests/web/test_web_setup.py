@@ -34,7 +34,7 @@ return JSON.stringify(all);
 
 @pytest.fixture(scope="module")
 def package(ctx: Ctx) -> Path:
-    """A plugin as its author has it, with settings of each kind."""
+    """Write the sources of a plugin with settings of each kind."""
     folder = ctx.work / "told-plugin"
     folder.mkdir()
     (folder / "mod.ts").write_text(esmodules.source({"told": BODY}))
@@ -76,7 +76,7 @@ def test_a_plugin_is_reviewed_and_then_installed(tab: Tab, page: WebProcess, ctx
     review = tab.get_by_role("region", name="Review")
     review.wait_for()
     assert "fs:read" in review.inner_text()
-    assert not Path(ctx.tool("told")).exists()  # it was looked at, and nothing else
+    assert not Path(ctx.tool("told")).exists()  # looking at a plugin installs nothing
     tab.get_by_role("button", name="Install", exact=True).click()
     tab.get_by_role("link", name="told-plugin", exact=True).click()
     tab.get_by_role("heading", name="told-plugin").wait_for()
@@ -123,7 +123,7 @@ def test_settings_are_saved_and_a_secret_is_never_shown(
     tab.get_by_role("button", name="Unset Token").wait_for()
     assert tab.get_by_label("Token", exact=True).input_value() == ""
     assert SECRET not in tab.content() + "".join(seen)
-    tab.get_by_role("button", name="Save Token").click()  # an empty one stays as it is
+    tab.get_by_role("button", name="Save Token").click()  # an empty field changes nothing
     assert told(ctx)["token"] == len(SECRET)
     tab.get_by_role("button", name="Unset Token").click()
     until(lambda: told(ctx)["token"], lambda seen: seen == 0)

@@ -1,4 +1,4 @@
-"""Conversations in a real browser: what a person does, and what a hostile model tries (abi.md 13)."""
+"""Conversations in a real browser: a person's actions, and the attacks of a hostile model (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_first_words_are_there_before_the_last(tab: Tab, page: WebProcess) -> No
     go(tab, page, "model/debug/script", "words")
     play(tab, {"delta": "# Title\n\nsome *words*\n\nand mo"}, {"hang": True})
     answer(tab).get_by_text("and mo").wait_for()
-    answer(tab).locator("em", has_text="words").wait_for()  # a part that is whole is Markdown already
+    answer(tab).locator("em", has_text="words").wait_for()  # a complete block is rendered as Markdown already
     tab.get_by_role("button", name="Stop").click()
     answer(tab).get_by_text("Stopped.").wait_for()
     answer(tab).get_by_text("and mo").wait_for()
@@ -69,7 +69,7 @@ def test_tabs_and_the_terminal_see_the_same(tab: Tab, page: WebProcess, ctx: Ctx
 def test_a_session_is_found_by_what_was_said(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
     said(ctx, "the heron stands in the reeds", session="found-by-text")
     said(ctx, "nothing of that kind", session="not-found")
-    tab.reload()  # a list that was made before does not have them
+    tab.reload()  # the list was made before them
     tab.get_by_role("link", name="not-found", exact=True).wait_for()
     tab.get_by_role("searchbox", name="Search").fill("heron reeds")
     tab.get_by_role("link", name="not-found", exact=True).wait_for(state="detached")
@@ -139,7 +139,7 @@ def test_the_machine_of_a_teams_session_is_shown(tab: Tab, page: WebProcess, ctx
 
 
 def test_a_message_survives_a_page_that_ends(tab: Tab, page: WebProcess, ctx: Ctx) -> None:
-    # what was typed stays typed, and a failed send is not lost
+    # a draft stays in its field, and a failed send is not lost
     go(tab, page, ECHO, "survives")
     tab.get_by_role("textbox", name="Message").fill("a draft")
     until(lambda: tab.evaluate("sessionStorage.length"))
@@ -155,7 +155,7 @@ def test_a_message_survives_a_page_that_ends(tab: Tab, page: WebProcess, ctx: Ct
 
 
 def test_a_part_that_cannot_be_loaded_says_so(tab: Tab, page: WebProcess) -> None:
-    # a browser does not ask twice for a module, and the parts are loaded before they are wanted
+    # a browser does not request a failed module twice, and parts are loaded before they are opened
     tab.route("**/tools.js", lambda route: route.abort())
     tab.reload()
     tab.get_by_role("link", name="Tools", exact=True).click()
@@ -290,6 +290,6 @@ def test_a_daemon_that_is_killed_in_mid_stream_and_mounted_again(
     play(tab, {"delta": "said meanwhile"})
     ctx.mount()
     answer(tab).get_by_text("said meanwhile").wait_for()
-    answer(tab).first.get_by_role("alert").wait_for()  # the run that was cut off says so
-    assert log(tab).get_by_text("before the end").count() == 2  # as it was asked for, and said
+    answer(tab).first.get_by_role("alert").wait_for()  # the run that was cut off shows its error
+    assert log(tab).get_by_text("before the end").count() == 2  # once in the message, once in the answer
     assert types(history(ctx, "killed-hard", SCRIPT)).count("start") == 2

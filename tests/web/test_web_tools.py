@@ -1,4 +1,4 @@
-"""Tools in a real browser: forms made from schemas, output as it comes (abi.md 13)."""
+"""Tools in a real browser: forms built from schemas, and output shown as it arrives (abi.md 13)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(sys.argv[1:], flush=True)
 
 @pytest.fixture(scope="module", autouse=True)
 def script(ctx: Ctx) -> None:
-    """A tool of its user's."""
+    """Write a tool of the user's own."""
     path = ctx.work / "shown"
     path.write_text(SCRIPT)
     path.chmod(0o755)
@@ -54,7 +54,7 @@ def test_a_tool_is_run_by_its_form(tab: Tab, page: WebProcess, ctx: Ctx) -> None
     assert "$HOME" in seen
     words = shlex.split(command)
     assert words[:2] == ["ctx", "run"]
-    assert ctx.ctx("run", "--text", *words[2:]).stdout == seen  # the command line that does the same
+    assert ctx.ctx("run", "--text", *words[2:]).stdout == seen  # the command line with the same effect
 
 
 def test_output_comes_as_it_is_written_and_can_be_stopped(tab: Tab, page: WebProcess, ctx: Ctx) -> None:

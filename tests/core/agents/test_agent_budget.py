@@ -1,4 +1,4 @@
-"""The limits of one run of an agent, each with its own end."""
+"""The limits of one run of an agent: each ends the run with an error of its own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_answer_that_goes_over_the_tokens_is_the_last() -> None:
     budget.step()
     budget.use(Usage(input_tokens=900, output_tokens=99))
     budget.step()
-    budget.use(Usage(input_tokens=200, output_tokens=34))  # does not raise: it was made, and is kept
+    budget.use(Usage(input_tokens=200, output_tokens=34))  # no error yet: the answer was made, and is kept
     with pytest.raises(Fault) as raised:
         budget.step()
     ended(raised.value, "EDQUOT", "used 1,233 tokens", "limit is 1,000", "[agent] tokens")
@@ -66,7 +66,7 @@ def test_the_same_call_in_a_row_ends_the_run() -> None:
     for _ in range(3):
         budget.calls([READ])
     with pytest.raises(Fault) as raised:
-        budget.calls([("fs.read", {"limit": 3, "path": "a"})])  # the same JSON, whatever its order
+        budget.calls([("fs.read", {"limit": 3, "path": "a"})])  # the same JSON in another order
     ended(raised.value, "ELOOP", "fs.read 4 times in a row", "limit is 3", "[agent] repeats")
 
 
@@ -75,7 +75,7 @@ def test_the_same_call_in_a_row_ends_the_run() -> None:
     [
         [[READ, READ, READ, READ]],
         [[READ, READ], [READ, READ]],
-        [[READ, ("b", 1)]] * 4,  # the same round of two calls
+        [[READ, ("b", 1)]] * 4,  # the same two calls in each round
     ],
 )
 def test_calls_side_by_side_count_too(steps: list[list[tuple[str, Any]]]) -> None:
@@ -108,7 +108,7 @@ def test_a_model_that_does_not_keep_to_the_form_comes_to_an_end() -> None:
     budget = RunBudget(BudgetLimits())
     for _ in range(3):
         budget.malformed()
-    budget.calls([READ])  # it has found the form again
+    budget.calls([READ])  # an answer in the right form resets the count
     for _ in range(3):
         budget.malformed()
     with pytest.raises(Fault) as raised:
@@ -125,5 +125,5 @@ def test_an_input_that_no_tool_takes_is_counted_all_the_same() -> None:
         budget.calls([("t", deep)])
     with pytest.raises(Fault, match="ELOOP"):
         budget.calls([("t", deep)])
-    while deep:  # taken apart from outside, as its own end would be as deep
+    while deep:  # removed level by level, as freeing it at once would recurse as deep
         deep = deep.pop()

@@ -1,4 +1,4 @@
-"""The window of an agent's question: what goes along, what is shortened, what is left out and summed up."""
+"""The window of an agent's question: the parts that are sent, shortened, left out, and summed up."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOW = PromptMessage("user", (PromptText("and now?"),))
 
 
 def history(count: int, size: int = 300, first: int = 2) -> list[Message]:
-    """So many turns of a user and an assistant, with the ids that a log gives them."""
+    """So many turns of a user and an assistant, with ids as in a log."""
     said = []
     for turn in range(count):
         for n, role in enumerate(("user", "assistant")):
@@ -67,7 +67,7 @@ def texts(said: Sequence[PromptMessage]) -> list[str]:
 
 
 def size(pack: Pack) -> int:
-    """About how many tokens are sent, counted from what is sent."""
+    """Returns the approximate tokens of a question, counted from its text."""
     sent = pack.system + "".join(pack.said[n].text for n in range(len(pack.said)))
     sent += "".join(json.dumps(call.input) for each in pack.said for call in each.calls)
     return tokens(len(sent.encode()))
@@ -97,7 +97,7 @@ def test_what_is_looked_at_grows_with_the_window_and_has_an_end() -> None:
     assert history_room(10_000_000) == MOST
 
 
-# What is left out.
+# Turns that are left out.
 
 
 def test_the_oldest_turns_are_left_out_and_what_stays_begins_with_the_user() -> None:
@@ -175,7 +175,7 @@ def test_an_image_counts_what_a_model_pays_for_it_and_not_its_bytes() -> None:
     assert plan(WindowParts("S", [image]), 8192, 2048).said == (image,)
 
 
-# This run's steps.
+# Steps of this run.
 
 
 def test_older_outputs_are_shortened_before_turns_are_left_out() -> None:
@@ -197,7 +197,7 @@ def test_what_went_into_older_calls_is_shortened_too() -> None:
     call = pack.said[1].calls[0]
     assert call.input["path"] == "f"
     assert len(call.input["content"]) < 2 * SHORT
-    assert steps[0].calls[0].input["content"] == "w" * 30_000  # what was said is not rewritten
+    assert steps[0].calls[0].input["content"] == "w" * 30_000  # the model's own words are not rewritten
 
 
 def test_turns_go_before_the_last_step_does() -> None:
@@ -250,11 +250,11 @@ def test_a_window_fits_or_is_refused(
     assert size(pack) <= most - reserve
     assert NOW in pack.said
     asks = [call.call for said in pack.said for call in said.calls]
-    assert asks == [said.call for said in pack.said if said.role == "tool"]  # none without its answer
+    assert asks == [said.call for said in pack.said if said.role == "tool"]  # no call without its answer
     assert len(asks) == len(outputs)
 
 
-# Provenance.
+# The provenance of a summary.
 
 
 def test_a_pack_says_where_each_thing_comes_from() -> None:
@@ -302,7 +302,7 @@ def test_a_summary_covers_what_it_was_made_of_and_what_was_before() -> None:
     first = renewed(history(2), None, " one \n")
     assert first == Summary(2, 8, "one")
     assert renewed(history(2, first=20), first, "two") == Summary(2, 26, "two")
-    assert renewed(history(2), first, "  ") is first  # a model that says nothing takes nothing away
+    assert renewed(history(2), first, "  ") is first  # an empty summary of the model changes nothing
     assert renewed([], first, "x") is first
 
 

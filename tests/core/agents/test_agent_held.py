@@ -1,4 +1,4 @@
-"""What an agent's run keeps of its own steps: what its window has room for, and the last one whole."""
+"""The steps that an agent's run keeps: as many as its window has room for, and the last step whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE = 256 << 10
 
 
 def step(number: int, size: int) -> list[PromptMessage]:
-    """An answer of the model with a call, and what came of it, all of them huge."""
+    """A huge answer of the model with a call, and its huge result."""
     output = wording.result("fs.read", f"c{number}", "o" * size)
     call = PastCall(f"c{number}", "fs.write", {"path": "f", "content": "i" * size})
     return [

@@ -1,4 +1,4 @@
-"""The text protocol of tool calls: what a model is told, held to, and understood by."""
+"""The text protocol of tool calls: its instructions, its schema, and the reading of answers."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def test_a_schema_that_is_circular_ends() -> None:
     [
         ('"It says \\"hi\\"."', TextReply('It says "hi".')),
         ('  "Hello!"\n', TextReply("Hello!")),
-        ('"Hello, I am', TextReply("Hello, I am")),  # it was cut off
+        ('"Hello, I am', TextReply("Hello, I am")),  # cut off in the middle
         ('"Hello\\', TextReply("Hello")),
-        ('"bad \\x escape"', TextReply("bad ")),  # as far as it is one
+        ('"bad \\x escape"', TextReply("bad ")),  # the valid beginning of it
         ('"\\ud83d\\ude00 \\ude00"', TextReply("\U0001f600 \ufffd")),
         ('"two\nlines"', TextReply("two\nlines")),
         ('{"tool": "todo.done", "input": {}}', TextCall("todo.done", {})),
@@ -159,7 +159,7 @@ def fits(tools: list[ToolOffer], value: object) -> bool:
         ({"tool": "fs.read", "input": {}}, False),
         ({"tool": "fs.read", "input": {"path": 1}}, False),
         ({"tool": "fs.read", "input": {"path": "x", "more": 1}}, False),
-        ({"tool": "todo.done", "input": {"more": 1}}, False),  # closed, so that no name is invented
+        ({"tool": "todo.done", "input": {"more": 1}}, False),  # closed, so that the model can invent no name
         ({"tool": "fs.write", "input": {"path": "x"}}, False),
         ({"tool": "fs.read"}, False),
         ({"answer": "yes", "tool": "fs.read", "input": {"path": "x"}}, False),
@@ -224,7 +224,7 @@ def test_a_property_may_have_the_name_of_a_keyword() -> None:
     assert fits([ToolOffer("odd", "", odd)], {"tool": "odd", "input": {"$ref": "x", "allOf": 1}})
 
 
-# What a model says.
+# Answers of a model.
 
 CALL = '{"tool": "fs.read", "input": {"path": "a}b"}}'
 

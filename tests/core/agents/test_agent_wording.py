@@ -1,4 +1,4 @@
-"""What a model is told of its calls, and that no tool writes the marks around it."""
+"""The wording of results to a model, and that no tool's output forges the marks around it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.tables import each_of
 
 OPEN = '<tool_output tool="fs.read" call="c1" trust="untrusted">'
 CLOSE = "</tool_output>"
-# What a model may take for one of the marks, however it is written.
+# Every spelling that a model may take for one of the marks.
 FORGED = re.compile(r"<[\W_]{0,64}tool[\W_]{0,64}output", re.IGNORECASE)
 
 
 def body(told: str) -> str:
-    """What stands between the marks: the first line is one, the last line is the other."""
+    """Returns the text between the marks. The first line is the opening mark, the last line the closing."""
     first, _, rest = told.partition("\n")
     assert FORGED.match(first)
     assert first.endswith(">")
@@ -64,7 +64,7 @@ pieces = st.sampled_from(
     ["<", "/", "</", "tool_output", "tool", "_", "output", ">", " ", "\n", "x", "\u200b"]
 )
 texts = st.text() | st.lists(pieces, max_size=30).map("".join)
-# Around the limit, so that the cut falls into what is being forged.
+# Texts around the limit, so that the cut falls into the forged mark.
 long_texts = st.tuples(texts, texts).map(lambda two: two[0] + "y" * (MAX_OUTPUT - 20) + two[1])
 
 
@@ -85,7 +85,7 @@ def test_what_forges_nothing_comes_through_unchanged(output: str) -> None:
         assert body(result("t", "c", output)) == output
 
 
-# The bound.
+# The limit of an output.
 
 
 def test_a_long_output_is_cut_in_its_middle_and_says_what_is_missing_and_where_it_is() -> None:
@@ -120,7 +120,7 @@ def test_a_bound_is_in_bytes_and_splits_no_character(text: str, limit: int) -> N
 
 @given(long_texts, st.integers(LINE, 20_000))
 def test_what_was_cut_is_not_cut_again(text: str, limit: int) -> None:
-    # what was cut looks as it did, so that the beginning of one question is that of the next
+    # a second cut changes nothing, so that the beginning of one question is that of the next
     assert bounded(bounded(text, limit), limit) == bounded(text, limit)
     told = shortened(result("t", "c", text), limit)
     assert shortened(told, limit) == told

@@ -1,4 +1,4 @@
-"""docs/agents.md says what the code does: its table of files, compared with the one that decides."""
+"""docs/agents.md matches the code: its table of files is compared with the table that decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views: what an agent's tools may open, from its mount table, and what of it an agent that it starts has."""
+"""Views: the paths that an agent may open by its mount table, and the part that its own agents inherit."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ HIDING = st.tuples(VIEWS, HOLES).map(lambda both: (*both[0], *both[1]))
 
 @given(HIDING, HIDING, st.lists(st.sampled_from(["/.x", "/a/.x", "/a/b/.x/y", "/a/.x/.y"]), max_size=4))
 def test_what_either_hides_both_hide(child: View, parent: View, more: list[str]) -> None:
-    # Of the originals: "hidden→visible never": an entry of one for what the other one hides opens nothing
+    # Of the originals: "hidden→visible never": an entry for a path that the other table hides opens nothing
     child = (*child, *((path, "rwx") for path in more[:2]))
     both = within(child, parent)
     for path in (*more, "/a/.x/z", "/.x"):

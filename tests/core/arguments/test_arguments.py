@@ -87,7 +87,7 @@ def fault_of(*words: str, schema: dict[str, Any] = SCHEMA) -> Fault:
         (["--mode=null"], {"mode": None}),
         (["--size=9"], {"size": 9}),
         (['--where={"a":{"b":[]}}'], {"where": {"a": {"b": []}}}),
-        # words.py: where a string is allowed too, only what JSON would write exactly so is another value
+        # words.py: where a string is allowed too, only exact JSON notation counts as another value
         (["--id=5"], {"id": 5}),
         (["--id=05"], {"id": "05"}),
         (["--any=1.10"], {"any": "1.10"}),
@@ -106,7 +106,7 @@ def fault_of(*words: str, schema: dict[str, Any] = SCHEMA) -> Fault:
         (["--", "--deep", "path=x"], {"path": "--deep", "text": "path=x"}),
         (["--deep", "--", "-v"], {"deep": True, "path": "-v"}),
         (["--", '{"a":1}'], {"path": '{"a":1}'}),
-        # a flag's value is the next word, whatever it looks like
+        # the word after a flag is its value, even if it looks like a flag
         (["--path", "--deep"], {"path": "--deep"}),
         # "repeating an array property appends"
         (["--tags", "a"], {"tags": ["a"]}),

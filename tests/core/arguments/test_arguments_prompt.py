@@ -95,7 +95,7 @@ MANY = '{"input":[' + "{}," * MAX_VALUES + "1]}"
         ('{"input":"' + "a,[{" * MAX_VALUES + '"}', True),  # a text with commas is one value
         ('{"input":"' + '\\",' * MAX_VALUES + '"}', True),
         ('{"input":[' + "1," * 100_000 + "1]}", True),
-        ('{"input":"' + '\\",' * MAX_VALUES, False),  # no JSON: text that happens to begin with a brace
+        ('{"input":"' + '\\",' * MAX_VALUES, False),  # not JSON, but text that happens to begin with a brace
         ('{"input":"' + '\\"' * (4 << 20), False),
     ],
 )

@@ -1,4 +1,4 @@
-"""core/arguments/dryrun.py: what means a dry run, and what is the tool's own."""
+"""core/arguments/dryrun.py: the flags that mean a dry run, and the flags that are a tool's own."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_is_no_boolean_runs_nothing(value: object) -> None:
 
 
 class OneTool:
-    """The part of a world that a toolbox uses."""
+    """The part of a world that a toolbox uses, with a single tool."""
 
     def __init__(self, tool: Object) -> None:
         self._tool = tool

@@ -1,4 +1,4 @@
-"""Completion and examples, word by word: what is offered after what, and where a sample comes from."""
+"""Completion and examples, word by word: the words offered after others, and the sources of samples."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SCHEMA: dict[str, Any] = {
         (["other=h"], [FILES]),
         (["--path", ""], [FILES]),
         (["--word", ""], []),
-        (["--file", ""], []),  # no text, whatever its name
+        (["--file", ""], []),  # no completion of text, whatever its name
         (["README.md", "h"], ["high"]),
-        (["a=b", "h"], ["high"]),  # no property, so it is the path
+        (["a=b", "h"], ["high"]),  # no property of the schema, so it is the path
         (["path=x", "h"], ["high"]),
         (["--path=x", "h"], ["high"]),
         (["--path", "x", "h"], ["high"]),

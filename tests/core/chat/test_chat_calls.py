@@ -1,4 +1,4 @@
-"""How calls, what they gave, and questions about them look."""
+"""The look of calls, their results, and questions about them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def approval(name: str, given: Any, reason: str = "") -> Approval:
         ({"path": "README.md"}, "fs.read path=README.md"),
         ({"path": "a b", "n": 3, "all": True}, 'fs.read path="a b" n=3 all=true'),
         ({"path": "", "x": None, "list": [1, "a"]}, 'fs.read path="" x=null list=[1,"a"]'),
-        # what looks like another argument is none
+        # text that looks like another argument is quoted
         ({"path": "x all=true"}, 'fs.read path="x all=true"'),
         ({"path=x y": 1}, 'fs.read "path=x y"=1'),
         ({"path": "a\nb\x1b[2J\u202e"}, 'fs.read path="a\\nb\\u001b[2J\\u202e"'),
@@ -92,7 +92,7 @@ def test_what_does_not_fit_the_screen_is_counted() -> None:
 
 
 def pages(told: ShownCall) -> tuple[str, list[int]]:
-    """All that is shown before a call may be allowed, and how many lines each page has."""
+    """Returns all text shown before a call may be allowed, and the number of lines on each page."""
     said, counts = "", []
     while told.rest:
         assert told.shows[-1].kind == "question"

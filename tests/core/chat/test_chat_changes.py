@@ -1,4 +1,4 @@
-"""What a call would change, as a person sees it before he decides."""
+"""The change that a call would make, as shown to a person before he decides."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ LINES = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=30)
 
 @given(LINES, LINES)
 def test_a_diff_makes_one_file_of_the_other(before: list[str], after: list[str]) -> None:
-    # our own fs.replace takes it
+    # checked with the patch code of our own fs.replace
     lines = difference(before, after)
     old = "".join(f"{line}\n" for line in before)
     new = "".join(f"{line}\n" for line in after)

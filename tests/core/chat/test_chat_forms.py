@@ -1,4 +1,4 @@
-"""What a person sees of a tool's question in a chat, and what of it is sent."""
+"""A tool's question as a person sees it in a chat, and the part of his answer that is sent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_not_confirmed_is_not_sent(world: World, chat: Chat) -> None:
     for line in ("ann", "a", "n"):
         chat.do([*chat.talk.forms.take(line)])
     assert world.answers == [Respond(run=run, question="c.q1")]
-    assert chat.text.count("who.asks asks") == 2  # the next one stands there now
+    assert chat.text.count("who.asks asks") == 2  # the next question is shown
     chat.do([*chat.talk.forms.decline()])
     assert world.answers[-1] == Respond(run=run, question="c.q2")
 

@@ -1,4 +1,4 @@
-"""Markdown on a terminal: nothing lost, nothing dangerous, the same streamed as whole."""
+"""Markdown on a terminal: nothing is lost, nothing is dangerous, and streamed text looks like whole text."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_narrow_table_loses_no_word() -> None:
 
 
 def test_html_and_line_breaks_stay() -> None:
-    # a type parameter is no tag, and a list without marks is still one
+    # a type parameter is no tag, and a list without marks stays a list
     said = rendered(TEXT, 60, PLAIN)
     assert "a <b>tag</b> and List<String>\nand a second line." in said
 
@@ -153,7 +153,7 @@ def test_what_is_drawn_again_and_again_is_short() -> None:
 
 
 def test_what_is_drawn_is_never_what_was_there_before() -> None:
-    # a text of the same length in another answer must be drawn too
+    # a text of the same length in another answer must be drawn as well
     answer = MarkdownStream(PLAIN)
     answer.add("- one")
     assert answer.live(80, 5) == " • one\n"

@@ -1,4 +1,4 @@
-"""What a person sees of calls in a chat, and how questions about them are asked, answered and settled."""
+"""Calls as a person sees them in a chat, and how questions about them are asked, answered and settled."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_approvals_are_asked_one_after_the_other(world: World, chat: Chat) -> No
 
 
 def test_a_question_says_how_much_of_a_call_it_does_not_show(chat: Chat) -> None:
-    # whoever decides must know that there is more
+    # the person who decides must know that there is more
     asked = frames.Approval(
         id="1", run="r", call="c", name="sh", input="x" * 5000, effects=[], reason="because"
     )
@@ -134,7 +134,7 @@ def test_a_question_goes_with_its_run_and_with_its_result(world: World, chat: Ch
     chat.read()
     assert chat.talk.question
     assert chat.talk.question.call == "c2"
-    assert chat.text.count("?Allow t?") == 2  # the second one is asked now
+    assert chat.text.count("?Allow t?") == 2  # the second question is asked next
     chat.do(chat.talk.interrupt())
     assert chat.talk.question is None
     assert [(each.call, each.decision) for each in world.decisions] == [("c2", "deny")]
@@ -163,7 +163,7 @@ def test_an_edited_call_is_allowed_once(world: World, chat: Chat) -> None:
         chat.talk.decide("allow_once", {"path": "x" * (256 << 10)})
     chat.do(chat.talk.decide("allow_once", {"path": "y"}))
     assert "<allowed, as you changed it: t>" in chat.text
-    chat.do(chat.talk.decide("allow_once", {"path": "x"}))  # it is what it was
+    chat.do(chat.talk.decide("allow_once", {"path": "x"}))  # the same input as before counts as no edit
     assert [(each.call, each.input) for each in world.decisions] == [("c1", {"path": "y"}), ("c2", None)]
 
 
@@ -186,7 +186,7 @@ def test_what_is_decided_elsewhere_is_told(world: World, chat: Chat) -> None:
     before = chat.text
     world.emit(run_of(world), approvals.decided(questions[1], approvals.by(1000, "deny", None)))
     chat.read()
-    assert chat.text == before  # who decided knows
+    assert chat.text == before  # the person who decided is not told of it
     refused = frames.Approval(call="d", name="t.d", input={}, effects=[], reason="")
     world.emit(run_of(world), approvals.decided(refused, Verdict("deny", None, "the policy says so")))
     chat.read()
@@ -208,7 +208,7 @@ def test_a_change_is_shown_once_for_a_call_and_its_question(world: World) -> Non
     assert [show.kind for show in chat.shown].count("added") == 2
     assert chat.shown[-1] == Show("end")
     chat.do(chat.talk.decide("deny"))
-    assert [show.kind for show in chat.shown].count("added") == 3  # far from its call
+    assert [show.kind for show in chat.shown].count("added") == 3  # again, far below its call
     assert chat.shown[-1] == Show("question", "Allow fs.write on f?")
 
 
@@ -233,7 +233,7 @@ def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
     ]
     assert late.question
     assert late.question.call == "b"
-    assert read == ["f"]  # for the question alone: the others' files have changed since
+    assert read == ["f"]  # only for the open question: the files of settled calls have changed since
 
 
 def test_an_always_is_for_the_session(world: World, chat: Chat) -> None:

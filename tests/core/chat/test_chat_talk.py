@@ -1,4 +1,4 @@
-"""A chat's side of a conversation, against the sans-IO server, and what a frame becomes on the screen."""
+"""A chat's side of a conversation, against the sans-IO server, and frames as they appear on the screen."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_directory_goes_with_the_first_message_that_is_taken() -> None:
     talk = Talk("coder", "default", "private", iter(("m1", "m2", "m3")).__next__, "/work")
     assert talk.say("one") == [Send(id="m1", cwd="/work", input="one")]
     talk.hear(frames.Error(request="m1", code="ENOENT", message="cwd: there is no /work"))
-    # It is not said where nobody wanted it to be.
+    # The next message names the directory again, so that no run begins in another one.
     assert talk.say("two") == [Send(id="m2", cwd="/work", input="two")]
     assert talk.say("three") == [Send(id="m3", input="three")]
 
@@ -240,7 +240,7 @@ def test_a_temp_session_ends_with_its_connection(world: World) -> None:
 
 @each_of("text", ["", "yess", "fly", "y n"])
 def test_only_an_answer_is_one(text: str) -> None:
-    # what somebody was typing when the question came must not be taken for a yes
+    # words that a person was typing as the question came must not count as a yes
     with pytest.raises(Fault):
         state.answer(text)
     assert state.answer("always") == "allow_session"

@@ -1,4 +1,4 @@
-"""What a typed line means to `ctx chat`."""
+"""The meaning of a typed line to `ctx chat`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_ten_thousand_lines_are_one_message() -> None:
 
 
 def test_what_is_no_utf8_is_replaced() -> None:
-    # a terminal of another locale sends such bytes; JSON cannot hold them
+    # a terminal with another locale sends such bytes, which JSON cannot hold
     assert commands.meaning("caf\udce9") == TypedText("caf�")
     assert commands.meaning("a\udcc3\udca9") == TypedText("aé")
 

@@ -1,4 +1,4 @@
-"""docs/client.md names what the client has."""
+"""docs/client.md names all that the client has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which frame goes to whom on a shared connection (cortexfs/client/sorting.py), without sockets."""
+"""Each frame on a shared connection goes to its own request (cortexfs/client/sorting.py), without sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWERED = "start message delta delta message usage done"
 
 
 class Talk:
-    """A sorter that talks to a world."""
+    """A sorter connected to a world."""
 
     def __init__(self, world: World, split: int = 1 << 20) -> None:
         self.sorter = Sorter("echo.sock")
@@ -86,7 +86,7 @@ def test_every_byte_split_of_a_transcript() -> None:
                 sorter.receive(part)
         assert kinds(taken(inbox)) == ANSWERED
         sorter.receive(b"")
-        assert inbox.take() is None  # the end of the connection is no failure of what is over
+        assert inbox.take() is None  # for a finished run the end of the connection is no failure
 
 
 def test_every_cut_of_a_transcript_is_a_lost_connection() -> None:
@@ -208,7 +208,7 @@ def test_garbage_ends_everything_with_eproto(garbage: bytes) -> None:
         inbox.take()
     assert isinstance(sorter.fault, Fault)
     with pytest.raises(Failed, match="EPROTO"):
-        sorter.open(Ping(id="q")).take()  # who comes later is told too
+        sorter.open(Ping(id="q")).take()  # later requests get the error too
 
 
 def test_what_later_versions_say_is_ignored() -> None:

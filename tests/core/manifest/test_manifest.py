@@ -1,4 +1,4 @@
-"""manifest.toml: what is accepted, with which defaults, and with which sentence the rest is refused."""
+"""manifest.toml: accepted values, their defaults, and the sentences by which other values are refused."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_the_words_of_effects_are_those_of_the_sdk() -> None:
 
 @each_of("schema", ["{}", "true", '"x"', "[1]", '{type = "object", default = 1.5}'])
 def test_an_input_schema_is_any_json_value(schema: str) -> None:
-    # whether it is a schema is for the validator
+    # the validator decides if it is a schema
     text = TOOL.replace("input_schema = {}", f"input_schema = {schema}")
     assert (manifest(text).native or m.Native()).tools[0].input_schema == tomllib.loads(f"x = {schema}")["x"]
 

@@ -1,4 +1,4 @@
-"""What a plugin may claim: versions, trust, sandbox, boundaries, and the effects that follow."""
+"""Claims of a plugin: versions, trust, sandbox, boundaries, and the effects that follow from them."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_what_no_mechanism_holds_is_refused_everywhere(sandbox: dict[str, Any]) 
 
 
 def test_every_field_of_the_sandbox_is_a_claim() -> None:
-    # so that a field that is added is enforced or refused
+    # all fields, so that a new field must be enforced or refused
     full = {
         "level": "system_sandbox",
         "network": "none",
@@ -328,7 +328,7 @@ def test_tools_in_python_and_of_a_library_have_the_capabilities_of_processes() -
         ("network_request", "h"),
         ("run_process", "plugin subprocess"),
     ]
-    # and no process of its own, where none is declared
+    # a plugin that declares no process has no rights of a process
     assert governance.process_rights(manifest(python={"entry": "notes:tools"})) == ()
 
 

@@ -53,7 +53,7 @@ def test_a_file_has_so_many_servers() -> None:
 
 
 class Filling:
-    """Somebody who fills in what a file wants."""
+    """A person who types the values that a file wants."""
 
     def __init__(self, **variables: str) -> None:
         self.variables = variables
@@ -100,8 +100,8 @@ def test_a_file_of_vs_code() -> None:
         command="npx", args=("-y", "a", "/home/ann/project"), env={"API": "<key>", "PLAIN": "1"}
     )
     assert two == McpServer(url="https://a.org/mcp", headers={"X-Who": "Bearer <key>"})
-    assert found.typed == {"one": {"API"}, "two": {"X-Who"}}  # secrets, though no name says so
-    assert filling.asked == [WantedInput("key", "API // key")]  # once
+    assert found.typed == {"one": {"API"}, "two": {"X-Who"}}  # secrets, although no name says so
+    assert filling.asked == [WantedInput("key", "API // key")]  # asked once only
     assert found.notes == ["one: envFile is left out"]
 
 

@@ -1,4 +1,4 @@
-"""A login at an MCP server, as values: when it is renewed, with what, and what an answer may be."""
+"""A login at an MCP server, as values: when and with what it is renewed, and which answers are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file may say of an MCP server, and what is taken over from other clients."""
+"""The valid entries of an MCP server's file, and the fields that are imported from other clients."""
 
 from __future__ import annotations
 

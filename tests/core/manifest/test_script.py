@@ -1,4 +1,4 @@
-"""The comment at the top of a script that is a tool, and the words that it gets (abi.md 12.1 to 12.7)."""
+"""The comment at the top of a script that is a tool, and the script's arguments (abi.md 12.1 to 12.7)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_what_is_left_out_is_empty_or_not_there() -> None:
     assert said.words({"a": "1"}) == ["1"]
     assert said.words({"a": "1", "c": False}) == ["1", "", "false"]
     assert said.words({"a": "", "b": ""}) == ["", ""]
-    assert said.words({"a": "--loud"}) == ["--loud"]  # it has no flags that this could be
+    assert said.words({"a": "--loud"}) == ["--loud"]  # it has no flag with which this could be confused
     listed = parsed("# tool: x\n# arg a... string: x\n# flag t... int: x")
     assert listed.words({"a": ["1", "2"], "t": [3, 4]}) == ["--t", "3", "--t", "4", "1", "2"]
 
@@ -191,4 +191,4 @@ def test_a_control_says_the_same_that_it_was_made_of() -> None:
         None,
     )
     assert own_script.as_object("greet", 7, "", 0.0).plugin is None
-    assert script.MAX_HEADER < 64 << 10  # or no control could hold it
+    assert script.MAX_HEADER < 64 << 10  # otherwise no control could hold it

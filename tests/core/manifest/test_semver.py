@@ -1,8 +1,8 @@
 """Versions and ranges as npm has them (abi.md 9.11).
 
-While core/manifest/semver.py was written it was compared with npm's own implementation (semver 7.8.5): its
-tables of included and excluded versions, and 3,738 ranges times 36 versions, agree but for what is refused
-here.
+While core/manifest/semver.py was written it was compared with npm's own implementation (semver 7.8.5). Its
+tables of included and excluded versions, and 3,738 ranges times 36 versions, gave the same answers, except
+for ranges and versions that are refused here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import semver
 from tests.tables import each_of
 
-# range, versions that it takes, versions that it does not
+# a range, versions inside it, versions outside it
 RANGES = {
     "1.2.3": ("1.2.3 1.2.3+build", "1.2.4 1.2.3-beta 0.0.0"),
     "=v1.2.3": ("1.2.3", "1.2.2"),
@@ -96,7 +96,7 @@ def test_what_is_no_version_or_range_is_refused(parse: object, texts: str) -> No
 
 
 def test_no_range_costs_more_than_its_length() -> None:
-    # 256 characters at most, and no pattern that backtracks: these end the test run if that changes
+    # at most 256 characters, and no pattern that backtracks: if that changes, these texts take for ever
     for text in ("1.2.3" + " " * 245 + "y", "1.2.3-" + "a." * 120 + "!", "1 - " * 60, ">" * 250, "^1 " * 90):
         with pytest.raises(Fault) as raised:
             semver.parse_range(text)

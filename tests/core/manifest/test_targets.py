@@ -1,4 +1,4 @@
-"""A plugin as its host is told of it: what a target holds, and when a host can be told of another one."""
+"""A plugin as described to its host: the content of a target, and the changes that a host can take over."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plugin(kind: str, target: targets.Target, version: str = "1") -> hostcalls.P
 )
 def test_a_program_of_each_protocol(protocol: Protocol, folder: str, streams: bool) -> None:
     made = targets.programs(manifest(), [(("/p/bin/add",), "/p")], protocol)
-    assert [tool.working_dir for tool in made.tools] == [folder]  # a script is where its caller is
+    assert [tool.working_dir for tool in made.tools] == [folder]  # a script runs in its caller's directory
     [told] = targets.descriptors(plugin(targets.PROCESS, made))
     assert told.name == "add"
     assert (told.capabilities.emits_progress, told.capabilities.emits_observer_text) == (streams, streams)

@@ -1,4 +1,4 @@
-"""manifest.json: what abi.md 9 says is accepted and refused, and what it is silent about."""
+"""manifest.json: all that abi.md 9 accepts and refuses, and cases that it leaves open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tables import each_of
 REQUIRED = ("name", "version", "description", "kind", "entryPoint", "runtime", "capabilities")
 
 
-# A part of EVERYTHING, the members that it must have, those that it may have (abi.md 9.1).
+# A part of EVERYTHING, its required members, its optional members (abi.md 9.1).
 MEMBERS: tuple[tuple[tuple[str | int, ...], str, str], ...] = (
     ((), " ".join(REQUIRED), " ".join(EVERYTHING.keys() - set(REQUIRED))),
     (("tools", 0), "name description params", ""),
@@ -43,7 +43,7 @@ def test_everything_that_the_reference_names_is_read() -> None:
     result = read_value(EVERYTHING)
     assert (result.errors, result.warnings) == ((), ())
     assert result.manifest
-    # and nothing of it is lost: what was written is what is kept, beside the defaults of what was not
+    # nothing of it is lost: all written members are kept, and defaults fill the rest
     kept = msgspec.json.decode(msgspec.json.encode(result.manifest))
     assert all(kept[key] == EVERYTHING[key] for key in EVERYTHING.keys() - {"tools", "ui"})
     assert result.manifest.tools[0].params[1].enum == ("words", "lines")
@@ -150,7 +150,7 @@ def test_kind_and_runtime_are_of_the_lists_and_fit_each_other() -> None:
     assert entry.PAIRS == {"esm": "deno", "mcp": "deno", "wasm": "wasm"}
 
 
-# kind: entry points that it takes, and that it does not
+# kind: entry points that it accepts, and entry points that it refuses
 ENTRY_POINTS = {
     # abi.md 9.6
     "esm": (
@@ -233,7 +233,7 @@ def test_what_is_contributed_needs_its_capability() -> None:
         ("ui", "panels", "missing_capability"),
         ("ui", "widgets", "missing_capability"),
         ("config", "providers", "missing_capability"),
-        # must not be an error: 24 of 35 real manifests have settings, none declares config:schema
+        # must not be an error: 24 of 35 real manifests have settings, and none declares config:schema
         ("ui", "settings", "settings_without_capability"),
     ):
         given = {member: EVERYTHING[key][member]} if member else EVERYTHING[key]
@@ -294,7 +294,7 @@ def test_tools_are_declared_soundly() -> None:
     ]
     assert found(tools=[tool(), tool()]) == [("duplicate_name", "tools[1].name")]
     assert found(tools=[tool(params=[param, param])]) == [("duplicate_name", "tools[0].params[1].name")]
-    # it becomes a file of the tree (abi.md 2.4)
+    # a tool's name becomes a file of the tree (abi.md 2.4)
     assert found(tools=[tool(name="a/b")]) == [("invalid_name", "tools[0].name")]
 
 
@@ -384,7 +384,7 @@ def test_what_is_no_json_object_is_refused() -> None:
 
 
 def test_a_hostile_manifest_ends_after_a_bounded_number_of_problems() -> None:
-    # an error that follows is not passed over: that there are too many is one
+    # errors behind the last reported problem are not missed: too many problems are an error themselves
     keys = {f"key{number}": 1 for number in range(1000)}
     result = read_value(SOUND | keys)
     assert [one.category for one in result.errors] == ["too_many_problems"]

@@ -1,4 +1,4 @@
-"""Capabilities: the seed's list, what each is to policy and to Deno, and which are in effect."""
+"""Capabilities: the seed's list, their meaning to policy and to Deno, and which are in effect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_permission_is_an_effect_of_this_project_and_no_extension_point_is
         for effect in one.effects:
             like = sdk.ToolEffect(sdk.ToolEffectKind(effect.kind))
             assert (effect.reversibility, effect.dry_run) == (like.reversibility, like.dry_run), name
-            # whoever accepts connections lets others in, so that is always asked for
+            # a process that accepts connections lets others in, so that is always confirmed
             assert effect.confirmation == ("always" if name == "net:inbound" else like.confirmation), name
     kinds = [
         effect.kind
@@ -110,7 +110,7 @@ def test_a_tool_is_judged_by_what_its_process_may() -> None:
     judged = with_rights(declared, rights)
     assert judged[0] == declared[0]
     assert [one.kind for one in judged[1:]] == ["read_file", "write_file", "network_request"]
-    # one that names a target has not said that it does all of it
+    # an effect with a target does not cover all targets
     (named,) = (replace(one, target="git") for one in declared)
     assert [one.target for one in with_rights([named], rights) if one.kind == "run_process"] == [
         "git",

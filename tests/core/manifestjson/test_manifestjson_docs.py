@@ -1,4 +1,4 @@
-"""What docs/manifest-json.md shows is what the code has."""
+"""All that docs/manifest-json.md shows matches the code."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ WORDS = {
 
 
 def table(first: str) -> list[list[str]]:
-    """The rows of the table whose first column has this title, one for each name in that column. Cells at the
-    end of a row may be missing."""
+    """Returns the rows of the table whose first column has this title, one for each name in that column.
+    Missing cells at the end of a row are empty."""
     found = re.search(rf"^\| {first} \|.*\n(\|[-|]+)\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     assert found
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in found[2].splitlines()]
@@ -56,7 +56,7 @@ def word(type_: inspect.Type) -> str:
 
 
 def keys(type_: inspect.Type, path: str = "") -> Iterator[list[str]]:
-    """Every key below, bold where it is required, with its type."""
+    """Yields each key below a type, bold if it is required, with its type."""
     if isinstance(type_, inspect.VarTupleType):
         yield from keys(type_.item_type, path.removesuffix(".") + "[].")
     if isinstance(type_, inspect.StructType):

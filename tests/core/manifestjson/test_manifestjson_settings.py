@@ -1,4 +1,4 @@
-"""A plugin's settings: types, defaults, and the sentence when a value does not fit."""
+"""A plugin's settings: types, defaults, and the sentence for a value that does not fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cortexfs.core.manifestjson import settings
 from tests.core.manifest_json import EVERYTHING, found, manifest
 
 KNOWN = settings.settings_of(manifest(**EVERYTHING))
-# setting of EVERYTHING: values that fit, values that do not and the sentence
+# a setting of EVERYTHING, values that fit, other values with the sentence that refuses them
 VALUES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     "title": (["", "a"], [(1, "title: expected a string, got 1"), (None, "title: ")]),
     # abi.md 9.20
@@ -25,7 +25,7 @@ VALUES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     # config.settings without a field: "Record<string, unknown>"
     "retries": ([3, "a", None, [1], {}], []),
 }  # fmt: skip
-# setting, what a person typed, what is kept
+# a setting, the text that a person typed, the value that is kept
 TYPED = [
     ("title", "5", "5"), ("limit", "5", 5), ("limit", "-2.5", -2.5), ("strict", "yes", True),
     ("strict", "OFF", False), ("unit", "lines", "lines"),

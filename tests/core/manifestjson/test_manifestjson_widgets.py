@@ -1,4 +1,4 @@
-"""The config of widgets, which the manifest's reference leaves open."""
+"""The config of widgets, which the reference of the manifest leaves open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests as they are found, and as nobody would write them."""
+"""Manifests as found in real plugins, and as only a test would write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is asked: every shape that an input may have."""
+"""Questions to a model: every shape that an input may have."""
 
 from __future__ import annotations
 

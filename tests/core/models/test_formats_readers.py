@@ -54,7 +54,7 @@ BEGUN = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cach
 STOP = {"type": "message_stop"}
 CALLS = [ToolCall(call="c1", name="f", input={"a": 1}), ToolCall(call="c2", name="g", input={})]
 UNNAMED = [ToolCall(call="call1", name="f", input={"a": 1}), ToolCall(call="call2", name="g", input={})]
-# Pieces of calls that have one index, or none.
+# Pieces of different calls that share one index, or have none.
 BOTH = [
     *([call(at, '{"a":1}', id="c1", name="f"), call(at, "{}", id="c2", name="g")] for at in (0, 1, None)),
     [call(0, '{"a"', id="c1", name="f"), call(0, ":1}"), call(0, "{", id="c2", name="g"), call(0, "}")],
@@ -253,7 +253,7 @@ def test_an_answer_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         ("", {}),
         ('{"path": "x"}', {"path": "x"}),
         ('{"path": "x"', '{"path": "x"'),
-        # core/jsontext.py: deeper, or longer, and other languages cannot read the log that it is in
+        # core/jsontext.py: other languages could not read the log with deeper or longer JSON
         ('{"a":' * 200 + "1" + "}" * 200, '{"a":' * 200 + "1" + "}" * 200),
         ('{"a":1' + "0" * 30 + "}", '{"a":1' + "0" * 30 + "}"),
         ('{"a":1e999}', '{"a":1e999}'),

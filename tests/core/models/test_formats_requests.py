@@ -1,4 +1,4 @@
-"""A request in each format, from everything that may be asked."""
+"""A request in each format, with everything that a caller may ask."""
 
 from __future__ import annotations
 

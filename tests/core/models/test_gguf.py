@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, and what a hostile one may not do."""
+"""The facts that a GGUF file tells of itself, and the limits of a hostile file."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def test_facts(tmp_path: Path) -> None:
 def test_the_head_ends_where_the_vocabulary_begins(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     told = (WHOLE[0], WHOLE[3], WHOLE[4], WHOLE[5], WHOLE[7], ("tokenizer.ggml.model", "gpt2"))
-    path.write_bytes(file(*told, count=9))  # what follows is not read, so its end is not missed
+    path.write_bytes(file(*told, count=9))  # the rest is not read, so a missing end does no harm
     assert gguf.facts(path, is_whole=False) == gguf.ModelFileFacts(
         "A Model", "Some One", "llama", 2048, False, "mit"
     )
     path.write_bytes(file(WHOLE[0], ("tokenizer.ggml.model", "gpt2"), *WHOLE[1:]))
-    assert gguf.facts(path, is_whole=False).context == 2048  # also where it stands behind
+    assert gguf.facts(path, is_whole=False).context == 2048  # found behind the tokenizer as well
 
 
 def test_the_carried_weights(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_files_that_were_added(tmp_path: Path) -> None:
     by_name = {each.object.name: each for each in weights.found(config, 1024)}
     assert (
         by_name["my/model"].object.extra["limit"] == "1024"
-    )  # what a stream may hold, not what it was made for
+    )  # the limit of a stream, not the length that the model was made for
     assert by_name["my/model"].object.status == "ready"
     assert by_name["a/b"].object.status.startswith("broken: ")
     assert by_name["a/b"].object.extra["limit"] == "unknown"
-    # what is no link of ours, or has no name, is nobody's model
+    # a file that is not our link, or has no valid name, is no model
     (config / "gguf/my/file.gguf").write_bytes(b"")
     (config / "gguf/my/-bad.gguf").symlink_to(path)
     assert [name for name, _ in weights.added(config)] == ["a/b", "my/model"]
@@ -175,5 +175,5 @@ def test_a_missing_engine_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     weights.add(tmp_path, "my/model", path)
     monkeypatch.setattr(weights, "PACKAGES", ("h11", "no_such_engine"))
     assert weights.missing() == ["no_such_engine"]
-    (only,) = weights.found(tmp_path, 1024)  # the carried weights are no model without an engine
+    (only,) = weights.found(tmp_path, 1024)  # without an engine the carried weights are no model
     assert (only.object.name, "ctx provider add-local" in only.object.status) == ("my/model", True)

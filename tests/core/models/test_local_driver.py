@@ -1,4 +1,4 @@
-"""What a request to the model of this machine says beyond others, and when its answer is ended."""
+"""Additions to a request for the local model, and the end of its answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_answer_has_so_many_tokens(
 
 
 def read(*texts: str, **given: Any) -> tuple[int, LocalReader]:
-    """How many of the texts the answer takes."""
+    """Returns how many of the texts the reader takes, and the reader."""
     reader = LocalReader(asked({"input": "hi", **given}, []))
     for number, text in enumerate(texts, 1):
         chunk = {"choices": [{"index": 0, "delta": {"content": text}}]}

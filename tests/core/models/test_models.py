@@ -1,4 +1,4 @@
-"""The debug models and the choice of drivers, without anything that carries them."""
+"""The debug models and the choice of drivers, without a daemon or a socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.tables import each_of
 
 
 class Said:
-    """A turn that keeps what is said, in the batches in which it was."""
+    """A turn that keeps the frames said in it, and the sizes of their batches."""
 
     uid = 1000
     who = Who(Identity(1000, 1000, ()))
@@ -191,7 +191,7 @@ async def test_a_large_script_is_read_in_a_thread() -> None:
 
 
 def answering(model: Object, control: str) -> Driver:
-    """What answers for a model whose `.d/driver` says this."""
+    """Returns the driver of a model whose `.d/driver` has this content."""
     given = {"driver": control}
     return drivers.Drivers(lambda key: None, lambda object_, name: given.get(name, "")).chosen(model, "exec")
 

@@ -1,4 +1,4 @@
-"""The scripts of debug/script: what is a step, and what is said of one that is wrong."""
+"""The scripts of debug/script: the valid steps, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_the_example_is_a_script() -> None:
 @each_of(
     ("text", "said"),
     [
-        # what is no script says what one looks like
+        # text that is no script is answered with an example of a script
         ("hello", f"a script is a list of steps such as {EXAMPLE}"),
         ('{"delta":"a"}', f"the script: expected a list of steps such as {EXAMPLE}, got object"),
-        # and a step that is wrong says which one it is
+        # the error for a wrong step has the number of the step
         ('[{"delta":"a"},5]', "step 2: expected an object, got number"),
         ("[{}]", "step 1: expected one of delta, sleep, "),
         ('[{"dleta":"a"}]', 'turn; got ["dleta"]'),

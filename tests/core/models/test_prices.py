@@ -1,4 +1,4 @@
-"""The prices of models: which one counts, and what is not known."""
+"""The prices of models: the price that counts, and models without a known price."""
 
 from __future__ import annotations
 

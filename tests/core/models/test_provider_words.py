@@ -1,4 +1,4 @@
-"""A provider's own words of what is wrong, which are told."""
+"""A provider's own words about a failure, which are passed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provider files, listings and names, and what failures are, without a network."""
+"""Provider files, listings and names, and the meaning of failures, without a network."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_every_id_has_a_name_of_the_grammar(id_: str) -> None:
 
 LISTINGS: list[tuple[Any, list[ListedModel]]] = [
     ({"data": [{"id": "a"}, {"id": ""}, {"no": 1}, {"id": 7}]}, [ListedModel("a")]),
-    ([{"id": "a", "context_length": 8192}], [ListedModel("a", 8192)]),  # Together: a list alone
+    ([{"id": "a", "context_length": 8192}], [ListedModel("a", 8192)]),  # Together: a bare list
     ({"data": [{"id": "g", "context_window": 131072}]}, [ListedModel("g", 131072)]),  # Groq
     ({"data": [{"id": "v", "max_model_len": 4096}]}, [ListedModel("v", 4096)]),  # vLLM
     ({"data": [{"id": "l", "meta": {"n_ctx_train": 8192}}]}, [ListedModel("l", 8192)]),  # llama.cpp
@@ -223,7 +223,7 @@ def test_offers_as_objects() -> None:
     )
     taken = registry.get("model", "p/A-b")
     assert taken
-    assert shown(taken, "id") == "A:b"  # the first that it lists
+    assert shown(taken, "id") == "A:b"  # the first one in the list of the provider
     for each in objects:
         for control in controls.CONTROLS["model"]:
             if control.check and (text := controls.line_ended(control.render(each))):

@@ -1,4 +1,4 @@
-"""Models of which nothing is known are asked to call a tool: docs/models.md, "Names"."""
+"""Models without known abilities are asked to call a tool: docs/models.md, "Names"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of tools as providers take them, and back again."""
+"""Names of tools, encoded for providers and decoded again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cortexfs.models.formats.format import sent
 from tests.tables import each_of
 
 MODEL = ModelEntry(name="p/m", id="m")
-# What OpenAI's function names, Anthropic's and Google's have in common.
+# The characters that function names of OpenAI, Anthropic and Google have in common.
 TAKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 COMPONENT = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", fullmatch=True)  # abi.md 2.1
 
@@ -34,7 +34,7 @@ def asking(*tools: str, calls: tuple[str, ...] = (), choice: str = "") -> ModelI
 
 
 def names_in(body: Any) -> list[str]:
-    """Every name of a tool or call in a request."""
+    """Returns every name of a tool or call in a request."""
     if isinstance(body, list):
         return [name for each in body for name in names_in(each)]
     if not isinstance(body, dict):
@@ -84,8 +84,8 @@ STREAMS["google"] = STREAMS["openai.chat"]
     ("tools", "name"),
     [
         (("fs.read",), "fs.read"),
-        (("fs.read", "fs_read"), "fs_read"),  # a name that is good as it is stays
-        (("fs.list",), "fs_read"),  # nobody's: said as it came
+        (("fs.read", "fs_read"), "fs_read"),  # a valid name stays as it is
+        (("fs.list",), "fs_read"),  # the name of no tool: passed on as it came
         ((), "fs_read"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What calls have taken, and the monthly limits of it."""
+"""The usage of calls, and its monthly limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def line(day: str, model: str, tokens: int, money: float = 0, agent: str = "") -
 
 
 def refusal(limit: UsageLimit, *lines: UsageLine, uid: int = 1000, model: str = "openai/gpt") -> str:
-    """The sentence of EDQUOT, or nothing."""
+    """Returns the sentence of EDQUOT, or an empty text."""
     try:
         admit([limit], uid, model, lines, DAY, PRICES)
     except Fault as fault:

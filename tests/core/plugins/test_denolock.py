@@ -1,4 +1,4 @@
-"""Lock files of Deno: what they pin, and what is none."""
+"""Lock files of Deno: the versions that they pin, and files that are no lock files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plugins load, and in which order (abi.md 9.11, 9.12)."""
+"""The plugins that load, and their order (abi.md 9.11, 9.12)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tables import each_of
 def plugin(
     name: str, *wanted: str, version: str = "1.0.0", enabled: bool = True, peers: str = ""
 ) -> InstalledPlugin:
-    """`wanted` and `peers` as name@range."""
+    """A plugin; `wanted` and `peers` are written as name@range."""
     ranges = {one.partition("@")[0]: one.partition("@")[2] or "*" for one in wanted}
     beside = {one.partition("@")[0]: one.partition("@")[2] or "*" for one in peers.split()}
     return InstalledPlugin(name, version, ranges, beside, enabled)
@@ -29,7 +29,7 @@ def test_a_plugin_loads_after_its_dependencies_and_else_as_they_were_given() -> 
     assert load_order([]).names == ()
 
 
-# what is wrong, who is refused and why, in one sentence with the whole chain
+# the plugins of a faulty set, and for each refused plugin one sentence with the whole chain
 REFUSED: list[tuple[list[InstalledPlugin], dict[str, str]]] = [
     (
         [plugin("a", "b@^1.0"), plugin("b", "c@~2.1"), plugin("d")],

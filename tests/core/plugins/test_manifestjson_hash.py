@@ -1,4 +1,4 @@
-"""What a plugin's hash and signature are of, and that nothing else passes (abi.md 9.9, 9.10)."""
+"""The content that a plugin's hash and signature cover; any other content is refused (abi.md 9.9, 9.10)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_digest_is_that_of_the_description(tmp_path: Path) -> None:
 def test_hash_and_signature_do_not_change_what_they_are_of(tmp_path: Path) -> None:
     bare = digest(package(tmp_path / "a"))
     assert digest(package(tmp_path / "b", hash=bare, signature="c2ln")) == bare
-    # nor does the way in which the manifest is written
+    # the layout of the manifest does not change the hash either
     (tmp_path / "a" / "manifest.json").write_bytes(msgspec.json.format(msgspec.json.encode(SOUND), indent=4))
     assert digest(tmp_path / "a") == bare
 

@@ -1,4 +1,4 @@
-"""The tables of docs/plugins.md are those of the code, and its examples are sound manifests."""
+"""The tables of docs/plugins.md match the code, and its examples are valid manifests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {
 
 
 def described(kind: inspect.Type) -> str:
-    """A type as the tables write it."""
+    """Returns a type in the notation of the tables."""
     if isinstance(kind, inspect.Metadata):
         return described(kind.type)
     if isinstance(kind, inspect.UnionType):
@@ -49,7 +49,7 @@ def described(kind: inspect.Type) -> str:
 
 
 def declared_words(kind: inspect.LiteralType) -> list[str]:
-    """In the order of the code: msgspec sorts them."""
+    """Returns the words in the order of the code, as msgspec sorts them."""
     known = (get_args(each) for each in vars(m).values() if {*get_args(each)} == {*kind.values})
     return [*next(known)]
 

@@ -1,4 +1,4 @@
-"""Policy v0 lines: what is a rule, what is refused, and how the refusal mends it."""
+"""Lines of policy v0: valid rules, refused lines, and how each refusal says what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asked before a call, who is refused, and what a dry run changes."""
+"""Calls that are confirmed first, calls that are refused, and the changes by a dry run."""
 
 from __future__ import annotations
 

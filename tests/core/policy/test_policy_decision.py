@@ -1,4 +1,4 @@
-"""Decisions: which layer refuses, in which order, and that reason and rule are always said."""
+"""Decisions: the layer that refuses, the order of layers, and that each decision has reason and rule."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_users_daemon_serves_that_user_alone() -> None:
         (0o100, 5, {1}, EXECUTE, True),
         (0o011, 5, {6}, EXECUTE, False),  # the owner's bits count for the owner
         (0o010, 9, {6}, EXECUTE, True),
-        (0o001, 9, {6}, EXECUTE, False),  # and the group's for the group
+        (0o001, 9, {6}, EXECUTE, False),  # the group's bits count for a member of the group
         (0o001, 9, {7}, EXECUTE, True),
         (0o640, 9, {6}, READ, True),
         (0o640, 9, {6}, WRITE, False),
@@ -160,7 +160,7 @@ def test_an_objects_policy_alone_allows_no_agent() -> None:
     assert not asked(replace(BASE, rules=()), replace(FS_READ, rules=own)).allowed
 
 
-# What spoils the call of agent/base, layer by layer, in their order.
+# Facts that make the call of agent/base fail, layer by layer, in the order of the layers.
 SPOILT: dict[str, dict[str, dict[str, object]]] = {
     "daemon": {"question": {"serves": 7}},
     "mode bits": {"thing": {"bits": (Bits("tool/fs.read", 0, 0, 0o500),)}},
@@ -276,7 +276,7 @@ def view_of(caller: PolicyCaller, thing: Thing = FS_READ) -> tuple[str, str]:
         ("", PASS, " is empty (default view)"),
         (SRV, DENY, " (no line)"),
         (f"{SRV}/ctx/tool\t/ctx/tool\tro\t-\n", PASS, ":2: /ctx/tool /ctx/tool ro -"),
-        ("/\t/\tro\t-\n", PASS, ":1: / / ro -"),  # which shows the mount, too
+        ("/\t/\tro\t-\n", PASS, ":1: / / ro -"),  # the root directory contains the mount, too
         (
             "/ctx/tool/fs.read\t/ctx/tool/fs.read\tro\tnosuid\n",
             PASS,

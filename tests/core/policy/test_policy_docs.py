@@ -1,4 +1,4 @@
-"""docs/policy.md says what the code does: its tables, compared with those that decide."""
+"""docs/policy.md matches the code: its tables are compared with those that decide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = (PROJECT / "docs" / "policy.md").read_text()
 
 
 def table(head: str) -> list[list[str]]:
-    """The rows of the table that begins with this line."""
+    """Returns the rows of the table that begins with this line."""
     _, found, after = PAGE.partition(f"| {head} |\n")
     assert found, head
     return cells(after.split("\n\n")[0].splitlines()[1:])

@@ -1,4 +1,4 @@
-"""The codes of `ctx policy lint`: each with a world that has it, and one that differs and has it not."""
+"""The codes of `ctx policy lint`: each with a world that shows it, and a similar world that does not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cortexfs.core.policy.lint import (
 from cortexfs.core.policy.risk import RatedTool, decode
 from tests.tables import each_of
 
-# Of the reference; the others are this project's own.
+# The codes of the reference; all others are this project's own.
 REFERENCE = """
     RISK_ALLOW_DENY_CONFLICT RISK_AUTO_APPROVES_BLOCK BACKGROUND_HIGH_RISK_TOOL
     PLUGIN_MANIFEST_UNAVAILABLE PLUGIN_GOVERNANCE_INVALID PLUGIN_PACKAGE_GOVERNANCE_GAP
@@ -64,7 +64,7 @@ def codes(world: LintInput) -> list[str]:
 
 PROFILE = "[tools.'fs.write']\n"
 ALLOW = "allow base_t tool:fs.read execute\n"
-# Code, a world that has it, its subject, and what its sentence holds.
+# Code, a world that shows it, its subject, and a part of its sentence.
 CASES: list[tuple[str, LintInput, str, str]] = [
     ("RISK_SETTINGS_INVALID", replace(FINE, settings_fault="unknown key x"), "policy.toml", "unknown key x"),
     (

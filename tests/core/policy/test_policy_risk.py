@@ -1,4 +1,4 @@
-"""Levels of calls: floors, scores and settings, by the sentences of the reference about effects."""
+"""Levels of calls: floors, scores and settings, as the reference about effects describes them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def builtin(*effects: Effect, name: str = "one", **more: Any) -> RatedTool:
 
 
 def as_declared(kind: ToolEffectKind) -> Effect:
-    """An effect with what the SDK fills in."""
+    """An effect with the defaults of the SDK."""
     one = ToolEffect(kind)
     return Effect(kind.value, one.reversibility, one.confirmation, one.dry_run, one.target)
 
@@ -222,13 +222,13 @@ def test_words_that_only_contain_one_are_not_sensitive(word: str) -> None:
 def test_words_of_an_input_are_those_of_its_lines() -> None:
     found = words_of({"path": "/etc/passwd", "cmd": "cat '/a b'; x=/c", "n": 3, "deep": [{"x": "y"}]})
     assert set(found) == {"/etc/passwd", "cat", "/a", "b", "x", "/c", "y"}
-    assert words_of({"content": "a\n.env\n"}) == ()  # a text, and no path
+    assert words_of({"content": "a\n.env\n"}) == ()  # plain text, which is no path
     assert words_of("x" * MAX_LINE) == ("x" * MAX_LINE,)
     assert words_of("x" * (MAX_LINE + 1)) == ()
     assert len(words_of(["x"] * 5000)) == 1000
 
 
-# What the administrator says.
+# Settings of the administrator.
 
 
 def test_lists_block() -> None:

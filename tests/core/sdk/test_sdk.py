@@ -1,4 +1,4 @@
-"""The seeds' surface: every default and method that they promise, by table where there is one."""
+"""The seeds' interface: every default and method that the seeds promise, by table where there is one."""
 
 from __future__ import annotations
 

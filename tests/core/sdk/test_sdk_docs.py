@@ -1,4 +1,4 @@
-"""What docs/sdk.md shows runs, and its tables are those of the code."""
+"""The examples of docs/sdk.md run, and its tables match the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
-    """Every example run in order, as one program."""
+    """Runs all examples in order as one program, and returns the names that they define."""
     made: dict[str, Any] = {"__name__": "examples"}
     exec(compile("\n".join(EXAMPLES), "docs/sdk.md", "exec"), made)
     return made

@@ -1,4 +1,4 @@
-"""`run`: every shape that a tool may answer in, and how a call is cancelled."""
+"""`run`: every shape of a tool's answer, and how a call is cancelled."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def late_pieces() -> Iterator[str]:
     return pieces()
 
 
-# What a tool answers, what was emitted, and the result.
+# The answer of a tool, the emitted texts, and the result.
 ANSWERS: list[tuple[Callable[[], object], list[str], ToolResult]] = [
     (lambda: None, [], ToolResult("")),
     (lambda: "text", [], ToolResult("text")),

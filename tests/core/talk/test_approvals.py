@@ -1,4 +1,4 @@
-"""What is said of a decision, and how it is read again."""
+"""The record of a decision, and how it is read again."""
 
 from __future__ import annotations
 

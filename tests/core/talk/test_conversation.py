@@ -1,4 +1,4 @@
-"""Both sides of the socket protocol on a fake wire: abi.md 5, sentence by sentence."""
+"""Both sides of the socket protocol on a fake wire, by the sentences of abi.md 5."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cortexfs.core.talk.requests import Approve, Cancel, Ping, Resume, Send
 from tests.core.conversation_pair import OPENING, World, ids, kinds, texts
 from tests.tables import each_of
 
-ANSWER = "start message delta delta message usage done"  # debug/echo on two words
+ANSWER = "start message delta delta message usage done"  # the answer of debug/echo to two words
 
-# What a client may say, as bytes, and the types of what it is answered.
+# The bytes of a client, and the types of the frames that answer them.
 TRANSCRIPTS: list[tuple[bytes, str]] = [
     (b'{"op":"ping"}\n', "pong"),
     (b'{"op":"ping"}\r\n{"op":"ping","id":"2"}\n', "pong pong"),
@@ -31,7 +31,7 @@ TRANSCRIPTS: list[tuple[bytes, str]] = [
 
 
 def answers(chunks: list[bytes]) -> tuple[bytes, list[AnyFrame]]:
-    """What a daemon with debug/echo sends to a client that writes these chunks."""
+    """Returns all that a daemon with debug/echo sends to a client that writes these chunks."""
     connection = World(echo=True).connect()
     heard = [frame for chunk in chunks for frame in connection.raw(chunk)]
     return connection.sent, heard
@@ -130,7 +130,7 @@ def test_one_session_answers_in_order_of_arrival() -> None:
     assert two.ask(Send(id="b", input="second")) == []
     world.finish("r-3")
     assert kinds(two.read()) == "start message"
-    assert kinds(one.read()) == "done"  # and nothing of the other's run
+    assert kinds(one.read()) == "done"  # and no frame of the other's run
     world.finish("r-4")
     assert (kinds(one.read()), kinds(two.read())) == ("", "done")
 
@@ -161,7 +161,7 @@ def test_the_same_id_again_on_one_connection() -> None:
     asked = Send(id="m", input="x")
     run = connection.ask(asked)[0].run
     opening = frames.Start(run=run, request="m", model="debug/echo")
-    assert connection.ask(asked) == [opening]  # the run id, and no event
+    assert connection.ask(asked) == [opening]  # the run id alone, without events
     world.finish("r-2", Fault("EIO", "broken"))
     assert kinds(connection.read()) == "error done"
     done = frames.Done(run=run, status="error", code="EIO")
@@ -191,7 +191,7 @@ def test_resume_of_an_unknown_session() -> None:
     assert (error.code, error.request) == ("EINVAL", "r")
     heard = two.ask(Send(input="a b"))
     assert one.read() == heard
-    assert two.read() == []  # the refused resume follows nothing
+    assert two.read() == []  # a refused resume follows nothing
 
 
 def test_a_client_that_comes_back_resumes_where_it_was() -> None:
@@ -234,7 +234,7 @@ def test_whose_sessions() -> None:
     assert other.ask(Resume()) == []
     (error,) = other.ask(Cancel(id="r-3"))
     assert isinstance(error, frames.Error)
-    assert error.code == "ENOENT"  # not even that it exists
+    assert error.code == "ENOENT"  # the error does not reveal that the run exists
     heard = mine.ask(Send(scope="shared", input="a b"))
     assert other.ask(Resume(scope="shared")) == heard
     temporary = mine.ask(Send(scope="temp", input="a b"))
@@ -263,7 +263,7 @@ def test_cancel_of_a_message_that_waits() -> None:
     one, two = world.connect(), world.connect()
     one.ask(Send(input="x"))
     assert two.ask(Send(id="mine", input="y")) == []
-    heard = two.ask(Cancel(id="mine"))  # no start frame has told its run yet
+    heard = two.ask(Cancel(id="mine"))  # no start frame has named its run yet
     assert kinds(heard) == "start message done"
     assert heard[-1] == frames.Done(id="5", run="r-4", status="cancelled", code="ECANCELED")
     assert kinds(one.read()) == ""
@@ -299,7 +299,7 @@ def test_a_crash_is_visible_to_resume() -> None:
     again = world.connect()
     assert kinds(ended := again.ask(Resume(after=heard[-1].id))) == "error done"
     assert ended[-1] == frames.Done(id="5", run="r-2", status="error", code="EIO")
-    # a retry finds what became of it; what had not begun begins now
+    # a retry finds the end of its run; a message that had not begun begins now
     assert world.connect().ask(asked) == heard + ended
     assert kinds(again.ask(Send(id="waits", input="y"))) == "start message"
 

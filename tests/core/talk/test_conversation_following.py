@@ -37,7 +37,7 @@ def spans_in_order(order: tuple[tuple[int, int], ...]) -> None:
 
 
 def taken(given: Subscriptions, log: list[LogEvent]) -> list[int]:
-    """What the reader of this log sends, reading as it is told."""
+    """Returns the numbers that a reader of this log sends, if it reads as told."""
     sent = []
     while due := given.due(KEY, len(log)):
         for number in due:
@@ -48,7 +48,7 @@ def taken(given: Subscriptions, log: list[LogEvent]) -> list[int]:
 
 
 def log_of(runs: str) -> list[LogEvent]:
-    """A letter is an event of that run; a capital one its last."""
+    """A log with an event for each letter, which names the run; a capital letter is the run's last event."""
     return [LogEvent(n, letter.lower(), letter.isupper(), b"") for n, letter in enumerate(runs, 1)]
 
 
@@ -84,12 +84,12 @@ def test_a_run_and_a_resume_of_its_middle() -> None:
     given = Subscriptions()
     given.follow(KEY, 3)
     given.follow_run(KEY, "a", 1)
-    given.follow_run(KEY, "a", 6)  # by a cancel: what is followed already stays so
+    given.follow_run(KEY, "a", 6)  # by a cancel: an existing subscription stays as it is
     assert taken(given, log) == [1, 2, 3, 4, 5]
 
 
 def test_numbers_that_no_event_has_hold_nobody_up() -> None:
-    # the reader goes through the events that there are, wherever due begins
+    # the reader goes through the existing events, wherever the due ones begin
     log = [LogEvent(number, "a", False, b"") for number in (1, 2, 10, 11, 20)]
     given = Subscriptions()
     given.follow(KEY, 2)
@@ -190,7 +190,7 @@ def test_whatever_is_asked_in_whatever_order(reads: bool) -> None:
 
 
 def asked_in_order(order: tuple[int, ...], reads: bool) -> None:
-    # runs 1 (over), 2 (another's, over), 3 (another's, active), 4 (waits); then all of it ends
+    # runs 1 (over), 2 (another's, over), 3 (another's, active), 4 (waiting); at the end all of them end
     world = World()
     other, connection = world.connect(), world.connect()
     connection.reads = reads
@@ -205,7 +205,7 @@ def asked_in_order(order: tuple[int, ...], reads: bool) -> None:
         world.emit("r-5", frames.Delta(text="live"))
     world.finish("r-5")
     connection.reads = True
-    heard += connection.ask(Resume(session="elsewhere"))  # any request lets it read again
+    heard += connection.ask(Resume(session="elsewhere"))  # any request makes it read again
     (log,) = (log for key, log in world.logs.items() if key == KEY)
     if run := world.session(KEY).active:
         world.finish(run.run)
@@ -216,9 +216,9 @@ def asked_in_order(order: tuple[int, ...], reads: bool) -> None:
             after.append(int(asked.after or 0))
         elif asked.id == "4" or not reads or min(after, default=3) >= 3:
             runs.append(world.session(KEY).find(asked.id or ""))
-        # else run 1's done, event 3, was had already: its end is told without events
+        # otherwise the client already has event 3, the done of run 1: its end is sent without events
     wanted = [event.number for event in log if event.run in runs or (after and event.number > min(after))]
-    assert sorted(ids(heard)) == wanted  # each once, and none that was not asked for
+    assert sorted(ids(heard)) == wanted  # each event once, and no other event
 
 
 def test_a_canceller_follows_from_where_it_cancels() -> None:

@@ -60,7 +60,7 @@ def test_the_end_completes_a_last_line() -> None:
 
 
 def split(frame: frames.Frame) -> list[frames.AnyFrame]:
-    """What a reader makes of the frame's lines, none of which is too long."""
+    """Returns the frames that a reader gets from the lines of a frame, none of which is too long."""
     found = encode(frame).splitlines(keepends=True)
     assert max(map(len, found)) <= MAX_LINE
     return [frames.decode(line) for line in found]

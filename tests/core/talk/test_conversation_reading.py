@@ -1,4 +1,4 @@
-"""A log's bytes become what a connection is sent, read or unread (abi.md 5.16)."""
+"""Turns the bytes of a log into the bytes for a connection, decoded or not (abi.md 5.16)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_wanted_whole_is_sent_unread() -> None:
 def test_of_others_runs_only_the_place_is_taken() -> None:
     given, whole = following("b"), b"".join(LOG)
     assert read(given, whole) == (LOG[1] + LOG[3] + LOG[4], len(whole))
-    assert not given.awaits_runs  # its done was among them
+    assert not given.awaits_runs  # the done of its run was among them
     assert not given.follows(KEY)
 
 

@@ -1,4 +1,4 @@
-"""What a session knows when it is read back, from its log or from what was kept of it."""
+"""The knowledge of a session that is read back, from its log or from a kept summary of the log."""
 
 from __future__ import annotations
 
@@ -88,4 +88,4 @@ def test_a_session_has_so_many_messages(monkeypatch: pytest.MonkeyPatch) -> None
     session.send(Send(input="x"), "r-2")
     with pytest.raises(Fault, match="EFBIG: the session has 2 messages, which is the limit; begin another"):
         session.send(Send(input="x"), "r-3")
-    assert session.send(Send(id="m", input="x"), "r-3") == ("r-1", [])  # a retry is no other message
+    assert session.send(Send(id="m", input="x"), "r-3") == ("r-1", [])  # a retry is not another message

@@ -1,4 +1,4 @@
-"""What a line asks for, or why it is refused (abi.md 5.7)."""
+"""The request of a line, or the reason of its refusal (abi.md 5.7)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ACCEPTED: list[tuple[str, AnyRequest]] = [
     (' { "op" : "ping", "id" : "p" } \r', Ping(id="p")),
 ]
 
-# Python reads as deep as its stack goes since 3.14, and so the id.
+# Since Python 3.14 its reader goes as deep as its stack allows, so the id is found.
 _READ = None if sys.version_info < (3, 14) else "a"
 REFUSED: list[tuple[bytes, str | None, str]] = [
     # "an unknown op, a line that is not a JSON object, a wrong type: an error frame with EINVAL"
@@ -121,7 +121,7 @@ REFUSED: list[tuple[bytes, str | None, str]] = [
         "a",
         "input: is null",
     ),
-    # the `id` is echoed when it can be known
+    # the `id` is echoed if it can be read
     (b'{"op":"ping","id":"a","x":"\xff"}', "a", "it is not UTF-8"),
     (b'{"op":"send","id":"a","input":{"content":"x","n":1e999}}', "a", "out of the range of numbers"),
     (b'{"op":"ping","id":"\xff"}', None, "it is not UTF-8"),

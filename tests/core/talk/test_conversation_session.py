@@ -43,7 +43,7 @@ def replayed(log: list[LogEvent]) -> Session:
 
 
 def same(one: Session, two: Session) -> bool:
-    """Whether two sessions know the same, waiting messages aside."""
+    """Returns True if two sessions have the same state, apart from waiting messages."""
     left, right = ({id_: run for id_, run in each.runs.items() if run.first} for each in (one, two))
     return left == right and (one.first, one.last) == (two.first, two.last)
 
@@ -166,7 +166,7 @@ def test_the_same_id_again_is_the_same_run() -> None:
     session = new_session()
     first = Send(id="m", input={"content": "x", "steps": [1]})
     _, log = session.send(first, "r-1")
-    for number in range(3):  # active, finished, and read back from the log
+    for number in range(3):  # while it is active, after its end, and read back from the log
         assert session.send(first, "r-2") == ("r-1", [])
         assert session.send(Send(id="m", input={"steps": [1], "content": "x"}), "r-2") == ("r-1", [])
         with pytest.raises(Fault, match='EINVAL: id: another message has the id "m"; use a new id'):
@@ -198,11 +198,11 @@ def test_cancel() -> None:
     _, log = session.send(Send(input="one"), "r-1")
     session.send(Send(id="m", input="two"), "r-2")
     session.send(Send(input="three"), "r-3")
-    # one that waits ends at once, and has begun and ended for those who read on
+    # a waiting run ends at once, and for clients that follow it has begun and ended
     log += session.cancel(session.find("m") or "")
     assert told(log[-3:]) == "start message done"
     assert session.waiting == ("r-3",)
-    # an active one is stopped by whoever runs it, however often it is cancelled
+    # an active run is ended by its runner, however often it is cancelled
     assert session.cancel("r-1") == session.cancel("r-1") == []
     log += session.emit("r-1", FRAMES["message"])  # "what was produced so far is kept"
     log += session.finish("r-1", Fault("ECANCELED", ""))

@@ -1,4 +1,4 @@
-"""Requests that are made to cost as much as a line can (docs/attacks.md)."""
+"""Requests that cost as much time or memory as a line can (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cortexfs.core.talk.requests import Send
 from tests.core.conversation_pair import new_session
 from tests.tables import each_of
 
-LONG = b"1234567890123456789"  # of as many digits as 64 bits may have: numbers are looked at then
+LONG = b"1234567890123456789"  # as many digits as 64 bits may have, so the decoder looks at each number
 ROOM = MAX_LINE - 200
-COUNTED = ROOM // 16  # each step of Python is counted, which takes its time
+COUNTED = ROOM // 16  # fewer values, as counting each step of Python takes time
 
 
 def line(input: bytes) -> bytes:
@@ -31,7 +31,7 @@ def send(input: bytes) -> Send:
 
 
 def steps(line: bytes) -> int:
-    """How many lines of Python it takes to understand a line: no clock that a busy machine could upset."""
+    """Counts the steps of Python to decode a line. Unlike a clock, the count ignores a busy machine."""
     count = 0
 
     def trace(*_: object) -> Any:
@@ -68,7 +68,7 @@ def test_a_retry_of_many_keys_is_one_message() -> None:
     ],
 )
 def test_numbers_are_looked_at_quickly(input: bytes, most: int) -> None:
-    # docs/attacks.md: a line that holds a long number costs a few steps a value, and no path for each
+    # docs/attacks.md: a line that holds a long number costs a few steps per value, and no path for each value
     values = input.count(b",")
     assert steps(line(input)) < most * values
 

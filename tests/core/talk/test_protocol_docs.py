@@ -1,4 +1,4 @@
-"""docs/protocol.md is the wire's reference: its tables are those of the code, its examples are true."""
+"""docs/protocol.md is the reference of the wire: its tables match the code, and its examples are true."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAMES = {str(each.__struct_config__.tag): each for each in get_args(frames.AnyF
 
 
 def table(first_column: str) -> list[list[str]]:
-    """The rows below the table head that begins with this word."""
+    """Returns the rows of the table whose head begins with this word."""
     _, _, rest = PAGE.partition(f"| {first_column} |")
     lines = rest.split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -1,4 +1,4 @@
-"""The `.d/` table holds what abi.md 3 lists, and `judge` is its only way in."""
+"""The `.d/` table has all that abi.md 3 lists, and values enter it through `judge` alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITABLE = {
     "model": "default effort driver fallback policy",
     "agent": "groups label cwd env path mount model window system.md tools skills approval policy",
 }
-OF_SOME = {"tool": ["script"], "agent": ["cap", "origin"]}  # of a user's own; of another machine's
+OF_SOME = {"tool": ["script"], "agent": ["cap", "origin"]}  # of a user's own tool; of another machine's agent
 
 
 def render(object_: Object, name: str) -> str:

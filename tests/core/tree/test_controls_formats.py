@@ -1,4 +1,4 @@
-"""Every format of a writable control: what it takes, and that a refusal names line and mend."""
+"""Every format of a writable control: its valid texts, and refusals that name the line and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line of `.allowed`: what a caller reads of each tool that it may run."""
+"""A line of `.allowed`: the facts for a caller about each tool that he may run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Agents in users' homes, as the tree and policy have them: whose they are, and that they pass for no others.
-The quotes without a source are of the issue that asked for agents."""
+"""Agents in users' homes, in the tree and in policy: their owners, and that they cannot pass for others.
+Quotes without a source are from the issue that asked for agents."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_it_is_its_users() -> None:
 
 
 def test_the_kernel_asks_for_its_names_each_time() -> None:
-    # So that one who makes and removes agents need not wait until it has been told.
+    # So a user who creates and removes agents need not wait until the kernel has been told.
     tree = having(own("mine"))
     inode = at(tree, "home/1000/agent/mine")
     for each, keep in {
@@ -103,7 +103,7 @@ def test_one_that_is_made_again_is_another_and_nothing_of_the_first_is_kept() ->
         at(tree, "home/1000/agent/mine")
         assert len(tree.nodes.at_block) == blocks + 1
     assert at(tree, "home/1000/agent/mine") != first
-    assert tree.values.incarnation(key, "model") != before  # a file that is open still writes into nothing
+    assert tree.values.incarnation(key, "model") != before  # a file that is still open writes to nothing
 
 
 def test_a_name_means_ones_own_first_if_that_works() -> None:
@@ -180,7 +180,7 @@ WRITABLE = [control for control in controls.CONTROLS["agent"] if control.check]
 @pytest.mark.parametrize("control", WRITABLE, ids=lambda control: str(control.name))
 @pytest.mark.parametrize("special", SPECIAL, ids=range(len(SPECIAL)))
 def test_what_a_user_writes_is_a_value_or_refused(control: controls.Control, special: str) -> None:
-    # design.md: "Errors are sentences": whatever is written, nothing else but a Fault comes of it
+    # design.md: "Errors are sentences": any text leads to a Fault and to no other exception
     for text in (special, f"{special}\n", f"a={special}\n", f"/{special}\t/{special}\tro\t-\n"):
         with contextlib.suppress(Fault):
             controls.judge(control, text.encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""Models in users' homes: each in the folder of its provider, which comes and goes with them."""
+"""Models in users' homes: each in the folder of its provider, which exists as long as it has models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_model_is_in_the_folder_of_its_provider() -> None:
     tree = having(model("mine/big"), model("mine/small"), model("other/big"))
     assert names(tree, f"{HOME}/model") == ["mine", "other"]
     assert names(tree, f"{HOME}/model/mine") == ["big", "big.d", "small", "small.d"]
-    assert tree.lookup(at(tree, f"{HOME}/model"), "openai") is None  # everybody's is in model/
+    assert tree.lookup(at(tree, f"{HOME}/model"), "openai") is None  # the shared folder is in model/
     assert names(tree, "model") == ["openai"]
     found = tree.attributes(at(tree, f"{HOME}/model/mine"))
     assert found

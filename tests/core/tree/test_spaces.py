@@ -1,4 +1,4 @@
-"""The path table of sessions: which path is what, whose it is, and that nothing else is there."""
+"""The path table of sessions: the kind and the owner of each path, and that no other path exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree: what is where, that inodes never lie, and what the kernel must forget after a change."""
+"""The tree: its entries, that inodes never lie, and what the kernel must forget after a change."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_modes_and_owners_are_the_abis() -> None:
         return stat.filemode(found.mode), found.uid, found.gid
 
     assert shown("/tool/shell") == ("-r-xr-xr-x", 10, 20)  # abi.md 1.4
-    assert shown("/tool/shell.d") == ("drwxr-xr-x", 10, 20)  # editors rename in it
+    assert shown("/tool/shell.d") == ("drwxr-xr-x", 10, 20)  # editors rename in that folder
     assert shown("/tool/shell.d/policy") == ("-rw-r--r--", 10, 20)  # abi.md 3.8
     assert shown("/tool/shell.d/name") == ("-r--r--r--", 10, 20)
     assert shown("/agent/coder.sock") == ("srw-rw-rw-", 10, 20)  # abi.md 5.2
@@ -207,7 +207,7 @@ def test_a_change_outdates_names_that_came_and_went_also_missing_ones() -> None:
 
 
 def test_a_changed_object_keeps_its_names_so_that_who_stands_in_its_folder_stays() -> None:
-    # Forgetting a folder's entry makes getcwd(2) fail in it.
+    # If the kernel forgot the folder's entry, getcwd(2) would fail in the folder.
     tree = make()
     folder = at(tree, "model/openai/gpt.d")
     changed = {**EXAMPLES.objects, ("model", "openai/gpt"): thing("model", "openai/gpt")}
@@ -231,7 +231,7 @@ def test_aliases_are_links_with_owner_time_and_target() -> None:
     assert (stat.filemode(found.mode), found.uid, found.gid) == ("lrwxrwxrwx", 1000, 1001)
     assert (found.size, found.mtime, found.keep) == (21, NOW, Keep.ALWAYS)
     assert tree.link(inode) == b"/ctx/model/openai/gpt"
-    # A folder of sessions may take the name of one that is in a home's model/, unseen by the kernel.
+    # A folder of sessions in a home's model/ may take the same name without the kernel's noticing.
     hidden = tree.attributes(tree.aliases.add(at(tree, "home/1000/model"), "debug", b"x", NOW))
     assert hidden is not None
     assert hidden.keep is Keep.NOTHING
@@ -308,7 +308,7 @@ def test_aliases_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(Fault) as raised:
                 tree.aliases.check(TOOL, "c", b"2")
             assert raised.value.code == "ENOSPC"
-            tree.aliases.check(TOOL, "a", b"3")  # replacing one needs no room
+            tree.aliases.check(TOOL, "a", b"3")  # replacing an alias needs no room
 
 
 @each_of("name", ["x", "01", "-1", "4294967295", "", "1000 ", "\u0661"])

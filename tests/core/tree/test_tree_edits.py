@@ -17,7 +17,7 @@ PROMPT = find("agent", "system.md")
 
 
 class Judge:
-    """Judges `effort`, and remembers what it was asked."""
+    """Judges `effort`, and keeps the data of each question."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -46,7 +46,7 @@ def test_echo_of_a_bad_value_fails_at_once_and_spoils_the_open() -> None:
     for again in (lambda: edit.write(0, b"low\n"), lambda: edit.truncate(0), edit.pending):
         with pytest.raises(Fault, match="bad"):
             again()
-    assert judge_.asked == [b"bad\n"]  # so that the log says it once
+    assert judge_.asked == [b"bad\n"]  # judged once, so that the log reports it once
 
 
 @each_of(("truncated", "offset", "data"), [(True, 0, b"bad"), (False, 0, b"bad\n"), (True, 4, b"bad\n")])
@@ -66,7 +66,7 @@ def test_a_good_value_in_pieces_counts_as_a_whole() -> None:
     edit.write(0, b"lo")
     edit.write(2, b"w")
     assert edit.pending() == b"low\n"
-    assert edit.pending() is None  # handed over once
+    assert edit.pending() is None  # handed over only once
 
 
 def test_an_open_that_wrote_nothing_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""One tree, seen by several users: whose objects run, who sees a log, and what the kernel may keep
+"""One tree for several users: the objects that each may run, the readers of a log, and the kernel's cache
 (abi.md 1.10, 3.8)."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.core.tree.test_own_agents import UID, having, own
 from tests.core.tree.test_tree import NOW, at, make
 from tests.tables import each_of
 
-OWNER = 10  # of the tree that `make` makes
+OWNER = 10  # of the tree that `make` returns
 LATER = NOW + 1
 
 
@@ -114,7 +114,7 @@ def test_a_home_has_so_many_temporaries_also_without_a_name() -> None:
     tree.temporaries.remove(first)
     with pytest.raises(Fault, match=f"uid {UID} has {edits.MAX_OF_HOME} temporary files"):
         made(tree, UID, 99)
-    tree.forget_temporary(first)  # nobody has it open any more
+    tree.forget_temporary(first)  # no process has it open any longer
     made(tree, UID, 99)
 
 

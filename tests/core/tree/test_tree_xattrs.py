@@ -1,4 +1,4 @@
-"""The attributes by which an agent tells what a file of the tree is (abi.md 3.20)."""
+"""The attributes that tell an agent the kind of a file in the tree (abi.md 3.20)."""
 
 from __future__ import annotations
 
