@@ -1,4 +1,4 @@
-"""Agents for tests: their model is debug/script, so that a task says what the model will answer."""
+"""Agents for tests. Their model is debug/script, so a task states the answers of the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = ("fs.*", "shell.exec", "text.word_count", "agent.run")
 
 
 def script(*parts: list[dict[str, Any]] | dict[str, Any]) -> str:
-    """The answers of the model, one after the other."""
+    """Returns a task that states the answers of the model, in order."""
     steps: list[dict[str, Any]] = []
     for part in parts:
         steps += [*(part if isinstance(part, list) else [part]), {"turn": True}]
@@ -36,7 +36,7 @@ def say(text: str) -> dict[str, Any]:
 def agent(
     ctx: Ctx, name: str, *tools: str, approval: str = "auto", model: str = "debug/script"
 ) -> Iterator[str]:
-    """An agent, and what it is called on the mount."""
+    """Create an agent for a while, and yield its path on the mount."""
     words = [word for tool in tools or ALL for word in ("--tools", tool)]
     ctx.quickly("agent", "new", name, "--model", model, "--approval", approval, *words)
     try:
@@ -47,7 +47,7 @@ def agent(
 
 @pytest.fixture(scope="module")
 def ctx(python: Path) -> Iterator[Ctx]:
-    """A mount for the tests of one file, with something to read."""
+    """A mount for the tests of one file, with a README.md to read."""
     with mounted(python, []) as mount:
         (mount.work / "README.md").write_text("hello world\n")
         yield mount
@@ -69,7 +69,7 @@ def run(ctx: Ctx, path: str, task: str, **options: Any) -> Answer:
 
 @contextlib.contextmanager
 def working(ctx: Ctx, path: str, task: str, uid: int | None = None, **fields: object) -> Iterator[Talk]:
-    """A conversation in which the agent has been given a task."""
+    """A connection on which a task was sent to the agent."""
     with talk(ctx, f"{path}.sock", uid) as client:
         client.send(task, **({"cwd": str(ctx.work)} | fields))
         yield client
@@ -81,7 +81,7 @@ def shell(ctx: Ctx, path: str, command: str, uid: int | None = None) -> str:
     with working(ctx, path, task, uid=uid, scope="temp") as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
-        told = results(client.until("done", status="ok"))[-1]  # behind those of tools that the shell ran
+        told = results(client.until("done", status="ok"))[-1]  # after the results of tools that the shell ran
     return str(told["output"])
 
 
@@ -90,7 +90,7 @@ def results(frames: list[Frame]) -> list[Frame]:
 
 
 def decisions(frames: list[Frame]) -> list[dict[str, Any]]:
-    """What the policy said, call by call."""
+    """Returns the decisions of the policy, call by call."""
     return [
         json.loads(frame["content"])
         for frame in frames

@@ -1,10 +1,10 @@
-"""Many clients of a `.sock` in one process, cheap enough that the daemon is what is measured.
+"""Many clients of a `.sock` in one process, cheap enough that a measurement is of the daemon.
 
     crowd = Crowd(Client(path) for _ in range(1000))
     crowd.clients[0].ask({"op": "send", "input": "hello"})
     crowd.listen(lambda: not crowd.unfinished)
 
-Deltas are counted and not parsed. As a program: clients that stream until they are killed.
+Deltas are counted and not parsed. Run as a program, its clients stream until they are killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DELTA = b'{"type":"delta"'
 
 
 class Client:
-    """One connection, and what it has had: how many deltas, and the lines that are none."""
+    """One connection, the number of deltas that it received, and all other lines."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -40,7 +40,7 @@ class Client:
         self.socket.sendall(json.dumps(request).encode() + b"\n")
 
     def read(self) -> bool:
-        """What there is; whether more may come."""
+        """Read the data that is there. Returns True if more may come."""
         try:
             data = self.socket.recv(PIECE)
         except BlockingIOError:
@@ -61,12 +61,12 @@ class Client:
 
     @property
     def rate(self) -> float:
-        """Deltas a second, from its question to the end of the answer."""
+        """Deltas per second, from the question to the end of the answer."""
         return self.deltas / (self.ended - self.asked)
 
     @property
     def statuses(self) -> list[str]:
-        """How its runs ended, so far."""
+        """The statuses of the runs that have ended so far."""
         return [json.loads(line)["status"] for line in self.told if line.startswith(DONE)]
 
 
@@ -80,13 +80,13 @@ class Crowd:
             self._ready.register(client.socket, selectors.EVENT_READ, client)
 
     def step(self) -> None:
-        """Read what is there, or wait a moment for it."""
+        """Read the data that is there, or wait a moment for data."""
         for key, _ in self._ready.select(0.1):
             if not key.data.read():
                 self._ready.unregister(key.fileobj)
 
     def listen(self, until: Callable[[], bool]) -> None:
-        """Read what comes, until that is so."""
+        """Read from all clients until `until()` is true."""
         end = time.monotonic() + PATIENCE
         while not until():
             self.step()
@@ -107,7 +107,7 @@ class Crowd:
 
 
 def main(path: str, count: str, scope: str, steps: str) -> None:
-    """Stream until killed, or until all are done."""
+    """Stream until this process is killed, or until all answers are done."""
     crowd = Crowd(Client(Path(path)) for _ in range(int(count)))
     script = json.dumps([{"burst": 20}, {"sleep": 0.05}] * int(steps))
     for number, client in enumerate(crowd.clients):

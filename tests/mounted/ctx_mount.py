@@ -1,5 +1,5 @@
-"""A real mount for tests: an interpreter of its own that sees the fixture plugin, a state and a
-configuration of its own, and `ctx` as a user would call it. Nothing of it may outlive its test."""
+"""A real mount for tests, with its own interpreter, state and configuration, and `ctx` as a user calls it.
+The interpreter sees the fixture plugin. No process, mount or file of the mount may outlive its test."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tests.waiting import PATIENCE, until
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NOBODY = 65534
-TAIL = shutil.which("gnutail") or "tail"  # that of uutils follows files by inotify(7) alone
-programs: dict[Path, Program] = {}  # `ctx` of each interpreter that there is
+TAIL = shutil.which("gnutail") or "tail"  # the tail of uutils follows files by inotify(7) alone
+programs: dict[Path, Program] = {}  # the running `ctx` of each interpreter
 
 
 class Ctx:
-    """One mount, and how to run things on it: by who has it, if no other user is named."""
+    """One mount, and ways to run commands on it: as the owner of the mount, unless another user is passed."""
 
-    owner: int | None = None  # where it is not who runs the tests
+    owner: int | None = None  # None: the user that runs the tests
     user: int | None = None
-    space: Inside | None = None  # where it is used
+    space: Inside | None = None  # the space in which the mount is used
 
     def __init__(self, base: Path, python: Path, state: Path | None = None) -> None:
         self.base = base
@@ -47,7 +47,7 @@ class Ctx:
         self.config = base / "config"
         self.work = base / "work"
         self.work.mkdir()
-        self.work.chmod(0o1777)  # as /tmp: whoever likes works there, and nobody moves what is another user's
+        self.work.chmod(0o1777)  # as /tmp: any user may work there, none may move another's files
         self.environ = {
             "PATH": f"{sysconfig.get_path('scripts')}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(base),
@@ -60,13 +60,13 @@ class Ctx:
         }
 
     def used_by(self, user: int, space: Inside | None = None) -> Ctx:
-        """The same mount, as that user has it before them."""
+        """Returns the same mount as `user` uses it."""
         found = copy.copy(self)
         found.user, found.space = user, space or self.space
         return found
 
     def ctx(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """The `ctx` program, of the interpreter that has the fixture plugin, by the owner of the mount."""
+        """Run `ctx`, from the interpreter that has the fixture plugin, as the owner of the mount."""
         if self.owner is None:
             done = programs[self.python].run(words, self.environ, self.work)
         else:
@@ -76,7 +76,7 @@ class Ctx:
         return done
 
     def quickly(self, *words: str) -> None:
-        """The same without a process of its own, which takes a fifth of the time."""
+        """Run `ctx` in this process where possible, which takes a fifth of the time."""
         if self.owner is None:
             assert self._here(*words) == 0
         else:
@@ -104,7 +104,7 @@ class Ctx:
 
     @property
     def status(self) -> dict[str, str]:
-        """As it is now: what a plain read gives may be a second old."""
+        """The current status. A plain read of the file may return a status that is a second old."""
         if self.owner is None:
             fd = os.open(self.root / "status", os.O_RDONLY | os.O_RSYNC)
             with open(fd) as file:
@@ -114,19 +114,19 @@ class Ctx:
         return dict(line.split(": ", 1) for line in text.splitlines())
 
     def by_owner(self, *words: str, input: str | None = None) -> str:
-        """The output of a command of the owner's, who alone sees into a mount that is not root's."""
+        """Returns the output of a command run as the owner. Only the owner sees into a user's own mount."""
         done = self.run(words, uid=self.owner, input=input)
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
     def give_away(self, folder: Path) -> None:
-        """Makes it the owner's."""
+        """Makes the owner of the mount the owner of `folder` and its files."""
         if self.owner is not None:
             for path in (folder, *folder.rglob("*")):
                 os.chown(path, self.owner, self.owner)
 
     def text(self, path: str) -> str:
-        """What is in a file of the mount, for its owner."""
+        """Returns the text of a file of the mount, read as the owner."""
         return (
             (self.root / path).read_text()
             if self.owner is None
@@ -134,14 +134,14 @@ class Ctx:
         )
 
     def put(self, path: str, text: str) -> None:
-        """Writes a file of the mount, as its owner."""
+        """Writes a file of the mount as the owner."""
         if self.owner is None:
             (self.root / path).write_text(text)
         else:
             self.by_owner("tee", f"{self.root}/{path}", input=text)
 
     def at_rest(self, runs: int = 0) -> None:
-        """Wait until that many runs go on."""
+        """Wait until exactly `runs` runs are active."""
         until(lambda: self.status["runs"], lambda seen: seen.startswith(f"{runs} active"))
 
     def run(
@@ -179,12 +179,12 @@ class Ctx:
         )
 
     def call(self, name: str, *arguments: str | bytes, **options: Any) -> Answer:
-        """Exec a tool with its output piped, so JSONL."""
+        """Execute a tool. Its output is piped, and so is JSONL."""
         return Answer(self.run([self.tool(name), *arguments], text=False, **options))
 
 
 class Answer:
-    """What came of a call: exit status, frames, and the output that the deltas make."""
+    """The result of a call: exit status, frames, and the output put together from the deltas."""
 
     def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
         self.status = done.returncode
@@ -203,7 +203,7 @@ class Answer:
 
 @contextlib.contextmanager
 def interpreter() -> Iterator[Path]:
-    """A virtual environment that has everything of ours and the fixture plugin as an installed package."""
+    """Create a virtual environment with our packages, and with the fixture plugin as an installed package."""
     base = Path(tempfile.mkdtemp(prefix="ctx-venv-"))
     try:
         base.chmod(0o755)
@@ -233,7 +233,7 @@ def mounted(
     owner: int | None = None,
     space: Inside | None = None,
 ) -> Iterator[Ctx]:
-    """A mounted tree; unmounted, reaped and removed afterwards. A user's own is mounted in a space."""
+    """Mount a tree; unmount, reap and remove it afterwards. A user's own mount is made in a space."""
     base = Path(tempfile.mkdtemp(prefix="ctx-test-"))
     base.chmod(0o755)
     mount = Ctx(base, python, state)
@@ -245,7 +245,7 @@ def mounted(
         mount.give_away(base)
     try:
         for name in enable:
-            choose(mount.config, name, True)  # what `ctx plugin enable` does, in a tenth of its time
+            choose(mount.config, name, True)  # as `ctx plugin enable` does, in a tenth of its time
         mount.mount()
         yield mount
     finally:
@@ -253,18 +253,18 @@ def mounted(
         subprocess.run(["umount", "-l", str(mount.root)], stderr=subprocess.DEVNULL, check=False)
         log = (mount.state / "daemon.log").read_text()
         shutil.rmtree(base)
-    ours = re.sub(r".* host output: \S+: Traceback .*", "", log)  # without bugs of plugins
+    ours = re.sub(r".* host output: \S+: Traceback .*", "", log)  # leaves out bugs of plugins
     bugs = [word for word in (" ERROR ", "Traceback", "a bug in") if word in ours]
-    assert not bugs, log  # what a test would not notice otherwise
+    assert not bugs, log  # a test would not notice these bugs otherwise
 
 
 def alive(pid: int) -> bool:
-    """Whether it still runs; one that only waits to be reaped does not."""
+    """Returns True if the process still runs. A process that only waits to be reaped does not run."""
     return not wait_gone(pid, 0)
 
 
 def wait_gone(pid: int, seconds: float = PATIENCE) -> bool:
-    """Wait for the end of a process that is not our child."""
+    """Wait for the end of a process that need not be our child. Returns True if it has ended."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

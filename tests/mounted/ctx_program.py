@@ -1,4 +1,4 @@
-"""The program `ctx` of an interpreter, as tests run it: by forks of ctx_server.py."""
+"""The program `ctx` of an interpreter. Tests run it by forks of ctx_server.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVER = Path(__file__).with_name("ctx_server.py")
 
 
 class Program:
-    """`ctx`, begun once, and again if what was begun has ended."""
+    """The server of `ctx` commands. It is started once, and again if it has ended."""
 
     def __init__(self, python: Path) -> None:
         self._python = python
@@ -33,7 +33,7 @@ class Program:
                 stdout=subprocess.DEVNULL,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # what a test does to its group is not for this
+                start_new_session=True,  # signals that a test sends to its group must not reach the server
             )
 
     def end(self) -> None:
@@ -44,7 +44,7 @@ class Program:
     def run(
         self, words: Sequence[str], environ: Mapping[str, str], cwd: Path
     ) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run does."""
+        """Run a command as subprocess.run does."""
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             null = os.open(os.devnull, os.O_RDONLY)
             theirs.callback(os.close, null)
@@ -71,7 +71,7 @@ class Program:
 
 
 def _read(said: Mapping[int, list[bytes]], words: Sequence[str]) -> None:
-    """Reads each to its end."""
+    """Read each descriptor to its end."""
     poll = select.poll()
     for end in said:
         poll.register(end, select.POLLIN)
@@ -90,7 +90,7 @@ def _read(said: Mapping[int, list[bytes]], words: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def program(python: Path) -> Iterator[Program]:
-    """`ctx` of this interpreter, for as long as the context."""
+    """Yield `ctx` of this interpreter, and end its server afterwards."""
     made = Program(python)
     try:
         yield made

@@ -1,13 +1,13 @@
-"""The program `ctx` for tests, begun once: each command is a fork of it, which has all imported already.
+"""The program `ctx` for tests, started once. Each command is a fork of it, with all imports done already.
 
     python -I ctx_server.py FD
 
 FD is a socket on which a request is a message: the words, the environment and the directory as JSON, with
-standard input, output and error and a pipe. The pipe gets the exit status as text, or the signal that ended
-the command, less than 0. To start Python and import takes a command two thirds of its time.
+standard input, output and error and a pipe. The pipe gets the exit status as text; minus the signal's number
+if a signal ended the command. Starting Python and importing takes two thirds of the time of a command.
 
-Rules: a command begins as a process of its own would, except for its imports: nothing runs here before the
-fork, and a fork never returns. It ends when nobody has the other end of FD.
+Rules: apart from imports, a command begins as in a process of its own: no code of a command runs before the
+fork, and a fork never returns. The server ends when no process has the other end of FD.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ import cortexfs.cli
 from cortexfs.cli.main import main
 
 MAX_REQUEST = 1 << 20
-MANY = 1024  # descriptors; a server has a few
+MANY = 1024  # the limit of descriptors to close; a server has a few
 
 
 def preload() -> None:
     for found in pkgutil.walk_packages(cortexfs.cli.__path__, "cortexfs.cli."):
-        with contextlib.suppress(ImportError):  # of an extra that is not installed
+        with contextlib.suppress(ImportError):  # a module of an extra that is not installed
             importlib.import_module(found.name)
 
 
 def serve(channel: socket.socket) -> None:
-    told: dict[int, int] = {}  # pipes, by the command whose status they get
+    told: dict[int, int] = {}  # the pipe for the status of each command, by the command's pid
     woken, wake = socket.socketpair()
     for each in (woken, wake):
         each.setblocking(False)
@@ -65,17 +65,17 @@ def serve(channel: socket.socket) -> None:
 
 
 def reap(told: dict[int, int]) -> None:
-    """Tells those that have ended to whoever began them."""
+    """Send the status of each command that has ended to the process that started it."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             if (pipe := told.pop(found[0], None)) is not None:
-                with contextlib.suppress(BrokenPipeError):  # whoever began it has given up
+                with contextlib.suppress(BrokenPipeError):  # the process that started it has given up
                     os.write(pipe, str(os.waitstatus_to_exitcode(found[1])).encode())
                 os.close(pipe)
 
 
 def run(data: bytes, streams: list[int]) -> None:
-    """Does not return."""
+    """Run a command in the fork. Never returns."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -84,7 +84,7 @@ def run(data: bytes, streams: list[int]) -> None:
         for number, fd in enumerate(streams):
             os.dup2(fd, number)
         os.closerange(3, MANY)
-        # These are pipes, where the server's own are not, and Python asks once.
+        # Python looks at the kind of a stream once. These are pipes, the server's own are not.
         sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
         os.chdir(cwd)

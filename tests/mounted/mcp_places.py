@@ -1,4 +1,4 @@
-"""MCP servers of a mount: to declare them, to wait for their tools, and to find their processes."""
+"""Helpers for MCP servers of a mount: declare servers, wait for their tools, find their processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def declare(ctx: Ctx, name: str, text: str) -> None:
 
 
 def tool_is(ctx: Ctx, name: str, there: bool = True) -> None:
-    """Wait for a tool."""
+    """Wait until a tool is there, or is gone."""
     until(lambda: os.path.exists(ctx.tool(name)) == there or ctx.status, lambda seen: seen is True)
 
 
@@ -37,7 +37,7 @@ def command(*words: str) -> str:
 
 
 def quiet(ctx: Ctx, python: Path) -> Path:
-    """An interpreter whose servers complain to nobody of a pipe that is closed when a mount ends."""
+    """Returns an interpreter that drops errors, as servers report a closed pipe when a mount ends."""
     wrapper = ctx.work / "python3"
     wrapper.write_text(f'#!/bin/sh\nexec {python} "$@" 2>/dev/null\n')
     wrapper.chmod(0o755)
@@ -45,13 +45,13 @@ def quiet(ctx: Ctx, python: Path) -> Path:
 
 
 def program(ctx: Ctx) -> list[str]:
-    """The command line of the server that has everything the protocol has."""
+    """Returns the command line of mcp_conforming.py, the server with every feature of the protocol."""
     return [str(quiet(ctx, ctx.python)), "-I", str(ctx.work / CONFORMING.name)]
 
 
 @pytest.fixture(scope="module")
 def place(python: Path) -> Iterator[Ctx]:
-    """A mount with that server as `conf`."""
+    """A mount with the server mcp_conforming.py as `conf`."""
     with mounted(python) as ctx:
         shutil.copy(CONFORMING, ctx.work)
         declare(ctx, "conf", command(*program(ctx)))
@@ -60,7 +60,7 @@ def place(python: Path) -> Iterator[Ctx]:
 
 
 def servers(ctx: Ctx) -> list[int]:
-    """The processes of the test's server in this mount."""
+    """Returns the processes of mcp_server.py in this mount."""
     wanted = os.fsencode(ctx.work / "mcp_server.py")
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -71,7 +71,7 @@ def servers(ctx: Ctx) -> list[int]:
 
 
 def describing(ctx: Ctx) -> list[int]:
-    """Those of them that run as nobody, who describes what the tree has."""
+    """Returns the processes of mcp_server.py that run as nobody. They describe the tools for the tree."""
     found = []
     for pid in servers(ctx):
         with contextlib.suppress(FileNotFoundError):
@@ -81,6 +81,6 @@ def describing(ctx: Ctx) -> list[int]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether it has come so far that this signal does not end it."""
+    """Returns True once the process handles this signal, so that the signal does not end it."""
     caught = Path(f"/proc/{pid}/status").read_text().split("SigCgt:")[1].split()[0]
     return int(caught, 16) >> (number - 1) & 1 == 1

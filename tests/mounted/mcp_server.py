@@ -1,4 +1,4 @@
-"""An MCP server for tests, by hand, so that it can do what no server does: its argument says what.
+"""An MCP server for tests, written by hand, so that it can misbehave. Its argument says how.
 
 It speaks the protocol with a handshake: lines of JSON on standard input and output.
 """
@@ -16,11 +16,11 @@ from typing import Any
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 ASKED: list[Any] = []
-GOING: list[Any] = []  # calls that are answered when the last page of the new list has been asked for
+GOING: list[Any] = []  # calls to answer once the last page of the new list is requested
 
 
 def send(**message: Any) -> None:
-    """Whole, whatever signal comes meanwhile."""
+    """Send a message whole, even if a signal comes meanwhile."""
     line = json.dumps({"jsonrpc": "2.0", **message}) + "\n"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     sys.stdout.write(line)
@@ -62,13 +62,13 @@ TOOLS = [
 
 
 def grow(*_: object) -> None:
-    """Also when somebody sends SIGUSR1."""
+    """Add a tool to the list. Called for SIGUSR1 too."""
     TOOLS.append(tool("grown"))
     send(method="notifications/tools/list_changed")
 
 
 def call(request: dict[str, Any]) -> dict[str, Any] | None:
-    """What a tool answers; None for one that does something else."""
+    """Returns the answer of a tool; None if the tool does something else."""
     name, number = request["params"]["name"], request["id"]
     said = request["params"].get("arguments", {}).get("text", "")
     token = request["params"].get("_meta", {}).get("progressToken")

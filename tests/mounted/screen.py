@@ -1,6 +1,6 @@
-"""A real terminal for tests: tmux with a socket, a size and a shell of its own.
+"""A real terminal for tests: tmux with its own socket, size and shell.
 
-Tests press keys and wait for what a person would see; nothing is slept for, everything has a deadline."""
+Tests press keys and wait for text that a person would see. No test sleeps, and each wait has a deadline."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ class Screen:
         self._run("kill-server")
         assert wait_gone(server)
 
-    # What a person does.
+    # -- input of a person
 
     def keys(self, *keys: str) -> None:
         self._run("send-keys", *keys)
 
     def type(self, text: str) -> None:
-        """Type a line, and Enter."""
+        """Type a line and press Enter."""
         self._run("send-keys", "-l", "--", text)
         self.keys("Enter")
 
     def paste(self, text: str) -> None:
-        """As a terminal pastes where bracketed paste is on."""
+        """Paste text as a terminal does while bracketed paste is on."""
         self._run("load-buffer", "-", input=text)
         self._run("paste-buffer", "-p", "-r")
 
     def resize(self, width: int, height: int) -> None:
         self._run("resize-window", "-x", str(width), "-y", str(height))
 
-    # What a person sees.
+    # -- the screen as a person sees it
 
     @property
     def text(self) -> str:
@@ -72,12 +72,12 @@ class Screen:
 
     @property
     def coloured(self) -> str:
-        """With the sequences that colour it."""
+        """The text with the sequences that colour it."""
         return self._run("capture-pane", "-p", "-e")
 
     @property
     def past(self) -> str:
-        """With what has scrolled away; lines that the terminal wrapped are whole."""
+        """The text with the lines that have scrolled away. Lines that the terminal wrapped are joined."""
         return self._run("capture-pane", "-p", "-J", "-S", "-")
 
     @property
@@ -86,7 +86,7 @@ class Screen:
         return next((line for line in reversed(self.text.splitlines()) if line.strip()), "")
 
     def wait(self, text: str, count: int = 1) -> None:
-        """Until `text` is on the screen, as often as that."""
+        """Wait until `text` is on the screen at least `count` times."""
         until(lambda: self.text, lambda seen: seen.count(text) >= count)
 
     def wait_gone(self, text: str) -> None:

@@ -1,7 +1,7 @@
 """Mount namespaces in which every user may mount, as on a machine that has a desktop.
 
-/dev/fuse is open to everybody on most machines and not on all, so a space brings one of its own. What was
-mounted before can be used in it, and what it mounts is nobody's outside. It is gone with its last process.
+/dev/fuse is open to all users on most machines but not on all, so a space has its own. Earlier mounts can be
+used in a space, and mounts made in a space are not seen outside. A space ends with its last process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 def open_device(place: Path) -> Path:
-    """Makes a /dev/fuse there that every user may open."""
+    """Creates a /dev/fuse in `place` that every user may open."""
     device = place / "fuse"
     os.mknod(device, 0o020666, os.makedev(10, 229))
     device.chmod(0o666)
@@ -24,13 +24,13 @@ def open_device(place: Path) -> Path:
 
 
 class Inside(Protocol):
-    """A place where commands can be run."""
+    """A mount namespace in which commands can be run."""
 
     def words(self, uid: int, cwd: Path) -> list[str]: ...
 
 
 class Space:
-    """One of them, by a process that is in it."""
+    """A mount namespace, kept by a process that runs in it."""
 
     def __init__(self, covers: str) -> None:
         self._inside = subprocess.Popen(
@@ -42,7 +42,7 @@ class Space:
         assert self._inside.stdout.readline()
 
     def words(self, uid: int, cwd: Path) -> list[str]:
-        """What a command begins with that a user runs inside; its groups are those of who begins it."""
+        """Returns the first words of a command that runs inside as `uid`, with the groups of the caller."""
         return ["nsenter", f"--mount=/proc/{self._inside.pid}/ns/mnt", f"--wdns={cwd}", "-S", str(uid)]
 
     def end(self) -> None:
@@ -51,7 +51,7 @@ class Space:
 
 @contextlib.contextmanager
 def space(configuration: str = "") -> Iterator[Space]:
-    """A space for a while, with that fuse.conf where one is given."""
+    """Yield a space, with `configuration` as its fuse.conf if it is not empty."""
     with tempfile.TemporaryDirectory(prefix="ctx-space-") as name:
         base = Path(name)
         base.chmod(0o755)

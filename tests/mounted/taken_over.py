@@ -1,9 +1,9 @@
-"""A daemon that a stranger has taken over: it serves, and then does what the stranger wants.
+"""A daemon that an attacker has taken over: it serves, and then does what the attacker wants.
 
     python taken_over.py ROOT STATE CONFIG FOLDER VICTIM
 
-Prints as JSON what came of each attempt before the daemon gave up what it does not need, and after; then
-"ready" when it serves. FOLDER is of the test's own, VICTIM a process of root's.
+Prints as JSON the result of each attempt, before the daemon gave up the rights it does not need, and after.
+Prints "ready" when the daemon serves. FOLDER is a folder of the test, VICTIM a process of root's.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def setuid_program() -> None:
     (STATE / "program").chmod(0o4755)
 
 
-# -- what is not the daemon's to change
+# -- files and processes that the daemon must not change
 
 
 def opens(path: str | Path, flags: int = os.O_WRONLY) -> Callable[[], None]:
@@ -95,7 +95,7 @@ def opens(path: str | Path, flags: int = os.O_WRONLY) -> Callable[[], None]:
 
 
 def key_command() -> None:
-    """Write what the starter executes as root."""
+    """Write a key command, which the starter executes as root."""
     PROVIDER.parent.mkdir(mode=0o755, exist_ok=True)
     PROVIDER.write_text(f"key = {{ command = ['touch', '{FOLDER}/root-was-here'] }}\n")
     PROVIDER.chmod(0o600)
@@ -106,7 +106,7 @@ def key_command() -> None:
 
 
 def another_mode() -> None:
-    with open(FOLDER / "roots") as file:  # for which a descriptor to read is enough
+    with open(FOLDER / "roots") as file:  # a descriptor to read is enough for fchmod
         os.fchmod(file.fileno(), 0o666)
         os.fchmod(file.fileno(), 0o600)
 
@@ -118,7 +118,7 @@ def another_owner() -> None:
 
 
 def link() -> None:
-    """Have another file of root's among one's own."""
+    """Link another file of root's into the daemon's own folder."""
     os.link(FOLDER / "roots", STATE / "taken")
     (STATE / "taken").unlink()
 
@@ -147,7 +147,7 @@ def another_user() -> None:
 
 
 def descriptor() -> None:
-    """Take one that somebody else has opened, a connection to a service of root's say."""
+    """Receive a descriptor that another process has opened, such as a connection to a service of root's."""
     ours, theirs = socket.socketpair()
     with ours, theirs, open(os.devnull) as file:
         socket.send_fds(theirs, [b"x"], [file.fileno()])
@@ -156,8 +156,8 @@ def descriptor() -> None:
 
 
 def channel() -> None:
-    """Put something else where the starter and the looker are heard."""
-    if not made:  # which would break the daemon
+    """Replace the sockets by which the daemon hears the starter and the looker."""
+    if not made:  # to replace them would break the daemon
         raise AssertionError
     with open(os.devnull) as file:
         for sock in (made[0].starter.looks, made[0].starter.control):
@@ -175,13 +175,13 @@ def listen() -> None:
 
 
 def listen_anywhere() -> None:
-    """At a port that the kernel chooses."""
+    """Listen at a port that the kernel chooses."""
     with socket.socket() as sock:
         sock.listen()
 
 
 def filter_calls() -> None:
-    """By which the listener of such a filter could put descriptors here."""
+    """Install a filter whose listener could put descriptors into the daemon."""
     action = ctypes.c_uint32(0x7FC00000)  # SECCOMP_RET_USER_NOTIF
     call("syscall", SECCOMP[os.uname().machine], 2, 0, ctypes.byref(action))
 
@@ -195,20 +195,20 @@ def filter_calls_otherwise() -> None:
 
 
 def lease() -> None:
-    """Hold up whoever opens a file of root's."""
+    """Take a lease, which holds up each process that opens a file of root's."""
     with open(FOLDER / "roots") as file:
         fcntl.fcntl(file, 1024, fcntl.F_RDLCK)  # F_SETLEASE
         fcntl.fcntl(file, 1024, fcntl.F_UNLCK)
 
 
 def ask_a_file_system() -> None:
-    """As for what changes a file that is open for reading."""
+    """Send an ioctl, as there are ioctls that change a file that is open for reading."""
     with open(FOLDER / "roots") as file:
         fcntl.ioctl(file, 0x5460, b"\0" * 8)  # FIOQSIZE
 
 
 def name_a_pair() -> None:
-    """Without bind(2), so that it could be taken for a connection."""
+    """Give a pair of sockets a name without bind(2), so that the pair could be taken for a connection."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -219,7 +219,7 @@ def kill_by_descriptor() -> None:
 
 
 def signal_by_a_socket(command: int) -> Callable[[], None]:
-    """Have the kernel signal somebody when there is something to read."""
+    """Have the kernel send a signal to VICTIM when there is data to read."""
 
     def attempt() -> None:
         ours, theirs = socket.socketpair()
@@ -234,7 +234,7 @@ def signal_by_a_socket(command: int) -> Callable[[], None]:
 
 
 def turns_on_a_disk() -> None:
-    call("syscall", IOPRIO_SET[os.uname().machine], 1, VICTIM, 3 << 13)  # the last of all
+    call("syscall", IOPRIO_SET[os.uname().machine], 1, VICTIM, 3 << 13)  # the last turn of all
 
 
 FIOSETOWN, F_SETOWN_EX = 0x8901, 15
@@ -289,7 +289,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "file: below a process": opens(f"/proc/{VICTIM}/root{FOLDER}/roots"),
     "file: environment": opens(f"/proc/{VICTIM}/environ", os.O_RDONLY),
     "file: kernel": opens("/proc/sys/kernel/core_pattern"),
-    "file: device": opens("/dev/full", os.O_RDONLY),  # as a disk would be
+    "file: device": opens("/dev/full", os.O_RDONLY),  # in the place of a disk
 }
 
 
@@ -305,7 +305,7 @@ def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
 
 
 def helped() -> dict[str, str]:
-    """What came of what its helpers were asked for."""
+    """Returns the results of the requests to the daemon's helpers."""
     return {**hosts(made[0], STATE, FOLDER, LISTENER), **starter(made[0], FOLDER)}
 
 

@@ -1,6 +1,6 @@
-"""What a daemon that a stranger has taken over asks its helpers for: the fork server and the starter.
+"""Requests of a daemon that an attacker has taken over to its helpers, the fork server and the starter.
 
-For taken_over.py. FOLDER, STATE and the listener are those that it has.
+Used by taken_over.py, which passes its own folder, state and listener.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL = (1 << 41) - 1
 
 
 def host(made: Daemon, identity: hostcalls.Identity, *shown: int) -> str:
-    """Ask for a host as this identity, vouched for by this descriptor; returns the fault, or "done"."""
+    """Ask for a host with this identity, showing these descriptors as proof. Returns the fault or "done"."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
@@ -35,7 +35,7 @@ def host(made: Daemon, identity: hostcalls.Identity, *shown: int) -> str:
 
 
 def hosts(made: Daemon, state: Path, folder: Path, listener: socket.socket) -> dict[str, str]:
-    """Ask for hosts of others, in every way that might be believed."""
+    """Ask for hosts of other users, in each way that the fork server might believe."""
     root = hostcalls.Identity(0, 0, (), ALL & syscalls.permitted())
     pair = socket.socketpair()
     with pair[0], pair[1]:
@@ -50,7 +50,7 @@ def hosts(made: Daemon, state: Path, folder: Path, listener: socket.socket) -> d
         }
 
 
-# As a plugin describes itself: it makes a connection whose other end is root's, and shows that.
+# While a plugin describes itself, it shows a connection to a service of root's as proof.
 NOBODYS = """
 import os, socket, sys
 from array import array
@@ -89,7 +89,7 @@ tools = []
 
 
 def host_by_a_host(made: Daemon, state: Path, folder: Path) -> str:
-    """Pass the channel to the fork server on to a host of nobody, and have that ask."""
+    """Pass the channel to the fork server to a host of nobody, and let that host ask."""
     (evil := place_of(state) / "evil").mkdir(mode=0o755)
     proof = folder / "shared/proof"
     values = {"SERVICE": str(folder / "root's"), "STARTER": made.starter.pid, "PROOF": str(proof)}
@@ -113,7 +113,7 @@ def host_by_a_host(made: Daemon, state: Path, folder: Path) -> str:
 
 
 def starter(made: Daemon, folder: Path) -> dict[str, str]:
-    """What is asked of the starter, whose answers need no loop."""
+    """Send requests to the starter, whose answers need no event loop."""
     asks = made.starter
     requests: dict[str, starts.ToStarter] = {
         "signature: an option": starts.StartChild(asks._next(), starts.SIGNATURE, f"--output={folder}/text"),

@@ -1,5 +1,5 @@
-"""A client of `.sock` as anybody would write it: a plain socket, json in, json out. It uses nothing of ours,
-so that what the tests promise holds for any language. Each wait has a deadline, so nothing hangs."""
+"""A client of `.sock` as any author would write it: a plain socket, JSON in, JSON out. It uses no code of the
+package, so the tests hold for clients in any language. Each wait has a deadline, so no test hangs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Closed(Exception):
 
 
 class Talk:
-    """One connection."""
+    """One connection to a `.sock`."""
 
     def __init__(self, end: Path | socket.socket) -> None:
         self.socket = end if isinstance(end, socket.socket) else socket.socket(socket.AF_UNIX)
@@ -57,14 +57,14 @@ class Talk:
         self.ask("send", **fields, input=input)
 
     def play(self, *steps: Frame, **fields: object) -> None:
-        """A message for debug/script."""
+        """Send steps for debug/script to play."""
         self.send(json.dumps(steps), **fields)
 
     def no_more(self) -> None:
         self.socket.shutdown(socket.SHUT_WR)
 
     def line(self) -> bytes:
-        """The next line as it came, without its newline."""
+        """Returns the next line as received, without its newline."""
         while (end := self._rest.find(b"\n", self._searched)) < 0:
             self._searched = len(self._rest)
             if not (data := self.socket.recv(1 << 16)):
@@ -83,7 +83,7 @@ class Talk:
         return frame
 
     def until(self, type_: str, **fields: object) -> list[Frame]:
-        """The frames up to the first one of that type that has these values."""
+        """Returns the frames up to the first frame of type `type_` that has the values of `fields`."""
         found = []
         while True:
             found.append(self.frame())
@@ -96,7 +96,7 @@ class Talk:
         return frame
 
     def rest(self, torn: bool = False) -> list[Frame]:
-        """Everything up to the end of the connection; a killed server leaves a line without its end."""
+        """Returns all frames up to the end of the connection. A killed server may leave a torn last line."""
         found = []
         with contextlib.suppress(Closed, ConnectionResetError):
             while True:
@@ -105,7 +105,7 @@ class Talk:
         return found
 
     def all(self) -> list[Frame]:
-        """Say no more, and hear the rest."""
+        """Stop sending, and return the remaining frames."""
         self.no_more()
         return self.rest()
 
@@ -120,7 +120,7 @@ def line(op: str, **fields: object) -> bytes:
 
 @contextlib.contextmanager
 def talk(ctx: Ctx, path: str = ECHO, uid: int | None = None) -> Iterator[Talk]:
-    """A connection, of that user; the kernel asks who he is when he connects (unix(7), SO_PEERCRED)."""
+    """Connect as user `uid`. The kernel records the user at connect(2) (unix(7), SO_PEERCRED)."""
     uid = ctx.user if uid is None else uid
     if ctx.space:
         with _relayed(ctx, ctx.space, path, uid or 0) as talk:
@@ -144,7 +144,7 @@ def talk(ctx: Ctx, path: str = ECHO, uid: int | None = None) -> Iterator[Talk]:
 
 @contextlib.contextmanager
 def _relayed(ctx: Ctx, space: Inside, path: str, uid: int) -> Iterator[Talk]:
-    """The same by a program inside of a space."""
+    """Connect by a relay program that runs inside of a space."""
     ours, theirs = socket.socketpair()
     program = [str(ctx.python), "-IS", "-c", RELAY, f"{ctx.root}/{path}"]
     words = [*space.words(uid, ctx.work), *program]
@@ -159,7 +159,7 @@ def _relayed(ctx: Ctx, space: Inside, path: str, uid: int) -> Iterator[Talk]:
 
 
 def is_refused(ctx: Ctx, path: str, uid: int | None = None) -> bool:
-    """Returns True where nobody can connect, which comes right behind the status that says why."""
+    """Returns True if connecting is refused, which begins right after the status reports the reason."""
     try:
         with talk(ctx, path, uid):
             return False
@@ -168,7 +168,7 @@ def is_refused(ctx: Ctx, path: str, uid: int | None = None) -> bool:
 
 
 def said(ctx: Ctx, input: object, path: str = ECHO, **fields: object) -> list[Frame]:
-    """One message, and all that came of it."""
+    """Send one message, and return its frames up to `done`."""
     with talk(ctx, path) as client:
         client.send(input, **fields)
         return client.until("done")
@@ -177,14 +177,14 @@ def said(ctx: Ctx, input: object, path: str = ECHO, **fields: object) -> list[Fr
 def history(
     ctx: Ctx, session: str, path: str = ECHO, uid: int | None = None, **fields: object
 ) -> list[Frame]:
-    """What a session holds now."""
+    """Returns the frames that a session holds now."""
     with talk(ctx, path, uid) as client:
         client.ask("resume", session=session, **fields)
         return client.all()
 
 
 def ids(frames: list[Frame]) -> list[int]:
-    """The numbers of the events; a frame without one is an answer, and no event."""
+    """Returns the numbers of the events. A frame without a number is an answer and not an event."""
     found = [frame["id"] for frame in frames if "id" in frame]
     assert all(isinstance(each, str) and each.isdecimal() for each in found)
     return list(map(int, found))
@@ -199,7 +199,7 @@ def text(frames: list[Frame]) -> str:
 
 
 def one_run(frames: list[Frame]) -> str:
-    """abi.md 5.13; its id."""
+    """Check that the frames are of one run (abi.md 5.13), and return its id."""
     assert types(frames)[0] == "start", frames
     assert types(frames).count("done") == 1
     assert frames[-1]["type"] == "done"

@@ -1,5 +1,5 @@
-"""An agent that is changed, removed or made again in the midst of its run: the run stays within what its
-agent was when it began, and within what it is now. The quotes without a source are of docs/agents.md."""
+"""An agent that is changed, removed or made again during its run: the run stays within the rights that its
+agent had when the run began, and within its rights now. Quotes without a source are from docs/agents.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.mounted.agents import agent, call, decisions, results, say, script, w
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Frame, Talk, talk, text
 
-ASKED = call("shell.exec", cmd="true")  # where the run waits, so that something can be changed
+ASKED = call("shell.exec", cmd="true")  # the run waits at this call, so that a test can change its agent
 
 ctx = agents.ctx
 
@@ -40,7 +40,7 @@ class Waiting(NamedTuple):
 
 @contextlib.contextmanager
 def waiting(ctx: Ctx, path: str, *then: dict[str, Any], session: str = "s") -> Iterator[Waiting]:
-    """It does this when it has it."""
+    """Start a run that waits for an approval, and does `then` once it is approved."""
     with working(ctx, path, script(ASKED, *then, say("done")), session=session) as client:
         yield Waiting(client, client.until("approval")[-1])
 
@@ -107,7 +107,7 @@ def test_a_model_that_is_taken_away_is_asked_no_more(ctx: Ctx) -> None:
 
 
 def test_what_it_shows_and_who_is_asked(ctx: Ctx) -> None:
-    # "Its tools, ... its mount table ... are those with which it began", and what asks less is like a line
+    # "Its tools, ... its mount table ... are those with which it began"; asking less is like a new line
     secret = ctx.base / "secret"
     secret.write_text("secret")
     peek = call("shell.exec", cmd=f"cat {secret} 2>&1")
@@ -149,7 +149,7 @@ def test_what_was_allowed_for_a_session_is_not_allowed_to_the_next_of_its_name(c
     with agent(ctx, "heir", "shell.exec") as path, waiting(ctx, path) as run:
         run.allow("allow_session")
         run.client.until("done", status="ok")
-    with agent(ctx, "heir", "shell.exec") as path, waiting(ctx, path) as run:  # it is asked about again
+    with agent(ctx, "heir", "shell.exec") as path, waiting(ctx, path) as run:  # the call is asked about again
         assert results(run.go_on(status="ok"))
 
 

@@ -1,5 +1,5 @@
 """Agents that are cancelled, killed, or never end, in each state of a run: the model answers, a tool runs, a
-person is asked. The quotes without a source are of the issue that asked for agents."""
+person is asked. Quotes without a source are from the issue that asked for agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = {
 
 
 def reach(client: Talk, state: str, ran: Path) -> str:
-    """Wait until the run is in that state; its id."""
+    """Wait until the run is in `state`, and return its id."""
     if state == "the model answers":
         return str(client.until("delta")[-1]["run"])
     asked = client.until("approval")[-1]
@@ -40,7 +40,7 @@ def reach(client: Talk, state: str, ran: Path) -> str:
 
 
 def await_pid(client: Talk, ran: Path) -> None:
-    """Wait until what runs has written its number: a kill between the two would leave an empty file."""
+    """Wait until the command has written its pid. A kill before the write would leave an empty file."""
     while not (ran.exists() and ran.read_text()):
         assert client.is_alive()
 
@@ -60,11 +60,11 @@ def test_a_cancel(ctx: Ctx, coder: str, state: str) -> None:
 
 
 def gone(ran: Path) -> bool:
-    """Whether what ran is gone, and whatever never ran: `ENDLESS` goes by a kill alone."""
+    """Returns True if the command is gone or never ran. Only a kill ends `ENDLESS`."""
     return not ran.exists() or all(map(wait_gone, map(int, ran.read_text().split())))
 
 
-# More than can be done before the daemon hears of a runner that was killed, however busy the machine is.
+# Too much work to finish before the daemon learns that a runner was killed, even on a busy machine.
 BUSY = script(*(call("fs.search", pattern=f"qqzzxxjj{n}", path="/usr", hidden=True) for n in range(30)))
 
 
@@ -104,7 +104,7 @@ def test_a_daemon_that_is_killed(python: Path, state: str) -> None:
             "status": "error",
             "code": "EIO",
         }
-        # A retry is the same run, and plays nothing again.
+        # A retry is the same run, and repeats no step.
         with working(ctx, coder, STATES[state], session="s", id="m") as client:
             assert client.until("done")[-1]["run"] == id_
         assert not (ctx.work / "asked").exists()

@@ -1,4 +1,4 @@
-"""Agents in the home directory of whom they work for, by the default mount table: a user's, and root's."""
+"""Agents in the home directory of their user, a plain user or root, by the default mount table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes the home direct
 FILES = (".ssh/authorized_keys", ".bashrc", ".netrc", ".git-credentials", ".config/git/credentials", "notes")
 NUMBERS = (
     itertools.count()
-)  # of sessions, so that somebody is asked anew, and of agents with hosts of their own
+)  # sessions with new numbers are asked about anew, agents with new numbers have hosts of their own
 GIT = "[user]\n\tname = Alice\n\temail = alice@example.org\n"
 
 
@@ -41,7 +41,7 @@ def homer(ctx: Ctx) -> Iterator[str]:
 
 @pytest.fixture
 def alice() -> Iterator[pwd.struct_passwd]:
-    """A user of this machine whose home directory is not there, and is for the time of a test."""
+    """A user of this machine without a home directory, which is created for the time of a test."""
     for user in pwd.getpwall():
         home = Path(user.pw_dir)
         if user.pw_uid and home.name != "nonexistent" and home.parent.is_dir():
@@ -63,7 +63,7 @@ def alice() -> Iterator[pwd.struct_passwd]:
 def at_home(
     request: pytest.FixtureRequest, ctx: Ctx, alice: pwd.struct_passwd, python: Path
 ) -> Iterator[tuple[Ctx, str]]:
-    """A mount as that user has it, root's or the user's own, and an agent there."""
+    """Alice's view of a mount, root's or her own, and an agent on the mount."""
     with contextlib.ExitStack() as stack:
         mount = ctx.used_by(alice.pw_uid)
         if request.param == OWN:
@@ -82,7 +82,7 @@ def _furnish(home: Path) -> None:
 
 
 def shell(ctx: Ctx, path: str, uid: int | None, cwd: str, *cmds: str) -> list[Frame]:
-    """The frames of a run with these commands, all allowed."""
+    """Returns the frames of a run of these commands, all allowed."""
     task = script(*(call("shell.exec", cmd=cmd) for cmd in cmds), say("x"))
     with working(ctx, path, task, uid, cwd=cwd, session=f"s{next(NUMBERS)}") as client:
         asked = client.until("approval")[-1]
@@ -188,6 +188,6 @@ def test_roots_home_is_one_too(ctx: Ctx, homer: str) -> None:
         assert [one["is_error"] for one in results(frames)] == [True] * 4 + [False]
         assert Path(hidden, "file").read_text() == "before"
         assert not Path(f"{hidden}-new").exists()
-        # a hidden folder that is the working directory was chosen
+        # a hidden folder is shown if the user chose it as the working directory
         frames = shell(ctx, homer, None, hidden, "cat file && echo after > file")
         assert Path(hidden, "file").read_text() == "after\n"

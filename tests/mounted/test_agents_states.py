@@ -1,6 +1,6 @@
-"""Runs of agents that are cancelled, or whose daemon is killed, in states that need more to come about than
-those of test_agents_faults.py, and the ends that a run has. The quotes without a source are of the issue that
-asked for agents."""
+"""Runs of agents that are cancelled, or whose daemon is killed, in states that are harder to reach than the
+states of test_agents_faults.py; and the ends that a run may have. Quotes without a source are from the issue
+that asked for agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HANGS = script([say("begun"), {"hang": True}])
 
 
 class State(NamedTuple):
-    """An agent, what it is told, and how one knows that it is so far; the run's id."""
+    """An agent, its task, and a function that waits until the run is in the state and returns its id."""
 
     path: str
     task: str
@@ -76,7 +76,7 @@ def a_helper_works(ctx: Ctx) -> Iterator[State]:
 @contextlib.contextmanager
 def one_call_runs_and_one_is_asked_about(ctx: Ctx) -> Iterator[State]:
     with agent(ctx, "twofold", "shell.exec") as path:
-        # Whichever is asked about first.
+        # The calls may be asked about in any order.
         calls = [call("shell.exec", f"c{number}", cmd=f": {number}; {ENDLESS}") for number in (1, 2)]
 
         def reach(client: Talk) -> str:
@@ -131,7 +131,7 @@ def test_a_daemon_that_is_killed(
         assert gone(ran)
 
 
-# Ends of their own.
+# -- the ends of a run
 
 
 def test_a_tool_that_never_stops(python: Path) -> None:

@@ -1,5 +1,5 @@
-"""What agents can open and run, seen from inside: by the default mount table, which docs/security.md has, and
-by one of their own."""
+"""Files and programs that agents can open and run, seen from inside: by the default mount table, which
+docs/security.md shows, and by a table of the agent's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.mounted.agents import agent, call, decisions, results, say, script, w
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Frame
 
-# Of the page: what it says can be read, and what it says cannot. A folder is listed, a file read.
+# Paths that the page says can be read, and paths that cannot. A folder is listed, a file is read.
 OPEN = [
     "/usr/bin",
     "/etc",
@@ -62,7 +62,7 @@ def ctx(python: Path) -> Iterator[Ctx]:
 
 
 def opened(ctx: Ctx, path: str, places: list[str]) -> list[str]:
-    """Which of them a shell of the agent's can list or read."""
+    """Returns the places that a shell of the agent can list or read."""
     task = script(call("shell.exec", cmd=LOOK.format(" ".join(places))), say("x"))
     with working(ctx, path, task, session="looks") as client:
         asked = client.until("approval")[-1]
@@ -80,10 +80,10 @@ def test_what_the_default_shows(placed: Ctx) -> None:
         found = opened(placed, path, there)
         shadow = opened(placed, path, ["/etc/passwd", "/etc/shadow"])
     assert found == [one for one in places[: len(OPEN) + 1] if one in there]
-    assert shadow == ["/etc/passwd", "/etc/shadow"][: 1 if uid else 2]  # as its user may
+    assert shadow == ["/etc/passwd", "/etc/shadow"][: 1 if uid else 2]  # as the agent's user may
 
 
-# The mount view: which objects there are for an agent.
+# The mount view: the objects that an agent sees.
 
 SEEN = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/dev/null"]
 
@@ -95,7 +95,7 @@ def table(ctx: Ctx, *shown: str) -> str:
 
 
 def allowed(ctx: Ctx, path: str, task: str) -> list[Frame]:
-    """The frames of a run whose first call is approved."""
+    """Returns the frames of a run whose first call is approved."""
     with working(ctx, path, task) as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
@@ -106,7 +106,7 @@ def test_an_object_that_no_line_shows_is_not_run_from_inside_either(placed: Ctx)
     # the issue: "neither offered to its model nor run, from inside the view too"
     (placed.work / "file").write_text("shown")
     runner = Path(sysconfig.get_path("scripts")) / "cortexfs-object-runner"
-    # The kernel refuses to execute it; a runner that is told its path asks the daemon, if it gets so far.
+    # The kernel refuses to execute the object. A runner given its path asks the daemon, if it gets so far.
     cmd = f"{placed.root}/tool/fs.read file; {runner} {placed.root}/tool/fs.read file; true"
     task = script(call("shell.exec", cmd=f"({cmd}) 2>&1"), call("fs.read", path="file"), say("x"))
     with agent(placed, "narrow", "shell.exec", "fs.read") as path:

@@ -32,14 +32,14 @@ def local(python: Path) -> Iterator[Ctx]:
 
 @pytest.fixture(scope="module")
 def quick(python: Path) -> Iterator[Ctx]:
-    """With one stream, and an engine that soon ends."""
+    """A mount with one stream, and an engine that ends soon after its last answer."""
     with mounted(python, [], CONFIG.format(streams=1, idle=1)) as ctx:
         yield ctx
 
 
 @pytest.fixture(scope="module")
 def plain(python: Path) -> Iterator[Ctx]:
-    """As it is where nobody says anything about it."""
+    """A mount with the default configuration."""
     with mounted(python) as ctx:
         yield ctx
 
@@ -51,7 +51,7 @@ def own(python: Path) -> Iterator[Ctx]:
 
 
 def begin(ctx: Ctx) -> subprocess.Popen[bytes]:
-    """An answer that would go on for as long as the test may last, begun."""
+    """Start an answer that would go on for longer than the test may last."""
     endless = prompt("Tell a story.", 900, ignore_eos=True)
     process = subprocess.Popen(
         [str(ctx.root / "model" / NAME), endless],
@@ -72,7 +72,7 @@ def test_whoever_wakes_goes_before_its_computing(local: Ctx) -> None:
     turns = [line.split()[-1] for task in tasks for line in _sched(task) if line.startswith("se.slice")]
     if not turns:
         pytest.skip("this kernel does not show the turns of threads")
-    # all but the thread that waits for the daemon's end
+    # all threads but the thread that waits for the daemon's end
     assert turns.count(str(TURN)) == len(turns) - 1
 
 
@@ -95,7 +95,7 @@ def test_the_first_answer_is_streamed(local: Ctx) -> None:
 
 
 def test_it_ends_by_itself(local: Ctx) -> None:
-    # docs/engine.md: it has so many tokens, unless somebody says another number
+    # docs/engine.md: an answer has at most 512 tokens, unless the call or a default sets another limit
     answer = ask(local, json.dumps({"input": "Say hello in five words.", "temperature": 0}))
     assert answer.status == 0
     told = [frame["message"] for frame in answer.frames if frame["type"] == "progress"]
@@ -127,7 +127,7 @@ def test_the_first_words_to_an_agent(plain: Ctx) -> None:
     (plain.root / "model" / f"{NAME}.d" / "default").write_text("temperature=0\nrepeat_penalty=1.1\n")
     said = Answer(plain.run([str(plain.root / "agent" / "base"), "hi"], text=False))
     assert said.status == 0, said
-    assert len(said.output.split()) > 1, said  # not a word of its instructions, as "your text" once
+    assert len(said.output.split()) > 1, said  # not one word from its instructions, such as "your text"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes a network namespace at once")
@@ -201,7 +201,7 @@ def test_cancelling_frees_the_engine(quick: Ctx) -> None:
         out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
         assert json.loads(out.splitlines()[-1])["status"] == "cancelled"
-    # the one stream that there is would be busy for minutes, and an engine that is busy does not end
+    # otherwise the only stream would be busy for minutes, and a busy engine does not end
     assert ask(quick, prompt(tokens=2)).status == 0
 
 
@@ -223,7 +223,7 @@ def test_killed_in_an_answer(local: Ctx) -> None:
         error, done = map(json.loads, out.splitlines()[-2:])
         assert (error["code"], done["status"]) == ("EPROTO", "error")
         assert "was killed by SIGKILL" in error["message"]
-    assert ask(local).status == 0  # another one
+    assert ask(local).status == 0  # by another engine
 
 
 def test_it_dies_with_the_daemon(python: Path) -> None:
@@ -240,14 +240,14 @@ def test_it_dies_while_the_daemon_stops(python: Path) -> None:
         pid = engine(ctx)
         ctx.umount()
         assert wait_gone(pid)
-        assert "does not end" not in (ctx.state / "daemon.log").read_text()  # nothing was waited for in vain
+        assert "does not end" not in (ctx.state / "daemon.log").read_text()  # no wait was in vain
 
 
-# -- what an engine is, to others
+# -- an engine as other processes see it
 
 
 def listening(pid: int) -> list[tuple[str, int]]:
-    """Addresses on which a process listens, as /proc/net/tcp and tcp6 have them."""
+    """Returns the addresses on which a process listens, as /proc/net/tcp and tcp6 write them."""
     sockets = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     found = []
     for table in ("tcp", "tcp6"):
@@ -294,14 +294,14 @@ def test_what_it_has_and_may(local: Ctx) -> None:
     assert os.getpgid(pid) == os.getsid(pid) == pid
     open_files = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
     files = [name for name in open_files if name.startswith("/") and name != "/proc/stat"]
-    files = [name for name in files if "/libffi.so." not in name]  # newer ones have their own file open
+    files = [name for name in files if "/libffi.so." not in name]  # newer libffi keeps its own file open
     assert files == [str(weights.carried())]
     environ = {
         pair.partition(b"=")[0] for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
     }
     assert environ == {b"PATH", b"LANG", b"OMP_WAIT_POLICY", b"GOMP_SPINCOUNT"}
     limits = Path(f"/proc/{pid}/limits").read_text()
-    assert limits.count(" 0                    0  ") >= 2  # cores, and files that it could write
+    assert limits.count(" 0                    0  ") >= 2  # the limits of core dumps and of files written
 
 
 # -- model/main

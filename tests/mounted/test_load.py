@@ -1,6 +1,6 @@
-"""Many clients at once, and clients that come and go: nobody starves, nothing is left behind.
+"""Many clients at once, and clients that come and go: no client starves, no resource is left behind.
 
-abi.md 5.15, 5.25. A tenth of it in `make test`, all with CTX_SOAK.
+abi.md 5.15, 5.25. `make test` runs a tenth of the load, CTX_SOAK all of it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.mounted.ctx_mount import Ctx, mounted
 from tests.waiting import PATIENCE, SOAK, until
 
 PROJECT = Path(__file__).parent.parent.parent
-MOST_MIB = 300  # what a daemon with a thousand busy clients may have
+MOST_MIB = 300  # the memory that a daemon with a thousand busy clients may use
 STEPS, BURST = 40, 20
 
 
 @pytest.fixture(scope="module")
 def ctx(python: Path) -> Iterator[Ctx]:
-    """A mount that starts with nothing in it, in the default configuration."""
+    """A mount that starts empty, with the default configuration."""
     with mounted(python) as mount:
         yield mount
 
@@ -61,7 +61,7 @@ def crowded(ctx: Ctx, count: int) -> Iterator[Crowd]:
 
 
 def sockets(pid: int) -> int:
-    """How many connections a process has."""
+    """Returns the number of sockets that a process has open."""
     found = 0
     for entry in os.scandir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -70,7 +70,7 @@ def sockets(pid: int) -> int:
 
 
 def at_rest(ctx: Ctx) -> None:
-    """No run goes on, by a status that is made after this was asked."""
+    """Wait until no run is active, by a status that was made after this call began."""
     first = ctx.status["uptime"]
     until(lambda: ctx.status["uptime"], lambda now: now != first)
     ctx.at_rest()
@@ -81,7 +81,7 @@ def in_memory(ctx: Ctx) -> int:
 
 
 def test_all_are_served_alike(ctx: Ctx) -> None:
-    # One user's clients, each in a session of its own, streaming at once.
+    # All clients of one user stream at once, each in its own session.
     with crowded(ctx, of(100, 1000)) as crowd:
         for number, client in enumerate(crowd.clients):
             client.ask(stream(f"s{number}"))
@@ -136,14 +136,14 @@ def test_one_that_only_asks(ctx: Ctx) -> None:
     pings = b'{"op":"ping"}\n' * 1000
     sent = 0
     with asking.socket, contextlib.suppress(BlockingIOError):
-        while sent < 100 << 20:  # far more than any buffer on the way
+        while sent < 100 << 20:  # far more than all buffers on the way hold
             sent += asking.socket.send(pings)
     assert sent < 100 << 20
     assert rss_mib(pid) < before + 8
 
 
 def come_and_go(ctx: Ctx, count: int) -> None:
-    """Each leaves in another state: silent, answered, in mid-line, half-closed."""
+    """Connect and leave `count` times, in turn silent, answered, in mid-line and half-closed."""
     for number in range(count):
         with Client(socket_of(ctx, "echo")).socket as client:
             match number % 4:
@@ -168,7 +168,7 @@ def test_connections_that_come_and_go(ctx: Ctx) -> None:
 
 
 def temporary(ctx: Ctx, count: int) -> None:
-    """So many sessions that end with their connections: some done, some in mid-run."""
+    """Run `count` sessions that end with their connections, some when done and some in mid-run."""
     with crowded(ctx, 10) as crowd:
         for number, client in enumerate(crowd.clients):
             for each in range(count // 10):
@@ -192,7 +192,7 @@ def test_temp_sessions_leave_nothing(ctx: Ctx) -> None:
 
 
 def kill_crowd(ctx: Ctx, count: int, scope: str) -> None:
-    """Clients that are killed while all of them are being answered."""
+    """Start clients, and kill them while all of them are being answered."""
     connections = sockets(ctx.pid)
     words = [
         sys.executable,
@@ -220,11 +220,11 @@ def test_clients_that_are_killed(ctx: Ctx, scope: str) -> None:
     kill_crowd(ctx, of(50, 500), scope)
     until(lambda: os.listdir(f"/proc/{ctx.pid}/fd"), lambda left: len(left) <= files)
     assert rss_mib(ctx.pid) < before + of(4, 24)
-    assert in_memory(ctx) <= 64  # which are kept for whoever comes next
+    assert in_memory(ctx) <= 64  # sessions that stay in memory for the next client
 
 
 def test_cancelled_commands_fill_no_host(ctx: Ctx) -> None:
-    # What they have started is left to their host, where zombies would count among its processes.
+    # The children of a cancelled command are left to its host, whose limit of processes counts zombies.
     for _ in range(of(5, 100)):
         begun = [_command(ctx, "sleep 99 & sleep 98 & echo begun; wait") for _ in range(20)]
         for command in begun:
@@ -255,13 +255,13 @@ def _command(ctx: Ctx, command: str, **more: str) -> subprocess.Popen[bytes]:
 
 
 def _zombies(pid: int) -> list[int]:
-    """The dead below a process that nobody has reaped."""
+    """Returns the zombies below a process."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z":
             found.append(pid)
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread has ended meanwhile
+            with contextlib.suppress(OSError):  # the thread may have ended meanwhile
                 for child in (task / "children").read_text().split():
                     found += _zombies(int(child))
     return found

@@ -1,6 +1,6 @@
-"""kill -9 of the daemon at random moments, under busy sessions: nothing that a client saw is lost.
+"""kill -9 of the daemon at random moments, with busy sessions, loses no event that a client saw.
 
-abi.md 5.28. A few rounds in `make test`, 200 with CTX_SOAK. A failure names its seed; CTX_SEED repeats it.
+abi.md 5.28. `make test` runs a few rounds, CTX_SOAK 200. A failure names its seed; CTX_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from tests.waiting import PATIENCE, until
 
 ROUNDS = 200 if "CTX_SOAK" in os.environ else 3
 SEED = int(os.environ.get("CTX_SEED", random.randrange(1 << 32)))
-GENERATION = 4  # rounds after which sessions are left alone, as reading long ones takes long
+GENERATION = 4  # rounds before new sessions are taken, as long sessions take long to read
 TORN = "bytes of the log were not written whole; they were cut off"
 
 
 class Session:
-    """A session, and all that its clients ever saw of it."""
+    """A session, and all events of it that clients ever saw."""
 
     def __init__(self, model: str, name: str, scope: str) -> None:
         self.model, self.name, self.scope = model, name, scope
-        self.inputs: dict[str, str] = {}  # of every message, by its id
-        self.orders: list[list[str]] = []  # of the ids, for each client of this life that sends
+        self.inputs: dict[str, str] = {}  # the input of every message, by its id
+        self.orders: list[list[str]] = []  # the ids in order, for each client of this life that sends
         self.cancelled: set[str] = set()
         self.seen: dict[int, bytes] = {}
         self.followed = 0
 
     def see(self, line: Line) -> None:
-        """An event is what it was, whoever sees it and when."""
+        """Check that an event is the same for each client at each time."""
         before = self.seen.setdefault(line.number, line.raw)
         assert before == line.raw, f"{self.name}: event {line.number} has changed"
 
@@ -55,7 +55,7 @@ class Session:
 
 
 class Life:
-    """One daemon, until so many events were seen."""
+    """One daemon, which is killed after `events` events were seen."""
 
     def __init__(self, ctx: Ctx, number: int, events: int) -> None:
         self.number = number
@@ -83,7 +83,7 @@ def message(model: str, rng: random.Random) -> str:
 
 
 def answer(model: str, text: str) -> str:
-    """What the model makes of a message."""
+    """Returns the model's answer to a message."""
     if model == "echo":
         return text
     steps = json.loads(text)
@@ -91,11 +91,11 @@ def answer(model: str, text: str) -> str:
     return "".join(step.get("delta", burst) for step, burst in zip(steps, bursts, strict=True))
 
 
-# A life.
+# The life of a daemon.
 
 
 async def send_for_ever(life: Life, session: Session, rng: random.Random) -> None:
-    """Keep some messages waiting, and cancel one now and then."""
+    """Keep some messages waiting, and cancel a message now and then."""
     order: list[str] = []
     session.orders.append(order)
     who = len(session.orders)
@@ -113,7 +113,7 @@ async def send_for_ever(life: Life, session: Session, rng: random.Random) -> Non
             line = await client.line()
             if line is None:
                 return
-            if not line.number:  # a cancel that came too late
+            if not line.number:  # the answer to a cancel that came too late
                 assert line.frame["code"] == "EALREADY", line
                 continue
             session.see(line)
@@ -129,7 +129,7 @@ async def send_for_ever(life: Life, session: Session, rng: random.Random) -> Non
 
 
 async def follow(life: Life, session: Session) -> None:
-    """Resume behind what was seen in earlier lives."""
+    """Resume after the last event that was followed in earlier lives."""
     async with connected(life.socket(session)) as client:
         after = {"after": str(session.followed)} if session.followed else {}
         await client.ask("resume", session=session.name, scope=session.scope, **after)
@@ -139,10 +139,10 @@ async def follow(life: Life, session: Session) -> None:
 
 
 async def live(life: Life, sessions: list[Session], rng: random.Random) -> None:
-    """Until the daemon is dead."""
+    """Run all clients until the daemon is dead."""
 
     async def guarded(work: object) -> None:
-        # Killed while they connected or sent.
+        # The daemon may be killed while a client connects or sends.
         with suppress(OSError, trio.BrokenResourceError):
             await work  # type: ignore[misc]
 
@@ -155,7 +155,7 @@ async def live(life: Life, sessions: list[Session], rng: random.Random) -> None:
             nursery.start_soon(guarded, follow(life, session))
 
 
-# What is left of it.
+# The state that a killed daemon leaves.
 
 
 async def check(socket: Path, session: Session, marker: str) -> Counter[str]:
@@ -177,7 +177,7 @@ async def check(socket: Path, session: Session, marker: str) -> Counter[str]:
 
 
 def judge(session: Session, history: list[Line]) -> Counter[str]:
-    """Every run is whole, or says that it is not; and the messages are in order, each once."""
+    """Check that each run is whole or reports that it is not, and that messages are in order, each once."""
     runs: dict[str, list[Line]] = {}
     for line in history:
         runs.setdefault(line.frame["run"], []).append(line)
@@ -224,7 +224,7 @@ async def check_follower(socket: Path, session: Session, names: dict[str, str], 
 
 
 async def check_retries(socket: Path, session: Session, names: dict[str, str], counted: Counter[str]) -> None:
-    """abi.md 5.14; of what was never begun, a new one."""
+    """abi.md 5.14. A message that was never begun gets a new run."""
     original = {
         frame["request"]: frame["run"]
         for raw in session.seen.values()
@@ -256,7 +256,7 @@ async def check_all(ctx: Ctx, sessions: list[Session], number: int) -> Counter[s
 
 
 def tear(ctx: Ctx, sessions: list[Session], rng: random.Random) -> dict[Path, bytes]:
-    """Leave what a write leaves that was killed half-way; what has to be cut off each log."""
+    """Append to some logs a line that a kill cut short. Returns the bytes to be cut off each log."""
     line = b'{"type":"delta","id":"%d","run":"r1","text":"what nobody has seen"}'
     expected = {}
     for session in rng.sample(sessions, 2):
@@ -271,7 +271,7 @@ def tear(ctx: Ctx, sessions: list[Session], rng: random.Random) -> dict[Path, by
 
 
 def not_whole(log: bytes) -> bytes:
-    """The end of a log that a kill cut short: a part of a line, and a start without its message."""
+    """Returns the unfinished end of a log: a part of a line, and a start without its message."""
     *_, last, part = (b"\n" + log).rsplit(b"\n", 2)
     return last + b"\n" + part if last.startswith(b'{"type":"start"') else part
 
@@ -302,7 +302,7 @@ def play_round(ctx: Ctx, number: int, sessions: list[Session]) -> Counter[str]:
     log = ctx.state / "daemon.log"
     said = log.stat().st_size
     ctx.mount()
-    if killed_again := rng.random() < 0.25:  # while it recovers
+    if killed_again := rng.random() < 0.25:  # while the daemon recovers
         kill(ctx, ctx.pid)
         ctx.mount()
     counted = trio.run(check_once)
@@ -343,8 +343,8 @@ def test_kill_9_loses_nothing_that_was_seen(python: Path) -> None:
 
 
 def test_what_is_made_from_a_log_is_made_after_a_crash(fresh: Ctx) -> None:
-    # abi.md 5.28, also where nobody talks in it again. The
-    # daemon may have died just before it wrote these.
+    # abi.md 5.28, also where no client uses the session again. The
+    # daemon may have died just before it wrote these files.
     session = Session("echo", "crashed", "private")
     folder = session.log(fresh.state).parent
 
@@ -359,7 +359,7 @@ def test_what_is_made_from_a_log_is_made_after_a_crash(fresh: Ctx) -> None:
     for name in ("messages.jsonl", "latest.md", "meta.json", "state"):
         (folder / name).unlink(missing_ok=True)
     fresh.mount()
-    until((folder / "meta.json").exists)  # the last one that is made
+    until((folder / "meta.json").exists)  # the last file to be written
     assert (folder / "latest.md").read_text() == "hello\n"
     assert (folder / "messages.jsonl").read_text().count('"text":"hello"') == 2
     assert (folder / "state").read_text() == "done\n"

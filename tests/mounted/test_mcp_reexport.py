@@ -1,4 +1,4 @@
-"""`ctx mcp serve --server`: a server of the mount as it is, for a client, under the mount's policy."""
+"""`ctx mcp serve --server`: a client gets a server of the mount unchanged, under the mount's policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def words(result: types.CallToolResult) -> str:
 
 
 def processes(ctx: Ctx) -> set[str]:
-    """Those of the server."""
+    """Returns the processes of the server."""
     wanted = os.fsencode(ctx.work / CONFORMING.name)
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -53,7 +53,7 @@ def test_a_client_sees_the_server_and_not_us(place: Ctx, era: str) -> None:
         can = client.session.server_capabilities
         assert can
         assert None not in (can.tools, can.resources, can.prompts, can.completions, can.logging)
-        assert can.tasks is None  # which the server has, and we do not serve
+        assert can.tasks is None  # the server has tasks, and we do not serve them
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {"test_simple_text", "json_schema_2020_12_tool"} <= tools.keys()
         assert tools["json_schema_2020_12_tool"].input_schema["additionalProperties"] is False
@@ -93,7 +93,7 @@ def test_resources_prompts_and_completion_are_the_servers(place: Ctx, era: str) 
 
 
 def asking(use: Callable[[Client], Awaitable[None]], ctx: Ctx, era: str = "legacy") -> list[str]:
-    """Use a client that answers what it is asked; what it was asked and told."""
+    """Use a client that answers questions. Returns the questions and messages that it received."""
     seen: list[str] = []
 
     async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -140,7 +140,7 @@ def test_a_client_of_2026_is_asked_for_its_own_calls_alone(place: Ctx) -> None:
         ask, name = client.session.call_tool, "test_elicitation"
         first = await ask(name, {"message": "one"}, allow_input_required=True)
         second = await ask(name, {"message": "two"}, allow_input_required=True)
-        assert words(await client.call_tool("test_simple_text", {}))  # others go on meanwhile
+        assert words(await client.call_tool("test_simple_text", {}))  # other calls go on meanwhile
         assert (await client.read_resource("test://static-text")).contents
         assert (await client.get_prompt("test_simple_prompt", {})).messages
         for asked, answer in ((second, "ann"), (first, "bob")):
