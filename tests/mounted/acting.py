@@ -1,4 +1,4 @@
-"""A provider that tests play, beside a real mount: the server of tests/shell in a thread of its own.
+"""A provider played by tests, beside a real mount: the server of tests/shell in its own thread.
 
 with acting(ByModel({"m1": moves})) as provider: ...
 """
@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE
 
 
 class ByModel(Provider):
-    """Answers as the model that is asked for says, so that requests may come in any order."""
+    """A provider that chooses its answer by the requested model, so that requests may come in any order."""
 
     def __init__(self, answers: Mapping[str, Sequence[Move]]) -> None:
         super().__init__([])

@@ -1,4 +1,4 @@
-"""Mounts for the outermost ring: one that most tests share, and fresh ones for those that break it."""
+"""Mounts for the outermost ring: a mount that most tests share, and fresh mounts for tests that break it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def python() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def ctx(python: Path) -> Iterator[Ctx]:
-    """A mount with the fixture plugin, shared: tests leave it as they found it."""
+    """A shared mount with the fixture plugin. Tests leave it as they found it."""
     with mounted(python, ["faulty"]) as mount:
         yield mount
 
 
 @pytest.fixture
 def fresh(python: Path) -> Iterator[Ctx]:
-    """A mount of one test's own."""
+    """A mount with the fixture plugin for a single test."""
     with mounted(python, ["faulty"]) as mount:
         yield mount

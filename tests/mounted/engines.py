@@ -1,4 +1,4 @@
-"""The model of this machine: how it is asked, and the process that answers."""
+"""Helpers for the model of this machine: calls of the model, and its engine's process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ask(ctx: Ctx, given: str = "", name: str = NAME, **options: Any) -> Answer:
 
 
 def engine(ctx: Ctx) -> int:
-    """The pid of its engine; there is one."""
+    """Returns the pid of the mount's only engine."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,10 +1,10 @@
-"""The ways in which a program tries to get out of its agent's view:
+"""Attempts of a program to get out of its agent's view:
 
     python3 escaping.py OUT PID MOUNT [NAME...]
 
-OUT is a folder, PID a process and MOUNT another daemon's, all outside of the view. It prints a JSON object of
-each attempt, or of those that are named: the name of the errno that refused it, or "done". An attempt has a
-process of its own. It imports nothing but the standard library, as it runs inside of a view.
+OUT is a folder, PID a process and MOUNT another daemon's mount, all outside of the view. It prints a JSON
+object of all attempts, or of the named attempts, with the name of the errno that refused each, or "done".
+Each attempt has its own process. It imports only the standard library, as it runs inside of a view.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(numbers: tuple[int, int] | int, *words: object) -> int:
-    """A system call by its numbers on x86_64 and aarch64."""
+    """Make a system call, by its numbers on x86_64 and aarch64."""
     number = numbers if isinstance(numbers, int) else numbers[PLACE]
     if number < 0:
         raise OSError(errno.ENOSYS, "not on this machine")
@@ -54,7 +54,7 @@ def path(name: str = "file") -> bytes:
 
 
 def handle(name: str) -> tuple[int, bytes]:
-    """A name for the file that needs no path (name_to_handle_at(2))."""
+    """Returns a handle for a file, which opens it without a path (name_to_handle_at(2))."""
     space = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
     mount = ctypes.create_string_buffer(8)
     call((303, 264), AT_FDCWD, path(name), space, mount, 0)
@@ -76,7 +76,7 @@ def by_link() -> None:
 
 
 def by_memory() -> None:
-    """A program that is in no file changes the mode."""
+    """Change the mode by a program that is in no file."""
     with open(shutil.which("chmod") or "chmod", "rb") as file:
         fd = os.memfd_create("x", 0)
         os.write(fd, file.read())
@@ -84,7 +84,7 @@ def by_memory() -> None:
 
 
 def without_a_name() -> None:
-    """A file that has no name yet gets one outside."""
+    """Give a file that has no name yet a name outside."""
     fd = os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o600)
     os.link(f"/proc/self/fd/{fd}", path("new"), follow_symlinks=True)
 
@@ -249,7 +249,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
 
 
 def attempted(attempt: Callable[[], object]) -> str:
-    """Returns its end, in a process of its own."""
+    """Make an attempt in a process of its own, and return its result."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:

@@ -1,4 +1,4 @@
-"""Plugins of tests that hook in: some keep what they hear, one does to a call what its text says."""
+"""Plugins with hooks for tests: listeners keep their events, the guard changes a call as its text says."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ export function onLoad() {
 }
 """
 
-ASKED = "it hangs"  # in the log, when a call waits for the hook `hang`
-# What comes of a call of `echo`, by its text.
+ASKED = "it hangs"  # stands in the log once a call waits for the hook `hang`
+# The effect on a call of `echo`, by the call's text.
 GUARD = """
 let runs = 0;
 const never = () => new Promise(() => {});
@@ -59,18 +59,18 @@ def guard(where: Path, *stages: str) -> Path:
 
 
 def listener(where: Path, name: str, *events: str, more: str = "", **changes: Any) -> Path:
-    """A plugin that keeps what it hears, and a tool of its name that says it."""
+    """Write a plugin that keeps its events, with a tool of the plugin's name that returns them."""
     fields: dict[str, Any] = {"capabilities": ["tools", "events:listener"], "events": list(events)} | changes
     body = {name: "return JSON.stringify(heard)"}
     return plugin(where, name, body, LISTENING % json.dumps(events) + more, **fields)
 
 
 def heard(ctx: Ctx, name: str, uid: int | None = None) -> list[dict[str, Any]]:
-    """What it has heard, but of calls of itself."""
+    """Returns the events that a listener has kept, without events of its own tool."""
     found: list[dict[str, Any]] = json.loads(said(ctx, name, uid))
     return [event for event in found if event.get("toolName") != name]
 
 
 def hears(ctx: Ctx, name: str, count: int, uid: int | None = None) -> list[dict[str, Any]]:
-    """The same, when it has heard so much."""
+    """Wait until a listener has kept at least `count` events, and return them."""
     return until(lambda: heard(ctx, name, uid), lambda found: len(found) >= count)

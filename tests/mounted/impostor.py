@@ -1,7 +1,7 @@
-"""What looks like a mount of ours, and runs a program of its owner's as whoever runs an object of it.
+"""A mount that looks like ours, whose objects run a program of the mount's owner as their caller.
 
 Run as a program: `python impostor.py ROOT`, by a user whom fuse.conf lets share mounts. It prints a line when
-it is there. Every path is an object: a directory of one, or a program that says whom it runs as.
+it is mounted. Each file that can be run is a program that prints the user it runs as.
 """
 
 from __future__ import annotations

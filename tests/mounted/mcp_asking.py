@@ -1,4 +1,4 @@
-"""An MCP server for tests that asks its client: for a model's answer, for its roots, and what it declared."""
+"""An MCP server for tests that asks its client for a model's answer, its roots, and its capabilities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def sampled(context: Context, prompt: str, hint: str = "", tokens: int = 1
 
 
 async def sample(context: Context, given: dict[str, Any]) -> str:
-    """As often as it is told to: the last refusal, with how many answers came before it."""
+    """Ask `times` times. Returns the last answer, or a refusal with the number of answers before it."""
     prompt = given.get("prompt", "x") * given.get("size", 1)
     text = ""
     for found in range(given.get("times", 1)):

@@ -1,8 +1,8 @@
-"""A proxy that shows the bearer token of `ctx mcp serve --http`, for clients that cannot be told of one.
+"""A proxy that adds the bearer token of `ctx mcp serve --http`, for clients that take no token.
 
     python mcp_bearing.py URL TOKEN      prints its own URL
 
-All else is passed on as it comes, the names of hosts too.
+All other data is passed on unchanged, host names included.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An MCP server with what the official conformance suite asks of one, by the official SDK, over stdio.
+"""An MCP server with all that the official conformance suite asks for, by the official SDK, over stdio.
 
-The names and answers are those that the suite's scenarios state. The product knows none of them.
+The suite's scenarios state its names and answers. The product knows none of them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python mcp_conforming_client.py CTX... URL
 
-The suite says in the environment which scenario it runs, and with which credentials. The product knows none.
+The suite passes its scenario and credentials in the environment. The product knows no scenario.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from urllib.request import urlopen
 
 ARGUMENTS = {"integer": "2", "number": "2", "string": "text", "boolean": "true"}
-METADATA = "https://conformance-test.local/client-metadata.json"  # which the suite knows
+METADATA = "https://conformance-test.local/client-metadata.json"  # the suite knows this address
 
 
 def main(*ctx: str) -> int:
@@ -54,6 +54,6 @@ def main(*ctx: str) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--browse":
-        urlopen(sys.argv[2]).read()  # a person who agrees at once
+        urlopen(sys.argv[2]).read()  # plays a person who agrees at once
     else:
         sys.exit(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Where an MCP server that wants a login is served."""
+"""The place of an MCP server that wants a login."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("mcp_login_server.py")
 
 @contextlib.contextmanager
 def logins(ctx: Ctx) -> Iterator[str]:
-    """Its address, while it is served."""
+    """Serve mcp_login_server.py, and yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with subprocess.Popen([sys.executable, "-I", str(PROGRAM), str(port)], cwd=ctx.work) as process:

@@ -1,4 +1,4 @@
-"""An MCP server over HTTP that wants a login, by the SDK's own authorization server: whoever comes is let in.
+"""An MCP server over HTTP that wants a login. The SDK's own authorization server lets every client in.
 
 python mcp_login_server.py PORT
 """
@@ -25,7 +25,7 @@ from pydantic import AnyHttpUrl
 
 
 class LetsIn(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
-    """Keeps all in memory, and asks nobody."""
+    """An authorization provider that keeps all data in memory, and lets every client in."""
 
     def __init__(self) -> None:
         self._clients: dict[str, OAuthClientInformationFull] = {}

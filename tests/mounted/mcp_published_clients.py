@@ -1,6 +1,6 @@
-"""Clients of others, in their own environment: lists the tools of a server, calls them, and prints what came
-as JSON. The first argument is the client. The second says where the server is ({command, args, env} or {url,
-token}), and what to call.
+"""Clients by other authors, in their own environment: lists a server's tools, calls them, and prints the
+results as JSON. The first argument is the client. The second has the place of the server ({command, args,
+env} or {url, token}), and the calls.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ async def langchain(asked: dict[str, Any]) -> dict[str, Any]:
     tools = {tool.name: tool for tool in await client.get_tools()}
     results = []
     for name, input in asked["calls"]:
-        said = await tools[name].ainvoke(input)  # a failure is text for the model, too
+        said = await tools[name].ainvoke(input)  # the model gets a failure as text too
         texts = [said] if isinstance(said, str) else [part["text"] for part in said]
         results.append(["ENOENT" in texts[0], texts])
     return {"tools": [*tools], "results": results}

@@ -1,4 +1,4 @@
-"""The MCP servers of npm and PyPI that the protocol's own project has published, on a mount."""
+"""The MCP servers on npm and PyPI by the protocol's own project, added to a mount."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def npm_packages() -> Path:
 
 
 def add(ctx: Ctx) -> None:
-    """Make their tools tools of the mount; `repo` in its work folder is a repository with a change."""
+    """Add the servers to the mount. `repo` in its work folder becomes a repository with a change."""
     packages = npm_packages()
     git = ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.com"]
     repository = ctx.work / "repo"
@@ -58,7 +58,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def page(ctx: Ctx) -> Iterator[str]:
-    """The address of a page of ours."""
+    """Serve a page, and yield the address of its server."""
     (ctx.work / "page.html").write_text("<html><body><h1>Hello, stranger</h1></body></html>")
     handler = partial(QuietHandler, directory=str(ctx.work))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,7 +1,7 @@
-"""The settings in which an attack is tried: a mount of root's, by root and by another user, and a user's own.
+"""The settings of each attack: root's mount, used by root and by another user, and a user's own mount.
 
-A file that takes these fixtures has a `ctx` for itself, which is root's. `placed` is a mount as one user
-has it: what runs on it runs as that user, if no other is named; its files and `ctx` are its owner's.
+A file that uses these fixtures has its own fixture `ctx`, a mount of root's. `placed` is a mount as a user
+sees it: commands run as that user, unless another is passed. Its files and its `ctx` are the mount owner's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OWN = "a mount of one's own"
 def own_mount(
     python: Path, owner: int = NOBODY, config: str = "", place: Space | None = None
 ) -> Iterator[Ctx]:
-    """A mount of a user's own; beside it is what was mounted before."""
+    """A user's own mount, in a space where earlier mounts can be used too."""
     with (
         contextlib.nullcontext(place) if place else space() as inside,
         mounted(python, config=config, owner=owner, space=inside) as mount,

@@ -1,4 +1,4 @@
-"""A client of a `.sock` as anybody could write it: a Unix socket and JSON lines, nothing of ours."""
+"""A client of a `.sock` as any author could write it: a Unix socket and JSON lines, no code of ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trio
 
 
 class Line(NamedTuple):
-    """What came, and what it says."""
+    """A received line, raw and parsed."""
 
     raw: bytes
     frame: dict[str, Any]
@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Its event id; 0 when it is an answer and no event."""
+        """The event id of the line; 0 if the line is an answer and not an event."""
         return int(self.frame.get("id", 0)) if "run" in self.frame else 0
 
 
@@ -38,7 +38,7 @@ class Plain:
         await self._stream.send_all(json.dumps({"op": op, **fields}).encode() + b"\n")
 
     async def line(self) -> Line | None:
-        """The next one; None when the other end is gone."""
+        """Returns the next line; None if the other end is gone."""
         while not self._heard:
             try:
                 data = await self._stream.receive_some(1 << 16)
@@ -52,7 +52,7 @@ class Plain:
         return Line(raw, json.loads(raw))
 
     async def until_done(self, *requests: str) -> list[Line]:
-        """What comes until the runs of these requests are over."""
+        """Returns the lines received until the runs of these requests are over."""
         heard: list[Line] = []
         left, runs = set(requests), dict[str, str]()
         while left:

@@ -1,8 +1,8 @@
-"""Connects to a socket as whoever runs it, and passes on what it and the standard input, a socket, say.
+"""Connects to a socket as its own user, and copies data between it and standard input, another socket.
 
     python3 relay.py PATH
 
-It is the caller for as long as it runs. It imports nothing but the standard library.
+This process is the caller for as long as it runs. It imports only the standard library.
 """
 
 from __future__ import annotations

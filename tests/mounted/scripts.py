@@ -1,4 +1,4 @@
-"""Scripts for tests: a user's own, in a folder of that user's."""
+"""Scripts for tests, which belong to a user and are in a folder of that user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ echo "$@, says $(id -u) in $PWD"
 
 
 def placed(ctx: Ctx, name: str = "greet.sh", text: str = GREET, uid: int = NOBODY) -> Path:
-    """The file of a script."""
+    """Write a script, and return its path."""
     folder = ctx.work / f"of-{uid}"
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -30,7 +30,7 @@ def placed(ctx: Ctx, name: str = "greet.sh", text: str = GREET, uid: int = NOBOD
 
 
 def as_user(ctx: Ctx, *words: str | Path, uid: int = NOBODY) -> tuple[int, str]:
-    """`ctx` as a user who has no state or configuration; its status and all that it says."""
+    """Run `ctx` as a user without state or configuration. Returns its status and its whole output."""
     own = {"CTX_STATE": f"/nowhere/{uid}", "CTX_CONFIG": "/nowhere", "CTX_OUTPUT": "text"}
     done = ctx.run([str(ctx.python), "-I", "-m", "cortexfs.cli.main", *map(str, words)], uid=uid, env=own)
     return done.returncode, done.stdout + done.stderr
@@ -39,8 +39,8 @@ def as_user(ctx: Ctx, *words: str | Path, uid: int = NOBODY) -> tuple[int, str]:
 def called(
     ctx: Ctx, name: str, *words: str, uid: int | None = NOBODY, home: int | None = NOBODY
 ) -> tuple[int, str]:
-    """A call of a user's own tool, or of everybody's; its status and all that it says, as text."""
+    """Call a user's own tool, or a tool for all users. Returns its status and its whole output, as text."""
     place = f"home/{home}/tool" if home is not None else "tool"
-    line = ["sh", "-c", 'exec "$@"', "sh", str(ctx.root / place / name), *words]  # which says why it cannot
+    line = ["sh", "-c", 'exec "$@"', "sh", str(ctx.root / place / name), *words]  # sh reports a failed exec
     done = ctx.run(line, uid=uid, env={"CTX_OUTPUT": "text"})
     return done.returncode, done.stdout + done.stderr

@@ -1,11 +1,11 @@
-"""A daemon that a stranger has taken over, who wants its helpers to outlive it.
+"""A daemon that an attacker has taken over, and that makes its helpers outlive it.
 
     python taken_over_hanging.py ROOT STATE CONFIG [undead]
 
-It answers nothing that these ask of its files, and leaves its end of the mount with them: what waits for such
-an answer can be killed by nobody. Prints the pids of its starter and its fork server when it serves, then
-"it waits" when the starter does, "it goes on" if the fork server does not, and ends. If it is to be undead,
-it waits then for its own answer to the end of a file.
+It answers no request of the helpers for its files, and leaves its end of the mount with them. A process that
+waits for such an answer cannot be killed. Prints the pids of its starter and its fork server when it serves,
+and "it waits" when the starter waits. Prints "it goes on" if the fork server does not wait, and ends. With
+`undead`, it then waits for its own answer to the close of a file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TakenOver(daemon.Daemon):
 
 
 async def nothing(*_: object) -> None:
-    """Be asked for this never again."""
+    """Answer ENOSYS, so that the kernel never sends this request again."""
     raise pyfuse3.FUSEError(errno.ENOSYS)
 
 
@@ -52,7 +52,7 @@ async def never(*_: object) -> None:
 
 
 async def forgotten(*given: object) -> pyfuse3.EntryAttributes:
-    """Have what a file is like asked for each time."""
+    """Answer a lookup so that the kernel asks for a file's attributes each time."""
     found = await lookup(*given)  # type: ignore[arg-type]
     found.attr_timeout = 0
     return found

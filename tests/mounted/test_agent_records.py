@@ -1,4 +1,4 @@
-"""`ctx agent` and a running mount: what is made is there when the command ends, what is removed is gone."""
+"""`ctx agent` with a running mount: the change is in effect at the mount when the command ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def control(ctx: Ctx, agent: str, name: str) -> str:
 
 
 def write(ctx: Ctx, agent: str, name: str, text: str, **options: Any) -> int:
-    """As a shell would, which shows what the write was answered."""
+    """Write a control by a shell, and return its exit status, which shows if the write succeeded."""
     file = ctx.root / "agent" / f"{agent}.d" / name
     done = ctx.run(["sh", "-c", f"echo '{text}' > {file}"], **options)
     return int(done.returncode)
@@ -31,7 +31,7 @@ def test_base_is_there_after_set_up(ctx: Ctx) -> None:
         for name in ("base", "base.d", "base.sock")
     }
     assert kinds == {"base": stat.S_IFREG, "base.d": stat.S_IFDIR, "base.sock": stat.S_IFSOCK}
-    here = {row.name for row in CONTROLS["agent"]} - {"cap", "origin"}  # of those of other machines
+    here = {row.name for row in CONTROLS["agent"]} - {"cap", "origin"}  # controls of agents of other machines
     assert set(os.listdir(ctx.root / "agent/base.d")) == here
     assert control(ctx, "base", "tools").split() == list(defaults.BASE_TOOLS)
     tools = os.listdir(ctx.root / "tool")
@@ -47,7 +47,7 @@ def test_base_is_there_after_set_up(ctx: Ctx) -> None:
 
 def test_an_agent_comes_is_set_up_and_goes(fresh: Ctx) -> None:
     # "A running mount follows what these commands change, without a restart"
-    ctx = fresh  # the log of a shared mount leaves out refusals after the first twenty
+    ctx = fresh  # a shared mount's log leaves out refusals after the first twenty
     made = ctx.ctx("agent", "new", "coder", "--model", "debug/echo", "--tools", "fs.*", "--json")
     assert f"made agent/coder; the change is in effect at {ctx.root}" in made.stderr
     fits = sorted(
@@ -67,7 +67,7 @@ def test_an_agent_comes_is_set_up_and_goes(fresh: Ctx) -> None:
     ctx.ctx("agent", "rm", "coder", "--yes")
     assert [name for name in os.listdir(ctx.root / "agent") if name.startswith("coder")] == []
     ctx.ctx("agent", "new", "coder", "--tools", "fs.read")
-    assert control(ctx, "coder", "tools") == "fs.read\n"  # not what was written into the one before
+    assert control(ctx, "coder", "tools") == "fs.read\n"  # not the tools of the removed agent
     ctx.ctx("agent", "rm", "coder", "--yes")
 
 
@@ -100,6 +100,6 @@ def test_agents_and_what_was_written_into_them_survive(python: Path) -> None:
         assert answer.returncode == 69, answer
 
         record.write_bytes(whole)
-        mount.ctx("agent", "new", "another")  # which tells the daemon
+        mount.ctx("agent", "new", "another")  # the command tells the daemon
         assert control(mount, "damaged", "status") == "ready\n"
         assert control(mount, "damaged", "approval") == "ask\n"

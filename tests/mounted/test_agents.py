@@ -1,5 +1,5 @@
-"""Agents on a real mount, with a model that answers as its task says: the loop, helpers and conversations.
-The quotes without a source are of the issue that asked for agents."""
+"""Agents on a real mount, with a model that answers as its task states: the loop, helpers and conversations.
+Quotes without a source are from the issue that asked for agents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_way_to_give_a_task(ctx: Ctx, coder: str, form: str) -> None:
 
 
 def test_calls_of_one_answer_run_side_by_side(ctx: Ctx, coder: str) -> None:
-    # "parallel tool calls run side by side": each waits for what the other one makes
+    # "parallel tool calls run side by side": each call waits for a file that the other call makes
     meet = "touch {0}; until [ -e {1} ]; do sleep 0.01; done; echo {0}"
     calls = [
         call("shell.exec", "one", cmd=meet.format("a1", "a2")),
@@ -234,7 +234,7 @@ def test_an_agent_that_is_set_up_wrong_is_refused(ctx: Ctx) -> None:
         status = ctx.root / f"{path}.d/status"
         until(lambda: status.read_text().startswith("broken: there is no model nobody/nothing"))
         assert stat.S_ISSOCK((ctx.root / f"{path}.sock").stat().st_mode)
-        until(lambda: is_refused(ctx, f"{path}.sock"))  # which comes right behind the status
+        until(lambda: is_refused(ctx, f"{path}.sock"))  # the refusal begins right after the status changes
         answer = run(ctx, path, script(say("x")))
         assert (answer.status, answer.code) == (69, "EHOSTDOWN")
         write(ctx, path, "model", "debug/script\n")

@@ -1,4 +1,4 @@
-"""What agents do all day works inside of the writable view, although nothing outside of it can be changed.
+"""The daily commands of agents work inside of the writable view, although no file outside can be changed.
 
 Issue: "inside the writable view git clone, commit, tar x, cp -p, chmod +x, ln, pip install and npm install
 work (each a test)".
@@ -26,7 +26,7 @@ pytestmark = [
 
 ctx, coder = agents.ctx, agents.coder
 
-# Makes a repository with a file in it.
+# Creates a repository with a file in it.
 FIRST = "{git} init -q . && echo x > file && {git} add . && {git} commit -qm one"
 GIT = "git -c user.name=a -c user.email=a@b -c init.defaultBranch=main -c safe.directory=*"
 WORKS = {
@@ -59,7 +59,7 @@ WORKS = {
 
 @pytest.fixture
 def place(ctx: Ctx, request: pytest.FixtureRequest) -> Path:
-    """Something to install, from here and from no registry."""
+    """A folder with a pip package and an npm package, which are installed without a registry."""
     for name in ("package", "npmpackage"):
         (ctx.work / name).mkdir(exist_ok=True)
     setup = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
@@ -71,7 +71,7 @@ def place(ctx: Ctx, request: pytest.FixtureRequest) -> Path:
     return ctx.work
 
 
-# As small as a build backend can be (PEP 517).
+# The smallest possible build backend (PEP 517).
 BACKEND = """
 import os, zipfile
 def build_wheel(place, config_settings=None, metadata_directory=None):

@@ -1,5 +1,5 @@
-"""What an agent's model is given of a session, and the files where that can be seen. The quotes without a
-source are of the issue that asked for agents."""
+"""The part of a session that an agent's model gets, and the files that show this part. Quotes without a
+source are from the issue that asked for agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ctx(python: Path) -> Iterator[Ctx]:
 
 @pytest.fixture(scope="module")
 def talker(ctx: Ctx) -> Iterator[str]:
-    """Without tools, and with a model that says again what it is told; its window is small."""
+    """An agent without tools, with a small window, and with a model that repeats its input."""
     with agent(ctx, "talker", "", model="debug/echo") as path:
         write(ctx, path, "window", "600\n")
         write(ctx, path, "system.md", "Be brief.\n")
@@ -62,7 +62,7 @@ SPOILT = {"gone": None, "empty": "", "torn": "<!-- events 2-", "strange": "no su
 
 @pytest.mark.parametrize("how", SPOILT)
 def test_what_is_derived_is_made_anew(ctx: Ctx, talker: str, how: str) -> None:
-    # "everything rebuildable": what is in context/ may be lost or damaged, and the log is enough
+    # "everything rebuildable": files of context/ may be lost or damaged, as the log is enough
     with talk(ctx, f"{talker}.sock") as client:
         for number in range(6):
             client.send(f"{number} {'word ' * 80}", session=how)

@@ -1,4 +1,4 @@
-"""Dry runs by agents: a model says so in its input, a program of its shell with --dry-run."""
+"""Dry runs by agents: a model asks for one in its input, a program of its shell by --dry-run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def install(ctx: Ctx) -> None:
 
 @pytest.fixture(scope="module")
 def ctx(python: Path) -> Iterator[Ctx]:
-    """A mount with tools that want a dry run, and that offer one."""
+    """A mount with a tool that requires a dry run, and tools that offer one."""
     with mounted(python) as mount:
         install(mount)
         yield mount
@@ -102,7 +102,7 @@ CALM = "[tools.shows]\ntool_risk = 0.1\nblast_radius = 0.1\nirreversibility = 0.
 
 @pytest.fixture
 def shows(placed: Ctx) -> Iterator[Path]:
-    """A plugin whose tool has opted in, as its author has it; and nothing but its effects counts."""
+    """A plugin whose tool has opted in to dry runs, in a mode where only effects count."""
     folder = plugins.python(placed.base / "shown", "shows")
     (folder / "lib" / "shows_plugin.py").write_text(PYTHON)
     (placed.config / "policy.toml").write_text(CALM)

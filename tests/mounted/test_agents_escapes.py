@@ -1,8 +1,8 @@
 """An agent's program tries every way out of its view, for root and for a user.
 
 The issue: "An agent loop of debug/script that tries every write, chmod, link, socket, exec and dry run that
-items 1-3 name: nothing outside its view changes; run as root and as a user." test_second_mounts.py has what a
-shell can try, and this what takes system calls.
+items 1-3 name: nothing outside its view changes; run as root and as a user." test_second_mounts.py tries what
+a shell can do. This file makes the attempts that need system calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [
 ctx, coder, beside = agents.ctx, agents.coder, test_second_mounts.beside
 side, party = test_second_mounts.side, test_second_mounts.party
 
-# The same by a person's program, so that it is the view that refuses it to an agent's.
+# Attempts that succeed in a person's program, which shows that the view refuses them to an agent's program.
 FREE = (
     *("mode by a descriptor", "times", "attributes", "written by memory", "exchanged", "executed"),
     *("setuid by opening", "a queue of messages", "an abstract socket", "a limit", "a signal"),
@@ -41,7 +41,7 @@ FREE = (
 
 @contextmanager
 def outside(base: Path, uid: int) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """A folder of the user's outside of all views, and a process of the user's that works there."""
+    """Yield a folder of the user outside of all views, and a process of the user that works there."""
     out = base / f"outside{next(NUMBERS)}"
     out.mkdir()
     (out / "file").write_text("mine")

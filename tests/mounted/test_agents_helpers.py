@@ -1,4 +1,4 @@
-"""Who may start an agent from inside a run of another: the tool agent.run and a shell are decided alike."""
+"""Starts of an agent from inside another agent's run: the same rules hold for agent.run and for a shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ctx(python: Path) -> Iterator[Ctx]:
 
 @pytest.fixture(scope="module")
 def boss(ctx: Ctx) -> Iterator[str]:
-    """An agent whose policy lets it start the agent mate, which says what it is told."""
+    """An agent whose policy lets it start the agent mate, which repeats its input."""
     with agent(ctx, "boss", "shell.exec", "agent.run") as path, agent(ctx, "mate", "", model="debug/echo"):
         policy = (ctx.root / f"{path}.d/policy").read_text()
         more = "allow boss_t agent:mate start\nallow boss_t model:debug/echo use\n"
@@ -31,21 +31,21 @@ def boss(ctx: Ctx) -> Iterator[str]:
 
 
 def told(ctx: Ctx, path: str, tool: str, /, **input_: object) -> str:
-    """What an approved call put out."""
+    """Returns the output of an approved call."""
     with working(ctx, path, script(call(tool, **input_), say("x"))) as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
         frames = [asked]
         while frames[-1]["type"] != "done":
             frames.append(client.frame())
-            if frames[-1]["type"] == "approval":  # about what the shell runs
+            if frames[-1]["type"] == "approval":  # about a program that the shell runs
                 client.ask("approve", run=asked["run"], call=frames[-1]["call"], decision="deny")
     return str(results(frames)[-1]["output"])
 
 
 def test_agent_run_is_asked_about_and_starts_it(ctx: Ctx, boss: str) -> None:
     assert told(ctx, boss, "agent.run", name="mate", task="hello") == "hello"
-    # agents.md: "by a policy line"; what the helper itself may is no matter of who may start it
+    # agents.md: "by a policy line"; the rights of the helper do not matter for who may start it
     assert ctx.ctx("policy", "explain", boss, "agent/mate").stdout.startswith(
         f"{boss} may start agent:mate: "
     )

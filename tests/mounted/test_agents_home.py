@@ -151,7 +151,7 @@ def test_a_table_of_its_own_is_its_users_choice(ctx: Ctx, alice: pwd.struct_pass
 
 
 def test_who_is_started_sees_no_more_of_it(ctx: Ctx, alice: pwd.struct_passwd) -> None:
-    # Of the originals: "hidden→visible never", whatever the table of the one that is started shows
+    # Of the originals: "hidden→visible never", whatever the table of the started agent shows
     asks = script(call("fs.read", path=".bashrc"), call("fs.read", path="notes"), say("said"))
     with agent(ctx, "boss", "agent.run", "fs.read") as path, agent(ctx, "mate", "fs.read") as mate:
         policy = (ctx.root / f"{path}.d/policy").read_text()

@@ -1,5 +1,5 @@
-"""What people, models, tools and administrators do to an agent in the midst of its run, and what comes of it.
-The quotes without a source are of docs/agents.md."""
+"""Acts of people, models, tools and administrators on an agent during its run, and their effects.
+Quotes without a source are from docs/agents.md."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ coder = agents.coder
 
 
 def peak(pid: int) -> int:
-    """MiB of memory that a process had at most."""
+    """Returns the MiB of memory that a process had at most."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) >> 10
 
 
 def test_a_model_that_says_too_much(ctx: Ctx, coder: str) -> None:
-    # "characters of one answer": its daemon would keep all of it, to go on with
+    # "characters of one answer": the daemon would keep the whole answer, to continue the run with it
     before = peak(ctx.pid)
     answer = run(ctx, coder, script([{"burst": 4000, "size": 64 << 10}], say("on")))
     assert (answer.status, answer.code) == (1, "EFBIG")
     assert "an answer of the agent" in answer.message
-    assert peak(ctx.pid) - before < 64  # of 250
+    assert peak(ctx.pid) - before < 64  # the answer has 250 MiB
 
 
 def test_a_tool_whose_plugin_is_disabled_meanwhile(ctx: Ctx) -> None:
@@ -79,7 +79,7 @@ def test_nobody_else_decides_where_an_agent_works(ctx: Ctx, coder: str) -> None:
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"two\nlines\tand \x1b[31m more"])
 def test_a_directory_with_an_odd_name(ctx: Ctx, coder: str, name: bytes) -> None:
-    # models and hosts are told its name, as text
+    # models and hosts get the name of the directory, as text
     odd = os.path.join(os.fsencode(ctx.work), name)
     os.mkdir(odd)
     Path(os.fsdecode(odd), "x").write_text("there")
@@ -95,7 +95,7 @@ RUNS = 50
 
 
 def wave(ctx: Ctx, path: str) -> None:
-    """So many runs at once, most of them one user's, each in a directory of its own."""
+    """Run `RUNS` runs at once, most of them of one user, each in its own directory."""
     task = script(*[[call("fs.read", path="f"), call("fs.list", path=".")] for _ in range(2)], say("done"))
     users = [NOBODY if number % 5 else None for number in range(RUNS)]
     with contextlib.ExitStack() as open_:
@@ -108,19 +108,19 @@ def wave(ctx: Ctx, path: str) -> None:
 
 
 def held(ctx: Ctx) -> tuple[int, int]:
-    """Hosts, and descriptors of the daemon."""
-    until(lambda: ctx.status["runs"], lambda runs: runs.startswith("0 active"))  # told, and then counted
+    """Returns the numbers of hosts and of descriptors of the daemon."""
+    until(lambda: ctx.status["runs"], lambda runs: runs.startswith("0 active"))  # `done` comes first
     return int(ctx.status["hosts"]), len(os.listdir(f"/proc/{ctx.pid}/fd"))
 
 
 def test_many_runs_at_once(ctx: Ctx, coder: str) -> None:
-    # "All agents that work for you have 32 together": no call fails for want of one, and nothing piles up
+    # "All agents that work for you have 32 together": no call fails for want of a host, and no hosts pile up
     for number in range(RUNS):
         (ctx.work / f"d{number}").mkdir()
         (ctx.work / f"d{number}/f").write_text("x")
     wave(ctx, coder)
     hosts, files = held(ctx)
-    assert hosts <= 3 * 32  # of two users, and some that have yet to end
+    assert hosts <= 3 * 32  # hosts of two users, and some hosts that have yet to end
     wave(ctx, coder)
     more_hosts, more_files = held(ctx)
     assert more_hosts <= 3 * 32

@@ -1,4 +1,4 @@
-"""Long runs of agents, and what the daemon keeps of them. Quotes without a source are of docs/agents.md."""
+"""Long runs of agents, and the memory that they take. Quotes without a source are from docs/agents.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = 50
 
 def test_fifty_huge_steps_take_little_memory(python: Path) -> None:
     # issue 4: "50 steps"; "of a run's older steps the daemon itself keeps no more"
-    huge = {"burst": 15, "size": 64 << 10}  # a MiB that the model says, with each call
+    huge = {"burst": 15, "size": 64 << 10}  # the model sends this MiB with each call
     steps = [[huge, call("fs.read", path=f"f{number}")] for number in range(STEPS)]
     with mounted(python, []) as ctx, agent(ctx, "wordy", "fs.*") as path:
         for number in range(STEPS):
@@ -24,4 +24,4 @@ def test_fifty_huge_steps_take_little_memory(python: Path) -> None:
         answer = run(ctx, path, script(*steps, say("done")))
         assert (answer.status, answer.output[-4:]) == (0, "done")
         assert len(results(answer.frames)) == STEPS
-        assert peak(ctx.pid) - before < 24  # of 50 and more
+        assert peak(ctx.pid) - before < 24  # the model alone sends 50 MiB

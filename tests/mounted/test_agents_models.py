@@ -1,4 +1,4 @@
-"""A model of a plugin that an agent asks is as confined as its tools. Quotes are of docs/agents.md."""
+"""A plugin's model that an agent asks is as confined as the agent's tools. Quotes are from docs/agents.md."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_it_opens_what_the_agents_tools_may_open(ctx: Ctx, peeks: str, uid: int 
     # "A model of a plugin that an agent asks is confined as its tools are"
     assert said(ctx, peeks, f"read {ctx.work}/file", uid) == "in the directory"
     assert said(ctx, peeks, f"read {ctx.base}/secret", uid) == "EACCES"
-    assert said(ctx, peeks, f"write {ctx.work}/file", uid) == "EROFS"  # none of its tools writes
+    assert said(ctx, peeks, f"write {ctx.work}/file", uid) == "EROFS"  # no tool of the agent writes
     alone = Answer(ctx.run([str(ctx.root / "model" / MODEL), f"read {ctx.base}/secret"], text=False, uid=uid))
-    assert alone.output == "not shown"  # who asks it himself is who he is
+    assert alone.output == "not shown"  # a user's own call runs as that user
 
 
 def test_it_has_a_network_where_the_policy_says_so(ctx: Ctx, peeks: str) -> None:

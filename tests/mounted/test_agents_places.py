@@ -1,5 +1,5 @@
-"""Agents where a disk is full, or a directory's file system does not answer. Quotes without a source are of
-docs/agents.md."""
+"""Agents with a full disk, or in a directory whose file system does not answer. Quotes without a source are
+from docs/agents.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def small(python: Path, tmp_path: Path) -> Iterator[Ctx]:
 
 
 def fill(disk: Path, left: int) -> Path:
-    """A file that leaves so many bytes."""
+    """Write a file that leaves `left` bytes free on the disk."""
     ballast = disk / "ballast"
     room = os.statvfs(disk)
     ballast.write_bytes(bytes(room.f_bavail * room.f_bsize - left))
@@ -51,7 +51,7 @@ def test_an_output_for_which_the_disk_has_no_room(small: Ctx) -> None:
             (told,) = results(client.until("done", status="ok"))
             assert told["output"] == kept["output"]
             left = [file for file in small.state.rglob("output/*") if "after" in file.parts]
-            assert left == []  # nothing half
+            assert left == []  # no partial file stays
             ballast.unlink()
             client.send(task, session="after")
             client.until("done", status="ok")
@@ -60,7 +60,7 @@ def test_an_output_for_which_the_disk_has_no_room(small: Ctx) -> None:
 
 @contextlib.contextmanager
 def hung(place: Path) -> Iterator[None]:
-    """A file system that answers that it is there, and then nothing."""
+    """Mount a file system that answers its first request, and then no other."""
     place.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
     fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -79,7 +79,7 @@ def hung(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(fuse)  # which ends whatever waits for it
+        os.close(fuse)  # ends all requests that wait for an answer
         assert not libc.umount2(bytes(place), 2)  # MNT_DETACH
 
 
@@ -97,7 +97,7 @@ def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path)
                 client.until("tool_call")
                 sent.append(client := stack.enter_context(talk(ctx, f"{path}.sock")))
                 client.send(task, session=f"{place.name}-sent", cwd=f"{place}/folder")
-            for _ in range(3):  # others work meanwhile, of the same user and agent
+            for _ in range(3):  # other runs of the same user and agent work meanwhile
                 there = script(call("fs.list", path=str(ctx.work)), say("there"))
                 answer = run(ctx, path, there, cwd=ctx.work)
                 assert (answer.status, answer.output) == (0, "there")
@@ -110,7 +110,7 @@ def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path)
 
 
 def test_a_session_that_is_begun_by_send_works_here(python: Path) -> None:
-    # it worked in / and lost the file
+    # such a session once worked in / and lost the file
     with mounted(python) as ctx, agent(ctx, "sent", "fs.*") as path:
         there = ctx.work / "folder"
         there.mkdir()
@@ -129,5 +129,5 @@ def test_a_session_that_is_begun_by_send_works_here(python: Path) -> None:
         ctx.run(send, cwd=there, check=True)
         assert (there / "made").read_text() == "x"
         assert (ctx.root / f"home/{os.getuid()}/{path}.d/session/new/cwd").read_text() == f"{there}\n"
-        ctx.run(send, cwd=ctx.work, check=True)  # an old one stays where it was
+        ctx.run(send, cwd=ctx.work, check=True)  # an existing session keeps its directory
         assert not (ctx.work / "made").exists()

@@ -1,4 +1,4 @@
-"""An agent whose model is a provider's: its tools find the key nowhere, and nothing of a run has it."""
+"""An agent with a provider's model: its tools do not find the key, and no part of a run contains it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.mounted.test_secrets import contents, declare, holds, keep
 from tests.shell import provider_server as play
 from tests.shell.provider_server import Move, Provider, Request
 
-# All that a tool may think of, in the name of whoever has put it into the model's head.
+# The commands of an attacker who has injected instructions into the model, to search for the key.
 LOOK = """
 env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; cat {state}/secrets/* {config}/*/* {config}/*
 grep -rs . {root}/model/p {root}/agent {root}/home; ls -R {state}; cat {state}/*/*; true
@@ -24,7 +24,7 @@ grep -rs . {root}/model/p {root}/agent {root}/home; ls -R {state}; cat {state}/*
 
 
 class Injected(Provider):
-    """Calls the shell once for each question that is a new one, and then fails."""
+    """A provider that calls the shell for each new question, and fails after the result."""
 
     def __init__(self, cmd: str) -> None:
         super().__init__([])
@@ -49,7 +49,7 @@ def test_a_key_is_out_of_reach_of_an_agents_tools(python: Path, uid: int | None)
             with agent(ctx, "leaky", "shell.exec", model="p/m") as path:
                 write(
                     ctx, path, "mount", f"/\t/\trw\t-\n{ctx.work}\t{ctx.work}\trw\t-\n"
-                )  # all that a table can show
+                )  # the most that a table can show
                 with working(ctx, path, "look around", uid, session="leak") as client:
                     frames = client.until("approval")
                     client.ask(

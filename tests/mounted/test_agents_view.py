@@ -126,7 +126,7 @@ def test_an_object_that_no_line_shows_is_not_run_from_inside_either(placed: Ctx)
 
 
 def test_each_table_on_the_way_counts(placed: Ctx) -> None:
-    # Of the originals: "hidden→visible never": what hides an object from who starts it, hides it from it
+    # Of the originals: "hidden→visible never": an object hidden from the starter is hidden from the agent
     (placed.work / "file").write_text("shown")
     asks = script(call("fs.read", path="file"), say("said"))
     with agent(placed, "boss", "agent.run") as path, agent(placed, "mate", "fs.read"):

@@ -1,4 +1,4 @@
-"""`ctx ask` on a real mount: what is answered, what is kept, and what a person at a terminal sees."""
+"""`ctx ask` on a real mount: the answers, the kept files, and the screen of a person at a terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sessions(ctx: Ctx) -> list[str]:
 
 
 def stored(ctx: Ctx, text: str) -> list[Path]:
-    """The files of the state in which the text stands."""
+    """Returns the files of the state that contain the text."""
     files = [path for path in ctx.state.rglob("*") if path.is_file()]
     return [path for path in files if text.encode() in path.read_bytes()]
 

@@ -1,4 +1,4 @@
-"""docs/ask.md, "Coming from llm": each command of ours in the table does what it is there for."""
+"""docs/ask.md, "Coming from llm": each of our commands in the table has the effect of its row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UP = """#!/bin/sh
 # arg text string: What to say
 echo "$1" | tr a-z A-Z
 """
-FEWEST = 30  # features
+FEWEST = 30  # the fewest features in the table
 SEEN = {
     "ask": "ss -l",
     "get the first code block": "ss -l\n",
@@ -38,7 +38,7 @@ SEEN = {
 
 
 class Acme(Provider):
-    """A provider whose one model answers with JSON where it has to, else with a code block."""
+    """A provider whose only model answers with JSON if the request demands it, else with a code block."""
 
     async def moves(self, request: Request) -> Sequence[Move]:
         if request.method == "GET":
@@ -70,7 +70,7 @@ def at_work(python: Path, acme: Acme) -> Iterator[Ctx]:
 
 
 def rows() -> dict[str, list[str]]:
-    """Features and our commands for each."""
+    """Returns our commands for each feature."""
     page = (PROJECT / "docs" / "ask.md").read_text().partition("## Coming from llm")[2]
     found = {row[1]: re.findall(r"`([^`]+)`", row[3]) for row in ROWS.finditer(page)}
     return {about: [each.replace("\\|", "|") for each in ours] for about, ours in found.items()}
@@ -83,7 +83,7 @@ def test_there_are_thirty_features() -> None:
 
 
 def test_each_command_works(at_work: Ctx, acme: Acme) -> None:
-    # one after the other, as a newcomer would: some use what others have made
+    # in order, as a newcomer would run them: some commands use results of earlier commands
     for about, commands in rows().items():
         for command in commands:
             local = command.replace("http://127.0.0.1:8000/v1", acme.base_url)

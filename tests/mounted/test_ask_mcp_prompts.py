@@ -17,7 +17,7 @@ def test_a_prompt_is_a_template(place: Ctx) -> None:
     assert said == "This is a simple prompt for testing.\n"
     given = ("-p", "arg1=$input", "-p", "arg2=a b")
     said = place.ctx("ask", *ECHO, "-t", "conf.test_prompt_with_arguments", *given, "and more").stdout
-    assert "arg1='$input', arg2='a b'" in said  # a dollar is no variable
+    assert "arg1='$input', arg2='a b'" in said  # no variable is expanded at a dollar
     assert said.endswith("\n\nand more\n")
 
 

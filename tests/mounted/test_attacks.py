@@ -1,4 +1,4 @@
-"""A hostile local user against a daemon of root's: what must not work, and whom it must not touch.
+"""A hostile local user against a daemon of root's: attacks must fail, and must not affect other users.
 
 docs/attacks.md names these tests as the evidence for its claims.
 """
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="an attacker of anothe
 
 MALLORY = 1234
 
-# What every attacker's script begins with; it sees no package of ours.
+# The begin of every attacker's script, which sees no package of ours.
 PRELUDE = (
     f"PROTOCOL = {PROTOCOL}\n"
     + """
@@ -51,14 +51,14 @@ def say(value):
 
 
 def attack(ctx: Ctx, script: str, uid: int = MALLORY) -> Any:
-    """What a script of the attacker's says, as JSON."""
+    """Run a script as the attacker, and return its output, parsed as JSON."""
     done = ctx.run([str(ctx.python), "-I", "-c", PRELUDE + script, str(ctx.root)], uid=uid)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 class Attacker:
-    """A script that attacks until told to end; others are served meanwhile."""
+    """A script that attacks until told to end. Other users must be served meanwhile."""
 
     def __init__(self, ctx: Ctx, script: str, uid: int = MALLORY) -> None:
         words = [
@@ -81,7 +81,7 @@ class Attacker:
         )
 
     def __enter__(self) -> Any:
-        """What it said once it was at it."""
+        """Wait until the attack runs, and return the first line of the script, parsed as JSON."""
         assert self._process.stdout
         said = self._process.stdout.readline()
         if not said:
@@ -100,7 +100,7 @@ def small(python: Path) -> Iterator[Ctx]:
 
 
 def words_of(ctx: Ctx, uid: int = NOBODY) -> str:
-    """Somebody else's call; it must work whatever goes on."""
+    """Make a call as another user, which must work during any attack."""
     answer = ctx.call("text.word_count", "one two", uid=uid)
     assert answer.status == 0, answer
     return answer.output
@@ -119,7 +119,7 @@ def test_a_greeting_with_millions_of_strings_is_refused(ctx: Ctx) -> None:
 
 
 def test_half_open_connections_lock_out_only_who_made_them(small: Ctx) -> None:
-    # docs/config.md: limits.connections is "for all users"; guests.py: one has a share of it
+    # docs/config.md: limits.connections is "for all users"; guests.py: each user has a share of it
     script = """
 held = [connect() for _ in range(12)]
 closed = 0
@@ -168,14 +168,14 @@ def test_one_who_connects_without_end_is_not_served_before_others(ctx: Ctx) -> N
 
     with Attacker(ctx, FLOODING.replace("sys.argv[2]", repr(str(path)))) as listeners:
         assert listeners > 3
-        until(connected, lambda count: count > listeners * BACKLOG)  # who connects waits from now on
+        until(connected, lambda count: count > listeners * BACKLOG)  # each new connection waits from now on
         meanwhile = []
         for _ in range(9):
             before = connected()
             assert words_of(ctx) == "2 words"
             meanwhile.append(connected() - before)
-    # In order of arrival, each of these calls would wait for all who wait. Besides, a busy machine has many
-    # connect while it starts the program that calls.
+    # In order of arrival, each of these calls would wait for all earlier connections. The minimum counts, as
+    # on a busy machine many connect while the calling program starts.
     assert min(meanwhile) < BACKLOG // 4
 
 
@@ -219,7 +219,7 @@ def send(s, data, fd):
 
 @pytest.mark.parametrize("when", ["greeting", "later", "never read"])
 def test_descriptors_that_linger_hold_nobody_up(ctx: Ctx, when: str) -> None:
-    # wire.py: a peer that sends descriptors "is cut off"; closing this one takes an hour
+    # wire.py: a peer that sends descriptors "is cut off"; closing this descriptor takes an hour
     script = {
         "greeting": "said = send(s, hello(0, 0, 0), client.fileno())",
         "later": "s.sendall(hello(1, 0, 2)); said = send(s, b'x\\0', client.fileno())",
@@ -237,7 +237,7 @@ say(said)
         assert words_of(ctx) == "2 words"
 
 
-# A FUSE file system of the attacker's own, which answers that one may enter it, once, and then nothing.
+# A FUSE file system of the attacker, which answers once that it may be entered, and then never again.
 HUNG = """
 import ctypes, threading
 uid, libc = os.getuid(), ctypes.CDLL(None, use_errno=True)
@@ -267,7 +267,7 @@ def test_standing_on_a_file_system_that_never_answers_holds_nobody_up(ctx: Ctx, 
     place = ctx.work / f"hung-{enter}"
     place.mkdir()
     os.chown(place, MALLORY, MALLORY)
-    device = ctx.work / f"device-{enter}"  # /dev/fuse is everybody's on most machines, and not on all
+    device = ctx.work / f"device-{enter}"  # /dev/fuse is open to all users on most machines, not on all
     os.mknod(device, 0o020666, os.stat("/dev/fuse").st_rdev)
     device.chmod(0o666)
     script = f"""{HUNG}
@@ -348,6 +348,6 @@ say("done")
 
 
 def _resident(ctx: Ctx) -> int:
-    """KiB of the daemon's memory."""
+    """Returns the KiB of memory that the daemon uses."""
     with open(f"/proc/{ctx.pid}/status") as file:
         return int(next(line for line in file if line.startswith("VmRSS:")).split()[1])

@@ -1,7 +1,7 @@
-"""A daemon does not use what others could have written, says so, and takes it back when it is mended.
+"""A daemon does not use files that other users may write, reports them, and uses them again once mended.
 
-tests/shell/daemon/test_believed.py has every file and every way; here are daemons, of root and of a user.
-The quotes are of the issue that asked for it.
+tests/shell/daemon/test_believed.py tests every file and every way. This file tests daemons of root and of a
+user. The quotes are from the issue that asked for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROVIDER = 'base_url = "http://127.0.0.1:9"\nformat = "openai.chat"\nmodels = ["
 
 
 def reloaded(ctx: Ctx) -> dict[str, list[str]]:
-    """The status, after a reload."""
+    """Reload the daemon, and return its status."""
     before = int(ctx.status["reloads"])
     os.kill(ctx.pid, signal.SIGHUP)
     until(lambda: int(ctx.status["reloads"]) > before)
@@ -107,14 +107,14 @@ def test_a_reload_keeps_what_it_had(fresh: Ctx) -> None:
     assert f"the change is in effect at {fresh.root}, but {refused(policy)}" in done.stdout + done.stderr
     assert "reload refused" not in told(fresh)
     assert sorted(os.listdir(fresh.root / "tool")) != tools
-    # A command whose own files are sound hears of those that hold the reload up.
+    # A command whose own files are sound reports the files that hold the reload up.
     choices.chmod(0o664)
     done = fresh.ctx("agent", "new", "late", "--model", "debug/echo", check=False)
     assert f"refused the change and works as before: {refused(choices)}" in done.stdout + done.stderr
 
 
 def keeps_the_mount_away(ctx: Ctx, path: Path, mode: int) -> None:
-    """With this mode of the file there is no mount, and there is one again without."""
+    """Check that this mode of the file refuses the mount, and that a mended file does not."""
     path.chmod(mode)
     done = ctx.ctx("mount", str(ctx.root), check=False)
     assert done.returncode == 13, done
@@ -132,7 +132,7 @@ def test_a_mount_with_settings_of_others_is_refused(fresh: Ctx, name: str) -> No
 
 
 def test_a_control_that_others_may_write_refuses_the_mount(fresh: Ctx) -> None:
-    # A policy that is left out would allow more than it does.
+    # Without this policy, more would be allowed than with it.
     Path(f"{fresh.tool('fs.read')}.d/policy").write_text("allow a_t tool:fs.read execute\n")
     fresh.umount()
     path = fresh.state / "tree" / "tool" / "fs.read.d" / "policy"

@@ -1,4 +1,4 @@
-"""A daemon that starts while others look into its tree already."""
+"""A daemon that starts while other processes already look into its tree."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LOOKERS, ROUNDS = 4, 4
 
 
 def test_nobody_who_looks_into_a_folder_keeps_its_sockets_from_being_bound(fresh: Ctx) -> None:
-    # To bind one, the kernel has to forget its name, and waits for those who look into its folder just then.
+    # To bind a socket, the kernel must forget its name, and waits for processes that look into its folder.
     over = threading.Event()
 
     def look(number: int) -> None:
-        for turn in itertools.count():  # each time another name, as the kernel remembers what is not there
+        for turn in itertools.count():  # a new name each time, as the kernel remembers missing names
             if over.is_set():
                 return
             for folder in ("model/debug", "model", "agent"):

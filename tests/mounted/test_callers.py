@@ -1,4 +1,4 @@
-"""Who a tool runs as: abi.md 4.34, with a root daemon and several users."""
+"""The identity that a tool runs as: abi.md 4.34, with a root daemon and several users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_one_may_have_all_the_groups_that_there_can_be(ctx: Ctx) -> None:
     groups = list(range(2**32 - 2 - 65536, 2**32 - 2))
     assert who(ctx, user=NOBODY, group=1000, extra_groups=groups)["groups"] == groups
     assert who(ctx, user=0, group=0, extra_groups=groups)["groups"] == groups
-    assert who(ctx, uid=NOBODY)["groups"] == []  # and others still have their hosts
+    assert who(ctx, uid=NOBODY)["groups"] == []  # and other users still get hosts
 
 
 def test_cwd_and_umask_are_the_callers(ctx: Ctx) -> None:
@@ -148,7 +148,7 @@ def test_a_container_with_device_rules_of_its_own(ctx: Ctx) -> None:
         assert (answer.status, answer.code) == (13, "EACCES"), answer
         assert "device rules" in answer.message
         inside = ["sh", "-c", call, "sh", ctx.tool("text.word_count"), "x"]
-        assert Answer(ctx.run(inside, text=False)).status == 0  # sees what the daemon sees
+        assert Answer(ctx.run(inside, text=False)).status == 0  # this caller sees the daemon's mounts
     finally:
         mine.rmdir()
 
@@ -230,6 +230,6 @@ def test_a_call_from_inside_a_run_is_counted(ctx: Ctx) -> None:
 
 
 def test_a_program_that_a_tool_runs_inherits_nothing(ctx: Ctx) -> None:
-    # no call's socket and nobody's directory: 0, 1, 2, and what ls itself has open
+    # no socket of a call and no directory of a caller: 0, 1, 2, and the directory that ls has open
     answers = [ctx.call("shell.exec", "ls /proc/self/fd") for _ in range(3)]
     assert [answer.output.split() for answer in answers] == [["0", "1", "2", "3"]] * 3

@@ -1,4 +1,4 @@
-"""`ctx chat` as a person uses it: keys in, a screen out, in a real terminal on a real mount."""
+"""`ctx chat` as a person uses it, by keys and a screen, in a real terminal on a real mount."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ def test_the_history_is_its_users_alone(chats: Ctx) -> None:
 
 
 def said(ctx: Ctx, session: str, object_: str = "debug/echo") -> list[str]:
-    """What the person said in a session."""
+    """Returns the messages that the person sent in a session."""
     shown = json.loads(ctx.ctx("session", "show", object_, session, "--json").stdout)
     users = [message for message in shown["messages"] if message["role"] == "user"]
     return ["".join(part["text"] for part in message["content"]) for message in users]

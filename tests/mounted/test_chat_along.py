@@ -1,4 +1,4 @@
-"""`/model`, `/system`, `/attach` and `/save` in a chat, as a person types them."""
+"""`/model`, `/system`, `/attach` and `/save` in a chat, typed as a person would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of calls, and how he decides about them, in tmux on a real mount."""
+"""Calls as a person at a terminal sees them and decides about them, in tmux on a real mount."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.mounted.test_chat import chat, environ, leave, script, was
 
 ASKING = "[y]es [n]o [a]lways [e]dit:"
 EDITING = "edit; Enter allows it so, Ctrl-C goes back:"
-# As tmux writes them.
+# The colours as tmux writes them.
 GREEN, RED = (rf"\x1b\[{number}m(\x1b\[49m)?" for number in (32, 31))
 
 
@@ -95,7 +95,7 @@ def test_a_change_is_shown_as_a_diff_and_edited(shown: Screen, ctx: Ctx) -> None
     shown.wait(f"{EDITING} {{")
     shown.keys("C-u", "x", "Enter")
     shown.wait("what you wrote: is not one JSON value")
-    shown.wait(EDITING)  # it stays, to be mended
+    shown.wait(EDITING)  # the input stays, so that the person can correct it
     shown.keys(*["BSpace"] * 250)
     shown.type('{"path": "elsewhere"}')
     shown.wait("allowed, as you changed it: fs.write")
@@ -271,7 +271,7 @@ def test_send_asks_on_a_terminal(shown: Screen) -> None:
     shown.wait("answer y (yes, this once)")
     assert "rm -r x" not in shown.text.rpartition("Allow")[0].rpartition("shell.exec\n")[2]
     shown.type("y")
-    shown.wait("; rm -r x\nAllow shell.exec?\n")  # what was cut is shown before it is allowed
+    shown.wait("; rm -r x\nAllow shell.exec?\n")  # the part that was cut is shown before the call is allowed
     shown.wait_last("y (yes), n (no) or a (always):")
     shown.type("y")
     shown.wait("It must.\nAllow t?\n")
@@ -279,6 +279,6 @@ def test_send_asks_on_a_terminal(shown: Screen) -> None:
     shown.keys("C-c")
     shown.wait_last(PROMPT.strip())
     was(shown, 130)
-    # the decision; whether a message follows depends on what was first, the denial or the cancel
+    # the decision; a message may follow, as the denial or the cancel may be first
     shown.type("echo told=$(grep -q allow_once out && echo yes).")
     shown.wait("told=yes.")

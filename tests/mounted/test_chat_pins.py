@@ -1,4 +1,4 @@
-"""`/pin` in `ctx chat`: an agent keeps it, and a model is not told it."""
+"""`/pin` in `ctx chat`: an agent keeps the pinned text, and a model does not get it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client against a real mount: conversations, exec, and a daemon that is killed (docs/client.md)."""
+"""The client with a real mount: conversations, exec, and a daemon that is killed (docs/client.md)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_is_not_there(root: None) -> None:
 def test_a_session_is_followed_over_the_end_of_a_daemon(victim: Ctx) -> None:
     # abi.md 5.18
     heard: list[AnyFrame] = []
-    followed = threading.Event()  # until a connection stood, a daemon that is gone is an error at once
+    followed = threading.Event()  # before the first connection, a missing daemon is an error at once
 
     def follow() -> None:
         for frame in client.resume(ECHO, pauses=[0.05] * 400):

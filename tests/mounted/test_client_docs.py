@@ -1,4 +1,4 @@
-"""What docs/client.md and docs/protocol.md show works by copy and paste, against a real mount."""
+"""The examples of docs/client.md and docs/protocol.md work by copy and paste, on a real mount."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_there_are_examples() -> None:
 
 
 def at(ctx: Ctx, example: str) -> str:
-    """The example with this test's mount in the place of /ctx."""
+    """Returns the example with this test's mount in the place of /ctx."""
     assert "/ctx/" in example
     return example.replace("/ctx/", f"{ctx.root}/")
 

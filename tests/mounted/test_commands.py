@@ -1,4 +1,4 @@
-"""`ctx` on a real mount: abi.md 8, as far as it is built."""
+"""`ctx` on a real mount: abi.md 8, as far as it is implemented."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_status_in_text_and_json(ctx: Ctx) -> None:
 
 
 def test_doctor_finds_nothing_wrong(ctx: Ctx) -> None:
-    # In a namespace of its own, which has this mount alone: others of this machine may be of dead daemons.
+    # In its own namespace, which has only this mount, as other mounts of the machine may be of dead daemons.
     script = f"""
         awk '/ fuse.cortexfs / && $2 != "{ctx.root}" {{ print $2 }}' /proc/mounts | xargs -rn 1 umount -l
         exec {ctx.python} -I -m cortexfs.cli.main doctor
@@ -205,7 +205,7 @@ def test_programs_over_the_whole_mount(ctx: Ctx, tmp_path: Path) -> None:
         ["ls", "-lR", "."],
         ["find", ".", "-type", "f"],
         ["du", "-a", "."],
-        ["tar", "--warning=no-file-ignored", "-cf", str(tmp_path / "all.tar"), "."],  # it holds no sockets
+        ["tar", "--warning=no-file-ignored", "-cf", str(tmp_path / "all.tar"), "."],  # tar stores no sockets
         ["rsync", "-a", "./", str(tmp_path / "copy")],
         ["grep", "-r", "word_count", "."],
         ["git", "grep", "--no-index", "word_count"],

@@ -1,4 +1,4 @@
-"""What an agent's shell reaches by the runner, on a real mount: tools of the mount, and nothing else."""
+"""An agent's shell on a real mount reaches only tools of the mount by the runner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ctx, coder = agents.ctx, agents.coder
 
 @pytest.fixture
 def other(ctx: Ctx) -> Iterator[socket.socket]:
-    """A socket of somebody else's, outside of what the agent sees."""
+    """A socket of another process, outside of the agent's view."""
     place = ctx.base / "other.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))
@@ -56,7 +56,7 @@ def test_no_other_socket_answers(ctx: Ctx, coder: str, uid: int | None, other: s
         other.accept()
 
 
-# Gives the runner a descriptor of the mount, and has it run what stands beside a link to somewhere else.
+# Gives the runner a descriptor of the mount, and has it run an object beside a link to another socket.
 DECEIVED = """
 import os, sys
 runner, root, target = sys.argv[1:]

@@ -1,7 +1,7 @@
 """The official conformance suite of MCP on `ctx mcp serve --server` (`make test-mcp`).
 
-Its scenarios ask for tools, resources and prompts by names, which the server of mcp_conforming.py has. The
-product knows no scenario.
+The scenarios name tools, resources and prompts. The server of mcp_conforming.py has them. The product knows
+no scenario.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def place(python: Path) -> Iterator[Ctx]:
 
 @pytest.fixture(scope="module")
 def judged(place: Ctx, suite: list[str]) -> dict[str, tuple[int, int, str]]:
-    """The checks of each scenario that passed and failed, counted, and all that was said."""
+    """The number of checks that passed and that failed, for each scenario, and the whole output."""
     with served(place, "--server", "conf") as server:
         words = [sys.executable, str(HERE / "mcp_bearing.py"), server.url, server.token]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as proxy:
@@ -102,7 +102,7 @@ def judged(place: Ctx, suite: list[str]) -> dict[str, tuple[int, int, str]]:
 @pytest.mark.parametrize("scenario", SERVER)
 def test_server(judged: dict[str, tuple[int, int, str]], scenario: str) -> None:
     passed, failed, said = judged[scenario]
-    assert passed or scenario == "server-sse-polling", said  # which is about a tool that has to be there
+    assert passed or scenario == "server-sse-polling", said  # it is about a tool that has to exist
     assert not failed, said
 
 

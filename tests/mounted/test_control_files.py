@@ -1,4 +1,4 @@
-"""The tree of a real daemon, file by file: what abi.md 1 to 3 lists, and what opening and writing it does."""
+"""The tree of a real daemon, file by file: the files of abi.md 1 to 3, and how opens and writes end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def controls(ctx: Ctx, class_: str) -> Path:
 
 
 def refusal(path: Path, flags: int = os.O_WRONLY) -> int | None:
-    """The errno of an open; None if it is let in."""
+    """Returns the errno of an open; None if the open succeeds."""
     try:
         os.close(os.open(path, flags))
     except OSError as error:
@@ -34,7 +34,7 @@ def refusal(path: Path, flags: int = os.O_WRONLY) -> int | None:
 
 
 def said(path: Path) -> tuple[str, dict[str, str]]:
-    """What an executable shows: its first line, and its `# cortexfs.KEY=VALUE` lines."""
+    """Returns the text of an executable: its first line, and its `# cortexfs.KEY=VALUE` lines."""
     first, *lines = path.read_text().splitlines()
     assert all(line.startswith("# cortexfs.") for line in lines)
     return first, dict(line.removeprefix("# cortexfs.").split("=", 1) for line in lines)
@@ -86,7 +86,7 @@ def test_make_and_find_see_a_change(fresh: Ctx) -> None:
     (fresh.work / "Makefile").write_text(f"copy: {policy}\n\tcp {policy} copy\n")
     newer = ["find", str(fresh.root / "tool"), "-type", "f", "-newer", str(fresh.work / "Makefile")]
     assert fresh.run(["make", "-s"]).returncode == 0
-    assert fresh.run(["make", "-q"]).returncode == 0  # nothing to do
+    assert fresh.run(["make", "-q"]).returncode == 0  # make has nothing to do
     assert fresh.run(newer).stdout == ""
     policy.write_text("allow coder_t tool:fs.read execute\n")
     assert fresh.run(newer).stdout == f"{policy}\n"
@@ -124,7 +124,7 @@ def test_nobody_else_may_write_any_of_them(ctx: Ctx, class_: str) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == len(FILES[class_].split())
     assert all("Permission denied" in line for line in lines), lines
-    # They are read, all but one. abi.md 3.19
+    # All files but `log` are read. abi.md 3.19
     assert (done.returncode, done.stderr) == (1, "cat: log: Permission denied\n")
 
 
@@ -166,7 +166,7 @@ def test_echo_of_a_bad_value_fails_loudly(ctx: Ctx, class_: str, name: str) -> N
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
     with pytest.raises(OSError, match="Invalid argument"):
         os.write(descriptor, BAD[class_][name].encode() + b"\n")
-    with pytest.raises(OSError, match="Invalid argument"):  # it is spoilt, whatever comes after
+    with pytest.raises(OSError, match="Invalid argument"):  # the open file stays spoilt for later writes
         os.write(descriptor, before or b"\n")
     with pytest.raises(OSError, match="Invalid argument"):
         os.close(descriptor)
@@ -240,8 +240,8 @@ def test_extended_attributes(ctx: Ctx, class_: str) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "x.d", "x.sock", ".hidden", "-x", "é", "x" * 65, "a\nb"])
 def test_an_invalid_name_is_refused_where_it_enters(ctx: Ctx, name: str) -> None:
-    # abi.md 2.4; an alias of a control
-    # folder's name is none either
+    # abi.md 2.4; the name of a control folder
+    # is no valid alias either
     for place in ("tool", "agent", "model", f"home/{os.getuid()}/tool"):
         with pytest.raises(OSError, match=r"argument|too long") as refused:
             os.symlink("x", ctx.root / place / name)
@@ -303,4 +303,4 @@ def test_a_log_is_bounded(python: Path) -> None:
             assert line_of(ctx, "tool/text.word_count", run)["status"] == "ok"
             sizes.append(log.stat().st_size)
         assert max(sizes) < 2 * 4096
-        assert sorted(sizes) != sizes  # it began anew
+        assert sorted(sizes) != sizes  # the log began anew

@@ -1,4 +1,4 @@
-"""Tools of each boundary that say `dry_run = "supported"`, know of no dry run, and write a file."""
+"""Tools of each boundary that declare `dry_run = "supported"`, but implement no dry run and write a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROCESS = """#!/bin/sh
 echo effect >> "$CORTEXFS_CWD/effects"
 echo '"did"'
 """
-# It has no caller's directory in its environment but that of the first call, so it takes that of each.
+# Its environment has the directory of the first caller only, so it reads each call's directory from the call.
 WARM = """#!/usr/bin/python3 -SE
 import json, sys
 for line in sys.stdin:
@@ -77,7 +77,7 @@ def program(where: Path, name: str, label: str, text: str, top: str = "") -> Pat
 def native(where: Path, name: str, label: str) -> Path:
     effect = (
         r",\"effects\":[{\"kind\":\"write_file\",\"reversibility\":\"reversible\",\"confirmation\":\"on_risk\","
-        rf"\"dry_run\":\"{label}\",\"dry_run_flag\":true}}]"  # not the place where a library opts in
+        rf"\"dry_run\":\"{label}\",\"dry_run_flag\":true}}]"  # a library does not opt in here
     )
     source = plugins.SOURCE.replace(r"\"background_safe\":true", r"\"background_safe\":true" + effect)
     return plugins.library(where, name, source.replace("EXECUTE", EXECUTE).replace("DROP", plugins.DROP))
@@ -95,7 +95,7 @@ def esm(where: Path, name: str, label: str) -> Path:
 
 
 def made(where: Path, kind: str, label: str) -> Path:
-    """A plugin of one tool, both of the name of its kind and label."""
+    """Write a plugin with one tool. Both are named after the kind and label."""
     name = f"{kind}_{label}"
     if kind == "process":
         return program(where, name, label, PROCESS)
@@ -133,7 +133,7 @@ def own(ctx: Ctx, python: Path) -> Iterator[Ctx]:
 
 
 placed = places.placed
-# Each mode where nobody else is, and the usual one in the other settings.
+# Each mode as root on root's mount, and the usual mode in the other settings.
 MODED = [(mode, places.ROOTS[0]) for mode in MODES] + [
     ("balanced", places.ROOTS[1]),
     ("balanced", places.OWN),
@@ -171,7 +171,7 @@ def test_a_person_is_told_that_there_is_none(placed: Ctx, name: str) -> None:
         assert f"{name} {LACKING}" in refused.message
     assert effects(placed) == 0
     assert "\n  --dry-run" not in placed.run([placed.tool(name), "--help"]).stdout
-    # A person has confirmed what he runs, and required_before_execute makes its effect once.
+    # A person's own call counts as confirmed, and required_before_execute makes its effect once.
     assert placed.call(name).output == "did"
     assert effects(placed) == 1
 

@@ -1,4 +1,4 @@
-"""Other models of this machine: model/main as its user has it, and other GGUF files."""
+"""Other models of this machine: model/main as set by its user, and other GGUF files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_any_other_file(fresh: Ctx) -> None:
     # issue: "any other GGUF file by `ctx provider add-gguf FILE`"; "A running mount follows"
     carried = weights.carried()
     assert carried is not None
-    # Closed to nobody, as a home may be; what root's engine must be able to read is the file.
+    # The home is closed to the user nobody. It is enough that root's engine can read the file.
     home = fresh.work / "home"
     home.mkdir(mode=0o700)
     file = home / "Some Model.gguf"
@@ -63,8 +63,8 @@ def test_any_other_file(fresh: Ctx) -> None:
     assert ask(fresh, name="my/model").status == 0
     pid = engine(fresh)
     assert ask(fresh, name="huggingfacetb/some-model").status == 0
-    assert engine(fresh) == pid  # one engine a file
-    # it is used where it is, and is gone when it is gone
+    assert engine(fresh) == pid  # each file has one engine
+    # the file is used in its place, and its model fails once the file is gone
     file.unlink()
     os.kill(fresh.pid, signal.SIGHUP)
     done = added(fresh, "remove", "my/model")
@@ -98,13 +98,13 @@ def test_a_file_that_nobody_may_read(fresh: Ctx) -> None:
     file.chmod(0o600)
     done = added(fresh, "add-gguf", str(file), check=False)
     assert (done.returncode, f"chmod o+r {file}" in done.stderr) == (13, True)
-    # one that is closed later says so when it is wanted
+    # a model whose file is closed later reports that when it is used
     file.chmod(0o644)
     added(fresh, "add-gguf", str(file), "--name", "my/closed")
     file.chmod(0o600)
     answer = ask(fresh, name="my/closed")
     assert (answer.status, f"chmod o+r {file}" in answer.message) == (69, True)
-    # root has no powers there, as a daemon that was taken over could ask it for anything
+    # root opens files without powers, as a daemon that was taken over could ask for any file
     file.chmod(0o644)
     home = fresh.work / "home"
     home.mkdir(mode=0o700)
@@ -121,7 +121,7 @@ def test_a_file_that_nobody_may_read(fresh: Ctx) -> None:
     assert (answer.status, f"{file} is no regular file" in answer.message) == (69, True)
     file.unlink()
     moved.rename(file)
-    # and one that is damaged
+    # and a damaged file
     answer = ask(fresh, name="my/closed")
     assert (answer.status, answer.code) == (69, "EHOSTDOWN")
     assert "cannot load" in answer.message

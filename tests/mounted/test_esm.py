@@ -31,7 +31,7 @@ ctx, own, placed = mount, places.own, places.placed
 
 
 def plugin(where: Path, name: str, bodies: dict[str, str], more: str = "", **changes: Any) -> Path:
-    """A plugin's directory, as its author has it."""
+    """Write a plugin's directory, as its author would."""
     folder = where / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mod.ts").write_text(esmodules.source(bodies, more))
@@ -70,7 +70,7 @@ def test_a_tool_is_no_more_harmless_than_its_process(placed: Ctx) -> None:
     body = "return new Deno.Command('/bin/echo', {args: ['ran']}).outputSync().success"
     folder = plugin(placed.base, "harmless", {"quiet": body}, capabilities=["tools", "shell:run"])
     placed.ctx("plugin", "install", str(folder))
-    assert said(placed, "quiet", NOBODY) == "true"  # though it declares no capability
+    assert said(placed, "quiet", NOBODY) == "true"  # though the tool declares no effect
     shown = "tool/quiet.d/effects"
     assert placed.text(shown) == "run_process plugin%20process partially_reversible always not_supported\n"
     with agent(placed, "user", "quiet") as path:
@@ -79,7 +79,7 @@ def test_a_tool_is_no_more_harmless_than_its_process(placed: Ctx) -> None:
         (asked,) = results(run(placed, path, script([call("quiet")], say("done")), uid=NOBODY).frames)
         assert "true" not in str(asked["output"])
     placed.ctx("plugin", "permissions", "harmless", "--set", "shell:run=deny")
-    assert placed.text(shown) == ""  # what is denied does not count
+    assert placed.text(shown) == ""  # a denied capability does not count
     placed.ctx("plugin", "permissions", "harmless", "--set", "fs:write=grant")
     assert placed.text(shown).split()[:2] == ["write_file", "plugin%20process"]
     placed.ctx("plugin", "uninstall", "harmless", "--purge")
@@ -148,7 +148,7 @@ def test_one_that_does_not_take_a_setting_begins_anew(mount: Ctx, tmp_path: Path
     assert (calls, mood, other != pid) == ("1", "bad", True)
     assert f"the host of moody restarts for uid {os.getuid()}: " in (mount.state / "daemon.log").read_text()
     host = int(Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(host, signal.SIGSTOP)  # as any user may do to his own
+    os.kill(host, signal.SIGSTOP)  # as any user may do to a process of their own
     try:
         mount.ctx("plugin", "config", "moody", "mood", "fine")
         assert said(mount, "moods").split()[:2] == ["1", "fine"]
@@ -195,7 +195,7 @@ def test_a_killed_process_is_back_with_the_next_call(mount: Ctx, tmp_path: Path)
 
 
 def test_an_agents_calls_see_what_the_agent_sees(mount: Ctx, tmp_path: Path) -> None:
-    # docs/agents.md: its tools run in hosts that are confined to its view
+    # docs/agents.md: an agent's tools run in hosts that are confined to its view
     body = "try { return Deno.readTextFileSync(args.text) } catch (e) { return 'no: ' + e.name }"
     folder = plugin(tmp_path, "reading", {"read-it": body}, capabilities=["tools", "fs:read"])
     mount.ctx("plugin", "install", str(folder))

@@ -24,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def mount(python: Path, site: Site) -> Iterator[Ctx]:
-    """The daemon starts without what the fixture's site needs: whoever installs has it."""
+    """The daemon starts without the environment for the fixture's site. Only installing needs it."""
     with mounted(python) as ctx:
         ctx.environ |= site.environment
         yield ctx

@@ -1,4 +1,4 @@
-"""The ten events of plugins in a running mount. The rules are abi.md 9; the quotes are of issue 6."""
+"""The ten events of plugins in a running mount. The rules are in abi.md 9, the quotes from issue 6."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mount(python: Path) -> Iterator[Ctx]:
 
 @pytest.fixture
 def ear(mount: Ctx, tmp_path: Path) -> Iterator[str]:
-    """One that hears everything that runs do."""
+    """The name of a plugin that listens to all events of runs."""
     mount.ctx("plugin", "install", str(listener(tmp_path, "ear", *ALL)))
     yield "ear"
     mount.ctx("plugin", "uninstall", "ear", "--purge")
@@ -116,7 +116,7 @@ def test_answers_of_models(mount: Ctx, ear: str) -> None:
 
 def test_turns_of_agents(mount: Ctx, ear: str) -> None:
     # "agent:turn-start | { sessionId, turnId }", "agent:turn-end | { sessionId, turnId, response }"
-    # an agent's calls are confined, and so is the process that hears of them: it is another caller's
+    # an agent's calls are confined, and so is the process that gets their events: the agent is another caller
     with agent(mount, "talker", "text.word_count") as path:
         with talk(mount, f"{path}.sock", NOBODY) as client:
             client.send(script([call("text.word_count", text="a b")], say("two words")), session="counting")
@@ -160,7 +160,7 @@ def test_settings(mount: Ctx, tmp_path: Path) -> None:
     mount.ctx("plugin", "config", "tuned", "theme", "dark")
     changed = {"type": "config:change", "key": "theme", "value": "dark"}
     assert hears(mount, "tuned", 1) == [changed]
-    assert heard(mount, "tuned", NOBODY) == []  # whose plugin has not known another value
+    assert heard(mount, "tuned", NOBODY) == []  # this user's plugin has never had another value
     mount.ctx("plugin", "uninstall", "tuned", "--purge")
 
 

@@ -1,4 +1,4 @@
-"""abi.md 4, sentence by sentence, as a user at a shell meets it."""
+"""abi.md 4, sentence by sentence, as a user at a shell sees it."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_help_on_standard_output(ctx: Ctx) -> None:
 
 
 def on_a_terminal(ctx: Ctx, words: list[str]) -> tuple[int, str]:
-    """Run with all three standard files on a new terminal."""
+    """Run a call with all three standard files on a new terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         words,
@@ -197,7 +197,7 @@ def on_a_terminal(ctx: Ctx, words: list[str]) -> tuple[int, str]:
         while select.select([ours], [], [], PATIENCE)[0]:
             try:
                 seen += os.read(ours, 65536)
-            except OSError:  # EIO: the terminal's other side is closed
+            except OSError:  # EIO: the other side of the terminal is closed
                 break
         os.close(ours)
         return process.wait(PATIENCE), seen.decode().replace("\r\n", "\n")

@@ -1,6 +1,6 @@
-"""The exec socket and strangers: issue, "the exec socket itself fuzzed ... with no crash, hang or leak".
+"""Malformed input at the exec socket: issue, "the exec socket itself fuzzed ... with no crash, hang or leak".
 
-A few seconds in `make test`; CTX_SOAK=SECONDS makes them minutes.
+`make test` runs it for a few seconds, CTX_SOAK=SECONDS for that long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS = SOAK or 3
 
 def connect(ctx: Ctx) -> socket.socket:
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stream.connect(str(ctx.root / "tool" / wire.SOCKET_NAME))  # which waits, as the runner's does
+    stream.connect(str(ctx.root / "tool" / wire.SOCKET_NAME))  # connect waits, as the runner's does
     stream.settimeout(PATIENCE)
     return stream
 
@@ -36,7 +36,7 @@ def greeting(inode: int, arguments: list[bytes], environment: list[bytes]) -> by
 
 
 def answer(stream: socket.socket) -> tuple[bytes, int | None]:
-    """Standard output and exit status, as a runner would have them; None when we were cut off."""
+    """Returns standard output and exit status, as a runner gets them. The status is None after a cut-off."""
     splitter, out = wire.Splitter(), b""
     while True:
         try:
@@ -104,7 +104,7 @@ def test_input_that_nobody_wanted_ends_the_connection(ctx: Ctx) -> None:
 def test_rubbish_ends_its_own_connection_and_nothing_else(ctx: Ctx) -> None:
     dice = random.Random(20261121)
     tools = [os.stat(ctx.tool(name)).st_ino for name in ("text.word_count", "fs.read", "show.types")]
-    for name in ("text.word_count", "show.types"):  # so that their hosts are there
+    for name in ("text.word_count", "show.types"):  # starts their hosts
         assert ctx.call(name, "x").status == 0
     files = len(os.listdir(f"/proc/{ctx.pid}/fd"))
     end, count = time.monotonic() + SECONDS, 0

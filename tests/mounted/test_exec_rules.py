@@ -29,7 +29,7 @@ BUILT_IN = (
 
 
 def wrong(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """For each keyword of a property's schema, a value that it refuses."""
+    """Yields a refused value for each keyword of a property's schema."""
     for keyword, value in schema.items():
         match keyword, value:
             case "type", ("string" | "boolean" | "object" | "array"):
@@ -54,7 +54,7 @@ def wrong(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def violations(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Inputs that break the schema in one place, each with the name that the answer has to say."""
+    """Yields inputs that break the schema in one place, each with the name that the answer must contain."""
     right = dict.fromkeys(schema.get("required", []), "x")
     for name, inner in schema["properties"].items():
         for _, value in wrong(inner):
@@ -80,8 +80,8 @@ def test_what_a_schema_refuses(ctx: Ctx, name: str) -> None:
 
 
 def test_no_code_runs_for_a_wrong_input(ctx: Ctx) -> None:
-    # abi.md 4.15; its code ends
-    # the host, which is EPROTO
+    # abi.md 4.15; the tool's code ends
+    # its host, which is EPROTO
     for wrong_ in ({"status": "x"}, {"state": 3}):
         answer = ctx.call("bad.exit", json.dumps(wrong_))
         assert (answer.status, answer.code) == (2, "EINVAL"), answer
@@ -141,7 +141,7 @@ def test_the_second_interrupt_exits_at_once(fresh: Ctx, name: str) -> None:
         assert process.stdout is not None
         while b"begun" not in process.stdout.readline():
             pass
-        os.kill(daemon, signal.SIGSTOP)  # so that there is no last frame
+        os.kill(daemon, signal.SIGSTOP)  # a stopped daemon sends no last frame
         process.send_signal(signal.SIGINT)
         _taken(process.pid, signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -156,7 +156,7 @@ def test_the_second_interrupt_exits_at_once(fresh: Ctx, name: str) -> None:
 
 
 def _taken(pid: int, number: signal.Signals) -> None:
-    """Wait until a signal is pending no more: two of a kind at once are one."""
+    """Wait until a signal is no longer pending, as two pending signals of a kind are delivered as one."""
     until(lambda: not _pending(pid) & 1 << (number - 1))
 
 

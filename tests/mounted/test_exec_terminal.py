@@ -1,4 +1,4 @@
-"""Calls of objects on a real terminal, where a person sees what is waited for (abi.md 4.52, 4.53)."""
+"""Calls of objects on a real terminal, which shows a person what the call waits for (abi.md 4.52, 4.53)."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_a_tool_that_takes_long(ctx: Ctx, shown: Screen) -> None:
     begun = ctx.work / "begun"
     text = f"#!/bin/sh\n# tool: Wait.\nwhile [ ! -e {begun} ]; do sleep 0.02; done\nexit 3\n"
     ctx.ctx("tool", "add", str(placed(ctx, "late.sh", text, uid=0)))
-    shown.type("tool/late")  # it takes nothing, so that it runs without arguments
+    shown.type("tool/late")  # the tool has no parameters, so it runs without arguments
     shown.wait("late: waiting (")
-    shown.wait_gone("waiting (1 s)")  # the time goes on
+    shown.wait_gone("waiting (1 s)")  # the shown time goes on
     shown.wait(WAITS)
     begun.touch()
     shown.wait("late: EIO: the script ended with exit status: 3")

@@ -1,4 +1,4 @@
-"""Faults of hosts, daemon and callers: nothing hangs, nothing is lost, nothing stays behind."""
+"""Faults of hosts, daemon and callers: no call hangs, no answer is lost, no process stays behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def begun(process: subprocess.Popen[bytes]) -> None:
 
 
 def asleep(process: subprocess.Popen[bytes]) -> None:
-    """Wait until bad.sleep is in the midst of it."""
+    """Wait until the tool bad.sleep is asleep."""
     begun(process)
     assert process.stdout is not None
     assert b"asleep" in process.stdout.readline()
@@ -66,7 +66,7 @@ def test_a_host_killed_in_a_call(fresh: Ctx) -> None:
     answer = finish(process)
     assert (answer.status, answer.code) == (70, "EPROTO")
     assert "SIGKILL" in answer.message
-    assert fresh.call("show.types", "x").status == 0  # replaced
+    assert fresh.call("show.types", "x").status == 0  # the host was replaced
 
 
 def test_a_fork_bomb_is_ended(python: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_fork_bomb_is_ended(python: Path) -> None:
         assert answer.status in (1, 70), answer
         after = ctx.call("text.word_count", "a")
         assert after.output == "1 words", after
-        assert ctx.call("show.types", "x").status == 0  # its own plugin has a new host
+        assert ctx.call("show.types", "x").status == 0  # the plugin of the fork bomb has a new host
 
 
 def test_the_daemon_killed_in_a_call(fresh: Ctx) -> None:
@@ -124,7 +124,7 @@ def test_runners_killed_in_mid_call_leave_nothing(fresh: Ctx) -> None:
 
 
 def _settled(ctx: Ctx, marker: str) -> None:
-    """Wait until no run is active and no child is left, as long as a person would."""
+    """Wait, with a deadline, until no run is active and no child is left."""
     for pid in descendants(ctx.pid):
         if marker.encode() in _command(pid):
             assert wait_gone(pid), "a child of a killed call stays behind"

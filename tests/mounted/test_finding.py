@@ -1,5 +1,5 @@
 """`ctx find` and `ctx ls --allowed` on a real mount: for people, and from an agent's confined shell.
-The quotes are of issue 16."""
+The quotes are from issue 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Middleware of plugins in a running mount. The rules are abi.md 9; the quotes are of issue 6."""
+"""Middleware of plugins in a running mount. The rules are in abi.md 9, the quotes from issue 6."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import until
 
 @pytest.fixture(scope="module")
 def mount(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ctx]:
-    """One with the guard of hooking.py."""
+    """A mount with the plugin `guard` of hooking.py."""
     with mounted(python) as ctx:
         ctx.ctx("plugin", "install", str(guard(tmp_path_factory.mktemp("plugins"))))
         yield ctx
@@ -35,7 +35,7 @@ def echo(ctx: Ctx, text: str, tool: str = "echo", uid: int | None = None) -> Ans
 
 
 def notes(answer: Answer) -> list[dict[str, object]]:
-    """What was said to be changed."""
+    """Returns the changes that middleware reported."""
     found = [frame for frame in answer.frames if frame["type"] == "observer"]
     assert {frame["source"] for frame in found} <= {"middleware"}
     return [json.loads(frame["content"]) for frame in found]
@@ -66,7 +66,7 @@ def test_it_can_change_input_and_output(mount: Ctx) -> None:
 
 
 def test_a_changed_input_is_one_of_the_tool(mount: Ctx) -> None:
-    # the schema of the tool holds for what middleware makes of an input, too
+    # an input that middleware has changed must fit the tool's schema too
     answer = echo(mount, "wrong")
     assert (answer.status, answer.code, answer.output) == (2, "EINVAL", "")
     assert "the plugin guard has changed the input" in answer.message
@@ -179,7 +179,7 @@ def test_what_is_stuck_is_one_users(mount: Ctx) -> None:
 
 
 def hosts_of(ctx: Ctx) -> list[int]:
-    """The processes that hold JavaScript plugins of this mount: daemon, starter, fork server, host, Deno."""
+    """Returns the hosts of this mount with a Deno. The line is: daemon, starter, fork server, host, Deno."""
     found = []
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -215,7 +215,7 @@ def test_agents(mount: Ctx) -> None:
 
 
 def test_people_are_asked_about_what_will_be_used(mount: Ctx) -> None:
-    # whoever allows a call allows what middleware has made of it; what they make of it, it is asked about
+    # a person is shown the input as middleware has changed it; middleware is asked about the person's edits
     with agent(mount, "asker", "echo", approval="ask") as path:
         task = script(call("echo", "one", text="odd"), call("echo", "two", text="fine"), say("done"))
         with working(mount, path, task, session="asked") as client:
@@ -248,7 +248,7 @@ def test_policy_decides_about_the_changed_input(mount: Ctx, tmp_path: Path) -> N
 
 
 def test_it_is_confined_as_the_agent_is(mount: Ctx, tmp_path: Path) -> None:
-    # docs/agents.md: what an agent's calls run in sees no more than the agent's mount table
+    # docs/agents.md: the process in which an agent's calls run sees no more than the agent's mount table
     outside = mount.base / "outside"
     outside.write_text("a file of the person")
     more = """
@@ -270,7 +270,7 @@ def test_it_is_confined_as_the_agent_is(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_it_follows_its_caller_into_a_container(mount: Ctx, tmp_path: Path) -> None:
-    # a hook acts as the caller, wherever that is, and events come there when the caller has gone
+    # a hook acts as the caller, in the caller's namespaces, and gets events there after the caller has gone
     mount.ctx("plugin", "install", str(listener(tmp_path, "inner", "tool:post-execute")))
     script_ = """
     "$0" --text odd; "$0" --text bad
@@ -314,7 +314,7 @@ def test_the_order_is_that_of_enabling(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_its_own_calls_are_not_asked_about(mount: Ctx, tmp_path: Path) -> None:
-    # a hook's own tool calls do not recurse, and no event makes another
+    # a hook's own tool calls do not recurse, and no event causes another
     more = """
     const run = () => new Deno.Command(TOOL, { args: ["--text", "inner"], stdin: "null" }).outputSync();
     export const middlewarePre = async () => void run();
@@ -345,7 +345,7 @@ def test_what_is_denied_is_off_at_once(mount: Ctx) -> None:
 
 
 def test_a_nested_call_is_decided_about_again(mount: Ctx, tmp_path: Path) -> None:
-    # what an agent's shell runs through the mount is decided about as it will be used
+    # policy decides about a call of an agent's shell by the input that will be used
     more = """
     export const middlewarePre = ({ toolCall }) =>
       toolCall.args.path === "seen" ? { modifyInput: { path: STATE } } : undefined;

@@ -1,6 +1,6 @@
-"""A user mounts what looks like CortexFS, for everybody: nobody else is led there who has not named it.
+"""A user shares a mount that looks like CortexFS: other users get there only if they name it.
 
-The quotes are of abi.md 1.22, and of the issue that asked for it.
+The quotes are from abi.md 1.22, and from the issue that asked for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs root, to be others, and fuse.conf",
 )
 
-# In namespaces of its own, which have this mount alone. It is gone with whoever serves it.
+# In its own mount namespace, which has this mount alone. The mount is gone with the process that serves it.
 SCRIPT = """
 awk '/ fuse.cortexfs / { print $2 }' /proc/mounts | xargs -rn 1 umount -l
 mount --bind ../fuse /dev/fuse
@@ -43,7 +43,7 @@ exit $status
 
 
 def led(home: Path, python: Path, who: int, command: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A command of a user's, where another user's impostor is the one and only mount."""
+    """Run a command as a user where another user's impostor is the only mount."""
     base, point = home.parent, home / "ctx"
     if not point.exists():
         point.mkdir()
@@ -103,7 +103,7 @@ def test_completion_and_help_know_nothing_of_it(home: Path, python: Path, who: i
 
 
 def test_the_library_is_not_led_there_either(home: Path, python: Path) -> None:
-    # docs/client.md: a name is below /ctx, which may be a stranger's, too
+    # docs/client.md: a name is below /ctx, which may be another user's mount too
     script = f"from cortexfs.client import places; places.DEFAULT_ROOT = '{home}/ctx'"
     script += "; print(places.object_path('tool/x'))"
     done = led(home, python, OTHER, f'$PYTHON -I -c "{script}"')
@@ -120,8 +120,8 @@ def test_what_is_named_is_used(home: Path, python: Path, who: int) -> None:
     done = led(home, python, who, f"ctx run --root {point} fs.read")
     assert done.stdout == said, done
     assert led(home, python, who, "ctx run fs.read", CTX_ROOT=point).stdout == said
-    assert led(home, python, who, f"ctx run {point}/tool/fs.read").stdout == said  # so does a path
-    # One's own is the one and only.
+    assert led(home, python, who, f"ctx run {point}/tool/fs.read").stdout == said  # a path names it too
+    # A user's own mount needs no name.
     if who == USER:
         assert led(home, python, who, "ctx run fs.read").stdout == said
 

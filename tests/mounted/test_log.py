@@ -1,4 +1,4 @@
-"""`ctx log` on a real mount: what is found, what goes, and what others cannot see."""
+"""`ctx log` on a real mount: it finds and removes entries, and hides them from other users."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_question_is_shown_whole(own: Ctx) -> None:
 @pytest.mark.parametrize("how", ["log rm", "session rm", "session gc", "rm -r"])
 def test_what_was_removed_is_gone(own: Ctx, how: str) -> None:
     # abi.md 8.17
-    script = "debug/script"  # of which nothing else is asked
+    script = "debug/script"  # no other question of this file goes to it
     say(own, "gone", json.dumps([{"message": "a sphygmomanometer"}]), script)
     say(own, "kept", json.dumps([{"message": "something else"}]), script)
     [row] = logged(own, "-q", "sphygmo")
@@ -192,7 +192,7 @@ def test_another_users_log_is_not_to_be_seen(own: Ctx) -> None:
     for verb in ("show", "rm"):
         refused = ctx("log", verb, row["run"])
         assert (refused.returncode, "there is no" in refused.stderr) == (1, True)
-    # Pointed at the index of another user, a command has none, and leaves that one alone.
+    # Pointed at the index of another user, a command fails and leaves that index alone.
     before = indexes(own)
     refused = ctx("log", XDG_CACHE_HOME=str(own.base / "cache"))
     assert refused.returncode == 13

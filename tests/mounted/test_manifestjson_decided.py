@@ -1,4 +1,4 @@
-"""What is decided about plugins with a manifest.json, in a running mount: permissions, settings, needs."""
+"""Decisions about plugins with a manifest.json, in a running mount: permissions, settings, dependencies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_capabilities_gate_requests_while_it_runs(mount: Ctx, tmp_path: Path, se
     source = wat.text({"fetching": requested(texts, f"{server}/a")}, texts)
     folder = plugin(tmp_path, "fetching", source, capabilities=["tools", "network:fetch"])
     mount.ctx("plugin", "install", str(folder))
-    # policy.md: a request is told to policy as with tools of any other origin
+    # policy.md: policy learns of a network request as with tools of any other origin
     assert effects(mount, "fetching") == [["network_request", "-", "reversible", "on_risk", "not_supported"]]
     assert "403 host: 127.0.0.1 is a private address" in mount.call("fetching").message
     done = mount.ctx("plugin", "permissions", "fetching", "--private", "127.0.0.0/8")
@@ -92,11 +92,11 @@ def test_settings_are_what_host_get_config_says(mount: Ctx, tmp_path: Path) -> N
     }
     folder = plugin(tmp_path, "asking", wat.text(bodies, texts), config={"settings": {"depth": 3}})
     mount.ctx("plugin", "install", str(folder))
-    # the variable of the plugin before that of all plugins
+    # the plugin's own variable comes before the variable for all plugins
     assert said(mount, "get-theme", NOBODY) == "dark"
     assert said(mount, "get-width") == "80"
     assert said(mount, "get-depth") == "3"
-    assert said(mount, "get-none") == "0"  # what was written
+    assert said(mount, "get-none") == "0"  # the number of bytes written
     done = mount.ctx("plugin", "config", "asking", "depth", "4")
     assert f"set depth of asking; the change is in effect at {mount.root}" in done.stderr
     assert said(mount, "get-depth", NOBODY) == "4"
@@ -124,9 +124,9 @@ def test_what_a_plugin_needs_has_to_be_there(mount: Ctx, tmp_path: Path) -> None
 
 
 def test_a_setting_that_breaks_it_does_not_leave_the_old_one(mount: Ctx, tmp_path: Path) -> None:
-    # whoever takes a permission away means it, also where the plugin does not start without it
+    # a user who takes a permission away means it, even if the plugin does not start without it
     texts = wat.Texts()
-    # it traps when there is no such setting
+    # the plugin traps when there is no such setting
     check = f"(if (call $config {texts('need')} {wat.BUFFER} {wat.WORD}) (then unreachable))"
     source = wat.text(
         {"strict": f"(call $say {texts('x')} {wat.OUT})"},

@@ -1,4 +1,4 @@
-"""What the fields of a manifest.json come to in a running mount, with real Deno (abi.md 9)."""
+"""The effects of the fields of a manifest.json in a running mount, with real Deno (abi.md 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins with a manifest.json in a running mount: one plugin system with them too."""
+"""Plugins with a manifest.json in a running mount belong to the same plugin system."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
 @pytest.fixture(scope="module")
 def mount(python: Path) -> Iterator[Ctx]:
-    """One without plugins; each test takes away what it has installed."""
+    """A mount without plugins. Each test uninstalls the plugins that it installed."""
     with mounted(python) as ctx:
         yield ctx
 
 
 def plugin(where: Path, name: str, source: str | bytes, **changes: Any) -> Path:
-    """A plugin's directory, as its author has it."""
+    """Write a plugin's directory, as its author would."""
     folder = where / name
     folder.mkdir(parents=True, exist_ok=True)
     data = wasmtime.wat2wasm(source) if isinstance(source, str) else source
@@ -51,7 +51,7 @@ def plugin(where: Path, name: str, source: str | bytes, **changes: Any) -> Path:
 
 
 def saying(where: Path, name: str, says: str = "hello", /, **changes: Any) -> Path:
-    """One tool, of the plugin's name."""
+    """Write a plugin with one tool, which has the plugin's name and answers `says`."""
     texts = wat.Texts()
     return plugin(where, name, wat.text({name: f"(call $say {texts(says)} {wat.OUT})"}, texts), **changes)
 
@@ -124,7 +124,7 @@ def test_what_changed_on_the_disk_is_refused_when_it_is_loaded(mount: Ctx, tmp_p
     installed.write_bytes(installed.read_bytes() + b"\0")
     assert mount.ctx("plugin", "enable", "flipped", check=False).returncode == 1
     assert 'it has changed since it was installed: "plugin.wasm"' in broken(mount)
-    assert said(mount, "flipped") == "hello"  # what it was
+    assert said(mount, "flipped") == "hello"  # the old plugin still runs
     mount.ctx("plugin", "uninstall", "flipped", "--purge")
 
 
@@ -149,7 +149,7 @@ def test_state_lasts_for_its_user_until_it_is_purged(mount: Ctx, tmp_path: Path)
     mount.ctx("plugin", "install", str(folder))
     assert said(mount, "keep") == ""
     assert said(mount, "kept") == "v"
-    assert mount.call("kept", uid=NOBODY).output == "0"  # nothing of another user's
+    assert mount.call("kept", uid=NOBODY).output == "0"  # the state of another user is not seen
     mount.umount()
     mount.mount()
     assert said(mount, "kept") == "v"
@@ -164,7 +164,7 @@ def test_state_lasts_for_its_user_until_it_is_purged(mount: Ctx, tmp_path: Path)
 
 
 def test_its_directories_are_the_daemons(mount: Ctx, tmp_path: Path) -> None:
-    # nobody takes the place of another user
+    # no user can create the directory of another user
     mount.ctx("plugin", "install", str(saying(tmp_path, "place")))
     kept = mount.state.with_name(f"{mount.state.name}-kept")
     for folder in (kept, kept / "place"):
@@ -188,7 +188,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_an_agent_uses_it_where_it_is_confined(mount: Ctx, tmp_path: Path) -> None:
-    # the agent's view shows nothing of the daemon's, and yet what it runs, and what its user keeps
+    # the agent's view shows no file of the daemon, but its plugin runs and finds the state of its user
     mount.ctx("plugin", "install", str(keeper(tmp_path)))
     (mount.config / "policy.toml").write_text('mode = "open"\n')
     kept = mount.state.with_name(f"{mount.state.name}-kept") / "keeper"
@@ -198,7 +198,7 @@ def test_an_agent_uses_it_where_it_is_confined(mount: Ctx, tmp_path: Path) -> No
         answer = run(mount, path, script(*steps, say("done")), uid=NOBODY, cwd=mount.base)
         _, got, looked = (result["output"] for result in results(answer.frames))
         assert got == "v", answer
-        # Nor may it read or change what a plugin keeps of its user's, but by the plugin.
+        # The agent can read or change its user's plugin state only through the plugin.
         assert (looked.count("ermission denied"), looked.count("Read-only")) == (1, 1), looked
     (mount.config / "policy.toml").unlink()
     assert mount.call("kept", uid=NOBODY).output == "v"

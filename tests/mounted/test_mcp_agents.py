@@ -1,4 +1,4 @@
-"""Agents with tools of MCP servers: what is closed to these is said with the line that opens it."""
+"""Agents with tools of MCP servers: errors about closed files name the line that opens them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.mounted.agents import agent, call, run, say, script
 from tests.mounted.ctx_mount import Answer, Ctx, mounted
 from tests.mounted.mcp_places import HOSTILE, command, declare, tool_is
 
-OPEN = 'mode = "open"\n'  # nobody is there to be asked
+OPEN = 'mode = "open"\n'  # no person is there to be asked
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def served(python: Path) -> Iterator[Ctx]:
 
 
 def text_of(answer: Answer) -> str:
-    """The result of a call, as the agent's model is told it."""
+    """Returns the result of a call, as the agent's model gets it."""
     (told,) = (frame["output"] for frame in answer.frames if frame["type"] == "tool_result")
     return str(told)
 
@@ -37,7 +37,7 @@ def asked(ctx: Ctx, path: str, tool: str, **input: object) -> str:
 
 @pytest.fixture(scope="module")
 def server(served: Ctx) -> str:
-    """In the working directory, which an agent's tools may open."""
+    """Declare a server in the working directory, which an agent's tools may open."""
     shutil.copy(HOSTILE, served.work)
     declare(served, "test", command("/usr/bin/python3", str(served.work / "mcp_server.py")))
     tool_is(served, "test.echo")
@@ -49,10 +49,10 @@ def test_an_agent_has_what_the_tools_of_a_server_need(served: Ctx, server: str) 
     with agent(served, "user", "test.*", "fs.read") as path:
         tools = served.text(f"{path}.d/tools").split()
         assert {"test.echo", "test.whoami", "fs.read"} <= {*tools}
-        assert "test.mcp" not in tools  # the server itself is for people
+        assert "test.mcp" not in tools  # the tool for the server itself is for people
         assert "allow user_t network:default connect\n" in served.text(f"{path}.d/policy")
         assert asked(served, path, "test.echo", text="hello") == "hello"
-    with agent(served, "shell", "test.echo", "shell.exec") as path:  # which would have the network, too
+    with agent(served, "shell", "test.echo", "shell.exec") as path:  # its shell would have the network too
         assert "network" not in served.text(f"{path}.d/policy")
     made = served.ctx("agent", "new", "shell2", "--model", "debug/script", "--tools", "test.echo,shell.exec")
     assert "by the same line of its policy: allow shell2_t network:default connect" in made.stderr
@@ -74,8 +74,8 @@ def test_the_server_of_an_agent_has_a_home_for_that_agent_alone(served: Ctx, ser
     caches = {users, *(environ["XDG_CACHE_HOME"] for environ in homes)}
     assert len(caches) == 3
     for environ in homes:
-        assert environ["HOME"] == os.path.dirname(environ["XDG_CACHE_HOME"])  # its user's is closed
-        assert environ["TMPDIR"] == f"{environ['HOME']}/tmp"  # as is /tmp
+        assert environ["HOME"] == os.path.dirname(environ["XDG_CACHE_HOME"])  # the user's home is closed
+        assert environ["TMPDIR"] == f"{environ['HOME']}/tmp"  # /tmp is closed too
         assert os.stat(environ["HOME"]).st_mode & 0o777 == 0o700
 
 
@@ -99,7 +99,7 @@ def test_a_program_that_is_not_shown(served: Ctx) -> None:
     tool_is(served, "far.echo")
     line = f"{program}\t{program}\tro\t-"
     with agent(served, "lost", "far.echo") as path:
-        for _ in range(3):  # and no start is refused for the failure of the last one
+        for _ in range(3):  # a failed start does not cause the next start to be refused
             told = asked(served, path, "far.echo", text="x")
             assert f"the MCP server far: it cannot be started: {program}: Permission denied" in told
             assert told.endswith(f"with this line besides the others: {line}")

@@ -1,4 +1,4 @@
-"""Tools that an MCP server adds for one of its callers, on root's mount, where it runs for each of them."""
+"""Tools that an MCP server adds for a single caller, on root's mount, where each caller has a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def served(python: Path) -> Iterator[Ctx]:
 
 
 def own(ctx: Ctx, uid: int) -> list[str]:
-    """The tools in a user's home, as that user sees them."""
+    """Returns the tools in a user's home, as that user sees them."""
     return str(ctx.run(["ls", f"{ctx.root}/home/{uid}/tool"], uid=uid).stdout).split()
 
 
@@ -42,7 +42,7 @@ def test_tools_that_a_server_adds_for_a_caller_are_that_callers(served: Ctx) -> 
     assert "is there" in served.run([mine], uid=USER).stdout
     with pytest.raises(PermissionError):
         served.run([mine], uid=OTHER)
-    # it is gone with the server that has it, whatever its user has tried on it
+    # the tool is gone with its server, even if its user has tried to change or remove it
     served.run(["sh", "-c", f"echo x > {mine}.d/script; rm {mine}"], uid=USER)
     for pid in servers(served):
         if os.stat(f"/proc/{pid}").st_uid == USER:

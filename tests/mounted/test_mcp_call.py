@@ -16,7 +16,7 @@ place = mcp_places.place
 
 @pytest.fixture
 def program(place: Ctx) -> list[str]:
-    """A server that nobody has added."""
+    """The command line of a server that was not added."""
     return mcp_places.program(place)
 
 

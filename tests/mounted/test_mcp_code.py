@@ -1,5 +1,5 @@
-"""`ctx mcp serve --code`: three tools for any number, and scripts that do not leave their confinement.
-The quotes are of issue 16."""
+"""`ctx mcp serve --code`: three tools for any number of tools, and scripts that stay confined.
+The quotes are from issue 16."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text(result: Any) -> str:
 
 
 def script(ctx: Ctx, cmd: str, *patterns: str | bytes, uid: int | None = None, **env: str) -> Answer:
-    """The answer of `run` to a script."""
+    """Returns the answer of `run` to a script."""
     words = [str(ctx.root / "bin/cortexfs-object-runner"), str(ctx.root / ".confined"), *patterns]
     return Answer(ctx.run(words, input=json.dumps({"cmd": cmd}).encode(), text=False, uid=uid, env=env))
 
@@ -182,7 +182,7 @@ def test_nor_by_a_built_in_tool_or_another_shell(ctx: Ctx, uid: int | None) -> N
 
 @USERS
 def test_it_has_what_it_needs(ctx: Ctx, uid: int | None) -> None:
-    # the tree, the working directory, a scratch folder of its user's, and little of the environment
+    # a script has the tree, the working directory, its user's scratch folder, and little of the environment
     cmd = "cat README.md; echo kept >$TMPDIR/f; cat $TMPDIR/f; $CTX_ROOT/tool/greet; echo; env"
     answer = script(ctx, cmd, uid=uid, API_KEY="key", LANG="C.UTF-8")
     assert answer.output.startswith(f"hello world\nkept\nhello {uid or 0}\n"), answer
@@ -191,11 +191,11 @@ def test_it_has_what_it_needs(ctx: Ctx, uid: int | None) -> None:
 
 
 def test_a_plugins_tool_is_its_users_own(ctx: Ctx) -> None:
-    # docs/mcp-serve.md: as with plain serve; what it is allowed to do was decided when it was added
+    # docs/mcp-serve.md: as with plain serve, the rights of a plugin were decided when it was added
     lister = plugins.program(ctx.base, "lister", "#!/bin/sh\nls / >/dev/null && echo '\"listed\"'\n")
     ctx.ctx("plugin", "install", str(lister), "--yes")
     assert script(ctx, "ls / 2>/dev/null; $CTX_ROOT/tool/lister").output == "listed"
-    # but not of an agent that the script has started: what that runs is confined as the agent is
+    # but an agent that the script has started runs its tools as confined as the agent is
     (ctx.config / "policy.toml").write_text('mode = "open"\n')
     with agents.agent(ctx, "started", "shell.exec", "lister") as path:
         task = agents.script(agents.call("shell.exec", cmd="$CTX_ROOT/tool/lister"), agents.say("well"))

@@ -1,4 +1,4 @@
-"""The greeting of `ctx mcp serve` on standard output, which comes before the SDK is there."""
+"""The greeting of `ctx mcp serve` on standard output, which is sent before the SDK is imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ place = mcp_places.place
 
 
 def said(ctx: Ctx, *lines: dict[str, Any] | str, more: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """Everything that is said to these lines up to the answer to a ping."""
+    """Send lines and a ping, and return all messages up to the answer to the ping."""
     text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in (*lines, PING))
     found: list[dict[str, Any]] = []
     with started(ctx, *words(ctx, *more)) as process:

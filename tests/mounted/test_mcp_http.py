@@ -1,4 +1,4 @@
-"""`ctx mcp serve --http`, as a client's bytes have it: blanks, cancellations, streams that break off."""
+"""`ctx mcp serve --http`, by the bytes of a client: blanks, cancellations, streams that break off."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def here(python: Path) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def begun(here: Served, message: dict[str, Any] | None, **headers: str) -> Iterator[http.client.HTTPResponse]:
-    """A request that is answered, at least with the head of a stream."""
+    """Send a request, and yield its answer once the head has arrived."""
     connection = http.client.HTTPConnection(urlsplit(here.url).netloc, timeout=PATIENCE)
     said = ACCEPT | {"Authorization": f"Bearer {here.token}"} | headers
     data = json.dumps({"jsonrpc": "2.0", **message}) if message else None
@@ -49,7 +49,7 @@ def begun(here: Served, message: dict[str, Any] | None, **headers: str) -> Itera
 
 
 def greeted(here: Served) -> dict[str, str]:
-    """The headers of a session."""
+    """Begin a session, and return its headers."""
     with begun(here, {"id": 1, "method": "initialize", "params": HELLO}) as answer:
         session = {"Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": OLD}
     with begun(here, {"method": "notifications/initialized"}, **session) as answer:
@@ -79,7 +79,7 @@ def test_a_call_that_is_cancelled_is_answered(here: Served) -> None:
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The ids and messages of a stream; an empty one says where it stands."""
+    """Yields the ids and messages of a stream. An empty message only marks the position in the stream."""
     number = ""
     while line := answer.readline():
         key, _, value = line.decode().rstrip("\r\n").partition(": ")
@@ -98,11 +98,11 @@ def test_a_stream_that_broke_off_is_resumed(here: Served, tmp_path: Path) -> Non
     with begun(here, {"id": 7, "method": "tools/call", "params": call}, **session) as run:
         last, first = next(events(run))
         assert (bool(last), first) == (True, {})
-    fifo.write_text("went on\n")  # with nobody connected
+    fifo.write_text("went on\n")  # while no client is connected
 
     with begun(here, None, **session, **{"Last-Event-ID": last}) as again:
         assert again.status == 200
-        (said,) = (message for _, message in events(again) if message)  # and then it ends
+        (said,) = (message for _, message in events(again) if message)  # the stream ends after one message
     assert (said["id"], "went on" in json.dumps(said["result"])) == (7, True)
     with begun(here, {"id": 7, "method": "ping"}, **other) as pong:
         assert [message for _, message in events(pong) if message] == [
@@ -131,7 +131,7 @@ async def test_what_is_kept_is_bounded_and_everybodys_own(monkeypatch: pytest.Mo
     await mine.replay_events_after(first, hear)
     assert said == ["mine", "end"]
     await mine.store_event("2", note("other"))
-    await mine.replay_events_after(first, hear)  # forgotten
+    await mine.replay_events_after(first, hear)  # the first event is forgotten
     for wrong in ("", "x", "-1", "9" * 5000):
         await mine.replay_events_after(wrong, hear)
     assert said == ["mine", "end"]

@@ -1,4 +1,4 @@
-"""What an MCP server asks in a call of an agent: a person answers it, in a chat and in one question."""
+"""Questions of an MCP server in a call of an agent: a person answers them, in a chat and in `ctx ask`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_form_is_filled_in_in_a_chat(shown: Screen, place: Ctx, clerk: str) ->
     leave(shown)
     past = place.ctx("resume", clerk, "--session", "form").stdout
     assert '\\"answered\\":true' in past
-    assert past.count("a@example.org") == 1  # where the tool has told it
+    assert past.count("a@example.org") == 1  # in the result of the tool
 
 
 def test_ctrl_c_declines(shown: Screen, clerk: str) -> None:

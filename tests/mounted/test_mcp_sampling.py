@@ -1,4 +1,4 @@
-"""An MCP server that asks an agent for a model's answer, or for its roots: where policy lets it, how far."""
+"""An MCP server that asks an agent for a model's answer or for its roots, and how far policy lets it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.mounted.mcp_places import command, declare, quiet, tool_is
 ASKING = Path(__file__).parent / "mcp_asking.py"
 SAMPLE, ROOTS = "allow {0}_t tool:asking.mcp sample\n", "allow {0}_t tool:asking.mcp roots\n"
 ECHO = "allow {0}_t model:debug/echo use\n"
-ANSWER = json.dumps([{"delta": "hello"}])  # of a debug/script that is asked this
+ANSWER = json.dumps([{"delta": "hello"}])  # a prompt that debug/script answers with "hello"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def place(python: Path) -> Iterator[Ctx]:
 
 
 def let(ctx: Ctx, path: str, *lines: str) -> None:
-    """Add these lines to the agent's policy."""
+    """Add lines to the agent's policy."""
     more = "".join(lines).format(path.removeprefix("agent/"))
     ctx.put(f"{path}.d/policy", ctx.text(f"{path}.d/policy") + more)
 
@@ -79,7 +79,7 @@ def test_a_hint_chooses_among_the_models_of_its_agent(place: Ctx) -> None:
     with agent(place, "chooser", "asking.*") as path:
         let(place, path, SAMPLE)
         own = text_of(told(place, path, "asking.sample", prompt=ANSWER, hint="echo"))
-        assert own == "debug/script says: hello"  # of that it has no line
+        assert own == "debug/script says: hello"  # its policy has no line for debug/echo
         let(place, path, ECHO)
         assert text_of(told(place, path, "asking.sample", prompt="a", hint="Echo")) == "debug/echo says: a"
 
@@ -118,7 +118,7 @@ def test_a_server_that_wants_a_long_answer(place: Ctx) -> None:
 
 
 def decided(place: Ctx, path: str, decision: str, **edited: object) -> tuple[dict[str, object], str]:
-    """The question to the user of an agent that asks, and what the server was told after this decision."""
+    """Returns the question to the user of an agent that asks, and the server's result after this decision."""
     task = script(call("asking.sample", prompt="a", hint="echo"), say("x"))
     with working(place, path, task, scope="temp") as client:
         asked = client.until("approval")[-1]
@@ -176,7 +176,7 @@ def test_roots_that_the_user_takes_away_are_not_told(place: Ctx) -> None:
 
 
 def test_an_answer_without_end_is_none(place: Ctx) -> None:
-    # a model that keeps to no max_tokens; what a host takes in one piece has an end
+    # a model that ignores max_tokens; a host takes only a limited amount in one piece
     with agent(place, "endless", "asking.*") as path:
         let(place, path, SAMPLE, ECHO)
         answer = told(place, path, "asking.sample", prompt="a", size=100 << 10, hint="echo")
@@ -213,7 +213,7 @@ def test_roots_of_another_user_are_those_of_that_user(place: Ctx) -> None:
         theirs = run(place, path, task, uid=NOBODY, cwd=place.base)
         assert json.loads(text_of(ours)) == [place.work.as_uri()]
         assert json.loads(text_of(theirs)) == [place.base.as_uri()]
-        refused = place.call("asking.roots", "{}", uid=NOBODY).output  # and not as itself
+        refused = place.call("asking.roots", "{}", uid=NOBODY).output  # the agent's line is not its user's
         assert "as no policy line allows it" in refused
 
 

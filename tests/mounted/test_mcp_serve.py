@@ -1,4 +1,4 @@
-"""`ctx mcp serve` as clients meet it (docs/mcp-serve.md): over standard input and output, and over HTTP."""
+"""`ctx mcp serve` as clients see it (docs/mcp-serve.md): over standard input and output, and over HTTP."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ CALL = """{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"NAME",
 
 
 def started(ctx: Ctx, tool: str, **options: Any) -> subprocess.Popen[str]:
-    """A server that was asked, by hand, to call this tool."""
+    """Start a server, and send it by hand the request to call this tool."""
     server = subprocess.Popen(
         words(ctx), env=ctx.environ, cwd=ctx.work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         **options,
@@ -137,7 +137,7 @@ def test_another_users_server_is_that_user(ctx: Ctx) -> None:
     who = json.loads(json.loads(said(server))["result"]["content"][0]["text"])
     assert (who["uid"], who["gid"]) == (NOBODY, NOBODY)
     server.communicate()
-    assert server.returncode == 0  # the client left: that is the end
+    assert server.returncode == 0  # the server ends when its client leaves
 
 
 def test_only_what_is_allowed_is_offered(ctx: Ctx) -> None:
@@ -282,7 +282,7 @@ def test_nothing_is_answered_without_the_token(ctx: Ctx, tmp_path: Path) -> None
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
         asked = ctx.ctx("mcp", "inspect", server.url, check=False)
         assert (asked.returncode, "answers HTTP 401; show who you are" in asked.stderr) == (13, True)
-        # a page in the user's browser, whose name somebody has made to mean this machine
+        # a page in the user's browser, whose name an attacker has pointed at this machine
         headers = {"Authorization": f"Bearer {server.token}", "Host": "evil.example"}
         assert httpx2.post(server.url, headers=headers, json={}).status_code == 421
         in_view = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
@@ -311,7 +311,7 @@ def test_what_would_be_open_is_refused(ctx: Ctx, words_: list[str], why: str) ->
 
 
 def test_the_sdk_is_imported_by_nothing_else() -> None:
-    # its import costs 0.8 s
+    # importing the SDK takes 0.8 s
     code = "import sys, cortexfs.cli.mcp.mcp, cortexfs.daemon.daemon, cortexfs.client"
     code += "; print('mcp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -321,7 +321,7 @@ def test_the_sdk_is_imported_by_nothing_else() -> None:
 CALLS = [
     ["text_word_count", {"text": "how many words"}],
     ["fs_read", {"path": "/nothing/here"}],
-    ["bad_sleep", {"seconds": 0.2}],  # this client passes no progress on that comes along with the result
+    ["bad_sleep", {"seconds": 0.2}],  # this client drops progress that arrives together with the result
 ]
 
 

@@ -1,4 +1,4 @@
-"""MCP servers as tools of the mount (docs/mcp.md): official ones, and one that is a bad neighbour."""
+"""MCP servers as tools of the mount (docs/mcp.md): official servers, and a hostile server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["home", "npm_packages"]  # fixtures
 
 @pytest.fixture(scope="module")
 def served(python: Path) -> Iterator[Ctx]:
-    """A mount with the test's server, and an official one."""
+    """A mount with the hostile server mcp_server.py, and an official server."""
     with mounted(python) as ctx:
         shutil.copy(HOSTILE, ctx.work)
         (ctx.config / "mcp").mkdir()
@@ -39,7 +39,7 @@ def served(python: Path) -> Iterator[Ctx]:
         yield ctx
         assert (
             ctx.call("test.echo", "--text", "x").status == 0
-        )  # also where no test of this lane has called one
+        )  # starts the server, if no test of this lane has
         left = servers(ctx)
         assert left
     assert all(wait_gone(pid) for pid in left)
@@ -53,7 +53,7 @@ def test_an_official_server_over_stdio(served: Ctx) -> None:
     wrong = served.call("time.get_current_time", "--timezone", "Nowhere/Land")
     assert (wrong.status, wrong.code) == (1, "EIO")
     assert "Nowhere/Land" in wrong.message
-    # the schema is the server's, and is checked here
+    # the daemon checks the schema of the server
     assert served.call("time.get_current_time").code == "EINVAL"
 
 
@@ -61,7 +61,7 @@ def test_tools_are_listed_page_by_page_with_names_of_the_tree(served: Ctx) -> No
     names = {name for name in os.listdir(served.root / "tool") if name.startswith("test.")}
     names = {name.removeprefix("test.") for name in names if not name.endswith(".d")}
     assert {"echo", "garbage", "odd-name-with-..-things", "odd-name-with----things"} <= names
-    assert "huge" not in names  # whose schema is too long, and the others are there all the same
+    assert "huge" not in names  # its schema is too long; the other tools are there all the same
     wrong = served.call("test.bad-schema")  # abi.md 11.35
     assert (wrong.code, "broken: the tool's schema is wrong at " in wrong.message) == ("EHOSTDOWN", True)
     assert {name for name in names if name.startswith("xxx")} == {"x" * 59}
@@ -75,7 +75,7 @@ def test_hints_are_effects(served: Ctx) -> None:
     assert effects("test.echo")[0] == "read_file"
     assert effects("test.echo")[2] == "reversible"
     assert (effects("test.add")[0], effects("test.add")[2]) == ("run_process", "partially_reversible")
-    # the protocol: who gives no hints may destroy
+    # by the protocol, a tool without hints may be destructive
     assert (effects("test.shell")[0], effects("test.shell")[2]) == ("run_process", "irreversible")
     origin = (served.root / "tool" / "test.echo.d" / "origin").read_text()
     assert origin == "plugin:mcp:test@1\n"
@@ -136,7 +136,7 @@ def test_questions_to_users_are_refused(served: Ctx) -> None:
 
 @pytest.fixture(scope="module")
 def everything(npm_packages: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The official server that has everything, over streamable HTTP."""
+    """The official server with all features, over streamable HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = npm_packages / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
@@ -192,7 +192,7 @@ def test_hostile_servers(served: Ctx, name: str, why: str) -> None:
     said = served.call(f"test.{name}")
     assert (said.status, said.code) == (70, "EPROTO"), said
     assert said.message == f"the MCP server test {why}"
-    again = served.call("test.echo", "--text", "again")  # it is started again
+    again = served.call("test.echo", "--text", "again")  # the server is started again
     assert (again.status, again.output) == (0, "again"), again
 
 
@@ -216,7 +216,7 @@ def test_one_that_never_answers_has_its_time(served: Ctx) -> None:
     declare(served, "short", text)
     tool_is(served, "short.sleep")
 
-    def works() -> None:  # its start counts, too
+    def works() -> None:  # the start of the server counts, too
         until(lambda: served.call("short.echo", "--text", "on"), lambda said: said.output == "on")
 
     works()
@@ -240,7 +240,7 @@ def test_new_tools_appear_while_a_call_runs(served: Ctx) -> None:
             until(partial(catches, pid, signal.SIGUSR1))
             os.kill(pid, signal.SIGUSR1)
         tool_is(served, "test.grown")
-        # It stays, as the server that has it does.
+        # The tool stays, as its server does.
         before = describing(served)
         reloads = int(served.status["reloads"])
         os.kill(served.pid, signal.SIGHUP)
@@ -270,7 +270,7 @@ def test_one_that_died_while_nobody_called_is_there_again(served: Ctx) -> None:
         os.kill(pid, signal.SIGKILL)
     assert all(wait_gone(pid) for pid in killed)
     while (said := served.call("test.echo", "--text", "again")).code == "EPROTO":
-        assert "was killed by SIGKILL" in said.message  # its end had not been noticed
+        assert "was killed by SIGKILL" in said.message  # the server's end had not been noticed
     assert said.output == "again", said
     until(lambda: set(servers(served)) - set(killed))
 
@@ -319,7 +319,7 @@ def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
 
 
 def test_servers_are_added_by_a_command(fresh: Ctx) -> None:
-    # `add` says what is wrong when the mount cannot use the server
+    # `add` reports the reason when the mount cannot use the server
     shutil.copy(HOSTILE, fresh.work)
     words = ("--", "/usr/bin/python3", str(fresh.work / "mcp_server.py"))
     fresh.ctx("mcp", "add", "one", "--tool", "echo", *words)
@@ -341,7 +341,7 @@ def test_servers_are_added_by_a_command(fresh: Ctx) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_a_users_own_daemon(home: Path, python: Path) -> None:
-    # there a server is one process, for who describes its tools and who calls them
+    # in a user's daemon one process of a server both describes and runs its tools
     server = {"command": "/usr/bin/python3", "args": [str(home / "mcp_server.py")]}
     shutil.copy(HOSTILE, home)
     (home / "config.json").write_text(json.dumps({"mcpServers": {"test": server}}))

@@ -1,4 +1,4 @@
-"""What `ctx mcp serve` has beside tools: resources and prompts (docs/mcp-serve.md)."""
+"""Resources and prompts, which `ctx mcp serve` has beside tools (docs/mcp-serve.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as a user at a shell meets them: abi.md 4, the lines about models, with the debug models."""
+"""Models as a user at a shell sees them: the lines of abi.md 4 about models, with the debug models."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_is_no_prompt_exits_2(
 
 
 def test_sixteen_mebibytes_are_not_too_much(ctx: Ctx) -> None:
-    # A delta each word, so four million of them with CTX_SOAK.
+    # Each word is a delta, so there are four million deltas with CTX_SOAK.
     words = "a word or two of some length " if "CTX_SOAK" in os.environ else f"{'x' * 1023} "
     text = words * ((16 << 20) // len(words))
     done = ctx.run([path(ctx)], input=text, env={"CTX_OUTPUT": "text"})
@@ -126,7 +126,7 @@ def test_help(ctx: Ctx) -> None:
 
 
 def on_a_terminal(ctx: Ctx, words: list[str], typed: bytes, **streams: Any) -> tuple[int, bytes]:
-    """Run it with a terminal as standard input (and as the others, unless they are given)."""
+    """Run a command with a terminal as standard input, and as output and error unless these are passed."""
     master, slave = pty.openpty()
     try:
         streams = {"stdout": slave, "stderr": slave} | streams
@@ -138,7 +138,7 @@ def on_a_terminal(ctx: Ctx, words: list[str], typed: bytes, **streams: Any) -> t
             if select.select([master], [], [], 0.05)[0]:
                 try:
                     said += os.read(master, 4096)
-                except OSError:  # EIO: nobody has it open any more
+                except OSError:  # EIO: no process has the terminal open any more
                     break
         return process.wait(PATIENCE), said
     finally:
@@ -295,7 +295,7 @@ def test_everybody_may_ask_root_s_models(ctx: Ctx) -> None:
     assert (line["uid"], line["source"], line["input_tokens"]) == (NOBODY, "exec", 1)
 
 
-# -- what there is to see and to set
+# -- controls to read and to set
 
 
 def test_reading_the_executable_gives_metadata(ctx: Ctx) -> None:
