@@ -1,5 +1,5 @@
-"""The tools that an agent's shell runs: decided, asked about, limited and logged as if its model had called
-them, and shown in the session below the call of the shell. The quotes are of issue 16."""
+"""Tools that an agent's shell runs are decided, asked about, limited and logged as if the model had called
+them. The session shows them below the call of the shell. The quotes are from issue 16."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOOLS = ("shell.exec", "fs.read", "fs.write", "text.word_count")
 
 @contextlib.contextmanager
 def shell(ctx: Ctx, path: str, *commands: str, uid: int | None = None, **fields: Any) -> Iterator[Talk]:
-    """A conversation in which the agent's model has run these in a shell each, which its user allows."""
+    """Yields a conversation whose model runs each command in a shell of its own, which the user allows."""
     task = script(
         [call("shell.exec", f"c{number}", cmd=cmd) for number, cmd in enumerate(commands)], say("x")
     )
@@ -64,7 +64,7 @@ def test_it_is_shown_below_the_shell_call_that_made_it(ctx: Ctx) -> None:
 
 
 class Shelled(Provider):
-    """Calls the shell, and then says what it was told."""
+    """A model that calls the shell, and answers "well" when it has the result."""
 
     async def moves(self, request: Request) -> Sequence[Move]:
         if "tool_output" in str(request.body):
@@ -81,7 +81,7 @@ def test_what_is_not_printed_does_not_reach_the_model(python: Path) -> None:
         ctx.mount()
         (ctx.work / "README.md").write_text("unprinted\n")
         with agent(ctx, "silent", *TOOLS, model="p/m") as path:
-            for _ in range(2):  # in the next run neither
+            for _ in range(2):  # the next run does not show it either
                 with working(ctx, path, "go", session="silent") as client:
                     answer(client, client.until("approval")[-1], "allow_once")
                     frames = client.until("done", status="ok")
@@ -203,7 +203,7 @@ def test_a_scratch_folder_stays_with_the_session_and_is_closed_to_others(ctx: Ct
 
 
 def test_the_host_of_a_shell_ends_with_its_call(ctx: Ctx) -> None:
-    # what it has left behind can make no more calls
+    # A process that the call leaves behind can make no more calls.
     with agent(ctx, "ending", *TOOLS) as path:
         command = "setsid sh -c 'sleep 1000' >/dev/null 2>&1 & echo $PPID"
         with shell(ctx, path, command) as client:

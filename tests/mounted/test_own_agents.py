@@ -1,5 +1,5 @@
-"""Agents that users make in their homes, on a mount of root's, used by nobody, by another user and by root.
-The quotes without a source are of the issue that asked for agents."""
+"""Agents that users make in their homes on a mount of root's; `nobody`, another user and root use them.
+The quotes without a source are from the issue that asked for agents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ctx(python: Path) -> Iterator[Ctx]:
 def as_user(
     ctx: Ctx, *words: str, uid: int | None = NOBODY, input: str | None = None
 ) -> tuple[int, str, str]:
-    """`ctx` as a user, who has no state or configuration of his own here."""
+    """Run `ctx` as a user who has no state or configuration here; returns status, output and errors."""
     place = ctx.base / f"user-{uid}"
     place.mkdir(exist_ok=True)
     os.chown(place, uid or 0, uid or 0)
@@ -48,7 +48,7 @@ def sh(ctx: Ctx, text: str, uid: int | None = NOBODY) -> tuple[int, str]:
 
 
 def agents(ctx: Ctx) -> list[str]:
-    """Those of nobody; folders of sessions of others that were there may stand beside them."""
+    """Returns the agents of `nobody`, without the folders of sessions that earlier agents left there."""
     return [name for name in sh(ctx, f"ls {HOME}")[1].split() if not name.endswith((".d", ".sock"))]
 
 
@@ -65,7 +65,7 @@ def mine(ctx: Ctx, name: str, *tools: str, model: str = "debug/script", uid: int
         as_user(ctx, "agent", "rm", f"home/{uid}/agent/{name}", "--yes", uid=uid)
 
 
-# What users do.
+# Use by their users.
 
 
 def test_new_list_use_and_rm(ctx: Ctx) -> None:
@@ -126,7 +126,7 @@ def test_a_file_that_is_copied_there_leaves_no_agent(ctx: Ctx) -> None:
     )
     assert sh(ctx, f"echo x > {ctx.work}/own; {copy}; ls {HOME}")[1].count("Read-only file system") == 3
     assert sh(ctx, f"ls {HOME}; cat {ctx.work}/own; rm {ctx.work}/own") == (0, "x\n")
-    # One that was set up before is not lost.
+    # An agent that was set up before the write is not lost.
     kept = f"exec 3> {HOME}/kept; echo ask > {HOME}/kept.d/approval; echo x >&3; cat {HOME}/kept.d/approval"
     assert sh(ctx, f"({kept}) 2>/dev/null; rm {HOME}/kept") == (0, "ask\n")
 
@@ -180,7 +180,7 @@ def test_one_that_cannot_work_is_refused_on_its_socket(ctx: Ctx) -> None:
 
 
 def test_a_name_is_one_agents(ctx: Ctx) -> None:
-    # Sessions with agent/NAME stand in home/<uid>/agent/NAME.d, too.
+    # Sessions with agent/NAME are kept in home/<uid>/agent/NAME.d too.
     status, _, said = as_user(ctx, "agent", "new", "base")
     assert (status, "there is agent/base" in said) == (1, True)
     assert sh(ctx, f"touch {HOME}/base")[0] == 1
@@ -197,7 +197,7 @@ def test_the_owner_has_a_home_too(ctx: Ctx) -> None:
     assert not (ctx.root / "home/0/agent/mine").exists()
 
 
-# What it may.
+# Rights of an agent.
 
 
 def test_its_tools_are_its_user(ctx: Ctx) -> None:
@@ -289,7 +289,7 @@ def test_steps_are_the_owners_to_bound(ctx: Ctx) -> None:
         assert run(ctx, path, script(say("hi")), uid=NOBODY).output == "hi"
 
 
-# Who may reach it.
+# Access to an agent.
 
 
 def test_nobody_else_reaches_it(ctx: Ctx) -> None:
@@ -309,7 +309,7 @@ def test_it_works_for_no_other_not_for_root_either(ctx: Ctx) -> None:
         answer = run(ctx, path, script(say("hi")))
         assert (answer.status, answer.code, answer.types) == (1, "ENOENT", ["error", "done"])
         with talk(ctx, f"{path}.sock") as client:
-            with contextlib.suppress(BrokenPipeError):  # the refusal may be first
+            with contextlib.suppress(BrokenPipeError):  # the refusal may come first
                 client.send("x")
             assert client.until("error")[-1]["code"] == "EACCES"
         assert not (ctx.state / "sessions/home/0/agent/secret.d").exists()
@@ -317,7 +317,7 @@ def test_it_works_for_no_other_not_for_root_either(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["x"]])
 def test_whoever_knows_its_inode_is_told_nothing(ctx: Ctx, words: list[str]) -> None:
-    # The runner names an object by its inode, which anybody can count up to.
+    # The runner names an object by its inode, and anybody can try all inodes.
     with mine(ctx, "secret") as path:
         inode = (ctx.root / path).stat().st_ino
         for uid, known in ((OTHER, False), (NOBODY, True)):
@@ -327,7 +327,7 @@ def test_whoever_knows_its_inode_is_told_nothing(ctx: Ctx, words: list[str]) -> 
 
 
 def _greet(ctx: Ctx, inode: int, words: list[str], uid: int) -> bytes:
-    """What the daemon tells a runner that calls an inode."""
+    """Returns all that the daemon sends to a runner that calls this inode."""
     strings = b"".join(word.encode() + b"\0" for word in words)
     size = len(strings)
     hello = wire.HELLO.pack(wire.MAGIC, wire.PROTOCOL, inode, 0, 0o22, len(words), 0, size) + strings
@@ -365,7 +365,7 @@ def test_two_users_of_one_name_have_two_agents(ctx: Ctx) -> None:
 
 
 def test_a_file_system_over_the_home_holds_no_daemon_up(ctx: Ctx) -> None:
-    # The socket of an agent in a home is not bound by a path that leads through the home.
+    # The daemon binds the socket of an agent in a home by a path that does not lead through the home.
     with mine(ctx, "under") as path:
         assert stat.S_ISSOCK((ctx.root / f"{path}.sock").stat().st_mode)
         assert not os.path.lexists(ctx.root / ".bind.sock")

@@ -1,5 +1,5 @@
-"""Providers that users add on a mount of root's, with keys of their own, used by nobody, by another user and
-by root. The quotes without a source are of the issue that asked for them."""
+"""Providers that users add on a mount of root's, with keys of their own; `nobody`, another user and root use
+them. The quotes without a source are from the issue that asked for such providers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def provider() -> Iterator[Provider]:
 
 @pytest.fixture
 def mine(ctx: Ctx, provider: Provider) -> Iterator[Provider]:
-    """A provider of nobody's, with a key."""
+    """A provider of the user `nobody`, with a key."""
     add(ctx, "mine", provider)
     status, _, said = as_user(ctx, "provider", "secret", "set", "mine", input=f"{KEY}\n")
     assert (status, "2 models listed" in said) == (0, True), said
@@ -63,12 +63,12 @@ def ask(ctx: Ctx, path: str, *words: str, uid: int = NOBODY) -> Answer:
 
 
 def managed(ctx: Ctx, given: dict[str, object], uid: int = NOBODY) -> Answer:
-    """What `.own` says to a request that no command of ours makes."""
+    """Returns the answer of `.own` to a request that no command of ours sends."""
     words = [str(ctx.root / "bin" / "cortexfs-object-runner"), str(ctx.root / ".own"), "-"]
     return Answer(ctx.run(words, text=False, uid=uid, input=json.dumps({"input": given}).encode()))
 
 
-# What users do.
+# Use by their users.
 
 
 def test_add_ask_and_remove(ctx: Ctx, mine: Provider) -> None:
@@ -249,7 +249,7 @@ def test_nobody_else_uses_or_sees_it(ctx: Ctx, mine: Provider) -> None:
     assert as_user(ctx, "provider", "test", "mine", uid=OTHER)[0] == 1
     assert as_user(ctx, "provider", "secret", "set", "mine", uid=OTHER, input="sk-x")[0] == 1
     assert as_user(ctx, "provider", "remove", "mine", uid=OTHER)[0] == 1
-    # Who knows the inode of another user's object has it no sooner.
+    # To know the inode of another user's object does not help.
     inode = os.stat(ctx.root / HOME / "mine" / "m1").st_ino
     with socket.socket(socket.AF_UNIX) as client:
         os.seteuid(OTHER)
@@ -284,7 +284,7 @@ def test_a_key_is_nowhere_but_in_the_store(python: Path, provider: Provider) -> 
             client.until("delta")
             hosts = [pid for pid in children(ctx.pid) if uid_of(pid) == NOBODY]
             assert hosts
-            for pid in hosts:  # the host that has the key is its user's, and closed to him
+            for pid in hosts:  # the host that has the key runs as its user, who cannot look into it
                 for name in ("environ", "mem", "maps"):
                     assert sh(ctx, f"head -c 1 /proc/{pid}/{name}")[0], (pid, name)
             for process in Path("/proc").glob("[0-9]*"):
@@ -348,7 +348,7 @@ def test_a_flood_is_bounded(ctx: Ctx, provider: Provider) -> None:
         short = given | {"listed": False, "models": ["m"]}
         codes = [managed(ctx, {"do": "add", "name": f"p{n}", "provider": short}).code for n in range(17)]
         assert codes == [None] * 15 + ["EDQUOT"] * 2
-        # Not those of other providers, which are gone: a folder stays where sessions are in it.
+        # The folders of refused providers are gone; a folder stays only where sessions are in it.
         assert len(sh(ctx, f"ls -d {HOME}/many/*.d {HOME}/p[0-9]*/*.d 2>/dev/null")[1].split()) == 512
     finally:
         for name in ("many", *(f"p{n}" for n in range(15))):
@@ -378,7 +378,7 @@ def test_what_runs_for_an_agent_has_none(ctx: Ctx, mine: Provider) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """All that is below a process."""
+    """Returns all descendants of a process."""
     found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return [*found, *(one for child in found for one in children(child))]
 

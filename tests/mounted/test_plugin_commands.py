@@ -1,4 +1,4 @@
-"""Commands that plugins add to `cortex`, called at a shell of a running mount, with real Deno."""
+"""Commands that plugins add to `cortex`, called from a shell on a running mount, with real Deno."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cortex(mount: Ctx, *words: str | bytes, **options: Any) -> subprocess.Comple
 
 
 def commands(where: Path, name: str, source: str, *declared: dict[str, Any], **changes: Any) -> Path:
-    """A plugin's directory with these commands, the first of which is `say-hello` if none is named."""
+    """Write a plugin that declares these commands; returns its directory."""
     may = changes.pop("capabilities", ["cli:commands"])
     return plugin(where, name, {}, source, capabilities=may, cliCommands=[*declared], **changes)
 
@@ -91,7 +91,7 @@ def test_what_does_not_fit_never_reaches_the_plugin(mount: Ctx, greeter: Path) -
     # abi.md 4.15
     assert cortex(mount, "say-hello").returncode == 2
     assert cortex(mount, "say-hello", "ann", "--times", "often").returncode == 2
-    # also where somebody goes around the program
+    # The same holds for callers that do not use the program.
     for input, why in (("{}", "whom"), ('{"whom":1}', "whom"), ('{"whom":"a","x":1}', "x"), ("no", "cortex")):
         words = [
             str(mount.root / "bin/cortexfs-object-runner"),
@@ -126,7 +126,7 @@ export const waitHere = async (args, ctx) => {
 
 @pytest.fixture(scope="module")
 def ends(mount: Ctx, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A module that declares its commands itself."""
+    """Installs a plugin whose module declares its commands itself."""
     mount.ctx("plugin", "install", str(commands(tmp_path_factory.mktemp("ends"), "ends", ENDS)))
     yield
     mount.ctx("plugin", "uninstall", "ends", "--purge")
@@ -169,12 +169,12 @@ def test_ctrl_c_cancels_and_output_comes_at_once(mount: Ctx, ends: None) -> None
     )
     with running:
         assert running.stdout is not None
-        word, pid = running.stdout.readline().split()  # while it still runs
+        word, pid = running.stdout.readline().split()  # the command still runs
         assert word == "waiting"
-        assert cortex(mount, "speak").returncode == 0  # side by side
+        assert cortex(mount, "speak").returncode == 0  # a second command beside it
         running.send_signal(signal.SIGINT)
         assert running.wait(PATIENCE) == 130
-    assert alive(int(pid))  # it let go in time, so its process serves on
+    assert alive(int(pid))  # the command ended in time, so its process goes on serving
 
 
 def test_files_are_those_of_where_it_is_called(mount: Ctx, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_no_command_of_ours_is_hidden(mount: Ctx, tmp_path: Path) -> None:
         "plugin", "install", str(commands(tmp_path, "thief", "", {**GREET, "name": "status"})), check=False
     )
     assert (refused.returncode, "status is a command of ctx itself" in refused.stderr) == (2, True)
-    # one that says so only when it is loaded
+    # A plugin may declare its commands only when it is loaded.
     source = (
         'export const cliCommands = [{name: "version", description: "Lies"}]; export default () => "lie";'
     )

@@ -1,4 +1,4 @@
-"""The end of the daemon as libraries see it, each of whose states is dropped, and that of a version."""
+"""The end of the daemon, which drops each state of each library, and the end of a plugin's version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_state_is_dropped_once_when_the_daemon_ends(fresh: Ctx, tmp_path: P
     dropped.chmod(0o666)
     for name, drop in (("tells", DROPS % dropped), ("hangs", HANGS)):
         fresh.ctx("plugin", "install", str(plugins.native(tmp_path, name, drop=drop)))
-    until(dropped.read_text, f"{NOBODY}\n{NOBODY}\n".__eq__)  # as whom it was tried, and described itself
+    until(dropped.read_text, f"{NOBODY}\n{NOBODY}\n".__eq__)  # its trial and its description ran as nobody
     dropped.write_text("")
     for name in ("tells", "hangs"):
         for uid in (None, NOBODY, NOBODY):

@@ -1,4 +1,4 @@
-"""The life of a plugin, from its installation to its end, as its hooks hear of it in a running mount."""
+"""The hooks that a plugin receives in a running mount, from its installation to its removal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.mounted.test_user_daemon import USER, as_user, home
 __all__ = ["home"]  # a fixture
 
 HOOKS = (*LIFECYCLE["install"], *LIFECYCLE["remove"])
-# Each writes a line of what it heard into the state of its user.
+# Each hook writes a line about its call into the state of its user.
 NOTE = """
 const note = async (ctx, line) =>
   await ctx.state.set("log", ((await ctx.state.get("log")) ?? "") + line + "\\n");
@@ -55,7 +55,7 @@ def logged(path: Path) -> list[str]:
 
 
 def called(mount: Ctx, uid: int | None = None) -> int:
-    """The process that has answered a call."""
+    """Returns the pid of the process that answers a call."""
     return int(said(mount, "call", uid))
 
 
@@ -95,9 +95,9 @@ def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
     assert wait_gone(process)
     assert heard(mount, "living") == (lines := [*lines, *LAST])
     assert wait_gone(others)
-    assert LAST[-1] not in heard(mount, "living", NOBODY)  # hooks are each user's
+    assert LAST[-1] not in heard(mount, "living", NOBODY)  # hooks run for each user separately
 
-    mount.ctx("plugin", "uninstall", "living", "--purge")  # once is enough
+    mount.ctx("plugin", "uninstall", "living", "--purge")  # a second time is harmless
     assert not kept(mount, "living").exists()
     assert "living" not in mount.ctx("plugin", "list").stdout
 
@@ -125,7 +125,7 @@ def test_what_was_uninstalled_is_installed_anew(mount: Ctx, tmp_path: Path) -> N
     mount.ctx("plugin", "install", str(plugin(tmp_path, "anew", {"call": "return Deno.pid"}, SOURCE)))
     called(mount)
     mount.ctx("plugin", "uninstall", "anew")
-    mount.ctx("plugin", "uninstall", "anew")  # nothing is told twice
+    mount.ctx("plugin", "uninstall", "anew")  # no hook runs twice
     assert heard(mount, "anew") == [*FIRST, *LAST]
     mount.ctx("plugin", "enable", "anew")
     called(mount)
@@ -219,7 +219,7 @@ def test_in_a_daemon_of_its_users_own(home: Path, python: Path) -> None:
     parts = [part.strip() for part in done.stdout.split("-> ")]
     statuses = [int(part.split()[0]) for part in parts[1:]]
     assert statuses == [0, 0, 0, 0, 0, 69, 0], done.stdout
-    assert "installed\n" in parts[2], done.stdout  # it has heard so before anything was called
+    assert "installed\n" in parts[2], done.stdout  # onInstall runs before any call
     assert "onInstall onLoad onActivate" in parts[3], done.stdout
     kept = home / ".local/state/cortexfs-kept/living" / str(USER) / "state.sqlite"
     assert logged(kept)[-1] == "onUninstall"

@@ -1,4 +1,4 @@
-"""A library with forty tools, of which each is as its author thought of it, on a real mount."""
+"""A library with forty tools, whose descriptors differ as those of many authors would, on a real mount."""
 
 from __future__ import annotations
 

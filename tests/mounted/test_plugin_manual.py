@@ -1,4 +1,4 @@
-"""The tools of docs/plugins.md in a running mount. Quotations are from the issue."""
+"""The tools of docs/plugins.md in a running mount. The quotes are from the issue."""
 
 from __future__ import annotations
 

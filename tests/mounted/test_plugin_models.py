@@ -64,7 +64,7 @@ def test_its_control_files_tell_the_truth(own: Ctx) -> None:
     ask(own, PARROT, "one two")
     last = json.loads((controls / "log").read_text().splitlines()[-1])
     assert (last["status"], last["output_tokens"], last["uid"]) == ("ok", 2, os.getuid())
-    assert own.call("fixture.beside").output == "here"  # tools of the same plugin are as they were
+    assert own.call("fixture.beside").output == "here"  # tools of the same plugin still work
 
 
 def test_what_it_is_asked_is_what_was_given(own: Ctx) -> None:
@@ -216,7 +216,7 @@ def test_a_fault_is_its_own(
     assert output is None or answer.output == output
     assert answer.types[-2:] == ["error", "done"]
     assert "message" not in answer.types
-    assert ask(own, PARROT, "still here").output == "still here"  # in a host that may be a new one
+    assert ask(own, PARROT, "still here").output == "still here"  # the host may be a new one
 
 
 def test_faults_on_a_socket_and_its_session_after_them(own: Ctx) -> None:

@@ -1,4 +1,4 @@
-"""`ctx policy` about plugins that are really there: what their manifests and tools come to for an agent."""
+"""`ctx policy` and installed plugins: the decisions that their manifests and tools lead to for an agent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explained(ctx: Ctx, *words: str) -> dict[str, Any]:
 
 
 def lint(ctx: Ctx) -> tuple[int, set[tuple[str, str]]]:
-    """The exit status, and the codes with what they are about."""
+    """Returns the exit status, and each code with its subject."""
     done = ctx.ctx("policy", "lint", "--json", check=False)
     return done.returncode, {(one["code"], one["subject"]) for one in json.loads(done.stdout)}
 

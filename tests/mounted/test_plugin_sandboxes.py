@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(Mechanism.LANDLOCK not in kernel_support.available(), reason="no Landlock"),
 ]
 
-# Runs what it is given; the answer is what `said` then holds, or the name of an errno.
+# `probe` executes `text`, and returns the value of `said` afterwards, or the name of an errno.
 PROBE = """
 import ctypes, errno, os, resource, socket, subprocess, sys
 def probe(text):
@@ -73,7 +73,7 @@ def own(mount: Ctx, python: Path) -> Iterator[Ctx]:
 
 
 class Probe:
-    """A plugin with some claims, of one of the kinds, and calls of it."""
+    """Installs a plugin of one kind with some claims, and calls it."""
 
     def __init__(self, ctx: Ctx, where: Path, kind: str, sandbox: str, more: str = "") -> None:
         self.ctx, self.name = ctx, f"probe-{kind}"
@@ -148,7 +148,7 @@ def test_the_network_is_closed(mount: Ctx, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_claim_nothing_is_closed(mount: Ctx, tmp_path: Path, kind: str) -> None:
-    # or the other tests would show nothing
+    # Without this test, the other tests would prove nothing.
     with socket.create_server(("127.0.0.1", 0)) as server, Probe(mount, tmp_path, kind, "") as probe:
         assert probe(CONNECT.format(port=server.getsockname()[1])) == "done"
         assert probe("socket.socket(socket.AF_UNIX)") == "done"
@@ -159,7 +159,7 @@ def test_without_a_claim_nothing_is_closed(mount: Ctx, tmp_path: Path, kind: str
 
 
 FILES = {
-    # what is done, and how it ends under plugin_only, read_only_host and writable_paths alone
+    # An action, and its outcome under plugin_only, under read_only_host and under writable_paths alone.
     "open('/etc/shadow').read()": ("EACCES", "done", "done"),
     "os.listdir('/etc')": ("EACCES", "done", "done"),
     "open(here + '/made', 'w')": ("EROFS", "EROFS", "EROFS"),
@@ -193,7 +193,7 @@ def test_files_are_closed(mount: Ctx, tmp_path: Path, kind: str, claim: str) -> 
     with Probe(mount, tmp_path, kind, claim.format(open=shared)) as probe:
         for text, outcomes in FILES.items():
             assert (text, probe(text)) == (text, outcomes[CLAIMS.index(claim)])
-        if kind == "python":  # in the caller's directory, by mounts of its own and not the caller's
+        if kind == "python":  # in the caller's directory, read-only by the host's mounts, not the caller's
             assert probe("os.chmod('mine', 0o666)") == "EROFS"
         assert probe("open(here + '/made', 'w')", NOBODY) in ("EACCES", "EROFS")
     assert mine.read_text() == "mine"
@@ -217,7 +217,7 @@ NESTED = "said = subprocess.run([{tool!r}, 'a b'], capture_output=True, text=Tru
 @pytest.mark.parametrize("claim", ["memory_mb = 256", "cpu_seconds = 20", 'seccomp = "default"'])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_claim_is_shed_by_a_call_from_inside(mount: Ctx, tmp_path: Path, kind: str, claim: str) -> None:
-    # The tool that is called there would have none of them.
+    # The tool that the probe calls would have none of these claims.
     with Probe(mount, tmp_path, kind, claim) as probe:
         said = probe(NESTED.format(tool=mount.tool("text.word_count")))
         assert '"code":"EACCES"' in said
@@ -277,9 +277,9 @@ def test_what_cannot_be_held_is_refused(mount: Ctx, tmp_path: Path, sandbox: str
     assert not (mount.root / "tool" / "probe-process").exists()
 
 
-# Go where another host of the same user's is, and call from there. Nothing can be called from the group of
-# one that is being ended, as those of the plugin of the test before are, nor from the spare's, which has room
-# for the spare alone for as long as it waits.
+# Move into the group of another host of the same user, and call from there. Two kinds of groups have no room:
+# those of hosts that are being ended (such as the previous test's), and that of the spare, which holds the
+# spare alone while the spare waits.
 ELSEWHERE = """
 import glob
 def is_full(group):
@@ -299,8 +299,8 @@ for line in open("/proc/self/cgroup"):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_none_is_shed_by_going_to_another_hosts_cgroup(mount: Ctx, tmp_path: Path, kind: str) -> None:
-    assert mount.call("fs.read", "/etc/hostname").status == 0  # so that there is another host
+    assert mount.call("fs.read", "/etc/hostname").status == 0  # this starts another host
     with Probe(mount, tmp_path, kind, "memory_mb = 512") as probe:
         attempt = ELSEWHERE + NESTED.format(tool=mount.tool("text.word_count"))
-        said = until(lambda: probe(attempt), lambda said: said != "EAGAIN")  # a group that ended just then
+        said = until(lambda: probe(attempt), lambda said: said != "EAGAIN")  # if the group has just ended
         assert '"code":"EACCES"' in said

@@ -1,5 +1,5 @@
 """Claims of [sandbox] at the other boundaries, and under a user's own daemon. Issue: "under each level, as
-root daemon and as user daemon"; tests/mounted/test_plugin_sandboxes.py has the claims one by one."""
+root daemon and as user daemon"; tests/mounted/test_plugin_sandboxes.py tests the claims one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLAIMS = (
     'network = "none"\nfilesystem = "plugin_only"\nseccomp = "default"\nmemory_mb = 128\ncpu_seconds = 2\n'
 )
 NATIVE = '[native]\nlibrary = "lib/lib.so"\nisolation = "trusted_in_process"\nabi_version = 1\n'
-# Tries one thing after the other, and says how each of them ended.
+# Tries one action after the other, and prints the outcome of each.
 TRIES = r"""
 #include <errno.h>
 #include <fcntl.h>
@@ -85,7 +85,7 @@ def manifest(name: str, claims: str, text: str, trust: str = "") -> str:
 
 
 def library(where: Path, name: str, claims: str, outside: Path) -> Path:
-    """One whose tool does what TRIES does."""
+    """Write and build a library whose tool runs TRIES; returns its folder."""
     source = tool_source(name, TRIES.replace("OUTSIDE", str(outside)))
     level = 'level = "trusted_in_process"\n'
     text = manifest(name, level + claims, NATIVE, 'trust = "trusted_native"\n')
@@ -96,7 +96,7 @@ def library(where: Path, name: str, claims: str, outside: Path) -> Path:
 
 
 def probe(where: Path, kind: str, claims: str) -> Path:
-    """One that executes what it is told, as tests/mounted/test_plugin_sandboxes.py has it."""
+    """Write the plugin of test_plugin_sandboxes.py, which executes its input; returns its folder."""
     name, code = f"probe-{kind}", PROBE.format(here="")
     if kind == "python":
         text = '[python]\nentry = "probing:plugin"\n'

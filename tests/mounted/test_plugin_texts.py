@@ -1,4 +1,4 @@
-"""Skills and prompts of plugins on a real mount: given to an agent, read by it, and asked with."""
+"""Skills and prompts of plugins on a real mount: agents get and read skills, and `ctx ask` uses prompts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def told(ctx: Ctx) -> dict[str, dict[str, str]]:
 
 
 def said(ctx: Ctx, path: str, calls: list[dict[str, Any]]) -> list[Frame]:
-    """The results of these calls of an agent; its user allows what it asks about."""
+    """Returns the results of an agent's calls; its user allows each call that needs approval."""
     with working(ctx, path, script(*calls, say("done")), scope="temp") as client:
         frames: list[Frame] = []
         while not frames or frames[-1]["type"] != "done":
@@ -121,5 +121,5 @@ def test_a_plugin_of_texts_alone_is_one(ctx: Ctx) -> None:
         },
     )
     ctx.ctx("plugin", "install", str(folder))
-    ctx.ctx("plugin", "enable", "words")  # a reload more, which sweeps
+    ctx.ctx("plugin", "enable", "words")  # one more reload, which removes unused copies
     assert Path(told(ctx)["skill words/spell"]["path"]).read_text() == "Spell it.\n"

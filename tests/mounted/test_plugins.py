@@ -1,4 +1,4 @@
-"""Plugins from directories and packages as tools of a running mount. Quotations are from the issue."""
+"""Plugins from directories and packages as tools of a running mount. The quotes are from the issue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["home"]  # a fixture
 
 @pytest.fixture(scope="module")
 def mount(python: Path) -> Iterator[Ctx]:
-    """One without plugins; each test takes away what it has installed."""
+    """A mount without plugins; each test uninstalls its own."""
     with mounted(python) as ctx:
         yield ctx
 
@@ -98,7 +98,7 @@ def test_what_changed_on_the_disk_is_refused_when_it_is_loaded(fresh: Ctx, tmp_p
     fresh.mount()
     assert "flipped" not in tools(fresh)
     assert why in broken(fresh)
-    # What runs is a copy, and it is not believed either after a restart.
+    # The plugin runs from a copy, which is verified again after a restart.
     installed.write_bytes(bytes(data[:-4]) + bytes([data[-4] ^ 1]) + bytes(data[-3:]))
     fresh.ctx("plugin", "enable", "flipped")
     (copy,) = fresh.state.with_name("state-plugins").iterdir()
@@ -145,7 +145,7 @@ def test_running_calls_finish_with_the_code_they_began_with(mount: Ctx, tmp_path
     (folder / "bin" / "word").write_text("old")
     mount.ctx("plugin", "install", str(folder))
     running = subprocess.Popen([mount.tool("slow")], env=mount.environ, stdout=subprocess.PIPE)
-    opened = os.open(gate, os.O_WRONLY)  # which waits for the reader
+    opened = os.open(gate, os.O_WRONLY)  # this waits for the reader
     if change == "install":
         plugins.program(tmp_path, "slow", "new", version="2.0")
         (folder / "bin" / "word").write_text("new")
@@ -206,7 +206,7 @@ def test_what_a_plugin_is_outlives_the_mount_and_not_its_version(python: Path, t
             return made
 
         ctx.ctx("plugin", "install", str(version("one", "1.0")))
-        asked.write_text("")  # so far it was asked to be tried, and by the mount
+        asked.write_text("")  # the trial and the mount have asked for its tools so far
         for _ in range(2):
             ctx.umount()
             ctx.mount()
@@ -218,7 +218,7 @@ def test_what_a_plugin_is_outlives_the_mount_and_not_its_version(python: Path, t
         ctx.mount()
         assert asked.read_text() == "1.1 1.1 "
         assert said(ctx, "counted") == "two 0"
-        # and what was asked is what runs: a file that has changed is refused, whatever is kept of it
+        # The kept description does not stand for the files: a changed file is refused all the same.
         ctx.umount()
         (ctx.state / "plugins/counted/lib/counted_plugin.py").write_text("plugin = []")
         ctx.mount()
@@ -248,13 +248,13 @@ def test_of_changes_in_a_burst_the_last_counts(mount: Ctx, tmp_path: Path) -> No
             choose(mount.config, "burst", on)
             os.kill(mount.pid, signal.SIGHUP)
         until(lambda: tools(mount), lambda there: ("burst" in there) is last)  # noqa: B023
-    # What was seen may have been one before the last; that one stays.
+    # The state seen may be that of the change before the last, but the last change stays in force.
     until(lambda: mount.ctx("run", "burst", check=False).stdout, lambda heard: '"hello 0' in heard)
     mount.ctx("plugin", "uninstall", "burst", "--purge")
 
 
 def test_a_daemon_elsewhere_is_given_what_it_looks_for(python: Path, tmp_path: Path) -> None:
-    # its directories were named when it was mounted, and nobody names them again
+    # The mount command names its directories, and no later command names them again.
     with mounted(python) as elsewhere:
         elsewhere.umount()
         named = {"CTX_STATE", "CTX_CONFIG"}
@@ -338,7 +338,7 @@ def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path)
         for caller, uid in zip(callers, (0, NOBODY), strict=True):
             lines = caller.communicate(timeout=PATIENCE)[0].splitlines()
             allowed = {f"0 {says} {uid}" for says in ("hello", "one", "two", "three")}
-            # There is no such tool when it is opened, when its runner looks, or when the daemon does.
+            # The tool may be gone when it is opened, when its runner looks, or when the daemon looks.
             nowhere = ("No such file", "no CortexFS object is here", "gone from the mount")
             assert {line for line in lines if not any(said in line for said in nowhere)} <= allowed
             assert allowed & set(lines)
@@ -347,15 +347,15 @@ def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_an_agent_uses_plugins_where_it_is_confined(mount: Ctx, tmp_path: Path, kind: str) -> None:
-    # its hosts see no file of the daemon's, and yet those that they run
+    # The agent's hosts see none of the daemon's files, except the plugin that they run.
     name = f"tool-{kind}"
     mount.ctx("plugin", "install", str(plugins.KINDS[kind](tmp_path, name)))
-    # Else a person is asked about every call of a plugin.
+    # In other modes, a person is asked about every call of a plugin.
     (mount.config / "policy.toml").write_text('mode = "open"\n')
     with agent(mount, "user", name, "shell.exec") as path:
         answer = run(mount, path, script([call(name)], say("done")), uid=NOBODY)
         assert results(answer.frames)[0]["output"] == f"hello {NOBODY}", answer
-        # Nor may it change what others run.
+        # The agent may not change the copies that other users run.
         steal = f"ls {mount.state}-plugins; echo x > {mount.state}-plugins/x"
         task = script([call("shell.exec", cmd=steal)], say("done"))
         answer = run(mount, path, task, cwd=mount.base)

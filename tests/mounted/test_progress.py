@@ -1,4 +1,4 @@
-"""Commands that take long, on a real terminal: a person sees what is waited for, and then what came of it."""
+"""Long commands on a real terminal: a person sees what the command waits for, and then its result."""
 
 from __future__ import annotations
 

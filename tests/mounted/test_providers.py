@@ -1,4 +1,4 @@
-"""Providers as a user meets them, with servers that others wrote (issue: "Real HTTP")."""
+"""Providers from a user's point of view, with servers of other authors (issue: "Real HTTP")."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def own(python: Path, url: str) -> Iterator[Ctx]:
-    """A mount with two providers at one server, added while it runs."""
+    """A mount with two providers at one server, both added while the daemon runs."""
     with mounted(python) as ctx:
         add(ctx, "katan", f"{url}/v1", "openai.chat")
         add(ctx, "claude", url, "anthropic.messages", "--model", "echo-1")
@@ -92,7 +92,7 @@ def test_the_control_files_tell_the_truth(own: Ctx) -> None:
     assert shown == {
         "id": "echo-1\n",
         "driver": "openai.chat\n",
-        "cap": "chat\nstream\nsession\ntool_call_syntax\n",  # which it has shown, as it lists none
+        "cap": "chat\nstream\nsession\ntool_call_syntax\n",  # tested by calls, as the server lists none
         "effort": "auto\n",
         "default": "",
         "fallback": "",
@@ -136,7 +136,7 @@ def test_a_model_of_one_s_own(own: Ctx) -> None:
     assert not (own.root / "model" / "katan" / "coder").is_symlink()
     assert "max_tokens=33" in ask(own, "katan/coder", "x").output
     own.ctx("model", "new", "katan/terse", "--from", "katan/echo-1", "--set", "system=be terse")
-    assert "messages=2" in ask(own, "katan/terse", "x").output  # what it is told, and what is said
+    assert "messages=2" in ask(own, "katan/terse", "x").output  # the system message, and the user's
     again = own.ctx("model", "new", "katan/coder", "--from", "katan/echo-1", check=False)
     assert again.returncode == 1
     assert "already" in again.stderr
@@ -225,7 +225,7 @@ def test_what_an_outside_server_fails_with(own: Ctx, options: list[str], code: s
 def test_a_broken_file_is_told_and_the_others_work(own: Ctx) -> None:
     file = own.config / "providers" / "odd.toml"
     file.write_text('base_url = "https://x.example"\nformat = "openai.chta"\n')
-    own.ctx("provider", "models", "katan", "--refresh")  # which has the daemon look again
+    own.ctx("provider", "models", "katan", "--refresh")  # makes the daemon read the file again
     assert "format" in own.status["broken provider"]
     listed = own.ctx("provider", "list").stdout
     assert "broken" in listed
@@ -257,7 +257,7 @@ def test_a_key_is_nowhere_but_in_its_file(own: Ctx) -> None:
                 text = part.read_bytes()
             except OSError:
                 continue
-            if KEY.encode() in text:  # servers of the tests are given theirs so, in other lanes too
+            if KEY.encode() in text:  # servers of the tests get their keys so, in other lanes too
                 words = (process / "cmdline").read_bytes()
                 assert b"llm-katan" in words or b"import sys, threading, xllamacpp" in words
 

@@ -1,4 +1,4 @@
-"""Failed calls of a provider leave nothing in the daemon, whatever was said in them."""
+"""Failed calls of a provider leave nothing in the memory of the daemon, however large their texts are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import SOAK, until
 
 CALLS = 100 if SOAK else 8  # of each kind
 AT_ONCE = 4
-MEGABYTES = 30  # that the daemon may have grown by
+MEGABYTES = 30  # the most that the daemon may grow
 LARGE = "x" * (4 << 20)
 ANSWERS: dict[str, Sequence[Move]] = {
     "gone": status(404, {"error": {"message": LARGE}}),
@@ -66,7 +66,7 @@ def asked(ctx: Ctx, model: str, times: int) -> list[Answer]:
 
 
 def resident(ctx: Ctx) -> int:
-    """MiB of the daemon."""
+    """Returns the resident memory of the daemon in MiB."""
     status = Path(f"/proc/{ctx.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) >> 10
 
@@ -83,7 +83,7 @@ def resident(ctx: Ctx) -> int:
     ],
 )
 def test_a_failed_call_leaves_nothing(ctx: Ctx, model: str, code: str) -> None:
-    asked(ctx, model, AT_ONCE)  # what is needed for so many at a time is had now
+    asked(ctx, model, AT_ONCE)  # reserves the memory that so many calls at a time need
     before = resident(ctx)
     answers = asked(ctx, model, CALLS)
     assert {answer.code for answer in answers} == {code}, answers[0].message

