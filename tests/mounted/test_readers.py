@@ -1,4 +1,4 @@
-"""The kernel's requests are answered beside each other, whichever wait (cortexfs/tree/readers.py)."""
+"""The daemon answers requests of the kernel side by side, even if some wait (cortexfs/tree/readers.py)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def root(process: subprocess.Popen[str], tmp_path: Path) -> Path:
 def asking(root: Path) -> Iterator[ThreadPoolExecutor]:
     pool = ThreadPoolExecutor(WAITERS + 1)
     yield pool
-    pool.shutdown(wait=False)  # those that hear nothing end with the mount
+    pool.shutdown(wait=False)  # requests without an answer end with the mount
 
 
 def test_requests_that_wait_hold_up_no_other(root: Path, asking: ThreadPoolExecutor) -> None:

@@ -46,18 +46,18 @@ def test_the_tour(ctx: Ctx) -> None:
 
 
 def test_the_four_things(python: Path) -> None:
-    page = README.replace("\\\n", "")  # a line that goes on in the next is one
+    page = README.replace("\\\n", "")  # joins lines that end in a backslash
     things = re.findall(r"^\*\*(.*?)\*\*.*?^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(things) == 4
     assert [lines.count("\n") for _, lines in things] == [5] * 4
     said = ""
     with mounted(python) as mount:
-        uvx = mount.work / "uvx"  # the server that it would install is a package of the tests
+        uvx = mount.work / "uvx"  # the tests have the package that uvx would install
         uvx.write_text(f'#!/bin/sh\nexec {sysconfig.get_path("scripts")}/"$@"\n')
         uvx.chmod(0o755)
         environ = {"PATH": f"{mount.work}:{python.parent}:{mount.environ['PATH']}", "CTX_OUTPUT": "text"}
         for line in "".join(lines for _, lines in things).splitlines():
-            model = LOCAL if "--schema" in line else "debug/echo"  # a small model's words take long
+            model = LOCAL if "--schema" in line else "debug/echo"  # the local model is slow
             script = f'eval "$(ctx env)"\nln -sfn {model} $CTX_ROOT/model/main\n{line}'
             done = mount.run(["bash", "-euo", "pipefail", "-c", script], env=environ)
             assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The kind mcp of manifest.json in a running mount."""
+"""Plugins of the kind mcp of manifest.json in a running mount."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_server_of_the_manual(fresh: Ctx, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
         try:
             asked = json.dumps({"method": "greet", "params": {"name": "Ann"}})
-            while (said := fresh.call("mcp_greeter", asked)).code == "EHOSTDOWN":  # it is still starting
+            while (said := fresh.call("mcp_greeter", asked)).code == "EHOSTDOWN":  # the server still starts
                 assert process.poll() is None
             assert said.output == '"Hello, Ann."'
         finally:

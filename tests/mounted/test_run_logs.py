@@ -1,4 +1,4 @@
-"""Logs of runs on a mount of root's that several users share.
+"""Logs of runs on a mount of root's that several users use.
 
 abi.md 3.19
 """
@@ -33,7 +33,7 @@ def mount(python: Path) -> Iterator[Ctx]:
 
 
 def ran(ctx: Ctx, path: str, uid: int | None = None) -> str:
-    """The id of a run of that user's."""
+    """Run the object as a user; returns the id of the run."""
     done = ctx.run([str(ctx.root / path), "some words"], uid=uid)
     assert done.returncode == 0, done
     return str(json.loads(done.stdout.splitlines()[0])["run"])
@@ -49,7 +49,7 @@ def runs(text: str) -> list[str]:
 
 
 def looks(ctx: Ctx, path: str, uid: int) -> list[Any]:
-    """All that a user finds out about a log without reading it."""
+    """Returns all that a user can learn about a log without reading it."""
     folder, _, name = path.rpartition("/")
     seen = ["stat -c '%s %b %Y %Z %X %i %a %u' " + path, f"ls -il --full-time {folder} | grep {name}"]
     seen += [f"getfattr -d {path}", f"find {folder} -newermt '10 seconds ago' -size +0 -name {name}"]
@@ -93,7 +93,7 @@ def test_a_home_shows_what_its_user_has_run_and_nothing_else(fresh: Ctx) -> None
         "log",
     ]
     fresh.umount()
-    fresh.mount()  # it is kept, and more is told there
+    fresh.mount()  # the log is kept, and the next run is added to it
     assert len(runs(sh(fresh, f"cat {home}/{COUNT}.d/log", NOBODY)[1])) == 1
     ran(fresh, COUNT, NOBODY)
     assert len(runs(sh(fresh, f"cat {home}/{COUNT}.d/log", NOBODY)[1])) == 2
@@ -116,7 +116,7 @@ def test_nobody_sees_of_a_log_that_somebody_else_ran(mount: Ctx, path: str) -> N
     ran(mount, path, OTHER)
     assert looks(mount, log, NOBODY) == before
     assert (mount.root / log).stat().st_size > size
-    assert looks(mount, log, NOBODY) == before  # what root was told is not told on
+    assert looks(mount, log, NOBODY) == before  # root's stat does not change what others see
     assert len((mount.root / log).read_bytes()) == (mount.root / log).stat().st_size
     assert before[0][1].startswith("0 0 ")
 
@@ -169,7 +169,7 @@ def test_tail_follows_a_log_and_begins_anew_with_it(python: Path) -> None:
                 assert tail.stdout
                 ids = [first]
                 assert json.loads(tail.stdout.readline())["run"] == first
-                for _ in range(50):  # past two rotations
+                for _ in range(50):  # more than two rotations
                     ids.append(ran(ctx, COUNT, NOBODY))
                     assert json.loads(tail.stdout.readline())["run"] == ids[-1]
                 sh(ctx, f"rm home/{NOBODY}/{COUNT}.d/log", NOBODY)
@@ -200,7 +200,7 @@ def test_a_log_that_its_user_removes_begins_anew(mount: Ctx) -> None:
 
 @needs_root
 def test_a_folder_goes_with_its_sessions_while_one_of_them_runs(mount: Ctx) -> None:
-    # The end of that run is a line more in the log that `rm -r` has removed already.
+    # The run ends after `rm -r` has removed the log, and its end is one more line there.
     folder = f"home/{NOBODY}/model/debug/script.d"
     for number in range(5):
         with talk(mount, "model/debug/script.sock", NOBODY) as client:

@@ -1,4 +1,4 @@
-"""Scripts that are tools, a user's own and root's for all, on a mount of root's (abi.md 12)."""
+"""Scripts that are tools on a mount of root's: users' own, and root's for all users (abi.md 12)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_name_is_one_tools(ctx: Ctx, greet: Path) -> None:
     assert sh(ctx, f"ls {HOME}") == (0, "greet\ngreet.d\n")
 
 
-# Others, and files that are no script of this user's.
+# Other users, and files that are no script of this user's.
 
 
 def test_another_users_is_neither_run_nor_shown(ctx: Ctx, greet: Path) -> None:
@@ -164,7 +164,7 @@ def test_another_users_is_neither_run_nor_shown(ctx: Ctx, greet: Path) -> None:
     assert as_user(ctx, "run", "greet", "bob", uid=OTHER)[0] == 1
     assert "greet" not in as_user(ctx, "tool", "list", uid=OTHER)[1]
     assert "greet" not in (ctx.root / ".objects").read_text()
-    # One may say that another user's file is one's script: it is not used then.
+    # A user may name another user's file as a script, but the daemon does not use it.
     assert as_user(ctx, "tool", "add", greet, uid=OTHER)[0] == 13
     folder = f"home/{OTHER}/tool"
     assert (

@@ -1,4 +1,4 @@
-"""Scripts that are tools and agents: one that an agent may write is nobody's tool (abi.md 12.14, 12.15)."""
+"""Agents and scripts that are tools: a script that an agent may write is no tool (abi.md 12.14, 12.15)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def agent(ctx: Ctx, *tools: str) -> Iterator[str]:
 
 
 def work(ctx: Ctx, path: str, task: str, cwd: Path, asks: int) -> list[Frame]:
-    """What an agent's run says that asks so often, and is allowed each time."""
+    """Run an agent that needs so many approvals, and approve each call; returns the frames."""
     seen: list[Frame] = []
     with working(ctx, path, task, NOBODY, cwd=str(cwd), scope="temp") as client:
         for _ in range(asks):
@@ -108,7 +108,7 @@ def test_one_that_it_may_write_is_nobodys(ctx: Ctx, greet: Path) -> None:
     ctx.umount()
     ctx.mount()
     assert called(ctx, "greet", "bob")[0] == 69
-    # Its user has looked.
+    # The user has checked the script.
     assert as_user(ctx, "tool", "add", greet)[0] == 0
     assert "was written by an agent" in called(ctx, "greet", "bob")[1]
 

@@ -1,4 +1,4 @@
-"""Mounts beside each other, and callers in sandboxes of somebody else's.
+"""Mounts beside each other, and callers in other programs' sandboxes.
 
 abi.md 4.40
 """
@@ -40,14 +40,14 @@ ctx, coder, home = agents.ctx, agents.coder, test_user_daemon.home
 
 @pytest.fixture(scope="module")
 def beside(python: Path) -> Iterator[Ctx]:
-    """Another daemon of root's, which serves sandboxes of one user."""
+    """Another daemon of root's, which serves callers in sandboxes of one user."""
     with mounted(python, config=SANDBOXED) as mount:
         yield mount
 
 
 @pytest.fixture(scope="module")
 def side(python: Path) -> Iterator[dict[str, tuple[Ctx, str]]]:
-    """Mounts of root's and of a user's beside each other, each with an agent there."""
+    """A mount of root's and a mount of a user's beside each other, each with an agent."""
     with (
         space() as place,
         own_mount(python, 0, place=place) as roots,
@@ -59,7 +59,7 @@ def side(python: Path) -> Iterator[dict[str, tuple[Ctx, str]]]:
 
 
 class Party(NamedTuple):
-    """A mount as a user has it, an agent there, the mount of another daemon, and the user's number."""
+    """A mount as a user sees it, an agent there, the mount of another daemon, and the user's uid."""
 
     ctx: Ctx
     agent: str
@@ -125,7 +125,7 @@ def test_a_users_daemons_beside_each_other_and_roots(ctx: Ctx, home: Path, pytho
     assert "EACCES" not in said[2], done.stdout
 
 
-# Executes the rest in a sandbox: a filter of system calls that refuses next to nothing.
+# Executes its arguments in a sandbox: a filter of system calls that refuses almost nothing.
 SANDBOX = """
 import os, sys
 from cortexfs.linux import syscalls as linux, seccomp
@@ -228,7 +228,7 @@ ATTEMPTS = {
 
 
 def seen(folder: Path) -> dict[str, tuple[object, ...]]:
-    """All that can be changed of a folder and what is in it."""
+    """Returns all that a program can change of a folder and of the files in it."""
     found: dict[str, tuple[object, ...]] = {}
     for path in (folder, *sorted(folder.rglob("*"))):
         status = path.lstat()
@@ -239,7 +239,7 @@ def seen(folder: Path) -> dict[str, tuple[object, ...]]:
 
 
 def test_no_table_lets_the_memory_of_the_runner_be_written(party: Party) -> None:
-    # It may connect, and who writes its memory connects.
+    # The runner may connect to the daemon, so a program that writes its memory could connect as well.
     with agents.agent(party.ctx, f"wide{next(NUMBERS)}") as path:
         agents.write(party.ctx, path, "mount", "/\t/\trw\t-\n")
         said = shell(
@@ -250,7 +250,7 @@ def test_no_table_lets_the_memory_of_the_runner_be_written(party: Party) -> None
 
 
 def approved(client: Talk) -> list[Frame]:
-    """All that is said until the end, where a person allows whatever is asked."""
+    """Approve each call until the run ends; returns all frames."""
     frames = [client.frame()]
     while frames[-1]["type"] != "done":
         if frames[-1]["type"] == "approval":

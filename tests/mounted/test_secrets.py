@@ -1,4 +1,4 @@
-"""A key that providers' failures are tried on, in every place where it could be found afterwards.
+"""Providers fail in every way, and then the tests look for their key in every place where it could be.
 
 issue: "No secret in any frame, log, .d/ file, argv, environment of a child, traceback, session file or core
 dump: a test greps them all after a run that failed in every mapped way."
@@ -29,7 +29,7 @@ from tests.shell import provider_server as play
 from tests.shell.models.test_providers_failures import CUT, STATUSES
 from tests.shell.provider_server import KEY, SSE, Move, chunks
 
-# Halves, as what is shown of a key may be cut short.
+# The halves of the key, as a text that shows the key may be cut short.
 NEEDLES = (KEY[: len(KEY) // 2].encode(), KEY[len(KEY) // 2 :].encode())
 SCHEMA = {"type": "object", "properties": {"animal": {"type": "string"}}, "required": ["animal"]}
 AT_ONCE = 48
@@ -37,7 +37,7 @@ CHUNK = 1 << 20
 
 
 class Case(NamedTuple):
-    """A model, what it is asked, and what that is to fail with."""
+    """A model, the code of its failure, and its input."""
 
     name: str
     code: str
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 def mapped() -> dict[str, tuple[Sequence[Move], str]]:
-    """Every way of docs/models.md ("Failure") in which a server that is there can fail."""
+    """Returns each failure of docs/models.md ("Failure") that a running server can cause."""
     ways: dict[str, tuple[Sequence[Move], str]] = {}
     for number, (moves, code, _, _) in enumerate(STATUSES):
         ways[f"status{number}"] = (moves, code)
@@ -84,7 +84,7 @@ def command(script: str) -> str:
 
 
 def prepare(ctx: Ctx, url: str, gone: str) -> list[Case]:
-    """Providers whose keys come in each way, and those that fail before they are asked."""
+    """Declare providers that get their keys in each way, and providers that fail before any request."""
     ways = mapped()
     vault, seen = ctx.base / "vault", ctx.base / "seen"
     vault.write_text(KEY)
@@ -118,12 +118,12 @@ def prepare(ctx: Ctx, url: str, gone: str) -> list[Case]:
 
 class Failed(NamedTuple):
     ctx: Ctx
-    shown: list[bytes]  # what callers and clients were told
+    shown: list[bytes]  # all that callers and clients received
 
 
 @pytest.fixture(scope="module")
 def failed(python: Path) -> Iterator[Failed]:
-    """A mount on which everything has failed, by exec and by socket."""
+    """A mount on which each case has failed, by exec and by socket."""
     answers: Mapping[str, Sequence[Move]] = {name: moves for name, (moves, _) in mapped().items()} | slow()
     with mounted(python) as ctx, acting(ByModel(answers)) as provider, socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -131,7 +131,7 @@ def failed(python: Path) -> Iterator[Failed]:
         ctx.environ["PROVIDER_KEY"] = KEY
         cases = prepare(ctx, provider.base_url, f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
         ctx.mount()
-        ctx.environ.pop("PROVIDER_KEY")  # the daemon's from now on
+        ctx.environ.pop("PROVIDER_KEY")  # from now on only the daemon has it
         with ThreadPoolExecutor(AT_ONCE) as pool:
             shown = [*pool.map(lambda asked: asked[0](ctx, asked[1]), product((by_exec, by_socket), cases))]
         yield Failed(ctx, shown)
@@ -246,7 +246,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def memory(pid: int) -> Iterator[bytes]:
-    """What a process may have written, in pieces that overlap by a key."""
+    """Yields the writable memory of a process in pieces that overlap by the length of the key."""
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as file:
         for line in maps:
@@ -258,7 +258,7 @@ def memory(pid: int) -> Iterator[bytes]:
 
 
 def _read(file: int, start: int, end: int) -> Iterator[bytes]:
-    """Page by page where it cannot be read at once: newer C libraries guard the ends of stacks by pages."""
+    """Read page by page where one read fails: newer C libraries put guard pages at the ends of stacks."""
     try:
         yield os.pread(file, end - start, start)
     except OSError:

@@ -1,4 +1,4 @@
-"""The daemon as a service: it is ready when it answers the first call, beats, and says that it ends."""
+"""The daemon as a service: it reports READY when it answers calls, sends heartbeats, and reports its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_manager_is_told_ready_when_the_first_call_is_answered(python: Path,
                 done = subprocess.run([ctx.tool("text.word_count"), "a b"], capture_output=True, text=True)
                 assert "2 words" in done.stdout
                 environment = Path(f"/proc/{daemon.pid}/environ").read_bytes()
-                assert b"NOTIFY_SOCKET" in environment  # it is what the kernel keeps of the beginning
+                assert b"NOTIFY_SOCKET" in environment  # the kernel shows the variables of the start
                 shown = subprocess.run([ctx.tool("shell.exec"), "env"], capture_output=True, text=True)
                 assert "NOTIFY_SOCKET" not in shown.stdout
                 for _ in range(5):

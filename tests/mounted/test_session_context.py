@@ -1,4 +1,4 @@
-"""A session's context/ under programs that people use: read like any folder, removed with the session."""
+"""A session's context/ and common programs: they read it like any folder, and it goes with its session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mount(python: Path) -> Iterator[Ctx]:
 
 
 def context(mount: Ctx, session: str) -> ContextFiles:
-    """A session with a context, as an agent's run leaves it."""
+    """Make a session with a context such as an agent's run leaves; returns its files."""
     said(mount, "hello", session=session)
     folder = mount.state / "sessions" / ECHOS / session
     files = ContextFiles(folder, str(mount.root / ECHOS / session))

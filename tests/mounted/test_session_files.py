@@ -1,4 +1,4 @@
-"""Files of sessions under programs that people use (abi.md 5.31)."""
+"""Files of sessions and common programs (abi.md 5.31)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mount(python: Path) -> Iterator[Ctx]:
 
 
 def does(mount: Ctx, script: str, uid: int | None = None) -> str:
-    """A script that must end well and have nothing to complain about; its output."""
+    """Run a script, which must succeed and print no error; returns its output."""
     done = mount.run(["sh", "-c", script], cwd=mount.root, uid=uid)
     assert (done.returncode, done.stderr) == (0, ""), done
     return str(done.stdout)
@@ -50,7 +50,7 @@ def does(mount: Ctx, script: str, uid: int | None = None) -> str:
 def test_a_session_is_ordinary_files(mount: Ctx) -> None:
     # abi.md 5.32
     before = f"{ECHOS}/files"
-    assert not (mount.root / before).exists()  # which nobody may remember
+    assert not (mount.root / before).exists()  # no cache may keep this answer
     heard = said(mount, "how do you do", session="files", cwd="/tmp")
     folder = mount.root / before
     assert sorted(os.listdir(folder)) == sorted(FILES)
@@ -158,7 +158,7 @@ def until_done(tail: subprocess.Popen[str]) -> list[dict[str, object]]:
     return frames
 
 
-# Who may what.
+# Access.
 
 
 @needs_root
@@ -185,13 +185,13 @@ def test_a_user_reads_and_removes_his_own(mount: Ctx) -> None:
         "nobody drwx------",
         "nobody -rw-------",
     ]
-    assert on_a_terminal(mount, ["rm", "-r", path], NOBODY) == (0, b"")  # it asks nothing
+    assert on_a_terminal(mount, ["rm", "-r", path], NOBODY) == (0, b"")  # rm asks no question
     assert not (mount.root / path).exists()
     assert history(mount, "own", uid=NOBODY) == []
 
 
 def on_a_terminal(mount: Ctx, words: list[str], uid: int) -> tuple[int, bytes]:
-    """Status and output of a program that could ask somebody."""
+    """Run a program on a terminal, where it could ask a question; returns its status and output."""
     outer, inner = pty.openpty()
     try:
         process = subprocess.Popen(
@@ -206,7 +206,7 @@ def on_a_terminal(mount: Ctx, words: list[str], uid: int) -> tuple[int, bytes]:
         )
         os.close(inner)
         said_ = b""
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal open any more
+        with contextlib.suppress(OSError):  # EIO: the program has closed the terminal
             while data := os.read(outer, 1000):
                 said_ += data
                 if b"?" in data:
@@ -240,12 +240,12 @@ def test_a_home_is_there_after_a_restart_for_who_has_sessions(fresh: Ctx) -> Non
     fresh.umount()
     fresh.mount()
     path = fresh.root / "home/4321/model/debug/echo.d/session/kept/latest.md"
-    assert path.read_text() == "mine\n"  # by its name, before anybody has listed it
+    assert path.read_text() == "mine\n"  # by its name, before any listing
     assert stat.filemode((fresh.root / "home/4321").stat().st_mode) == "drwx------"
     assert "4321" in os.listdir(fresh.root / "home")
 
 
-# What goes.
+# Removal.
 
 
 def test_rm_removes_a_session_at_once(mount: Ctx) -> None:
@@ -316,7 +316,7 @@ def test_who_stands_in_a_session_that_went_does_not_spoil_the_next(mount: Ctx) -
         said(mount, "second", session="stood")
         assert (folder / "latest.md").read_text() == "second\n"
         assert os.listdir(inside) == []
-        assert b"first" in os.read(log, 10_000)  # as elsewhere: what is open stays
+        assert b"first" in os.read(log, 10_000)  # as on other file systems, an open file stays
     finally:
         os.close(inside)
         os.close(log)

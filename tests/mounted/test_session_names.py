@@ -1,4 +1,4 @@
-"""Sessions that get another name, by mv(1) and by `ctx session rename`."""
+"""Sessions that are renamed, by mv(1) and by `ctx session rename`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon says of itself when it is asked by a signal (docs/contributing.md)."""
+"""The report that the daemon writes about itself on a signal (docs/contributing.md)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def test_its_tasks_and_stacks_are_written_to_its_log(fresh: Ctx) -> None:
     os.kill(fresh.pid, signal.SIGUSR1)
     said = until(log.read_text, lambda text: "cortexfs.daemon.daemon.Daemon._main" in text)
     assert "\n    cortexfs." in said  # tasks below others
-    assert "/cortexfs/daemon/daemon.py:" in said  # lines in which they wait
+    assert "/cortexfs/daemon/daemon.py:" in said  # lines where tasks wait
     assert "(most recent call first)" in said  # stacks of threads, also of a loop that is stuck
     assert fresh.call("fs.read", "/etc/hostname").status == 0

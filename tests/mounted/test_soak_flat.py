@@ -1,4 +1,4 @@
-"""One daemon that is used for long: it holds afterwards what it held before, and nothing is lost.
+"""One daemon in long use: afterwards it holds no more resources than before, and no event is lost.
 
 abi.md 5.24, 5.25. Some rounds in `make test`, an hour of them with CTX_SOAK.
 """
@@ -26,7 +26,7 @@ from tests.shell.provider_server import SSE, Cut, Move, Request, chunks, said, s
 from tests.waiting import PATIENCE, SOAK, until
 
 SECONDS = 3600 if SOAK else 0
-WARM, ROUNDS = 3, 3  # rounds in which it may still grow, and the fewest in which it may not
+WARM, ROUNDS = 3, 3  # rounds in which its memory may grow, and the fewest in which it may not
 GROWN_MIB = 6
 AT_ONCE, EACH = 4, 20
 CLIENTS, DELTAS = 40, 100
@@ -38,7 +38,7 @@ ANSWERS: dict[str, Sequence[Move]] = {
 
 
 class Held(NamedTuple):
-    """The belongings of a daemon, the processes below it, and the logs on its disk."""
+    """The resources of a daemon, the number of processes below it, and of logs on its disk."""
 
     descriptors: int
     threads: int
@@ -95,7 +95,7 @@ def below(pid: int) -> int:
 
 
 def used(ctx: Ctx) -> None:
-    """All that a daemon is there for, once; some of it fails."""
+    """Use each service of the daemon once; some of the calls fail."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         calls = [pool.submit(call, ctx, n) for n in range(EACH) for call in (tools, models)]
         for done in calls:
@@ -133,7 +133,7 @@ def cancelled(ctx: Ctx) -> None:
 
 
 def clients(ctx: Ctx) -> None:
-    """Half of them leave in mid-run; the first one's session stays, and is removed by a command."""
+    """Half of the clients leave during a run. The first client's session stays until a command removes it."""
     path = ctx.root / "model" / "debug" / "script.sock"
     crowd = Crowd(Client(path) for _ in range(CLIENTS))
     for number, client in enumerate(crowd.clients):

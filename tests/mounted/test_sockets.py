@@ -1,5 +1,5 @@
-"""Sockets as anybody's program meets them: what they look like, what may be asked, how a fault is answered
-(abi.md 5)."""
+"""Sockets from a program's point of view: their files, the requests that they take, and the answers to
+faults (abi.md 5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.mounted.ctx_mount import NOBODY, Ctx
 from tests.mounted.talking import ECHO, MAX_LINE, SCRIPT, Frame, Talk, line, one_run, said, talk, text, types
 
-# What they look like.
+# The files.
 
 
 def test_an_entry_is_a_socket(ctx: Ctx) -> None:
@@ -82,7 +82,7 @@ def test_the_daemons_sockets_cannot_be_replaced(ctx: Ctx) -> None:
         assert client.is_alive()
 
 
-# What may be asked.
+# Requests.
 
 
 def test_ping(ctx: Ctx) -> None:
@@ -222,7 +222,7 @@ def test_a_last_line_without_newline_counts(ctx: Ctx) -> None:
     assert types(frames).count("done") == 2
 
 
-# How a fault is answered.
+# Answers to faults.
 
 
 def test_unknown_fields_are_ignored(ctx: Ctx) -> None:
@@ -310,7 +310,7 @@ def test_a_long_line_is_answered_before_it_ends(ctx: Ctx) -> None:
         client.raw(b"x" * (MAX_LINE + 1))
         assert client.error()["code"] == "EMSGSIZE"
         client.raw(b"x" * MAX_LINE + b'{"op":"ping"}\n')
-        assert client.is_alive()  # and the end of that line was no request
+        assert client.is_alive()  # the rest of that line was no request
 
 
 def test_a_long_message_is_split(ctx: Ctx) -> None:

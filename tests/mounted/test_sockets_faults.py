@@ -1,4 +1,4 @@
-"""The daemon is killed, stopped, or loses its disk: what sessions and their clients then have (abi.md 5)."""
+"""Sessions and their clients after the daemon was killed or stopped, or has lost its disk (abi.md 5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def log_of(ctx: Ctx, session: str, name: str = "echo") -> Path:
 
 
 def kill(ctx: Ctx) -> None:
-    """kill -9, and the next daemon."""
+    """Kill the daemon with SIGKILL, and start the next one."""
     pid = ctx.pid
     os.kill(pid, signal.SIGKILL)
     assert wait_gone(pid)
@@ -49,7 +49,7 @@ def kill(ctx: Ctx) -> None:
 
 @pytest.fixture(scope="module")
 def hardy(python: Path) -> Iterator[Ctx]:
-    """A mount whose daemon is killed and stopped by many tests, each with a session of its own."""
+    """A mount whose daemon many tests kill and stop; each test has a session of its own."""
     with mounted(python) as mount:
         yield mount
 
@@ -59,7 +59,7 @@ def session() -> str:
     return f"s{next(NUMBERS)}"
 
 
-# Killed.
+# Kills.
 
 
 def test_a_run_that_ended_before_the_restart_cannot_be_cancelled(hardy: Ctx) -> None:
@@ -67,7 +67,7 @@ def test_a_run_that_ended_before_the_restart_cannot_be_cancelled(hardy: Ctx) -> 
     run = one_run(said(hardy, "x"))
     hardy.umount()
     hardy.mount()
-    for uid, code in ((None, "EALREADY"), (NOBODY, "ENOENT")):  # another's runs are unknown
+    for uid, code in ((None, "EALREADY"), (NOBODY, "ENOENT")):  # another user's runs are unknown
         with talk(hardy, uid=uid) as client:
             client.ask("cancel", id=run)
             assert client.error()["code"] == code
@@ -161,7 +161,7 @@ def test_killed_again_and_again_in_a_flood(hardy: Ctx, session: str) -> None:
         one_run([frame for frame in whole if frame["run"] == run])
 
 
-# Stopped.
+# Stops.
 
 
 def test_umount_with_a_run_that_goes_on(hardy: Ctx, session: str) -> None:
@@ -190,7 +190,7 @@ def test_umount_with_a_run_that_goes_on(hardy: Ctx, session: str) -> None:
 
 def is_refused(path: Path) -> bool:
     try:
-        with contextlib.suppress(BlockingIOError):  # more than are accepted meanwhile
+        with contextlib.suppress(BlockingIOError):  # the queue of the socket is full
             Talk(path).close()
     except ConnectionRefusedError:
         return True
@@ -202,7 +202,7 @@ def test_connect_is_refused_while_the_daemon_stops(fresh: Ctx) -> None:
     path = fresh.root / ECHO
     with talk(fresh, SCRIPT) as client:
         client.send(HANG, session="s")
-        client.until("delta")  # so that it takes its grace
+        client.until("delta")  # the daemon then waits its grace period for this run
         os.kill(fresh.pid, signal.SIGTERM)
         until(lambda: is_refused(path))
         assert client.until("done")[-1]["code"] == "EHOSTDOWN"
@@ -219,7 +219,7 @@ def test_nothing_is_bound_after_umount(hardy: Ctx) -> None:
         hardy.mount()
 
 
-# Without a disk.
+# Loss of the disk.
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_a_new_session_on_a_full_disk(small: Ctx) -> None:
 
 
 def test_a_disk_that_becomes_read_only(small: Ctx) -> None:
-    # sessions are read where they cannot be written; EROFS says why, and what to do
+    # Sessions can still be read where they cannot be written; EROFS tells the reason and the remedy.
     before = said(small, "before", session="s", id="a")
     with read_only(small.state):
         assert history(small, "s") == before
@@ -333,9 +333,9 @@ def test_a_disk_that_becomes_read_only(small: Ctx) -> None:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """What is opened there from now on cannot be written. (The file system itself cannot be made so while
-    the daemon has files of it open for writing. Nor can a bind mount while somebody writes through it, so it
-    is made read-only where nobody is, and bound on the folder then.)"""
+    """Files opened in the folder from now on cannot be written. (The file system itself cannot become
+    read-only while the daemon has its files open for writing. Nor can a bind mount that is in use, so it
+    becomes read-only at an unused place, and is then bound on the folder.)"""
     libc = ctypes.CDLL(None, use_errno=True)
     bind, read_only_bind, detach = 4096, 4096 | 32 | 1, 2  # MS_BIND, MS_REMOUNT, MS_RDONLY, MNT_DETACH
     aside = folder.parent / "aside"
@@ -350,11 +350,11 @@ def read_only(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        assert not libc.umount2(bytes(folder), detach)  # readers may have files of it open
+        assert not libc.umount2(bytes(folder), detach)  # readers may have files open there
 
 
 def test_a_start_on_a_read_only_disk(small: Ctx) -> None:
-    # errors are sentences: whose fault, what to do
+    # Errors are sentences with the cause and the remedy.
     said(small, "before", session="s")
     small.umount()
     remount(small.state.parent, writable=False)

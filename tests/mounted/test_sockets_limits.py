@@ -1,4 +1,4 @@
-"""What one client may take: "memory per client is bounded whatever it does: not reading, sending without end,
+"""Limits of one client: "memory per client is bounded whatever it does: not reading, sending without end,
 opening thousands of connections (documented limits, then EAGAIN frames or refused accepts)" (abi.md 5)."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.mounted.talking import (
 from tests.waiting import PATIENCE
 
 WAITING = 16  # docs/protocol.md, "messages that wait in a session"
-HELD = 64 << 20  # of a user's messages that are not answered
+HELD = 64 << 20  # bytes of a user's messages without an answer
 HANG = json.dumps([{"delta": "begun"}, {"hang": True}])
 
 
@@ -48,7 +48,7 @@ def test_messages_that_wait_are_bounded(ctx: Ctx) -> None:
         client.ask("cancel", id=run)
         frames = [frame for _ in range(WAITING + 1) for frame in client.until("done")]
         assert types(frames).count("done") == WAITING + 1
-        client.send("[]", scope="temp", id="too much")  # it was refused, and is no retry
+        client.send("[]", scope="temp", id="too much")  # the first was refused, so this is no retry
         assert client.until("done")[-1]["status"] == "ok"
 
 
@@ -56,7 +56,7 @@ def test_messages_of_a_user_are_bounded(ctx: Ctx) -> None:
     # abi.md 5.25; of others nothing is held up
     big = HANG + " " * (1_000_000 - len(HANG))
     before = rss_mib(ctx.pid)
-    for _ in range(2):  # what was held is let go when its connection leaves
+    for _ in range(2):  # the daemon frees the messages when their connection ends
         with talk(ctx, SCRIPT, uid=NOBODY) as client:
             taken = 0
             refused = None
@@ -72,7 +72,7 @@ def test_messages_of_a_user_are_bounded(ctx: Ctx) -> None:
             assert (taken + 1) * len(big) > HELD
             assert rss_mib(ctx.pid) < before + 3 * HELD / (1 << 20)
             one_run(said(ctx, "root has room"))
-            client.ask("cancel", id="0")  # an answered one is let go
+            client.ask("cancel", id="0")  # an answered message is freed
             client.until("done", status="cancelled")
             client.send(big, scope="temp", session="more", id="more")
             assert client.until("start", request="more")
@@ -114,7 +114,7 @@ def test_one_that_asks_without_end_and_does_not_read(ctx: Ctx) -> None:
         count = 0
         with contextlib.suppress(TimeoutError):
             while count < 200_000:
-                client.raw(asked)  # whole, or it waits
+                client.raw(asked)  # sends the whole line, or waits
                 count += 1
         assert count < 200_000, "it was heard for ever"
         assert rss_mib(ctx.pid) < before + 8
@@ -158,7 +158,7 @@ def test_connections_of_a_user_are_bounded(python: Path) -> None:
 
 
 def _comes_in(ctx: Ctx) -> bool:
-    """Whether there is room soon: that the daemon has heard of a close is nothing one can see."""
+    """Returns True if there is room soon, as a client cannot see when the daemon has noticed a close."""
     for _ in range(1000):
         with talk(ctx, uid=NOBODY) as client, contextlib.suppress(Closed, ConnectionError):
             return client.is_alive()

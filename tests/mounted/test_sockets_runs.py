@@ -1,4 +1,4 @@
-"""Where runs work, how they are stopped and approved, and what stays of them in files (abi.md 5).
+"""Working directories of runs, cancels, approvals, and the files that runs leave (abi.md 5).
 Each test has sessions of its own."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HANG = {"hang": True}
 
 
 def hanging(client: Talk, **fields: object) -> str:
-    """A run that goes on until it is cancelled, and its id."""
+    """Begin a run that goes on until it is cancelled; returns its id."""
     client.play({"delta": "begun"}, HANG, **fields)
     return str(client.until("delta")[0]["run"])
 
@@ -32,7 +32,7 @@ def test_cwd_becomes_the_sessions(ctx: Ctx) -> None:
     frames = said(ctx, "x", session="cwd", cwd=str(ctx.work))
     assert frames[0]["cwd"] == str(ctx.work)
     path = ctx.state / "sessions/home/0/model/debug/echo.d/session/cwd/cwd"
-    until(path.exists)  # made from the log, soon after it
+    until(path.exists)  # written from the log, soon after the log
     until(path.read_text, f"{ctx.work}\n".__eq__)
 
 
@@ -110,7 +110,7 @@ def test_cancel_one_that_waits(ctx: Ctx) -> None:
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         run = hanging(client, session="cancel-waits")
         client.play({"delta": "never"}, session="cancel-waits", id="w")
-        assert client.is_alive()  # so it has been heard
+        assert client.is_alive()  # so the daemon has received the message
         other.ask("cancel", id="w")
         done = other.until("done")[-1]
         assert client.until("done")[-1] == done
@@ -129,7 +129,7 @@ def test_cancel_in_a_flood(ctx: Ctx) -> None:
         client.play({"burst": 1_000_000, "size": 64}, session="cancel-flood")
         run = client.until("delta")[-1]["run"]
         other.ask("cancel", id=run)
-        assert other.until("done")[-1]["status"] == "cancelled"  # so it had not said all of it
+        assert other.until("done")[-1]["status"] == "cancelled"  # so the run had not sent all of its deltas
 
 
 def test_cancel_what_is_unknown_or_over(ctx: Ctx) -> None:

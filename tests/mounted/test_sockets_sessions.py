@@ -1,5 +1,5 @@
-"""Sessions as their clients see them: retries, order, scopes, resume, working directories, approvals, cancel
-(abi.md 5). Each test has sessions of its own."""
+"""Sessions from their clients' point of view: retries, order, scopes and resume (abi.md 5).
+Each test has sessions of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ HANG = {"hang": True}
 
 
 def hanging(client: Talk, **fields: object) -> str:
-    """A run that goes on until it is cancelled, and its id."""
+    """Begin a run that goes on until it is cancelled; returns its id."""
     client.play({"delta": "begun"}, HANG, **fields)
     return str(client.until("delta")[0]["run"])
 
 
-# The same message again.
+# Retries of a message.
 
 
 def test_a_retry_replays_a_finished_run(ctx: Ctx) -> None:

@@ -1,4 +1,4 @@
-"""`ctx state export` and `import`, of daemons that run and are talked with meanwhile."""
+"""`ctx state export` and `import`, with daemons that run and hold conversations meanwhile."""
 
 from __future__ import annotations
 

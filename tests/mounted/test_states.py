@@ -1,4 +1,4 @@
-"""States of earlier versions, made by tests/states/make.py: the daemon of today shows what those showed."""
+"""States of earlier versions, made by tests/states/make.py. The daemon of today shows what they showed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.places import PROJECT
 from tests.states.make import COMMITS, SESSION
 
 STATES = PROJECT / "tests/states"
-MOST = 200 << 10  # bytes of all of them
+MOST = 200 << 10  # bytes of all states together
 
 
 def unpacked(commit: str, folder: Path) -> Path:

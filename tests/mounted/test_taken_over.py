@@ -1,5 +1,5 @@
-"""What somebody who has taken the daemon of root over cannot do: docs/security.md, "A daemon that was taken
-over"."""
+"""Attacks from inside a daemon of root's that was taken over, which all fail: docs/security.md, "A daemon
+that was taken over"."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [
 ]
 SCRIPT = Path(__file__).with_name("taken_over.py")
 HANGING = Path(__file__).with_name("taken_over_hanging.py")
-# What is refused otherwise than by EPERM.
+# Attempts that fail with another error than EPERM.
 OTHERS = {
     "connect": "EAFNOSUPPORT",
     "file: link": "EXDEV",
@@ -42,7 +42,7 @@ OTHERS = {
     "signal by a socket, as it was": "ENOTTY",
     "type at a terminal": "ENOTTY",
 }
-OF_OTHERS = ("host ", "file: ", "starter ")  # how names of attempts begin that are not its own calls
+OF_OTHERS = ("host ", "file: ", "starter ")  # prefixes of attempts that are not the daemon's own calls
 
 
 class Attempts(NamedTuple):
@@ -67,7 +67,7 @@ def attempts() -> Iterator[Attempts]:
         places = [str(base / name) for name in ("ctx", "state", "config", "folder")]
         words = [sys.executable, str(SCRIPT), *places, str(victim.pid)]
         root = SCRIPT.parents[2]
-        # As systemd gives services theirs: connected to what root listens at.
+        # Standard input as systemd sets it up for services: connected to a socket where root listens.
         stream = stack.enter_context(socket.socket(socket.AF_UNIX))
         stream.connect(service.getsockname())
         environ = {**os.environ, "PYTHONPATH": str(root)}
@@ -78,7 +78,7 @@ def attempts() -> Iterator[Attempts]:
         said = Attempts(*json.loads(daemon.stdout.readline()))
         assert daemon.stdout.readline() == b"ready\n"
         words = [str(base / "ctx/tool/fs.read"), "/etc/hostname"]
-        assert subprocess.run(words, capture_output=True, timeout=PATIENCE).returncode == 0  # it serves still
+        assert subprocess.run(words, capture_output=True, timeout=PATIENCE).returncode == 0  # it still serves
         yield said
         daemon.terminate()
         assert daemon.wait(PATIENCE) == 0
@@ -86,7 +86,7 @@ def attempts() -> Iterator[Attempts]:
 
 
 def test_it_can_do_nothing_that_it_does_not_need(attempts: Attempts) -> None:
-    assert set(attempts.before.values()) == {"done"}  # so that each attempt is one
+    assert set(attempts.before.values()) == {"done"}  # so each attempt could work
     own = {name: said for name, said in attempts.after.items() if not name.startswith(OF_OTHERS)}
     tried = [name for name in attempts.before if not name.startswith("file: ")]
     assert own == {name: OTHERS.get(name, "EPERM") for name in (*tried, "channel")}
@@ -94,7 +94,7 @@ def test_it_can_do_nothing_that_it_does_not_need(attempts: Attempts) -> None:
 
 @pytest.mark.skipif(landlock.version() < 2, reason="an older Landlock")
 def test_it_changes_no_file_but_its_state(attempts: Attempts) -> None:
-    # so that it cannot have its starter execute what it likes, and sees into no process
+    # So it cannot make its starter execute a file of its own, and cannot look into any process.
     files = {name: said for name, said in attempts.after.items() if name.startswith("file: ")}
     assert len(files) > 10
     assert files == {name: OTHERS.get(name, "EACCES") for name in files}
@@ -103,7 +103,7 @@ def test_it_changes_no_file_but_its_state(attempts: Attempts) -> None:
 def test_it_gets_no_host_of_anybody_who_has_not_connected(attempts: Attempts) -> None:
     # "so that a taken-over daemon cannot ask for uid 0"
     hosts = {name: said for name, said in attempts.after.items() if name.startswith("host ")}
-    # It made a connection that would do, and sent it; the fork server heard that the daemon did not.
+    # A host made a fitting connection and sent it, but the fork server saw that the sender is not the daemon.
     assert hosts.pop("host of root by a host of nobody") == "65534 asked refused"
     assert len(hosts) == 6
     assert set(hosts.values()) == {"EACCES"}
@@ -123,7 +123,7 @@ def test_it_keeps_no_capability(ctx: Ctx) -> None:
 
 
 def test_users_are_served_when_the_process_that_starts_others_is_killed(fresh: Ctx) -> None:
-    # It ends with a sentence, and nothing of it is left but the mount, which the next one takes away.
+    # The daemon logs a sentence and ends; only its mount is left, which the next daemon removes.
     pid = fresh.pid
     assert fresh.call("fs.read", "/etc/hostname", uid=NOBODY).status == 0
     (starter,) = _children(pid)
@@ -199,7 +199,7 @@ def test_what_is_closed_to_root_without_powers_is_told_at_the_mount(fresh: Ctx) 
 
 @pytest.mark.parametrize("name", ["daemon.log", "lock"])
 def test_the_next_one_follows_no_link_that_it_left(name: str, fresh: Ctx) -> None:
-    # before it is held to its state, as whoever mounts is root
+    # The daemon opens these files as root, before Landlock limits it to its state.
     fresh.ctx("umount", str(fresh.root))
     (outside := fresh.state.parent / "outside").touch()
     (fresh.state / name).unlink()

@@ -1,4 +1,4 @@
-"""send, resume, cancel, ping and session on a real mount, as scripts use them."""
+"""`ctx send`, `resume`, `cancel`, `ping` and `session` on a real mount, as scripts use them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def events(ctx: Ctx, object_: str, session: str) -> list[dict[str, Any]]:
 
 
 def wait_for(ctx: Ctx, object_: str, session: str, type_: str) -> None:
-    """Until the session has such an event."""
+    """Wait until the session has an event of this type."""
     program = [
         str(ctx.python),
         "-I",
@@ -124,11 +124,11 @@ def test_the_second_interrupt_leaves(talks: Ctx) -> None:
     with Sending(talks, SCRIPT, HANGS, "--session", "int2") as sending:
         sending.until("delta")
         pid = talks.pid
-        os.kill(pid, signal.SIGSTOP)  # so that no cancel is answered
+        os.kill(pid, signal.SIGSTOP)  # so the daemon answers no cancel
         try:
             sending.process.send_signal(signal.SIGINT)
             with pytest.raises(subprocess.TimeoutExpired):
-                sending.process.wait(1)  # time for the first to be heard
+                sending.process.wait(1)  # the first interrupt gets time to arrive
             sending.process.send_signal(signal.SIGINT)
             assert sending.process.wait(PATIENCE) == 130
         finally:
@@ -256,7 +256,7 @@ def test_sessions_through_their_files(talks: Ctx) -> None:
     talks.ctx("session", "rm", ECHO, "goes", "--yes")
     assert talks.ctx("session", "show", ECHO, "goes", check=False).returncode == 1
     dry = talks.ctx("session", "gc", ECHO, "--keep", "0", "--dry-run").stdout
-    assert "model/debug/echo kept" not in dry  # it is the newest
+    assert "model/debug/echo kept" not in dry  # it is the newest session
     talks.ctx("send", ECHO, "--session", "newer", "x")
     assert "model/debug/echo kept" in talks.ctx("session", "gc", ECHO, "--keep", "1").stdout
     assert talks.ctx("session", "show", ECHO, "kept", check=False).returncode == 1

@@ -1,6 +1,6 @@
-"""A server that says nothing of its models' abilities: what they show is what agents use.
+"""A server that does not list its models' abilities: agents use the abilities that a test call shows.
 
-docs/models.md, "Names": "ask each to call a tool". A server with tools had been asked in the text protocol.
+docs/models.md, "Names": "ask each to call a tool". Once, a server with tools still got the text protocol.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.shell.provider_server import SSE, Move, Provider, Request, chat, chun
 
 
 class Able(Provider):
-    """Two models: one calls the first tool that it is offered, the other one only talks."""
+    """Two models: `able` calls the first tool that it is offered, `chatty` only talks."""
 
     async def moves(self, request: Request) -> Sequence[Move]:
         if request.method == "GET":

@@ -1,4 +1,4 @@
-"""What docs/tools.md shows, done as a user would who reads it."""
+"""The commands of docs/tools.md, run as a reader of the page would run them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ctx(python: Path) -> Iterator[Ctx]:
 
 
 def sh(ctx: Ctx, text: str, home: Path) -> str:
-    """A block of the page, on a mount that is elsewhere."""
+    """Run a block of the page, on a mount at another place than /ctx."""
     own = {"HOME": str(home), "CTX_STATE": "/nowhere", "CTX_CONFIG": "/nowhere", "CTX_OUTPUT": "text"}
     path = f"{ctx.python.parent}:{ctx.environ['PATH']}"
     text = text.replace("/ctx/", f"{ctx.root}/")

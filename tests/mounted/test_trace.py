@@ -1,4 +1,4 @@
-"""CTX_TRACE: what is said over sockets, in a file for whoever develops CortexFS (docs/contributing.md)."""
+"""CTX_TRACE: a file with the traffic of sockets, for developers of CortexFS (docs/contributing.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.mounted.ctx_mount import Ctx
 
 
 def traced(mount: Ctx, words: str) -> list[dict[str, Any]]:
-    """A call and a message under a daemon that records these: its lines."""
+    """Send a call and a message to a daemon that records these subjects; returns the recorded lines."""
     mount.umount()
     mount.environ["CTX_TRACE"] = words
     mount.mount()
@@ -37,7 +37,7 @@ def test_frames_and_messages_of_hosts_are_recorded(fresh: Ctx) -> None:
     assert "a word to be echoed" in said(lines, "wire", "heard")
     assert "fs.read" in said(lines, "calls", "said")
     assert "a text to be read" in said(lines, "calls", "heard")
-    assert all(line["bytes"] == len(line["text"]) for line in lines)  # none is cut here
+    assert all(line["bytes"] == len(line["text"]) for line in lines)  # no text is cut here
 
 
 def test_only_what_is_named_is_recorded(fresh: Ctx) -> None:

@@ -1,4 +1,4 @@
-"""The whole tree under programs that people use, and what the kernel is told when it changes."""
+"""The whole tree and common programs, and the notices that the kernel gets when the tree changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED = errno.EACCES if os.geteuid() else errno.EROFS
 
 @pytest.fixture(scope="module")
 def mount() -> Iterator[Served]:
-    """Shared; tests leave it as they found it."""
+    """A shared mount; tests leave it as they found it."""
     with served() as mount_:
         yield mount_
 
@@ -141,7 +141,7 @@ def test_a_log_grows_under_who_reads_it(mount: Served) -> None:
 
 def test_new_and_removed_objects_are_seen_at_once_by_who_looked_before(fresh: Served) -> None:
     new = fresh.root / "tool/t00001"
-    assert not new.exists()  # the kernel remembers that
+    assert not new.exists()  # the kernel caches this answer
     inode = os.stat(fresh.root / "tool/shell").st_ino
     fresh.tell("add 3")
     assert new.exists()
@@ -252,7 +252,7 @@ while True:
 
 
 def test_nobody_sees_the_older_tree_after_a_change_however_many_look(fresh: Served) -> None:
-    # design.md: of ways to make the kernel forget, one gave no stale reads; this is that way
+    # design.md: only one way to make the kernel forget gave no stale reads; this test checks that way
     tool = fresh.root / "tool"
     lookers = [subprocess.Popen([sys.executable, "-c", LOOKER, str(tool)]) for _ in range(3)]
     try:

@@ -1,4 +1,4 @@
-"""Controls and aliases, edited with the programs that people edit with (abi.md 3)."""
+"""Controls and aliases, edited with common editors (abi.md 3)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shared() -> Iterator[Served]:
 
 @pytest.fixture
 def policy(shared: Served) -> Iterator[Path]:
-    """A control with a value; nothing else is in its folder when the test ends."""
+    """A control with a value; no other new file may be in its folder when the test ends."""
     path = shared.root / "tool/shell.d/policy"
     files = set(os.listdir(path.parent)) | {"policy"}
     path.write_text(OLD)
@@ -66,7 +66,7 @@ EDITORS = [
     "t=$(mktemp policy.XXXXXX); sed s/old/new/ policy > $t; mv $t policy",
     "sed s/old/new/ policy > /tmp/$$; cp --remove-destination /tmp/$$ policy; rm /tmp/$$",
     "sed s/old/new/ policy > /tmp/$$; install -m 644 /tmp/$$ policy; rm /tmp/$$",
-    # Of the names that perl makes up, one in a thousand is refused, and it goes on.
+    # The daemon refuses about one in a thousand of perl's temporary names, and perl goes on after that.
     "perl -i -pe s/old/new/ policy; perl -i -pe s/old/new/ policy",
     "printf '%s\\n' s/old/new/ w q | ed -s policy",
     "ex -s -u NONE -c '%s/old/new/' -c x policy",
@@ -190,13 +190,13 @@ def test_a_removed_policy_counts_until_it_is_reset(fresh: Served) -> None:
 
 
 def drafts(names: list[str]) -> list[str]:
-    """Returns the drafts; the kernel tells of a closed file when it likes, and a draft lasts until then."""
+    """Returns the drafts. A draft lasts until the kernel reports the close of its file, at any later time."""
     return [name for name in names if name.startswith(".new")]
 
 
 @pytest.fixture(scope="module")
 def full() -> Iterator[Served]:
-    """A state whose disk is full, but for the name of the policy, which is there."""
+    """A mount whose state is on a full disk, where the policy already has its name."""
     with served() as mount_, small_disk(mount_.state, 1):
         (mount_.root / "tool/shell.d/policy").write_text(OLD)
         with contextlib.suppress(OSError), open(mount_.state / "filler", "wb", buffering=0) as filler:
@@ -217,7 +217,7 @@ def test_a_full_disk_is_heard_by_whatever_writes(full: Served, shell: str, scrip
     try:
         assert "said done" not in done.stdout, done
         assert done.stderr or script.startswith(("vim", "ex"))
-        policy.touch()  # where it was removed first
+        policy.touch()  # some scripts remove it first
         assert policy.read_text() == OLD
     finally:
         for name in os.listdir(policy.parent):
@@ -345,7 +345,7 @@ def test_a_user_has_a_home_of_his_own_and_makes_aliases_there_only(shared: Serve
 
 
 def write_until_dead(path: Path, number: int, enough: threading.Event) -> int:
-    """How many values a server that dies after `number` of them, or soon after, has acknowledged."""
+    """Returns how many values the server acknowledged; it dies after `number` values or soon after."""
     done = 0
     with contextlib.suppress(OSError):
         while True:

@@ -1,4 +1,4 @@
-"""The tutorials work by copy and paste: their blocks of `sh` are run, and what they show is seen."""
+"""The tutorials work by copy and paste: their blocks of `sh` run, and print the output that they show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def follow(mount: Ctx, page: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     words = {"HOME": str(home), "TMPDIR": str(mount.work), "CTX_OUTPUT": "text"}  # as on a reader's terminal
-    uvx = mount.work / "uvx"  # without the net: the server that it would install is a package of the tests
+    uvx = mount.work / "uvx"  # without the net: the tests have the package that it would install
     uvx.write_text(f'#!/bin/sh\nexec {sysconfig.get_path("scripts")}/"$@"\n')
     uvx.chmod(0o755)
     path = f"{mount.work}:{mount.python.parent}:{mount.environ['PATH']}"

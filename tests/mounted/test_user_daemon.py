@@ -1,7 +1,7 @@
 """A daemon that a user started: abi.md 4.37, and the places of 8.1.
 
-/dev/fuse is open to everybody on most machines and not on all, so these tests bring one of their own,
-in a mount namespace of their own, where the user's shell script does what users do.
+Some machines do not open /dev/fuse to all users, so these tests mount a device of their own over it,
+in a mount namespace of their own. There, a shell script acts as the user.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def home() -> Iterator[Path]:
 
 
 def as_user(home: Path, python: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script as the user, with its own /dev/fuse; as `other` in it, as somebody else."""
+    """Run a script with its own /dev/fuse: lines of `user` as the user, lines of `other` as another user."""
     drop = f"setpriv --reuid={USER} --regid={USER} --clear-groups"
     other = f"setpriv --reuid={OTHER} --regid={OTHER} --clear-groups"
-    # One script of root's, which is two users in turn.
+    # One script of root's, which becomes one of the two users for each line.
     lines = [f"mount --bind {home.parent}/fuse /dev/fuse", f"cd {home}"]
     for line in script.strip().splitlines():
         who, _, what = line.strip().partition(": ")
@@ -81,7 +81,7 @@ def test_a_user_mounts_runs_and_unmounts(home: Path, python: Path) -> None:
     assert f"\n{USER}\n" in done.stdout
     assert "allow coder_t" in done.stdout
     assert "\n700\n" in done.stdout  # abi.md 8.1: and private
-    assert statuses[6] != 0  # another user does not even see into it
+    assert statuses[6] != 0  # another user cannot list it
     assert statuses[7] == 126
     assert statuses[8:] == [0, 0], done.stdout
 
@@ -128,7 +128,7 @@ def test_agents_of_the_users_own(home: Path, python: Path) -> None:
     statuses = [int(part.split()[0]) for part in parts[1:]]
     assert statuses == [0, 0, 0, 1, 0, 0, 0, 0], done.stdout
     assert f"uid {USER} has an agent mine" in done.stdout
-    assert parts[-3].split("\n")[1:] == ["mine.d"], done.stdout  # its session stays
+    assert parts[-3].split("\n")[1:] == ["mine.d"], done.stdout  # the folder with its session stays
 
 
 def test_scripts_of_the_users_own(home: Path, python: Path) -> None:

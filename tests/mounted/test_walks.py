@@ -1,8 +1,8 @@
-"""The way of a call, of a session's line and of an agent's step through the daemon's files, as docs/design.md
-("Three ways through the daemon") tells it: each page names its files, and how many moves there are at most.
+"""The ways of a call, of a session's line and of an agent's step through the daemon's files, as
+docs/design.md ("Three ways through the daemon") describes them: each section names its files and limits moves.
 
-A move is a call or a return whose file differs from the one before. Tasks that work beside are no part of a
-way: requests of the kernel, logs of runs that are written now and then.
+A move is a call or a return in another file than the event before. Background tasks are no part of a way:
+requests of the kernel, and logs of runs, which are written now and then.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.waiting import PATIENCE
 
 DESIGN = Path(__file__).parent.parent.parent / "docs" / "design.md"
 DAEMON = Path(__file__).with_name("walked_daemon.py")
-# Files on the way of each byte that only kernels before Linux 6.16 need.
+# Files that every way passes on kernels before Linux 6.16 only.
 OLD_KERNELS = () if safe_sockets.REFUSED else ("peers/safe_sockets.py",)
 
-TIMES, COLD = 20, 4  # and how many of them are not warm
-READERS = "tree/readers.py"  # whose tasks wait for requests of the kernel, at any time
+TIMES, COLD = 20, 4  # the number of walks, and of walks before the daemon is warm
+READERS = "tree/readers.py"  # its tasks wait for requests of the kernel, at any time
 ASIDE = {("tree/kernel.py", "guard"), ("state/run_logs.py", "run"), ("sessions/beside.py", "run")}
 WRITERS = {("sessions/writer.py", "_run_writer"), ("sessions/writer.py", "_run_syncer")}
 Function: TypeAlias = tuple[str, str]  # file and name
@@ -57,7 +57,7 @@ def page(heading: str) -> Page:
 
 
 def without(events: list[Event], aside: set[Function]) -> list[Event]:
-    """Without these tasks, each of which is called when it goes on, and returns when it waits."""
+    """Returns the events outside of these tasks, which are called to go on, and return to wait."""
     kept, depth = [], 0
     for each in events:
         if each[1:] in aside:
@@ -68,21 +68,21 @@ def without(events: list[Event], aside: set[Function]) -> list[Event]:
 
 
 def between(events: list[Event], first: Function, last: Function) -> list[Event]:
-    """From the first call of one function to the last return of another."""
+    """Returns the events from the first call of one function to the last return of another."""
     names = [event[1:] for event in events]
     return events[names.index(first) : len(names) - names[::-1].index(last)]
 
 
 def walked(events: list[Event]) -> tuple[list[str], int]:
-    """The files in the order in which they are met, and the moves."""
+    """Returns the files in the order of their first events, and the number of moves."""
     files = [event.file for event in events if event.file not in OLD_KERNELS]
     moves = sum(before != after for before, after in itertools.pairwise(files))
     return list(dict.fromkeys(files)), moves
 
 
 def check(heading: str, ways: list[list[Event]]) -> None:
-    """The shortest way keeps to the page, as whatever comes late is waited for once more; all of the page is
-    met on some way."""
+    """The shortest way keeps to the page; others may be longer, as late events cost one more wait.
+    Each file of the page is met on some way."""
     told, walks = page(heading), [walked(way) for way in ways]
     files, moves = min(walks, key=lambda walk: walk[1])
     assert {*files} - {*told.files} == set(), "are not on the page"
@@ -93,7 +93,7 @@ def check(heading: str, ways: list[list[Event]]) -> None:
 
 
 class Walked(Ctx):
-    """A daemon that notes where it goes."""
+    """A daemon that records its calls and returns."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base, Path(sys.executable))
@@ -117,7 +117,7 @@ class Walked(Ctx):
     def ways(
         self, work: Callable[[], object], first: Function, last: Function, aside: set[Function] = ASIDE
     ) -> list[list[Event]]:
-        """The events of this work each time, from a call of one function to a return of another."""
+        """Repeat the work; returns the events of each time, from a call of `first` to a return of `last`."""
         ways = []
         for number in range(TIMES):
             assert self._say("begin") == "begun\n"
@@ -154,7 +154,7 @@ class Talk:
         self._lines = self._socket.makefile("rb")
 
     def send(self, words: Any) -> dict[str, Any]:
-        """Its last frame."""
+        """Send a message; returns the last frame of the answer."""
         self._socket.sendall(json.dumps({"op": "send", "input": words}).encode() + b"\n")
         for line in self._lines:
             frame: dict[str, Any] = json.loads(line)
