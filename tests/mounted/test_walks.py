@@ -1,5 +1,5 @@
 """The ways of a call, of a session's line and of an agent's step through the daemon's files, as
-docs/design.md ("Three ways through the daemon") describes them: each section names its files and limits moves.
+docs/design.md ("Three ways through the daemon") describes them. Each section names files and limits moves.
 
 A move is a call or a return in another file than the event before. Background tasks are no part of a way:
 requests of the kernel, and logs of runs, which are written now and then.

@@ -1,8 +1,8 @@
-"""Machines of a team for tests: mounts with a state each on this one, and a server of NATS among them.
+"""Machines of a team for tests: mounts on this machine, each with a state of its own, and a server of NATS.
 
     with team(python, "laptop", "box") as machines: ...        box began the team, laptop joined it
 
-Users of the machines are users of this one: `nobody` calls as uid 65534.
+Users of these machines are users of the real one: `nobody` calls as uid 65534.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.team.networks import Place
 from tests.waiting import until
 
 COUNT = "text.word_count"
-ROUTES = 2000  # from a server's port for clients to that for servers
+ROUTES = 2000  # the difference from a server's port for clients to its port for servers
 SERVER = PROJECT / "build/team/bin/nats-server"
 
 
@@ -58,12 +58,12 @@ class Machine:
         return self.ctx.state / "team"
 
     def sees(self, name: str) -> None:
-        """Wait until it shows that object, and its machine is there."""
+        """Wait until this machine shows the object as ready."""
         path = self.ctx.root / f"{name}.d/status"
         until(lambda: path.read_text() if path.exists() else "", lambda seen: seen == "ready\n")
 
     def is_in_cluster(self) -> bool:
-        """Returns True if its server has the streams of three; before that it is none that may be lost."""
+        """Returns True if its server has the streams of three servers; only then may a server be lost."""
         return any("SESSIONS" in names for _, names, _ in os.walk(self.folder / "server/cluster"))
 
     def sees_no(self, name: str) -> None:
@@ -74,11 +74,11 @@ class Machine:
         until(path.read_text, lambda seen: seen.startswith("broken: the machine "))
 
     def link(self) -> int:
-        """The pid of its link."""
+        """Returns the pid of its link."""
         return until(self._links)[0]
 
     def works(self, *names: str) -> None:
-        """Wait until calls of those machines are answered."""
+        """Wait until those machines answer calls."""
         for name in names:
             self.sees(f"tool/{COUNT}+{name}")
             until(partial(self.count, name), lambda answer: answer.status == 0)
@@ -87,14 +87,14 @@ class Machine:
         return self.ctx.call(f"{COUNT}+{name}", '{"text":"a b"}')
 
     def server(self) -> int:
-        """The pid of its server of the team."""
+        """Returns the pid of its NATS server."""
         return until(lambda: self._processes(os.fsencode(self.folder / "server/nats.conf")))[0]
 
     def _links(self) -> list[int]:
         return self._processes(b"cortexfs.team.link", os.fsencode(self.ctx.state))
 
     def _processes(self, *wanted: bytes) -> list[int]:
-        """Those whose command has all these words."""
+        """Returns the pids of the processes whose command has all these words."""
         found = []
         for each in os.listdir("/proc"):
             with contextlib.suppress(OSError):
@@ -118,14 +118,14 @@ def prover(laptop: Machine, box: Machine) -> Callable[..., bytes]:
 def machine(
     python: Path, name: str, enable: Sequence[str] = ("faulty",), config: str = "", place: Place | None = None
 ) -> Iterator[Machine]:
-    """In a network of its own, where one is given: its daemon, and all that is called there."""
+    """Mounts a machine. With a place, its daemon and all its calls run in the network of that place."""
     with mounted(python, enable, config, owner=None if place is None else 0, space=place) as ctx:
         yield Machine(ctx, name)
 
 
 @contextlib.contextmanager
 def team(python: Path, *names: str) -> Iterator[dict[str, Machine]]:
-    """The last of them began it."""
+    """Yields the machines of a team that the last of them began."""
     with contextlib.ExitStack() as stack:
         machines = {name: stack.enter_context(machine(python, name)) for name in names}
         first, *others = reversed(machines.values())
@@ -144,8 +144,8 @@ def team(python: Path, *names: str) -> Iterator[dict[str, Machine]]:
 def cluster(
     python: Path, *names: str, places: Mapping[str, Place] | None = None
 ) -> Iterator[dict[str, Machine]]:
-    """Three machines, each of which is a server and exports COUNT to root of the others; the last of them
-    began the team."""
+    """Yields three machines of a team that the last of them began. Each is a server, and exports COUNT to
+    root of the others."""
 
     def where(name: str) -> list[str]:
         at = places[name].address if places else "127.0.0.1"
@@ -172,7 +172,7 @@ def cluster(
 
 
 def free_ports() -> int:
-    """A port that is free, as is that of the servers above it."""
+    """Returns a free port whose port for servers, ROUTES above it, is free as well."""
     while True:
         port = free_port()
         with socket.socket() as sock, contextlib.suppress(OSError, OverflowError):
@@ -181,5 +181,5 @@ def free_ports() -> int:
 
 
 def need_server() -> None:
-    """Fails where `make test-team` has not fetched the server."""
+    """Fails unless `make test-team` has fetched the server or one is installed."""
     assert SERVER.exists() or shutil.which("nats-server"), "make build/team fetches the server"

@@ -2,7 +2,7 @@
 
     with network("laptop", "box") as found: found["box"].cut(); found["box"].join()
 
-What is sent to a machine that is cut off is dropped without a word. All of it is gone with its namespaces.
+Packets to a machine that is cut off are dropped without an error. The network ends with its namespaces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _ip(*words: str) -> None:
 
 
 class Place:
-    """A machine's place in a network, where commands can be run (mounted/ctx_mount.py: its `space`)."""
+    """A machine's place in a network, where commands can run (the `space` of mounted/ctx_mount.py)."""
 
     def __init__(self, hub: str, number: int) -> None:
         self._hub = hub

@@ -1,4 +1,4 @@
-"""Sessions of a team for tests: what machines have of them, and what their users do with them."""
+"""Sessions of a team for tests: the logs that machines have, and the commands of their users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def log_of(machine: Machine, session: str, path: str = ECHO, uid: int = 0) -> Pa
 
 
 def whole(machine: Machine, session: str, path: str = ECHO) -> bytes:
-    """The log, as far as it is there."""
+    """Returns the machine's copy of the log, empty if there is none."""
     try:
         return log_of(machine, session, path).read_bytes()
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def whole(machine: Machine, session: str, path: str = ECHO) -> bytes:
 
 
 def same(session: str, *machines: Machine, path: str = ECHO) -> bytes:
-    """The log, when all machines have the same."""
+    """Wait until all machines have the same log; returns it."""
     found = until(
         lambda: {whole(each, session, path) for each in machines},
         lambda seen: len(seen) == 1 and b"" not in seen,

@@ -1,4 +1,4 @@
-"""Agents of another machine: run, talked to on their sockets, and used by agents here (docs/team.md)."""
+"""Agents of another machine: calls, conversations on their sockets, and use by agents here (docs/team.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.team.test_attacks import hostile, incarnation
 from tests.waiting import awaited, until
 
 FAR = "agent/coder+box"
-THEIR_HOME = "home/1"  # of daemon, as whom the box serves
+THEIR_HOME = "home/1"  # the home of `daemon`, the user that the box serves as
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -113,14 +113,14 @@ def test_its_run_ends_with_whoever_hears_of_it(laptop: Machine, box: Machine) ->
     with working(laptop.ctx, FAR, task, session="left", cwd=str(box.ctx.work)) as client:
         client.until("approval")
     state = box.ctx.root / f"{THEIR_HOME}/agent/coder.d/session/left/state"
-    until(state.read_text, lambda said: said == "done\n")  # denied, as nobody is there
+    until(state.read_text, lambda said: said == "done\n")  # the call is denied, as no client can answer
     assert not (box.ctx.work / "never").exists()
     with working(laptop.ctx, FAR, script({"sleep": 1000}), session="cancelled", id="m") as client:
         client.until("start")
         client.ask("cancel", id="m")
         assert client.until("done")[-1]["status"] == "cancelled"
     with working(laptop.ctx, FAR, script(say("to the end")), session="half") as client:
-        assert text(client.all()) == "to the end"  # a client that says no more hears the rest
+        assert text(client.all()) == "to the end"  # a client that has closed its side still gets the rest
     process = subprocess.Popen(
         [laptop.ctx.root / FAR, script({"sleep": 1000})], stdout=subprocess.PIPE, env=laptop.ctx.environ
     )
@@ -163,7 +163,7 @@ def test_what_objects_run_may_not_talk_to_it(laptop: Machine) -> None:
         True,
     )
     with agent(laptop.ctx, "boss", "shell.exec") as boss:
-        assert "Permission denied" in shell(laptop.ctx, boss, words)  # it has no sockets at all
+        assert "Permission denied" in shell(laptop.ctx, boss, words)  # an agent has no sockets at all
 
 
 async def test_a_machine_talks_to_agents_alone_and_for_people(laptop: Machine, box: Machine) -> None:
@@ -193,7 +193,7 @@ def test_an_agent_starts_an_agent_there_under_both_policies(laptop: Machine, box
         box.team(*how, "--agents", "guest")
         assert "allow guest_t agent:coder start" in _started(laptop, boss)
         _allow(box, guest, "allow guest_t agent:coder start")
-        assert "mode = balanced" in _started(laptop, boss)  # it would be asked about, and nobody is there
+        assert "mode = balanced" in _started(laptop, boss)  # the call needs approval, and nobody can give it
         (box.ctx.config / "policy.toml").write_text('mode = "open"\n')
         assert "from there" in _started(laptop, boss)
         (box.ctx.config / "policy.toml").unlink()
@@ -201,7 +201,7 @@ def test_an_agent_starts_an_agent_there_under_both_policies(laptop: Machine, box
 
 
 def _started(laptop: Machine, boss: str) -> str:
-    """The answer to an agent that starts the other, which its user has allowed."""
+    """Have an agent start the other one, with its user's approval; returns the result of that call."""
     task = script(call("agent.run", name="coder+box", task=script(say("from there"))), say("x"))
     with working(laptop.ctx, boss, task, scope="temp") as client:
         asked = client.until("approval")[-1]
@@ -227,7 +227,7 @@ def test_people_talk_to_it_by_the_commands(laptop: Machine, box: Machine) -> Non
     done = ctx.run(words, input=script(say("hello")))
     assert done.stdout == "hello\n", done
     said = box.ctx.root / f"{THEIR_HOME}/agent/coder.d/session/typed"
-    assert (said / "cwd").read_text() == "/\n"  # a folder of this machine is none there
+    assert (said / "cwd").read_text() == "/\n"  # a folder of this machine does not exist there
     assert ctx.ctx("ask", "-m", FAR, script(say("an answer"))).stdout == "an answer\n"
     (ctx.work / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     refused = ctx.ctx("ask", "-m", FAR, "-a", str(ctx.work / "picture.png"), "look", check=False)

@@ -1,5 +1,5 @@
-"""A machine of the team that is hostile: it has its own key, and says whatever it likes with it. The server
-refuses what is another machine's, and what the server itself can be made to say proves nothing."""
+"""A hostile machine of the team, which has its own key and sends any message with it. The server refuses
+messages in the name of another machine, and messages that the server itself is made to send prove nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARGUMENT = b'{"text":"a b"}'
 
 
 class Hostile(Client):
-    """A client that notes what the server refuses."""
+    """A client that records the server's refusals."""
 
     def __init__(self, *about: Any) -> None:
         self.refused: list[str] = []
@@ -47,7 +47,7 @@ class Hostile(Client):
             super()._hear(said)
 
     async def is_refused(self, subject: str, data: bytes = b"x", reply: str = "") -> None:
-        """Say it, and be refused."""
+        """Publish the data, and wait for the refusal."""
         self.publish(subject, data, reply)
         await awaited(
             lambda: self.refused, lambda seen: any(f'Publish to "{subject}"' in each for each in seen)
@@ -61,7 +61,7 @@ class Hostile(Client):
 
 @contextlib.asynccontextmanager
 async def hostile(member: Member) -> AsyncIterator[Hostile]:
-    """The machine's key in other hands, beside its own link."""
+    """Yields a client that has the machine's key, beside the machine's own link."""
     account = Account(keys.Key.of_seed(member.seed), member.token, member.authority)
     client = Hostile("hostile", member.servers, account, f"{subjects.inbox(member.machine)}.x")
     async with trio.open_nursery() as nursery:
@@ -73,25 +73,25 @@ async def hostile(member: Member) -> AsyncIterator[Hostile]:
 
 @pytest.fixture(scope="module")
 def exported(machines: dict[str, Machine]) -> str:
-    """A tool that the box serves to root of the laptop, and the text of its runs there."""
+    """Export a tool of the box to root of the laptop; returns its name."""
     machines["box"].team("export", f"tool/{TOOL}", "--to", "root@laptop", "--as", "daemon")
     machines["laptop"].sees(f"tool/{TOOL}+box")
     return TOOL
 
 
 def runs(machine: Machine) -> int:
-    """The runs that its daemon has had."""
+    """Returns the number of runs of its daemon."""
     return int(machine.ctx.status["runs"].split(", ")[1].split(" ")[0])
 
 
 async def call(machine: Machine) -> None:
-    """A call that is allowed, after which all that was said before it has been heard."""
+    """Make an allowed call; when it ends, the box has received all earlier messages."""
     done = await trio.to_thread.run_sync(lambda: machine.ctx.call(f"{TOOL}+box", ARGUMENT))
     assert done.status == 0, done
 
 
 async def incarnation(client: Client) -> bytes:
-    """The word that calls of the box have to bear."""
+    """Returns the word that each call of the box has to contain."""
     return keys.unsealed(await last(client, subjects.entry("box", *INCARNATION)))
 
 
@@ -120,7 +120,7 @@ async def test_a_machine_hears_nothing_for_others(laptop: Machine) -> None:
 
 
 async def test_a_machine_makes_no_streams_and_no_consumers(laptop: Machine) -> None:
-    # a consumer would send what a stream holds to whatever subject it is told
+    # A consumer could send the messages of a stream to any subject.
     directory = subjects.DIRECTORY
     async with hostile(member_of(laptop)) as client:
         streams = [f"STREAM.{verb}" for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE", "MSG.GET")]
@@ -134,7 +134,7 @@ async def test_a_machine_makes_no_streams_and_no_consumers(laptop: Machine) -> N
 async def test_what_the_server_is_made_to_say_is_no_call(
     laptop: Machine, box: Machine, exported: str
 ) -> None:
-    # the server answers on any subject that a client names: here on that of a call
+    # The server answers on any subject that a client names, and here the subject is that of a call.
     member = member_of(laptop)
     key = keys.Key.of_seed(member.seed)
     before = runs(box)
@@ -146,9 +146,9 @@ async def test_what_the_server_is_made_to_say_is_no_call(
             client.publish(own, data, f"{subjects.inbox('laptop')}.x.a")
             asked = msgspec.json.encode({"last_by_subj": own})
             client.publish(subjects.DIRECT, asked, forged)
-            # and as what the box says of its own tool
+            # Here the answer looks like the box's entry of its own tool.
             client.publish(subjects.DIRECT, asked, subjects.entry("box", "tool", TOOL))
-            # and as the team's word that the box is no member any more
+            # Here the answer looks like the team's statement that the box is no longer a member.
             facts = subjects.entry("box", *FACTS)
             said = msgspec.msgpack.encode(TeamFacts([], ["box"]))
             client.publish(own, keys.seal(key, facts, said))
@@ -188,7 +188,7 @@ async def test_a_call_is_taken_by_no_later_life_of_a_link(
         before = runs(box)
         client.publish(subject, once)
         await awaited(lambda: runs(box), lambda seen: seen == before + 1)
-        os.kill(link, signal.SIGKILL)  # and the server with it
+        os.kill(link, signal.SIGKILL)  # the server ends with it
         await awaited(lambda: laptop.ctx.call(f"{TOOL}+box", ARGUMENT).status, lambda seen: seen == 0)
         await awaited(lambda: client.is_connected)
         assert await incarnation(client) != word
@@ -199,7 +199,7 @@ async def test_a_call_is_taken_by_no_later_life_of_a_link(
 
 
 async def test_a_machine_may_no_more_than_its_export(laptop: Machine, box: Machine, exported: str) -> None:
-    # the name of a user is the word of that machine, and what is exported decides
+    # A machine may claim any name of a user, but the export decides.
     member = member_of(laptop)
     prove, before = prover(laptop, box), runs(box)
     async with hostile(member) as client:
@@ -261,7 +261,7 @@ async def test_no_word_about_an_object_ends_a_link_or_a_daemon(
 
         for number, (subject, data) in enumerate(odd_objects()):
             say(subject, data)
-            # seen only when the daemon has taken over what was said before
+            # The daemon shows this object only after it has handled the earlier message.
             name = f"behind{number}"
             behind = RemoteObject("laptop", "tool", name, "", b"{}", Capabilities(), None, False, {})
             say(subjects.entry("laptop", "tool", name), msgspec.msgpack.encode(behind))
@@ -303,7 +303,7 @@ async def test_the_directory_has_an_end(laptop: Machine) -> None:
 
 
 async def last(client: Client, subject: str) -> bytes:
-    """The entry of the directory there."""
+    """Returns the directory's entry of this subject."""
     asked = msgspec.json.encode({"last_by_subj": subject})
     return (await client.request(subjects.DIRECT, asked, 5.0))[0].data
 
@@ -319,9 +319,9 @@ async def test_a_machine_stays_known(laptop: Machine, box: Machine) -> None:
         client.publish(own, b"bait")
         while await last(client, own) != b"bait":
             await trio.lowlevel.checkpoint()
-        client.publish(subjects.DIRECT, asked, token)  # in the place of the token of the box
+        client.publish(subjects.DIRECT, asked, token)  # the answer would replace the token of the box
         await awaited(lambda: heard, lambda all_: b"bait" in all_ and all_[-1] == said)
-        while await last(client, token) != said:  # who listens hears it before it is stored
+        while await last(client, token) != said:  # subscribers get it before it is stored
             await trio.lowlevel.checkpoint()
         client.publish(own, b"")
 
@@ -383,7 +383,7 @@ async def test_a_token_is_good_for_joining_alone(box: Machine) -> None:
 async def test_a_stranger_without_a_key_is_nobody(box: Machine) -> None:
     member = member_of(box)
     stranger = keys.Key.new(keys.USER)
-    for token in (member.token, ""):  # the token of a machine, which everybody can read, without its key
+    for token in (member.token, ""):  # everybody can read the machine's token, but not its key
         account = Account(stranger, token, member.authority)
         await _is_nobody(Client("stranger", member.servers, account, "_INBOX.x"))
 

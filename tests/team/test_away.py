@@ -1,4 +1,4 @@
-"""The daemon's side of a team's sessions: a stream that is away for too long, and a hostile copy."""
+"""The daemon's side of a team's sessions: a stream that is away for too long, and a hostile log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENT = b'{"type":"delta","id":"2","run":"r","text":"x"}\n'
 
 
 class OnLaptop(TeamPlaces):
-    """A member of a team, of which nothing else is asked."""
+    """A member of a team that knows only its machine's name."""
 
     is_joined = True
 
@@ -36,7 +36,7 @@ class OnLaptop(TeamPlaces):
 
 
 class Followed:
-    """Conversations, of which one is followed and may be lost."""
+    """Conversations that have one live session, and record its loss."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -67,7 +67,7 @@ async def test_what_waits_for_a_stream_that_is_away_is_told_so(tmp_path: Path) -
             await log.durable(2)
         assert told.value.code == "EHOSTDOWN"
         assert followed.faults
-        assert log.read(0, log.size) == first + EVENT  # and stays here, to be stored later
+        assert log.read(0, log.size) == first + EVENT  # the event stays here, and is stored later
         nursery.cancel_scope.cancel()
 
 
@@ -130,5 +130,5 @@ async def test_a_log_that_is_told_again_is_read_once(tmp_path: Path, monkeypatch
 
 class Marks:
     def tell(self, said: object) -> None:
-        """The link hears that all of it is kept."""
+        """The link learns that the daemon has kept all pieces."""
         assert isinstance(said, KeptHere)

@@ -1,4 +1,4 @@
-"""Tools of another machine, called through a mount of this one (docs/team.md)."""
+"""Tools of another machine, called through a mount of this machine (docs/team.md)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_tool_of_another_machine_is_an_object(laptop: Machine, box: Machine) -
     for name in ("description", "schema", "timeout", "cap"):
         assert (folder / name).read_text() == (own / name).read_text(), name
     assert (folder / "origin").read_text() == "machine:box\n"
-    # what is sent to another machine leaves this one, whatever it says of itself
+    # The input of such a call leaves this machine, whatever effects the tool declares.
     effects = (folder / "effects").read_text().splitlines()
     assert effects == [
         *(own / "effects").read_text().splitlines(),
@@ -94,14 +94,14 @@ def test_it_runs_as_the_user_whom_the_export_names(laptop: Machine) -> None:
     env = json.loads(
         laptop.ctx.call("show.env+box", env={"LC_TIME": "C", "COLUMNS": "33", "PATH": "/nowhere"}).output
     )
-    assert (env.get("LC_TIME"), env.get("COLUMNS")) == ("C", "33")  # how to answer travels
-    assert env.get("PATH") != "/nowhere"  # and where things are does not
+    assert (env.get("LC_TIME"), env.get("COLUMNS")) == ("C", "33")  # the form of the answer travels
+    assert env.get("PATH") != "/nowhere"  # places of this machine do not
 
 
 def test_who_has_no_name_here_calls_nothing_there(laptop: Machine) -> None:
     known = {user.pw_uid for user in pwd.getpwall()}
     nameless = next(uid for uid in range(50_000, 60_000) if uid not in known)
-    for _ in range(2):  # what was looked up is kept for a moment
+    for _ in range(2):  # the second call uses the cached lookup
         done = laptop.ctx.call("show.who+box", uid=nameless)
         assert (done.code, done.output) == ("EACCES", "")
         assert f"uid {nameless} has no user name here" in done.message
@@ -126,7 +126,7 @@ def test_a_caller_who_is_killed_or_does_not_read_holds_nobody_up(laptop: Machine
     words = [laptop.ctx.tool("bad.flood+box")]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=laptop.ctx.work, env=laptop.ctx.environ)
     with process:
-        box.ctx.at_rest(1)  # its pipe is full, and credit is out
+        box.ctx.at_rest(1)  # the pipe is full and the credit is used up
         assert laptop.ctx.call("text.word_count+box", '{"text":"a b"}').status == 0
         process.kill()
     box.ctx.at_rest()
@@ -142,7 +142,7 @@ def test_who_is_not_named_may_not(laptop: Machine, box: Machine) -> None:
     denied = laptop.ctx.call("show.who+box", uid=DAEMON.pw_uid)
     assert (denied.status, denied.code) == (13, "EACCES")
     assert "does not export tool/show.who to daemon@laptop" in denied.message
-    box.team("export", "tool/show.who", "--to", "*@laptop")  # and nobody says who they are here
+    box.team("export", "tool/show.who", "--to", "*@laptop")  # no map gives these users a user of the box
     try:
         until(
             lambda: laptop.ctx.call("show.who+box", uid=DAEMON.pw_uid).message,
@@ -150,7 +150,7 @@ def test_who_is_not_named_may_not(laptop: Machine, box: Machine) -> None:
         )
         (box.ctx.config / "team.map").write_text("# users\ndaemon@laptop = nobody\n")
         assert json.loads(laptop.ctx.call("show.who+box", uid=DAEMON.pw_uid).output)["uid"] == NOBODY
-        assert laptop.ctx.call("show.who+box").code == "EACCES"  # root is nobody there
+        assert laptop.ctx.call("show.who+box").code == "EACCES"  # the map has no line for root
         (box.ctx.config / "team.map").write_text("daemon@laptop nobody\n")
         assert "team.map:1" in laptop.ctx.call("show.who+box", uid=DAEMON.pw_uid).message
     finally:
@@ -161,7 +161,7 @@ def test_who_is_not_named_may_not(laptop: Machine, box: Machine) -> None:
 
 
 def told(laptop: Machine, path: str, task: str, session: str) -> dict[str, Any]:
-    """The result of the agent's only call, which its user has allowed: another machine's is asked for."""
+    """Returns the result of the agent's only call, which the user approves, as it is another machine's."""
     with working(laptop.ctx, path, task, session=session) as client:
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")

@@ -1,4 +1,4 @@
-"""Three servers of a team, each beside a daemon with a state of its own: any of them may be away."""
+"""Three servers of a team, each beside a daemon with a state of its own: any one of them may be away."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_three_machines_are_a_cluster(three: dict[str, Machine], python: Path) -
         for good in (token, plain):
             refused = fourth.team("join", "--server", *where, good, check=False)
             assert (refused.returncode, "has 3 servers" in refused.stderr) == (1, True), refused.stderr
-        fourth.team("join", "--name", "fourth", token)  # a token of a server is also one of a machine
+        fourth.team("join", "--name", "fourth", token)  # a server's token also serves to join as a machine
         fourth.sees(f"tool/{COUNT}+box")
         fourth.team("leave")
 
@@ -74,7 +74,7 @@ def test_a_daemon_that_is_killed_ends_its_calls_alone(three: dict[str, Machine],
     here, there = (one for one in NAMES if one != name)
     three[here].sees(f"tool/{SLOW}+{name}")
     with started(three[here], f"{SLOW}+{name}") as process:
-        kill(three[name].ctx.pid)  # and with it the link, and the server
+        kill(three[name].ctx.pid)  # its link and its server end with it
         until(process.poll, lambda status: status is not None)
         assert process.stdout
         assert b"EHOSTDOWN" in process.stdout.read()
@@ -87,7 +87,7 @@ def test_a_daemon_that_is_killed_ends_its_calls_alone(three: dict[str, Machine],
 
 
 def started(machine: Machine, name: str) -> subprocess.Popen[bytes]:
-    """A call that goes on, and has said something."""
+    """Begin a call that goes on, and wait for its first output; returns its process."""
     words = [machine.ctx.tool(name), "echo begun; sleep 1000"]
     process = subprocess.Popen(
         words,
@@ -113,7 +113,7 @@ def test_a_machine_that_comes_back_late_finds_its_calls_ended(three: dict[str, M
             assert b"has not reported" in process.stdout.read()
         finally:
             os.kill(link, signal.SIGCONT)
-    three["desk"].ctx.at_rest()  # nobody waits for it there either
+    three["desk"].ctx.at_rest()  # no call waits for it there either
     all_work(three, *NAMES)
 
 

@@ -1,4 +1,4 @@
-"""Machines of a team that are held up: a daemon or a link that is stopped, a disk that takes nothing."""
+"""Machines of a team that are held up: by a stopped daemon or link, or by a disk without room."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def exported(machines: dict[str, Machine]) -> Machine:
-    """The laptop, which sees a tool of the box."""
+    """Returns the laptop, for which the box exports a tool."""
     box, laptop = machines["box"], machines["laptop"]
     box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--as", "daemon")
     laptop.works("box")
@@ -107,14 +107,14 @@ def test_a_link_outlives_a_disk_on_which_it_cannot_write(exported: Machine, box:
     pid, status = box.link(), box.folder / "status.json"
 
     def is_in_the_way() -> bool:
-        """No file takes the place of a folder, whoever writes it."""
+        """Put a folder in the place of the file, as no writer can replace a folder with a file."""
         status.unlink(missing_ok=True)
-        with contextlib.suppress(FileExistsError):  # it was written at this moment
+        with contextlib.suppress(FileExistsError):  # the link has just written the file
             status.mkdir()
         return status.is_dir()
 
     until(is_in_the_way)
-    exported.ctx.umount()  # which would be written
+    exported.ctx.umount()  # the link wants to write this change
     until(
         (box.ctx.state / "daemon.log").read_text, lambda said: "the state of the team cannot be saved" in said
     )

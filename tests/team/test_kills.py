@@ -1,5 +1,5 @@
-"""Three machines, each with a server of the team, under load while parts of them are killed and stopped: what
-was told as done is there once and in order on every machine, and no call is run twice.
+"""Three machines, each with a server of the team, under load while parts of them are killed and stopped. All
+messages reported as done are on every machine, once and in order, and no call runs twice.
 
 Five rounds in `make test-team`, an hour of them with CTX_SOAK. A failure names its seed; CTX_SEED repeats it.
 """
@@ -31,12 +31,12 @@ SHELL = "shell.exec"
 
 
 class Load:
-    """One thing after the other, and those that were told as done."""
+    """Does one task after the other, and records the tasks that were reported as done."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.told: list[str] = []
-        self.last: object = None  # how the last one ended
+        self.last: object = None  # the result of the last task
         self._number = 0
 
     def go_on(self) -> None:
@@ -48,13 +48,13 @@ class Load:
         raise NotImplementedError
 
     def goes_on(self) -> None:
-        """Wait until something more was done."""
+        """Wait until one more task is done."""
         before = len(self.told)
         until(lambda: (len(self.told), self.last), lambda seen: seen[0] > before)
 
 
 class Writer(Load):
-    """Says messages in a session, on the machine that has it."""
+    """Sends messages in a session, on the machine that has it."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -89,7 +89,7 @@ class RemoteCaller(Load):
 
 
 def _end(here: Talk) -> Frame:
-    """The end of a run; the error, where none began."""
+    """Returns the last frame of a run, or the error if no run began."""
     while True:
         frame = here.frame()
         if frame["type"] == "done" or (frame["type"] == "error" and "id" not in frame):
@@ -98,7 +98,7 @@ def _end(here: Talk) -> Frame:
 
 @contextlib.contextmanager
 def going(*tasks: Callable[[], None]) -> Iterator[None]:
-    """Each of these again and again, side by side."""
+    """Repeat each of these tasks in a thread of its own until the block ends."""
     stop, problems = threading.Event(), list[BaseException]()
 
     def run(task: Callable[[], None]) -> None:
@@ -140,7 +140,7 @@ def kill_daemon(machine: Machine, writers: list[Writer]) -> None:
 
 
 def stop_link(machine: Machine, writers: list[Writer]) -> None:
-    """It comes back late, when another has taken its sessions."""
+    """Stop the link until another machine has taken its sessions."""
     link = machine.link()
     os.kill(link, signal.SIGSTOP)
     try:

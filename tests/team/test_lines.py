@@ -1,4 +1,4 @@
-"""The pieces of a call between two machines, of which some never come."""
+"""The pieces of a call between two machines, some of which never arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE
 
 
 class Wire(Client):
-    """Hands what one side says to the other, unless it is lost."""
+    """Delivers the messages of one side to the other, unless a test drops them."""
 
     def __init__(self) -> None:
         self.said: deque[bytes] = deque()
@@ -60,7 +60,7 @@ def test_the_loss_of_the_last_piece_is_noticed() -> None:
     # abi.md 14.25
     pair = Pair()
     pair.there.say((wire.EXIT, b"\0"))
-    pair.wires[1].said.clear()  # as a server that was killed has lost it
+    pair.wires[1].said.clear()  # a killed server would have lost it
     pair.here.look()
     assert not pair.wires[0].said  # the first look asks nothing
     pair.here.look()
@@ -101,7 +101,7 @@ def held(of: CallLine) -> int:
 
 
 def test_who_says_more_than_it_has_credit_for_piles_nothing_up() -> None:
-    pair = Pair()  # nobody takes what has come, as a caller who does not read his output
+    pair = Pair()  # the test takes nothing, like a caller who does not read the output
     for _ in range(4 * messages.WINDOW // messages.PIECE):
         pair.there.say((wire.STDOUT, bytes(messages.PIECE)))
         pair.deliver()
@@ -149,7 +149,7 @@ SHORT = b'{"type":"delta","text":"short"}\n'
 
 
 def answered(pair: Pair, *writes: bytes) -> list[list[tuple[int, bytes]]]:
-    """The messages of a call whose runner is told this, write by write, and what each holds."""
+    """Send these writes of a daemon to a runner; returns the parts of each message to the other machine."""
 
     async def main() -> None:
         daemon, runner = socket.socketpair()
@@ -163,7 +163,7 @@ def answered(pair: Pair, *writes: bytes) -> list[list[tuple[int, bytes]]]:
                 for each in writes:
                     await trio.testing.wait_all_tasks_blocked()
                     daemon.send(each)
-                await trio.sleep(2 * MOMENT)  # the clock leaps
+                await trio.sleep(2 * MOMENT)  # the mock clock jumps
                 nursery.cancel_scope.cancel()
             if not words.ended:
                 daemon.send(wire.message(wire.EXIT, b"\0"))
@@ -199,7 +199,7 @@ def test_that_a_call_was_taken_is_told_soon_where_nothing_is_said() -> None:
 
 
 class Mount(StandIn):
-    """Gives a connection to a daemon that hangs up: at once, with the greeting unread, or when it has it."""
+    """Gives a connection to a daemon that hangs up: at once, before it reads the greeting, or after that."""
 
     def __init__(self, hangs_up: str) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -225,7 +225,7 @@ class Mount(StandIn):
     [
         ("at once", [messages.REFUSED]),
         ("unread", [messages.REFUSED]),
-        # It may have begun there: nobody else is asked then.
+        # The call may have begun there, so no other machine is asked.
         ("with the greeting", [messages.BEGUN, messages.REFUSED]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Being in a team: init, join, leave, and machines that come and go."""
+"""Members of a team: init, join, leave, and machines that come and go."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def test_secrets_are_their_owner_s_alone(machines: dict[str, Machine], tmp_path:
     for each in machines.values():
         for path in (each.folder, *each.folder.rglob("*")):
             assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
-    assert not list(machines["laptop"].folder.glob("server"))  # the team's keys are where it was begun
+    assert not list(machines["laptop"].folder.glob("server"))  # only the first machine has the team's keys
     box = machines["box"]
     box.ctx.ctx("state", "export", str(tmp_path / "kept.tar.gz"))
     with tarfile.open(tmp_path / "kept.tar.gz") as kept:
-        assert not [name for name in kept.getnames() if "team" in name]  # a machine is no copy of another
+        assert not [name for name in kept.getnames() if "team" in name]  # an archive copies no machine
 
 
 def test_a_machine_that_goes_is_away_and_comes_back(python: Path) -> None:
@@ -113,13 +113,13 @@ def test_a_machine_that_goes_is_away_and_comes_back(python: Path) -> None:
         said = box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--to", "*@latop", "--as", "daemon")
         assert said.stderr.startswith("latop is no machine of the team yet; see: ctx team status\n")
         laptop.sees(f"tool/{COUNT}+box")
-        os.kill(box.ctx.pid, signal.SIGKILL)  # and the server of the team with it
+        os.kill(box.ctx.pid, signal.SIGKILL)  # the team's server ends with it
         laptop.sees_away(f"tool/{COUNT}+box")
         began = time.monotonic()
         gone = laptop.ctx.call(f"{COUNT}+box", '{"text":"a"}')
         assert (gone.status, gone.code) == (69, "EHOSTDOWN")
-        assert time.monotonic() - began < 60  # it does not wait for a machine that is away
-        assert laptop.ctx.call(COUNT, '{"text":"a"}').status == 0  # what is here works as before
+        assert time.monotonic() - began < 60  # the call does not wait for a machine that is away
+        assert laptop.ctx.call(COUNT, '{"text":"a"}').status == 0  # tools of this machine work as before
         anyone = laptop.ctx.call(f"{COUNT}+any", '{"text":"a"}')
         assert (anyone.code, "the pool's machines are all away" in anyone.message) == ("EHOSTDOWN", True)
         box.ctx.umount()
@@ -155,12 +155,12 @@ def test_the_link_is_started_again_and_leaves_nothing(machines: dict[str, Machin
     laptop, box = machines["laptop"], machines["box"]
     box.team("export", f"tool/{COUNT}", "--to", "root@laptop", "--as", "daemon")
     laptop.sees(f"tool/{COUNT}+box")
-    assert laptop.ctx.call(f"{COUNT}+box", '{"text":"a"}').status == 0  # there is a stand-in from now on
+    assert laptop.ctx.call(f"{COUNT}+box", '{"text":"a"}').status == 0  # from now on there is a stand-in
     link = box.link()
     below = [int(word) for word in children(link)]
     assert len(below) == 2  # a stand-in, and the team's server
     os.kill(link, signal.SIGKILL)
-    for pid in below:  # whatever ends the link, its children end
+    for pid in below:  # the children end with the link, even if it is killed
         assert wait_gone(pid)
     until(lambda: laptop.ctx.call(f"{COUNT}+box", '{"text":"a"}').status, lambda status: status == 0)
     box.team("export", f"tool/{COUNT}", "--stop")
@@ -186,7 +186,7 @@ def test_who_is_in_no_team_pays_nothing(python: Path) -> None:
 
 
 def imported(module: str) -> list[str]:
-    """The modules that are there once this one is."""
+    """Returns the modules that an import of this one loads."""
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()

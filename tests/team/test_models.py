@@ -72,7 +72,7 @@ def test_it_is_asked_what_was_given(laptop: Machine) -> None:
     assert seen["messages"][2]["is_error"]
     assert seen["tools"] == [["fs.read", "Read.", {"type": "object"}]]
     assert (seen["system"], seen["parameters"]) == ("be terse", {"temperature": 0})
-    assert seen["who"][0] == 1  # daemon, as whom the box serves
+    assert seen["who"][0] == 1  # `daemon`, the user that the box serves as
 
 
 def test_conversations_with_it_are_kept_here(laptop: Machine) -> None:
@@ -135,7 +135,7 @@ def test_a_pool_gives_a_call_to_who_is_least_busy(python: Path) -> None:
     with three(python) as machines:
         laptop, third, box = (machines[name] for name in ("laptop", "third", "box"))
         laptop.sees(f"tool/{COUNT}+any")
-        assert not (box.ctx.root / f"tool/{COUNT}+box").exists()  # what is its own has its own name
+        assert not (box.ctx.root / f"tool/{COUNT}+box").exists()  # its own tool has the plain name
         words, work = [laptop.ctx.tool("bad.flood+box")], laptop.ctx.work
         busy = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=work, env=laptop.ctx.environ)
         with busy:

@@ -1,4 +1,4 @@
-"""The daemon's side of a link that says what none of ours says, as it reads strangers' words."""
+"""The daemon's side of a link that sends wrong messages, as a link reads untrusted input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = RemoteObject("box", "tool", "plain", "", b"{}", Capabilities(), None, Fa
 
 
 class Links:
-    """Starts links that are sockets of the test's."""
+    """Starts links that are only sockets of the test."""
 
     pid = 0
     ended = False
@@ -64,7 +64,7 @@ async def test_what_a_link_says_ends_nothing(tmp_path: Path, monkeypatch: pytest
     text = msgspec.msgpack.encode(PLAIN).replace(b"plain", b"\xff\xfe\xff\xfe\xff")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(remote.run)
-        # a name that has room for a short machine's name, and none for +any
+        # The name of 62 characters leaves room for a short machine's name, but not for +any.
         said = [ObjectGone(ANY, "tool", "x" * 62), ObjectGone("box", "nothing", "x"), PLAIN]
         for number, garbage in enumerate((text, b"\0", msgspec.msgpack.encode(["object"])), 1):
             await awaited(partial(links.has_begun, number))

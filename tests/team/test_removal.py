@@ -1,4 +1,4 @@
-"""A server of the team that is removed before there are three."""
+"""A team's server that is removed before there are three servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What any machine may put into the stream of sessions, and what counts of it."""
+"""The pieces that any machine may put into the stream of sessions, and the pieces that count."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refused(log: TeamLog, machine: str, start: int, data: bytes, stamp: int = 1)
 
 @pytest.fixture
 def log() -> TeamLog:
-    """A session that laptop has begun, of two events."""
+    """A session that laptop has begun, with two events."""
     log = TeamLog(KEY)
     take(log, "laptop", 0, line(log, "laptop") + EVENT % 2)
     return log
@@ -53,7 +53,7 @@ def test_pieces_follow_each_other_and_are_their_owner_s(log: TeamLog) -> None:
     # abi.md 14.20
     size = log.size
     take(log, "laptop", size, EVENT % 3)
-    refused(log, "laptop", size, EVENT % 3)  # a double
+    refused(log, "laptop", size, EVENT % 3)  # a duplicate
     refused(log, "laptop", log.size + 1, EVENT % 4)
     refused(log, "laptop", log.size, b"no event")
     refused(log, "evil", log.size, EVENT % 4)
@@ -68,7 +68,7 @@ def test_it_is_begun_where_its_name_says() -> None:
     refused(log, "evil", 0, line(log, "evil"))
     refused(log, "evil", 0, line(log, "laptop", key="evil"))
     refused(log, "laptop", 0, line(log, "laptop", by="bob"))
-    refused(log, "evil", 0, line(log, "laptop", may=[]))  # another's line, by who may not have it
+    refused(log, "evil", 0, line(log, "laptop", may=[]))  # laptop's line, sent by a machine without access
     take(log, "laptop", 0, line(log, "laptop"))
 
 
@@ -82,8 +82,8 @@ def test_it_is_taken_by_whom_its_first_line_names(log: TeamLog) -> None:
     late = line(log, "box")
     take(log, "box", at, line(log, "box") + EVENT % 9)
     assert (log.machine, log.epoch) == ("box", 2)
-    refused(log, "laptop", log.size, EVENT % 10)  # who had it and comes back late
-    refused(log, "box", log.size, late)  # the line of another epoch
+    refused(log, "laptop", log.size, EVENT % 10)  # the former owner comes back late
+    refused(log, "box", log.size, late)  # a line of another epoch
     take(log, "laptop", log.size, line(log, "laptop"))
     refused(log, "box", log.size, EVENT % 20)
 
@@ -103,7 +103,7 @@ def test_only_who_has_it_removes_it_and_for_good(log: TeamLog) -> None:
     refused(log, "box", REMOVED, b"")
     take(log, "laptop", REMOVED, b"", 5)
     assert (log.machine, log.size) == ("", 0)
-    refused(log, "laptop", 0, line(log, "laptop"), 4)  # said again by the server, which has it
+    refused(log, "laptop", 0, line(log, "laptop"), 4)  # the server sends it again
     take(log, "laptop", 0, line(log, "laptop"), 6)
 
 
@@ -152,8 +152,8 @@ async def test_a_log_that_did_not_come_whole_is_read_on_and_has_no_gap(tmp_path:
         said.append(Delivery(subject, "1", "", "", {"Nats-Sequence": str(number)}, sealed))
         take(log, "laptop", log.size, data)
     answers: list[list[Delivery] | Fault] = [
-        said[:1],  # all messages, from the first on
-        said[:1], Fault("ETIMEDOUT", "the team's server has not answered"),  # those of this session
+        said[:1],  # the answer to a request for all messages
+        said[:1], Fault("ETIMEDOUT", "the team's server has not answered"),  # to requests for this session
         said, said[1:2], Fault("EHOSTDOWN", "the team's server is away"),
         said, said[2:], [],
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The link's side of a team's sessions, with a stream in memory: which of the daemon's words count."""
+"""The link's side of a team's sessions, with a stream in memory: the daemon's messages that count."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AGAIN = b'{"type":"delta","id":"2","run":"r","text":"again"}\n'
 
 
 class StreamInMemory:
-    """A client of NATS, as far as a stream is asked by it."""
+    """A client of NATS that answers the requests about a stream."""
 
     def __init__(self) -> None:
         self.messages: list[Delivery] = []
@@ -93,7 +93,7 @@ def _fits(one: Delivery, wanted: str) -> bool:
 
 
 class DaemonSide:
-    """The daemon's end: a test says what it says, and looks at what it was told."""
+    """The daemon's end of the channel: a test sends its messages, and reads the messages to it."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -116,7 +116,7 @@ class DaemonSide:
         return await self._said.receive()
 
     async def hear(self, kind: type) -> Any:
-        """The next message of that kind; those before it are passed over."""
+        """Returns the next message of that kind, and drops the messages before it."""
         while True:
             while self.told:
                 said = self.told.pop(0)
@@ -160,7 +160,7 @@ async def test_a_word_from_before_the_last_part_does_not_count(tmp_path: Path) -
         daemon.say(TakeLog(2, PLACE, False))
         removed, begun = await daemon.hear(LogPart), await daemon.hear(LogPart)
         assert (removed.data, begun.start) == (b"", 0)
-        daemon.say(old)  # said before the daemon has heard of the end
+        daemon.say(old)  # sent before the daemon has learnt of the removal
         assert (await daemon.hear(LogTaken)).code == ""
         path.write_bytes(begun.data + AGAIN)
         daemon.say(LocalLog(PLACE, str(path), path.stat().st_size, begun.number))
@@ -185,7 +185,7 @@ async def test_a_server_that_keeps_nothing_more_is_told(tmp_path: Path) -> None:
         while (
             await daemon.hear(StreamState)
         ).problem != "the team's server cannot store the message: no space":
-            pass  # of a stream that is not read yet it is told as well
+            pass  # states of a stream that is not read yet come first
         client.is_full = False
         assert (await daemon.hear(StreamState)).problem == ""
         assert (await daemon.hear(LogStored)).size == path.stat().st_size

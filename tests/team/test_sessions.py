@@ -105,9 +105,9 @@ def test_it_is_shown_to_whom_both_machines_say(machines: dict[str, Machine]) -> 
     assert there.stat().st_uid == NOBODY
     with talk(box.ctx, ECHO) as other:
         other.ask("take", session="his+laptop", force=True, id="t")
-        assert other.error()["code"] == "ENOENT"  # root has none of that name
+        assert other.error()["code"] == "ENOENT"  # root has no session of that name
     send(third, "own+third", "nobody maps me")
-    assert not log_of(third, "his+laptop", uid=NOBODY).exists()  # it has no map
+    assert not log_of(third, "his+laptop", uid=NOBODY).exists()  # third has no map
     assert not log_of(box, "own+third").exists()
 
 

@@ -1,4 +1,4 @@
-"""A stand-in is asked for several connections at a time, and each call gets its own."""
+"""A stand-in gets several requests for connections at a time, and each call gets its own connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def listener() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def root(tmp_path: Path, listener: socket.socket) -> Path:
-    """A folder with the names of a mount that a stand-in needs."""
+    """A folder with the names that a stand-in needs in a mount."""
     listener.bind(str(tmp_path / ".run.sock"))
     listener.listen(MANY + 8)
     (tmp_path / "tool").mkdir()
@@ -128,7 +128,7 @@ async def test_a_stand_in_that_does_not_answer_is_ended_and_another_serves(
 
 
 async def prepared(standin: StandIn, path: str) -> ConnectionRequest:
-    """The connection for the next call, which is there."""
+    """Prepare the connection for the next call, and wait until it is there; returns its request."""
     standin.prepare_later(ConnectionRequest(path))
     with trio.fail_after(PATIENCE):
         while path not in standin._spares:
@@ -191,7 +191,7 @@ async def test_connections_for_later_are_few_and_are_closed(root: Path) -> None:
     async with serving(root) as standins:
         standin = standins.of(getpass.getuser())
         for number in range(3 * SPARES):
-            standin._prepare(f"tool/{number}")  # some are dropped before they are there
+            standin._prepare(f"tool/{number}")  # some are dropped before they are connected
         assert list(standin._spares) == [f"tool/{number}" for number in range(2 * SPARES, 3 * SPARES)]
         await prepared(standin, "tool/0")
         assert len(standin._spares) == SPARES
@@ -212,7 +212,7 @@ async def test_there_is_no_connection_for_later_where_a_link_may_lead_elsewhere(
 
 
 class FullSocket(NamedTuple):
-    """A socket that has no room for one question, and then has."""
+    """A socket that raises the given errors at first, and then sends."""
 
     sock: socket.socket
     problems: list[int]
@@ -243,7 +243,7 @@ async def test_a_question_that_was_not_sent_gets_no_answer_of_another(root: Path
 async def test_a_home_that_does_not_answer_holds_nothing_up_but_its_own_user(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here no signal ends the process that waits for its home."""
+    """The test makes the process that waits for its home survive all signals."""
     name = getpass.getuser()
     gone: list[int | None] = [None]
     async with serving(root) as standins:
@@ -357,7 +357,7 @@ async def test_a_user_who_has_changed_gets_another_and_who_is_gone_gets_none(
             with pytest.raises(Fault, match="gone"):
                 standins.of(name)
         else:
-            # In the place of a process of a user whom this machine has not.
+            # Stands for a process of a user that this machine does not have.
             monkeypatch.setattr(standins_module, "_started", lambda *_: subprocess.Popen(["sleep", "1000"]))
             assert standins.of(name) is not old
         assert old._process.wait() == -signal.SIGKILL

@@ -1,5 +1,5 @@
-"""Sessions of a team whose machine is lost, stopped or late, and a stream that is lost: all that was told as
-done is there once and in order, on every machine."""
+"""Sessions of a team whose machine is lost, stopped or late, and a stream that is lost. Afterwards each
+machine has all messages that were reported as done, once and in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def machines(python: Path) -> Iterator[dict[str, Machine]]:
 
 
 def lose(machine: Machine) -> None:
-    """kill -9 of its daemon, with which its link ends."""
+    """Kill its daemon with SIGKILL; its link ends with the daemon."""
     pid = machine.ctx.pid
     os.kill(pid, signal.SIGKILL)
     assert wait_gone(pid)
@@ -46,7 +46,7 @@ def back(machine: Machine) -> None:
 
 
 def taken(machine: Machine, session: str, path: str = SCRIPT) -> None:
-    """Take it, once the machine that has it is not heard of any more."""
+    """Take the session as soon as the machine that has it counts as away."""
     until(lambda: take(machine, session, path, check=False), lambda seen: "this machine has" in seen)
 
 
@@ -57,7 +57,7 @@ def play(machine: Machine, session: str, *steps: Frame, **fields: object) -> Fra
 
 
 def half(machine: Machine, session: str, id_: str, *others: Machine) -> Talk:
-    """A run under way, which all have seen begin."""
+    """Begin a run, and wait until all machines have its beginning; returns the client of the run."""
     here = Talk(machine.ctx.root / SCRIPT)
     here.play({"delta": f"half {id_}"}, {"sleep": 3600}, session=session, id=id_)
     here.until("delta")
@@ -94,7 +94,7 @@ def test_a_late_owner_is_refused_and_its_tail_is_kept_beside(machines: dict[str,
     session = "late+laptop"
     link = laptop.link()
     with contextlib.closing(half(laptop, session, "one", box)) as here:
-        os.kill(link, signal.SIGSTOP)  # as the machine's network
+        os.kill(link, signal.SIGSTOP)  # stands for a loss of the network
         try:
             here.play({"delta": "never told"}, session=session, id="two")
             here.ask("cancel", id="one")
@@ -111,7 +111,7 @@ def test_a_late_owner_is_refused_and_its_tail_is_kept_beside(machines: dict[str,
 
 
 def here_alone(machine: Machine, session: str) -> bytes:
-    """All that is on its disk, told or not."""
+    """Returns the log on the machine's disk, with events that the stream has not stored."""
     folder = machine.ctx.state / f"sessions/home/0/{SCRIPT[:-5]}.d/session/{session}"
     return (folder / "events.jsonl").read_bytes()
 
@@ -135,7 +135,7 @@ def test_the_logs_repair_a_stream_that_was_lost(machines: dict[str, Machine]) ->
         shutil.rmtree(third.ctx.state / f"sessions/home/0/{SCRIPT[:-5]}.d/session/{name}")
     third.ctx.mount()
     after = [same(session, laptop, third, box, path=SCRIPT) for session in ("one+laptop", "two+laptop")]
-    assert after == before  # third has them from the stream alone
+    assert after == before  # third gets them from the stream alone
     assert play(laptop, "one+laptop", {"delta": "and on"})["status"] == "ok"
     assert play(box, "two+laptop", {"delta": "and on"})["status"] == "ok"
     for session in ("one+laptop", "two+laptop"):
@@ -153,10 +153,10 @@ def test_sessions_outlive_the_step_to_three_servers(python: Path) -> None:
                 box.team("init", *where)
             else:
                 each.team("join", "--server", *where, box.team("init", "--server").stdout.strip())
-            if each is laptop:  # one server as yet
+            if each is laptop:  # there is one server so far
                 until(lambda: send(laptop, session, "one", check=False), lambda seen: seen == "")
                 before = same(session, laptop, box)
-        for each in (box, laptop, desk):  # all three have the new stream, which one alone can then lack
+        for each in (box, laptop, desk):  # the stream is on all three, so one of them may be lost
             until(each.is_in_cluster)
         assert same(session, laptop, box, desk).startswith(before)
         lose(box)
@@ -183,7 +183,7 @@ def test_a_log_that_was_lost_comes_back_from_the_stream(machines: dict[str, Mach
 
 
 def before_the_boot(machine: Machine, session: str) -> Path:
-    """Have its log look as after a start of the machine: what was seen there last may be lost."""
+    """Make the log look older than the machine's last start, so its end may be lost; returns its path."""
     log = machine.ctx.state / f"sessions/home/0/model/debug/echo.d/session/{session}/events.jsonl"
     os.utime(log, (1, 1))
     return log

@@ -1,5 +1,5 @@
-"""The connection to a team's server: what does not go at once goes later, whole and in order. A server that
-says nothing is asked, and left when it does not answer."""
+"""The connection to a team's server: data that cannot go at once goes later, whole and in order. A silent
+server gets a ping, and the connection ends when it does not answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DATA = os.urandom(1 << 20) * 12  # more than the buffers of both kernels take
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Callable[[Callable[[socket.socket], None]], int]]:
-    """Answers one connection by a function, in a thread; returns the port."""
+    """Returns a function that serves one connection in a thread and returns its port."""
     with ExitStack() as stack:
 
         def serve(answer: Callable[[socket.socket], None]) -> int:
@@ -46,7 +46,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[[Callable[[socket.socket], None
 
 
 def proved(tmp_path: Path) -> ssl.SSLContext:
-    """A server's context, with a certificate of the authority."""
+    """Returns a server's context, with a certificate of the authority."""
     key = certificates.new_key()
     pem = certificates.of_server(CA, "box", ["127.0.0.1"], certificates.public_of(key))
     (tmp_path / "key").write_bytes(key)
@@ -75,7 +75,7 @@ def test_what_a_slow_reader_does_not_take_is_sent_later(serving: Callable[..., i
         rest = bytearray(DATA)
         while sent := stream.send(rest):
             del rest[:sent]
-        assert rest  # nobody reads: it has not waited
+        assert rest  # the server does not read, and `send` has not waited
         is_full.set()
         while rest:
             await stream.writable()
@@ -135,7 +135,7 @@ def test_a_connection_that_breaks_off_has_an_end(serving: Callable[..., int], tm
     def answer(connection: socket.socket) -> None:
         secure = proved(tmp_path).wrap_socket(connection, server_side=True)
         secure.sendall(b"half")
-        secure.close()  # without a word of TLS that it is the end
+        secure.close()  # without the message of TLS that announces the end
 
     async def main() -> bytes:
         stream = await opened(serving(answer))

@@ -1,7 +1,7 @@
-"""The tutorial of docs/team.md, as it stands there: each command on its machine, from empty directories on.
+"""The tutorial of docs/team.md: each command runs on its machine as the page has it, from empty directories.
 
-The users of the page are users of this machine here: alice is nobody, and bob is daemon. A name of the page's
-network is an address of the test's.
+The users of the page are users of this machine: alice is nobody, and bob is daemon. The names of the page's
+network become addresses of the test's network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMAND = re.compile(r"^    (\w+)\$ (.+)$", re.MULTILINE)
 
 
 class Tutorial:
-    """The machines of the page, and the last token that was told."""
+    """The machines of the page, and the last token that a command printed."""
 
     def __init__(self, machines: dict[str, Machine], places: dict[str, Place]) -> None:
         self.machines = machines
@@ -34,7 +34,7 @@ class Tutorial:
         self._token = ""
 
     def run(self, heading: str, uid: int = 0) -> list[str]:
-        """Run all commands below a heading; the output of each."""
+        """Run all commands below a heading; returns the output of each."""
         return [self.one(name, line, uid) for name, line in commands(heading)]
 
     def one(self, name: str, line: str, uid: int = 0) -> str:
@@ -49,7 +49,7 @@ class Tutorial:
             done = here.ctx.run([f"{here.ctx.root}{words[0][4:]}", *words[1:]], uid=uid or NOBODY)
         else:
             if words[:3] == ["ctx", "team", "join"] and "--name" not in words:
-                words += ["--name", name]  # which is the host's elsewhere, and here all have the same
+                words += ["--name", name]  # the default is the host's name, which all machines share here
             program = [str(here.ctx.python), "-I", "-m", "cortexfs.cli.main"]
             done = here.ctx.run([*program, *words[1:]], uid=uid)
         assert done.returncode == 0, (line, done.stdout, done.stderr)
@@ -114,7 +114,7 @@ def test_a_session_goes_on_elsewhere(tutorial: Tutorial) -> None:
 
 
 def spoken(line: str, words: str) -> str:
-    """A message in place of a conversation on a terminal."""
+    """Returns a command that sends a message in place of a conversation on a terminal."""
     return line.replace("ctx chat", "ctx send --output text") + f" {shlex.quote(words)}"
 
 

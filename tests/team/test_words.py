@@ -1,4 +1,4 @@
-"""What a link makes of words that it should not believe, without a server between them."""
+"""A link and messages that it must not trust, without a server between them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cortexfs.team.presence import QUIET_SECONDS, Presence
 
 
 def test_a_machine_that_was_removed_is_met_no_more(tmp_path: Path) -> None:
-    # also after a restart: another machine can have the server say again what was said before
+    # This holds after a restart too, as another machine can make the server send old messages again.
     account, key = keys.Key.new(keys.ACCOUNT), keys.Key.new(keys.USER)
     places = TeamPlaces(tmp_path, tmp_path)
     places.folder.mkdir()
@@ -64,7 +64,7 @@ def entry(machine: str, what: tuple[str, str], data: bytes) -> Delivery:
 
 
 class Told(Client):
-    """A client without a connection, that keeps what is said."""
+    """A client without a connection, which keeps its messages."""
 
     def __init__(self) -> None:
         super().__init__("told", [], Account(keys.Key.new(keys.USER), ""), "")
@@ -98,7 +98,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-# of small order, so that everybody would know the secret: RFC 7748, 6.1
+# These points have a small order, so everybody would know the shared secret: RFC 7748, 6.1.
 @pytest.mark.parametrize("y", [0, 1, 2**255 - 20, 2**255 - 19, 2**255 - 18, 2**255 + 1])
 def test_no_secret_is_shared_with_a_key_that_is_none(y: int) -> None:
     key = keys.Key.new(keys.USER)
@@ -169,11 +169,11 @@ def test_a_token_of_a_machine_makes_no_server(tmp_path: Path) -> None:
         assert not list(places.machines.iterdir())
     assert asked(good, wish).certificate
     assert places.read_machines()["third"].server
-    assert asked(plain, None).code == "EEXIST"  # the name is taken, and the token still good
+    assert asked(plain, None).code == "EEXIST"  # the name is taken, but the token is still valid
 
 
 PEM = certificates.authority("t").certificate.decode()
-QUOTE = 'x"\nlog_file: "/etc/cron.d/x'  # of a configuration of NATS, which root's server follows
+QUOTE = 'x"\nlog_file: "/etc/cron.d/x'  # would add a line to the configuration of root's server
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ async def test_an_export_that_finds_no_room_keeps_no_other_back(monkeypatch: pyt
     class Full(Told):
         async def stored(self, subject: str, data: bytes, passed: int = 0) -> None:
             said.append(subject)
-            if said.count(full) == 3:  # it is tried until there is room
+            if said.count(full) == 3:  # the export is tried again until there is room
                 scope.cancel()
             if subject == full:
                 raise Fault("ENOSPC", "it is full")
