@@ -1,4 +1,4 @@
-"""Installations on a clean Debian 12: without a compiler, without a network, and nothing is left of them."""
+"""Installations on a clean Debian 12, without a compiler or a network; their removal leaves no file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent / "scripts"
 DIST = PROJECT / "dist"
 CLEAN = PROJECT / "build/clean-root"
 TOOLS = PROJECT / "build/dist-tools"
-# What any command or package of a Debian changes.
+# Files that any command or package of Debian may change.
 ANYBODYS = ("made", "old", "tmp", "var/log", "var/cache", "var/lib/dpkg", "run/mount", "var/mail", "home")
 ACCOUNTS = {f"etc/{name}{end}" for name in ("passwd", "shadow", "group", "gshadow", "subuid", "subgid")
             for end in ("", "-")} | {"etc/.pwd.lock"}  # fmt: skip

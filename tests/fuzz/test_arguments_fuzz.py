@@ -1,4 +1,4 @@
-"""Whatever is typed, an input or a `Fault` comes out; and what JSON can say, flags can say too."""
+"""Any command line gives an input or a `Fault`, and flags can express all that JSON can."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import json_object
 from cortexfs.host.call.validation import Validator
 
-# No clock may fail a test, and nothing is left behind.
+# No test fails because of time, and no example is stored.
 CALM = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
@@ -60,7 +60,7 @@ def likely_words(schema: dict[str, Any]) -> st.SearchStrategy[bytes]:
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, str]:
-    """What came out, and the code of the fault if one did."""
+    """Returns the result of the call, and the code of its fault or an empty text."""
     try:
         return call(), ""
     except Fault as fault:
@@ -112,7 +112,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
-# Each type, with values of it that a word can say. "-" alone is standard input.
+# Each type, with the values that a word can express. "-" alone stands for standard input.
 WORDS: dict[str, tuple[dict[str, Any], st.SearchStrategy[Any]]] = {
     "s": ({"type": "string"}, st.text().filter(lambda text: text != "-")),
     "i": ({"type": "integer"}, st.integers(-(1 << 63), (1 << 64) - 1)),

@@ -1,4 +1,4 @@
-"""Whatever a client sends, the documented answers come out, memory is bounded, others notice nothing."""
+"""Any input of a client gets the documented answers, memory is bounded, and other clients notice nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cortexfs.core.talk.requests import REQUESTS, AnyRequest, Ping, Refusal, Res
 from cortexfs.core.talk.session import MAX_WAITING
 from tests.core.conversation_pair import World, ids
 
-# No clock may fail a test, and nothing is left behind.
+# No test fails because of time, and no example is stored.
 CALM = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 MANY = settings(CALM, max_examples=400)
 FEW = settings(CALM, max_examples=25)
@@ -65,7 +65,7 @@ GOOD = st.sampled_from(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A transcript in which a few bytes were changed, dropped or doubled."""
+    """Returns a transcript in which a few bytes were changed, dropped or doubled."""
     data = bytearray(b"".join(draw(st.lists(GOOD, min_size=1, max_size=5))))
     for _ in range(draw(st.integers(0, 5))):
         place = draw(st.integers(0, len(data) - 1))
@@ -99,7 +99,7 @@ def test_any_bytes_become_requests_and_refusals(data: bytes, places: list[int]) 
         cutting += received(server, chunk)
         assert server.held < MAX_LINE
     assert cutting == whole
-    assert len(whole) == data.count(b"\n")  # each line is answered or asks, once
+    assert len(whole) == data.count(b"\n")  # each line gives one refusal or one request
     for each in whole:
         if isinstance(each, Refusal):
             assert each.code == "EINVAL"
@@ -120,7 +120,7 @@ def test_any_client_gets_frames_that_keep_the_rules(script: list[tuple[bytes, st
     hostile, calm = world.connect(1000), world.connect(1001)
     calm_run = calm.ask(Send(id="calm", input="x"))[0].run or ""
     for data, event in script:
-        # raw reads through a Client, which raises on anything that breaks the protocol
+        # `raw` reads through a Client, which raises on any breach of the protocol.
         for frame in hostile.raw(data + b"\n"):
             assert not isinstance(frame, frames.Error) or frame.code in CODES
         for session in list(world.sessions.values()):

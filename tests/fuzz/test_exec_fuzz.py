@@ -1,7 +1,7 @@
-"""Strangers at `.run.sock` and in hosts: whatever they say, in whatever pieces, every run ends as abi.md 4
-has it, the service goes on, and nothing is kept.
+"""Untrusted input at `.run.sock` and from hosts: for any bytes in any pieces, every run ends as abi.md 4
+defines, the service goes on, and nothing is kept.
 
-`CTX_SOAK=seconds` makes each test go on for so long; without it, some hundred tries.
+`CTX_SOAK=seconds` makes each test go on for that time; without it, a test makes some hundred tries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Pieces = Callable[[random.Random], list[bytes]]
 
 
 def rounds() -> Iterator[random.Random]:
-    """So many, or for so long; each with chances of its own, which a failure shows."""
+    """Yields a random generator for each of ROUNDS rounds, or for SOAK seconds; a failure shows its seed."""
     end = time.monotonic() + SOAK
     seed = 0
     while seed < ROUNDS or time.monotonic() < end:
@@ -47,7 +47,7 @@ def rounds() -> Iterator[random.Random]:
 
 
 async def _say(world: World, pieces: list[bytes], waits: bool) -> None:
-    """Say it piece by piece; then leave, or say no more and wait for the answer."""
+    """Send the pieces one by one; then leave, or close the sending side and wait for the answer."""
     with world.connected() as runner, contextlib.suppress(ConnectionResetError, BrokenPipeError):
         for piece in pieces:
             await send(runner.stream, piece)
@@ -95,17 +95,17 @@ def noise(chance: random.Random) -> list[bytes]:
 
 
 def lies(chance: random.Random) -> list[bytes]:
-    """Right beginnings, whose numbers do not fit what follows."""
+    """Returns a correct beginning whose numbers do not fit the bytes after it."""
     numbers = (0, 1, 2, 3, 100, 1 << 10, (1 << 10) + 1, 1 << 20, 17 << 20, (17 << 20) + 1, (1 << 32) - 1)
     inode, flags, umask = chance.choice((0, 1, 2, 1 << 63)), chance.choice(numbers), chance.choice(numbers)
-    flags &= ~wire.TTY_STDOUT  # a text has no shape to be judged by
+    flags &= ~wire.TTY_STDOUT  # text output has no form that a test could check
     counts = [chance.choice(numbers) for _ in range(3)]
     fixed = wire.HELLO.pack(wire.MAGIC, wire.PROTOCOL, inode, flags, umask, *counts)
     return [fixed, b"text\0" * chance.choice((0, 1, 2, 1000)), chance.randbytes(chance.randrange(100))]
 
 
 def messages(chance: random.Random) -> list[bytes]:
-    """A good greeting, and then what no runner says."""
+    """Returns a good greeting, and then messages that no runner sends."""
     kinds = (wire.STDIN, wire.EXIT, wire.DONE, 0, 255)
     said = [wire.message(chance.choice(kinds), chance.randbytes(chance.randrange(50))) for _ in range(5)]
     words = chance.choice(([], ["text=x"], ["{}"], ["-"], ['[{"hang":true}]']))
@@ -113,7 +113,7 @@ def messages(chance: random.Random) -> list[bytes]:
 
 
 def words(chance: random.Random) -> list[bytes]:
-    """Any arguments and environment."""
+    """Returns a greeting with random arguments and a random environment."""
     bits = [
         "{",
         "}",
@@ -155,7 +155,7 @@ async def test_a_greeting_in_any_two_pieces(tmp_path: Path) -> None:
 
 
 def _spoken(chance: random.Random) -> bytes:
-    """A message of a host, more or less."""
+    """Returns a message of a host that may be wrong."""
     texts = (b"", b"text", "ü".encode(), b"\xff", b"\0" * wire.MAX_TEXT, chance.randbytes(20), b"[" * 5000)
     faults = [(code, "x") for code in ("EIO", "ECANCELED", "EHOSTDOWN", "Ebogus", "", "E" * 1000)]
     packed: tuple[object, ...] = (*faults, (None, "x"), ("s", "x"), ["x"], "x", 5, {}, b"x", None)
@@ -205,7 +205,7 @@ async def _hear(stage: Stage, speech: bytes) -> None:
     try:
         await stage.play(both)
         _sound(heard[0])
-        # Only callers cancel, and the one here waits.
+        # Only callers cancel, and this caller waits.
         assert getattr(stage.relay.fault, "code", "") != "ECANCELED"
     finally:
         stage.close()

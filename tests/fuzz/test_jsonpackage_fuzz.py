@@ -1,4 +1,4 @@
-"""Packages of strangers with a manifest.json: a tree of plain names comes out, or a fault."""
+"""Untrusted packages with a manifest.json: any bytes give a tree of plain names, or a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of strangers: whatever the bytes are, a tree of plain names comes out, or a fault."""
+"""Untrusted archives: any bytes give a tree of plain names, or a fault."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_any_damage(changes: list[tuple[int, int]], repaired: bool) -> None:
     for position, value in changes:
         data[position] = value
         header = position // 512 * 512
-        if repaired:  # so that it is not the sum that refuses it
+        if repaired:  # so the checksum does not cause the refusal
             data[header + 148 : header + 156] = b" " * 8
             data[header + 148 : header + 156] = f"{sum(data[header : header + 512]):06o}\0 ".encode()
     check(unpacked(gzip.compress(bytes(data))))

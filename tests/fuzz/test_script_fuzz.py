@@ -1,4 +1,4 @@
-"""Scripts of strangers: whatever the prompt is, debug/script plays it or says what is wrong."""
+"""Untrusted scripts: debug/script plays any prompt, or reports the fault in it."""
 
 from __future__ import annotations
 

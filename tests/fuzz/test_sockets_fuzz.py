@@ -1,7 +1,7 @@
-"""Strangers at `.sock`: whatever they say, in whatever pieces, they are answered in whole frames, each event
-once, every run ends once, a neighbour notices nothing, and nothing is kept (abi.md 5).
+"""Untrusted input at `.sock`: any bytes in any pieces get answers in whole frames, and each event comes once.
+Every run ends once, a neighbour notices nothing, and nothing is kept (abi.md 5).
 
-`CTX_SOAK=seconds` makes each test go on for so long; without it, some hundred tries.
+`CTX_SOAK=seconds` makes each test go on for that time; without it, a test makes some hundred tries.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Said = Callable[[random.Random], bytes]
 
 
 def tries(count: int) -> Iterator[random.Random]:
-    """So many, or for as long as is asked."""
+    """Yields random generators: `count` of them, or in a soak as many as its time allows."""
     return rounds() if SOAK else islice(rounds(), count)
 
 
-# What strangers say.
+# Input of strangers.
 
 
 def noise(chance: random.Random) -> bytes:
@@ -54,7 +54,7 @@ def noise(chance: random.Random) -> bytes:
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
-    """Any JSON."""
+    """Returns a random JSON value."""
     match chance.randrange(8 if depth < 4 else 6):
         case 0:
             return chance.choice((None, True, False))
@@ -75,7 +75,7 @@ def jsons(chance: random.Random) -> bytes:
 
 
 def request(chance: random.Random) -> dict[str, Any]:
-    """One that may be right."""
+    """Returns a random request that may be valid."""
     id_ = str(chance.randrange(10))
     where = {"session": chance.choice(SESSIONS), "scope": chance.choice(("private", "shared", "temp"))}
     match chance.randrange(9):
@@ -105,7 +105,7 @@ def requests(chance: random.Random) -> bytes:
 
 
 def mutants(chance: random.Random) -> bytes:
-    """Good requests, of which some bytes were changed, doubled or left out."""
+    """Returns good requests in which some bytes were changed, doubled or left out."""
     data = bytearray(requests(chance))
     for _ in range(chance.randrange(20) if data else 0):
         place = chance.randrange(len(data))
@@ -133,16 +133,16 @@ def long_lines(chance: random.Random) -> bytes:
 
 
 def pieces(chance: random.Random, data: bytes) -> list[bytes]:
-    """The same in some writes."""
+    """Returns the data, cut into several writes."""
     cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.choice((0, 1, 5, 30))))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-# What they hear.
+# Answers to strangers.
 
 
 class Ears:
-    """Judges all that one connection is told."""
+    """Checks all frames that one connection receives."""
 
     def __init__(self) -> None:
         self._judge = Judge()
@@ -150,7 +150,7 @@ class Ears:
         self._ends: set[tuple[str, type]] = set()
 
     def hear(self, data: bytes) -> None:
-        for frame in self._judge.receive(data):  # a Fault if it is against the protocol
+        for frame in self._judge.receive(data):  # raises a Fault on a breach of the protocol
             if frame.run is not None and frame.id is not None:
                 assert (frame.run, frame.id) not in self._had, "an event is sent twice"
                 self._had.add((frame.run, frame.id))
@@ -186,7 +186,7 @@ async def _stranger(world: World, chance: random.Random, said: bytes) -> None:
 
 
 async def _cancel_all(world: World) -> None:
-    """End what hangs, as its user may on any connection."""
+    """Cancel all runs that hang, as their user may on any connection."""
     for object in (ECHO, SCRIPT):
         with world.connected(object, STRANGER) as client:
             for run in [run.id for run in world.runs.active.values() if run.uid == STRANGER]:
@@ -196,7 +196,7 @@ async def _cancel_all(world: World) -> None:
 
 
 async def _ended(world: World) -> None:
-    """Wait until nothing runs; what waits behind a run that hangs comes next."""
+    """Wait until nothing runs; messages that wait behind a hanging run come next."""
     await world.deserted()
     with trio.fail_after(PATIENCE):
         while world.conversations._working:
@@ -206,9 +206,9 @@ async def _ended(world: World) -> None:
 
 
 async def _remove_all(world: World) -> None:
-    """So that a long try does not fill the disk."""
+    """Remove all sessions, so that a long test does not fill the disk."""
     for live in list(world.conversations._live.values()):
-        with contextlib.suppress(Fault):  # nothing was said in it
+        with contextlib.suppress(Fault):  # the session has no messages
             await world.sessions.remove(live.address)
 
 

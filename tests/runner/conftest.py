@@ -57,7 +57,7 @@ def place(runner: Path, tmp_path: Path) -> Iterator[fake.Place]:
 
 @pytest.fixture
 def open_place(runner: Path) -> Iterator[fake.Place]:
-    """A place and a runner that other users can reach, which pytest's own folders are not."""
+    """A place and a runner that other users can reach, as they cannot reach pytest's own folders."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         folder.chmod(0o755)

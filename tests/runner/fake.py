@@ -1,7 +1,7 @@
-"""A daemon that says what a test wants, and the runner in front of it.
+"""A daemon that sends the messages that a test wants, and the runner in front of it.
 
-Job: one directory with an object and its socket, one call at a time, everything bounded in time.
-Rules: single-threaded; a test plays the daemon's part step by step, so nothing depends on timing.
+Job: one directory with an object and its socket, one call at a time, with a time limit for each wait.
+Rules: single-threaded; a test plays the daemon's part step by step, so no result depends on timing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ended:
 
 @dataclass
 class Call:
-    """One run of the runner; `accept` makes its connection ours."""
+    """One run of the runner; `accept` takes its connection."""
 
     process: subprocess.Popen[bytes]
     stack: contextlib.ExitStack
@@ -64,7 +64,7 @@ class Call:
         self.say(wire.WANT, wire.U32.pack(size))
 
     def hear(self) -> tuple[int, bytes] | None:
-        """The next message of the runner, or None when it sends no more."""
+        """Returns the next message of the runner, or None when it has closed the connection."""
         while not self.messages:
             data = self.peer.recv(1 << 16)
             if not data:
@@ -73,7 +73,7 @@ class Call:
         return self.messages.pop(0)
 
     def seen(self, text: bytes) -> None:
-        """Say `text` on stdout and see it come out: the runner is past its greeting."""
+        """Send `text` for stdout and read it there, which shows that the runner is past its greeting."""
         assert self.process.stdout is not None
         self.say(wire.STDOUT, text)
         assert os.read(self.process.stdout.fileno(), len(text)) == text
@@ -94,7 +94,7 @@ class Call:
 
 @dataclass
 class Place:
-    """A directory that looks like one of the mount: an object, and its way in."""
+    """A directory that looks like a folder of the mount: an object and the socket."""
 
     path: Path
     runner: Path
@@ -134,7 +134,7 @@ def _finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def listen(directory: Path) -> socket.socket:
-    """Bind by way of a short path, since sun_path holds 107 bytes."""
+    """Returns a listening socket there, bound by a short path, since sun_path holds 107 bytes."""
     listener = socket.socket(socket.AF_UNIX)
     parent = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     try:

@@ -1,4 +1,4 @@
-"""The table in C and the table in Python are one table; and what a stranger's bytes may do."""
+"""The table in C and the table in Python are the same; and the runner survives untrusted bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = ["STDIN", "STDOUT", "STDERR", "WANT", "LAST_WORDS", "REPLACE", "EXIT"]
 
 
 def in_c(name: str) -> str:
-    """The value of a #define or an enumerator."""
+    """Returns the value of a #define or an enumerator."""
     found = re.search(rf"\b{name}(?: = |[ ])(\([^)]*\)|'.'|\"[^\"]*\"|\d+)", HEADER_FILE.read_text())
     assert found, name
     return found[1]
@@ -62,7 +62,7 @@ def payloads(kind: int, size: int) -> st.SearchStrategy[bytes]:
     return st.builds(wire.message, st.just(kind), st.binary(max_size=size))
 
 
-# REPLACE is left out: what it does is run a program.
+# REPLACE is left out, as it runs a program.
 messages = st.one_of(
     payloads(wire.STDOUT, 300),
     payloads(wire.STDERR, 300),
@@ -83,7 +83,7 @@ SIZES = {wire.WANT: (4, 4), wire.EXIT: (1, 1), wire.REPLACE: (1, 8192)}
 
 @dataclass
 class Meaning:
-    """What the bytes of a daemon that then vanishes mean, told slowly."""
+    """The meaning of the bytes of a daemon that vanishes after them, worked out in a simple way."""
 
     status: int = 69
     out: bytes = b""
@@ -113,7 +113,7 @@ class Meaning:
         return self
 
     def heard(self, kind: int, payload: bytes, whole: bool) -> bool:
-        """Take one message, perhaps cut short; true after the last one."""
+        """Take one message, which may be cut short; returns True after the last message."""
         self.out += payload if kind == wire.STDOUT else b""
         self.err += payload if kind == wire.STDERR else b""
         if whole and kind == wire.LAST_WORDS:
@@ -137,7 +137,7 @@ def test_whatever_a_daemon_says(
 
 
 def conversations() -> list[bytes]:
-    """The corpus: what daemons say, from the start of a run to its end."""
+    """Returns the corpus: messages of daemons, from the start of a run to its end."""
     found = []
     for voice in (JsonlVoice("fs.read"), TextVoice("fs.read", terminal_out=True, terminal_err=True)):
         voice.run = "r1"
@@ -148,7 +148,7 @@ def conversations() -> list[bytes]:
         found += [
             voice.start() + delta * 3 + voice.end("ok") + farewell(None),
             voice.start() + want + progress + delta + b"".join(failed),
-            voice.start() + delta,  # and is killed
+            voice.start() + delta,  # then the daemon is killed
         ]
     return found
 
@@ -183,12 +183,12 @@ def test_whatever_becomes_of_what_daemons_say(
 
 
 def hears(runner: Path, folder: Path, data: bytes, cuts: list[int]) -> None:
-    """The runner does what these bytes mean, in whatever pieces they come."""
+    """Check that the runner acts on these bytes as they mean, in whatever pieces they arrive."""
     meaning = Meaning().told(data)
     assume(not meaning.replaces)
     with fake.place(folder, runner) as place:
         call = place.call()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have exited by now
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the runner may have exited by now
             for cut in cuts:
                 call.peer.send(data[:cut])
                 data = data[cut:]

@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: standard input, output and error, whatever their state."""
+"""The runner copies bytes: standard input, output and error, in any state of theirs."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_one_closed_descriptor(place: fake.Place, number: str) -> None:
     assert ended == fake.Ended(4, b"" if number == "1" else b"out", b"" if number == "2" else b"err")
 
 
-# O_NONBLOCK belongs to the open file: whoever shares it may have set it
+# O_NONBLOCK belongs to the open file, so any process that shares the file may have set it.
 def test_nonblocking_output(place: fake.Place) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -255,7 +255,7 @@ def test_a_daemon_that_reads_no_more_is_still_heard(place: fake.Place, tmp_path:
         for _ in range(5):
             call.seen(b"enough\n")
         assert call.exit(0).status == 0
-        assert os.lseek(source.fileno(), 0, os.SEEK_CUR) <= 1 << 16  # the rest is left to others
+        assert os.lseek(source.fileno(), 0, os.SEEK_CUR) <= 1 << 16  # the rest is left for other readers
 
 
 # wire.py: a greeting that is refused is answered like any other call

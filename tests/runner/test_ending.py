@@ -1,4 +1,4 @@
-"""How a call ends when it does not end well: no daemon, a dead daemon, full and closed outputs."""
+"""Bad ends of a call: no daemon, a dead daemon, full and closed outputs."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_closed_stdout_of_a_silent_run(place: fake.Place) -> None:
 def test_a_reader_that_left_after_the_last_line(place: fake.Place) -> None:
     call = place.call(stdin=subprocess.DEVNULL)
     assert call.process.stdout is not None
-    call.process.send_signal(signal.SIGSTOP)  # so that it finds both at once
+    call.process.send_signal(signal.SIGSTOP)  # so the runner finds both at once
     call.process.stdout.close()
     call.process.stdout = None
     call.say(wire.EXIT, b"\x05")

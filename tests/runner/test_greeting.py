@@ -1,4 +1,4 @@
-"""What the runner tells the daemon before anything else."""
+"""The greeting, which is the first message of the runner to the daemon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_is_an_interpreter(place: fake.Place) -> None:
     place.object.write_text(f"#!{place.runner}\n# cortexfs.object=tool/x\n")
     place.object.chmod(0o755)
     script = fake.Place(place.path, place.object, place.listener, place.stack)
-    call = script.call(name="as typed")  # the object is the program now, and that its argument
+    call = script.call(name="as typed")  # now the object is the program, and the name is an argument
     assert call.arguments == [b"as typed"]
     assert call.greeting.inode == place.object.stat().st_ino
 
@@ -178,7 +178,7 @@ def test_the_socket_is_looked_up_in_a_directory_that_is_open(place: fake.Place) 
     assert call.exit().status == 0
 
 
-# the daemon may be a user's own, in a container without /proc
+# The daemon may be a user's own, in a container without /proc.
 @ROOT_ONLY
 def test_without_proc(binaries: dict[str, Path], open_place: fake.Place) -> None:
     hidden = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]

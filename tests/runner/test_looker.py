@@ -1,4 +1,4 @@
-"""The looker by itself: what it says of a process, and what it keeps of its powers (docs/security.md, "A
+"""The looker by itself: its reports about processes, and the powers that it keeps (docs/security.md, "A
 daemon that was taken over")."""
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def looker(program: Path) -> Iterator[Looker]:
 
 @contextmanager
 def process(*words: str, cwd: str = "/") -> Iterator[int]:
-    """One that has begun: it says so."""
+    """Yields the pid of a process that runs these words, once it has answered."""
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd) as begun:
         assert begun.stdin
         assert begun.stdout

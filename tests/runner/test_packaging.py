@@ -1,5 +1,5 @@
-"""What is shipped: an sdist that builds by itself, as a checkout does, and a wheel that puts the runner
-beside ctx."""
+"""The packages: an sdist that builds by itself, as a checkout does, and a wheel that puts the runner beside
+ctx."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cortexfs.version import VERSION
 ROOT = Path(__file__).parents[2]
 BUILD = "import scikit_build_core.build as b, sys; getattr(b, sys.argv[1])(sys.argv[2])"
 SHIPPED = ["LICENSE", "README.md", "cortexfs", "docs", "pyproject.toml", "runner", "tests"]
-SHIPPED += [".ci", "Makefile", "mountpoint", "requirements-dev.lock"]  # what make up and make test want
+SHIPPED += [".ci", "Makefile", "mountpoint", "requirements-dev.lock"]  # `make up` and `make test` need these
 
 
 def build(what: str, source: Path, target: Path) -> Path:
-    """Run a build backend's entry (PEP 517) in `source`; the one file that it makes."""
+    """Run a build backend's entry (PEP 517) in `source`; returns the one file that it makes."""
     target.mkdir()
     command = [sys.executable, "-c", BUILD, f"build_{what}", str(target)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
@@ -31,7 +31,7 @@ def build(what: str, source: Path, target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an sdist of this checkout holds."""
+    """The files of an sdist of this checkout, unpacked."""
     folder = tmp_path_factory.mktemp("packages")
     checkout = folder / "checkout"
     checkout.mkdir()
@@ -47,7 +47,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(unpacked: Path) -> zipfile.Path:
-    """A wheel made from nothing else."""
+    """A wheel made from these files alone."""
     return zipfile.Path(build("wheel", unpacked, unpacked.parent / "wheel"))
 
 

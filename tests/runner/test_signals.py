@@ -20,14 +20,14 @@ def ignoring(name: str) -> list[str]:
 
 
 def connected(place: fake.Place, **options: object) -> fake.Call:
-    """A call whose runner is past its greeting."""
+    """Returns a call whose runner is past its greeting."""
     call = place.call(**options)
     call.seen(b"ready\n")
     return call
 
 
 def wait_until_connecting(pid: int) -> None:
-    """Until the process blocks in connect(2)."""
+    """Wait until the process blocks in connect(2)."""
     deadline = time.monotonic() + PATIENCE
     stat = Path(f"/proc/{pid}/wchan")
     while "unix_wait_for_peer" not in stat.read_text():
@@ -73,7 +73,7 @@ def test_sigint_while_input_is_being_sent(place: fake.Place) -> None:
 
 def test_sigint_while_stdout_is_full_loses_nothing(place: fake.Place) -> None:
     call = connected(place)
-    data = os.urandom(150_000)  # over the pipe's 64 KiB, and not over what socket and pipe hold
+    data = os.urandom(150_000)  # more than the pipe's 64 KiB, and less than socket and pipe together hold
     call.say(wire.STDOUT, data)
     call.process.send_signal(signal.SIGINT)
     assert call.hear() is None
@@ -102,7 +102,7 @@ def test_sigkill_ends_the_connection(place: fake.Place) -> None:
     assert call.hear() is None
 
 
-# nohup, and what a script starts in its background: signal(7) says ignored dispositions are inherited
+# nohup and background jobs of scripts ignore signals, and ignored dispositions are inherited: signal(7)
 @pytest.mark.parametrize(
     ("name", "number"), [("INT", signal.SIGINT), ("HUP", signal.SIGHUP), ("TERM", signal.SIGTERM)]
 )
@@ -130,7 +130,7 @@ def test_a_signal_before_the_connection_exits_at_once(
             assert call.ended() == fake.Ended(status, b"", b"")
 
 
-# A greeting that nobody reads: the socket's buffer is full and the runner waits in sendmsg(2).
+# Nobody reads the greeting, so the socket's buffer is full and the runner waits in sendmsg(2).
 def test_sigint_inside_the_greeting_exits_at_once(place: fake.Place) -> None:
     call = place.start(*["x" * 100_000] * 12)
     call.accept(place.listener)

@@ -1,9 +1,9 @@
-"""Make the states of earlier versions, which the daemon of today has to understand.
+"""Make the states of earlier versions, which today's daemon has to understand.
 
     .venv/bin/python -m tests.states.make [COMMIT...]
 
-Each commit is built into an environment of its own, mounted, used as its users did, and unmounted. Beside its
-state (NAME.tar.xz) is what it showed of that (NAME.json). The commits are the last ones of issues.
+Each commit is built into an environment of its own, mounted, used as its users did, and unmounted. Its state
+is NAME.tar.xz, and NAME.json holds the output that it showed. The commits are the last ones of issues.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 from tests.places import PROJECT
 
 HERE = Path(__file__).parent
-# The last commit of each closed issue, and the one that users had first.
+# The last commit of each closed issue, and the first commit that users had.
 COMMITS = ("0b89b85", "d6596c9", "b0fa807", "e001957", "beaadae", "db2dc9b", "0a3f6c1", "a87a2ee")
 SESSION = "kept"
 SAID = "this is kept over upgrades"
-# What is written where, of that which a commit has: a control, in the tree of all versions.
+# Controls and the values that are written to them, where a commit has them: in the tree of all versions.
 CONTROLS = {
     "tool/fs.read.d/policy": "allow coder_t tool:fs.read execute\n",
     "tool/fs.search.d/env": "KEPT=yes\n",
@@ -40,7 +40,7 @@ COMMANDS = (
 
 
 def made(commit: str, folder: Path) -> Path:
-    """Build a commit; returns its ctx."""
+    """Build a commit; returns the path of its ctx."""
     source, home = folder / "source", folder / "venv"
     source.mkdir()
     packed = subprocess.run(["git", "archive", commit], cwd=PROJECT, capture_output=True, check=True).stdout
@@ -57,7 +57,7 @@ def made(commit: str, folder: Path) -> Path:
 
 
 def used(ctx: Path, root: Path, state: Path) -> dict[str, object]:
-    """Use a mount; returns what it showed."""
+    """Use a mount; returns the outputs that it showed."""
     places = {"CTX_STATE": str(state), "CTX_CONFIG": f"{state}-config", "CTX_ROOT": str(root)}
     environ = {**os.environ, **places}
 
@@ -102,7 +102,7 @@ def make(commit: str) -> None:
 
 
 def kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """All but caches, sockets and what was said in the log of the daemon."""
+    """Leaves out caches, sockets and the log of the daemon."""
     return (
         None if member.name.endswith(("daemon.log", ".sock")) or "/descriptions/" in member.name else member
     )
