@@ -176,11 +176,11 @@ def test_it_outlives_a_reload_and_a_restart(python: Path, provider: Provider) ->
         ctx.umount()
         ctx.mount()
         asked_with(ctx, provider, 0.5)
-        # Another one of its name begins afresh.
+        # A new provider of the same name begins afresh.
         as_user(ctx, "provider", "remove", "mine")
         add(ctx, "mine", provider)
         assert sh(ctx, f"cat {HOME}/mine/m1.d/default") == (0, "")
-        # What root has comes first.
+        # A provider of root's takes precedence over a user's.
         ctx.ctx(
             "provider", "add", "mine", "--base-url", provider.url, "--format", "openai.chat", "--model", "m1"
         )

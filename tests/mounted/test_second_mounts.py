@@ -87,7 +87,7 @@ def test_an_agent_reaches_no_mount_but_its_own(party: Party, program: str) -> No
     words = [runner] * bool(program) + [other.tool("shell.exec"), "--cmd", f"touch {made}"]
     said = shell(ctx, coder, f"{shlex.join(words)}; {ctx.tool('fs.read')} README.md")
     assert '"code":"EACCES"' in said or "Permission denied" in said
-    assert "hello world" in said  # its own
+    assert "hello world" in said  # from its own mount
     assert not made.exists()
     assert other.status["runs"] == before
 

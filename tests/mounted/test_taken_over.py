@@ -199,7 +199,7 @@ def test_what_is_closed_to_root_without_powers_is_told_at_the_mount(fresh: Ctx) 
 
 @pytest.mark.parametrize("name", ["daemon.log", "lock"])
 def test_the_next_one_follows_no_link_that_it_left(name: str, fresh: Ctx) -> None:
-    # The daemon opens these files as root, before Landlock limits it to its state.
+    # The daemon opens these files as root, before the kernel limits it to its state.
     fresh.ctx("umount", str(fresh.root))
     (outside := fresh.state.parent / "outside").touch()
     (fresh.state / name).unlink()

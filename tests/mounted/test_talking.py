@@ -29,7 +29,7 @@ def talks(python: Path) -> Iterator[Ctx]:
 
 
 class Sending:
-    """A `ctx send` that goes on while the test does something else."""
+    """A `ctx send` that runs beside the test."""
 
     def __init__(self, ctx: Ctx, *words: str) -> None:
         program = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "send", *words]

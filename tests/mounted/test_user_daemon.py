@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 
-USER = NOBODY  # fusermount3 wants a user who has a name
+USER = NOBODY  # fusermount3 needs a user with a name
 OTHER = 1
 
 

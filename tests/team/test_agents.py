@@ -76,7 +76,7 @@ def test_a_single_call_says_what_a_local_one_says(laptop: Machine, box: Machine)
     assert there.frames[0]["agent"] == "coder+box"
     assert {one["run"] for one in there.frames} == {there.frames[0]["run"]}
     asked = run(laptop.ctx, FAR, script(call("fs.write", path="/tmp/no", content="x"), say("well")))
-    assert results(asked.frames)[0]["is_error"]  # nobody can be asked in a single call
+    assert results(asked.frames)[0]["is_error"]  # a single call has no way to ask for approval
     failed = run(laptop.ctx, FAR, "no script")
     assert (failed.status, failed.code) == (2, "EINVAL")
     denied = run(laptop.ctx, FAR, task, uid=NOBODY)
@@ -102,9 +102,7 @@ def test_it_is_asked_in_a_conversation_and_works_there(laptop: Machine, box: Mac
     kept = box.ctx.root / f"{THEIR_HOME}/agent/coder.d/session/far"
     assert (kept / "state").read_text() == "done\n"
     assert not [*laptop.ctx.root.glob("home/*/agent/*/session/far")]
-    assert (
-        history(laptop.ctx, "far", f"{FAR}.sock")[-len(frames) :] == frames
-    )  # what was missed is told again
+    assert history(laptop.ctx, "far", f"{FAR}.sock")[-len(frames) :] == frames  # missed frames are sent again
 
 
 def test_its_run_ends_with_whoever_hears_of_it(laptop: Machine, box: Machine) -> None:

@@ -73,7 +73,7 @@ class Writer(Load):
 
 
 class RemoteCaller(Load):
-    """Runs commands on another machine, each of which leaves a line there."""
+    """Runs commands on another machine; each command appends a line to a file there."""
 
     def __init__(self, machine: Machine, other: Machine, file: Path) -> None:
         super().__init__(machine)
