@@ -1,4 +1,4 @@
-"""Which addresses this machine has: a container may have none of IPv6."""
+"""The addresses that this machine has; a container may have no IPv6."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def has_ipv6() -> bool:
-    """Whether there is its loopback address."""
+    """Returns True if this machine has the loopback address of IPv6."""
     if not socket.has_ipv6:
         return False
     with socket.socket(socket.AF_INET6) as tried:

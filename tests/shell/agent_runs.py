@@ -1,4 +1,4 @@
-"""A run of an agent in a world that tests play: its model, its tools and its session's files."""
+"""A run of an agent in a fake world: the test supplies its model, its tools and its session's files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CALL = ToolCall(call="c1", name="fs.read", input={})
 
 
 class InMemory(Files):
-    """The files of a session; a test may block in one of its methods, which run in a thread."""
+    """The files of a session in memory. A test may block in a method, as the methods run in a thread."""
 
     def __init__(self) -> None:
         self.outputs: list[str] = []
@@ -74,7 +74,7 @@ class InMemory(Files):
 
 
 class Played:
-    """agents.world.World, as far as a run needs it. `answer` is the model's, `output` the tool's."""
+    """agents.world.World, as far as a run needs it. `answer` plays the model, `output` plays the tool."""
 
     root = "/ctx"
     serves: int | None = None
@@ -147,14 +147,14 @@ class Played:
 
 
 async def run(world: Played, given: Input = "go", history: Sequence[Message] = ()) -> Turn:
-    """To its end, or to the end of the cancel scope around it."""
+    """Run the agent to its end, or to the end of the cancel scope around the call."""
     turn = Turn(given, history)
     await Agents(world).driver(AGENT)(turn)
     return turn
 
 
 def turns(count: int, size: int) -> list[Message]:
-    """So much was said before."""
+    """Returns a history of `count` messages of `size` characters each."""
     roles = ("user", "assistant")
     return [
         Message(id=str(number + 1), role=roles[number % 2], content=[Text("x" * size)])

@@ -1,4 +1,4 @@
-"""A model of a provider that tests play, and a turn that keeps what is said."""
+"""A model whose provider is played by the test, and a turn that records the frames of the driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = RetryTerms(backoff=0.001)
 
 
 class Turn:
-    """What a driver sees; `frames` is what it said."""
+    """The turn that a driver gets; `frames` holds the frames that the driver sent."""
 
     uid = 1000
     who = Who(Identity(1000, 1000, ()))
@@ -38,7 +38,7 @@ class Turn:
         self.frames: list[Frame] = []
         self.session_memory: dict[str, object] = {}
         self.rooms: list[int] = []
-        self.said = 0  # times
+        self.said = 0  # the number of calls of `say`
         self.spoken = trio.Event()
         self._history = list(history)
 
@@ -126,7 +126,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(*answers: Sequence[Move], **extra: Any) -> AsyncIterator[tuple[World, Provider]]:
-    """One model, p/m, whose provider gives these answers."""
+    """Yields a world of one model, p/m, whose provider sends these answers."""
     source = {
         key: extra.pop(key) for key in ("first", "silence", "connect", "key", "headers") if key in extra
     }

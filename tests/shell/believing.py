@@ -1,4 +1,4 @@
-"""The files that decide, for tests: how our own commands make each, and what its reader says of it."""
+"""The trusted files, for tests: how our own commands make each file, and what its reader reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORD = "cortexfs test"
 
 
 class Kind(NamedTuple):
-    """A file, how our own commands make it, and what a reader says of it: nothing where it is used."""
+    """A file: `make` creates it as our own commands do, `use` returns the reader's complaint, or nothing."""
 
     make: Callable[[Places], Path]
     use: Callable[[Places], str]
@@ -100,7 +100,7 @@ def link(where: Places) -> Path:
 
 
 def said(use: Callable[[Places], object]) -> Callable[[Places], str]:
-    """The sentence that a reader returns, or raises."""
+    """Returns a function that returns the sentence that the reader returns or raises."""
 
     def sentence(where: Places) -> str:
         try:

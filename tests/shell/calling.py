@@ -1,4 +1,4 @@
-"""The exec service with a real fork server and real hosts, and runners that tests play."""
+"""The exec service with a real fork server and real hosts, and runners that are played by tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SETTINGS = ExecTerms(
 
 
 class Answer(NamedTuple):
-    """What a runner was told."""
+    """All that a runner received."""
 
     frames: list[Any]
     status: int | None
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 class Runner:
-    """One connection, greeted and listened to step by step."""
+    """One connection of a runner, greeted and read step by step."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.stream = stream
@@ -74,7 +74,7 @@ class Runner:
         self.others: list[tuple[int, bytes]] = []
 
     async def hear(self) -> bool:
-        """Take what has come; False at the end."""
+        """Take the data that has arrived. Returns False at the end of the stream."""
         try:
             data = await receive(self.stream)
         except ConnectionResetError:
@@ -127,7 +127,7 @@ class World:
         return self.objects.get(inode)
 
     def inode(self, name: str, plugin: hostcalls.Plugin = SERVE, **fields: Any) -> int:
-        """Make an object; its inode."""
+        """Add an object and return its inode."""
         return self.add(Object(class_="tool", name=name, description="", plugin=plugin, **fields))
 
     def add(self, object_: Object) -> int:
@@ -154,7 +154,7 @@ class World:
             return await runner.answer(stdin)
 
     async def cancelled(self, inode: int, *words: str, turns: int = 0) -> Answer:
-        """A call whose caller leaves when others have had so many turns."""
+        """Make a call whose caller leaves after it has yielded the processor `turns` times."""
         async with self.begun(inode, *words) as runner:
             for _ in range(turns):
                 os.sched_yield()
@@ -165,7 +165,7 @@ class World:
         return int((await self.call(self.inode("pid"), stdin=b"{}")).output)
 
     async def idle(self) -> None:
-        """Until nobody is connected: those who came before this call were accepted before it."""
+        """Wait until nobody is connected. Connections made before this call were accepted before its own."""
         await self.call(0)
         await awaited(lambda: self.exec._guests._total == 0)
 
@@ -191,7 +191,7 @@ async def no_command(words: list[bytes], uid: int) -> tuple[Object, list[bytes]]
 
 
 def control(object_: Object, name: str) -> str:
-    """The value of a control to which nobody has written."""
+    """Returns the value of a control that nobody has written to."""
     found = controls.find(object_.class_, name)
     assert found is not None
     return found.render(object_)
@@ -204,7 +204,7 @@ def hello(inode: int, *words: str, flags: int = 0, umask: int = 0o22, environ: t
 
 
 def no_hosts() -> Pool:
-    """A pool for those who only say whom it is to know, of which nobody hears."""
+    """Returns a pool without hosts, for tests that only name the people whom it is to know."""
 
     def send(message: object, rights: object) -> None:
         raise Fault("EHOSTDOWN", "there is no fork server")
@@ -214,7 +214,7 @@ def no_hosts() -> Pool:
 
 @contextlib.contextmanager
 def _known(pool: Pool, place: Path) -> Iterator[None]:
-    """Have us be known, so that hosts of ours start without a caller."""
+    """Make the pool know this user, so that hosts of this user start without a caller."""
     me = hostcalls.Identity(os.geteuid(), os.getegid(), tuple(os.getgroups()))
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(str(place / "known"))
@@ -229,10 +229,10 @@ def _known(pool: Pool, place: Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def serving(place: Path, state: Path | None = None, **settings: Any) -> AsyncIterator[World]:
-    """`state` is that of the plugins that are called, if they keep anything."""
+    """Serve calls. `state` is the state directory of the called plugins, if they keep anything."""
     patient = unittest.mock.patch.object(
         hosts, "SPAWN_SECONDS", PATIENCE
-    )  # the fork server's start is in them
+    )  # the start of the fork server counts as well
     with patient, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "s"))
         listener.listen(512)
@@ -268,5 +268,5 @@ def open_files(pid: int | str = "self") -> int:
 
 
 async def files_closed(most: int, pid: int | str = "self") -> None:
-    """Wait until no more are open than before: a log of runs is looked through behind the last of them."""
+    """Wait until at most `most` files are open. A log of runs is scanned after its last run has ended."""
     await awaited(lambda: open_files(pid), lambda now: now <= most)

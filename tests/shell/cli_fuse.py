@@ -21,7 +21,7 @@ ROOT_INODE, STATUS_INODE = 1, 2
 
 @contextlib.contextmanager
 def served(root: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A mount at `root` and the process that serves it; nothing of either is left."""
+    """Yields a process that serves a mount at `root`. In the end both are gone."""
     root.mkdir()
     command = [sys.executable, "-m", "tests.shell.cli_fuse", str(root), *words]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
@@ -44,7 +44,7 @@ def serve(root: str, *words: str) -> None:
     from cortexfs.pool.starter_ends import begin
 
     places = Path(root), Path(f"{root}.state"), Path(f"{root}.config")
-    starters = [] if "alone" in words else [Starter(begin(*places))]  # which ends when it is not held here
+    starters = [] if "alone" in words else [Starter(begin(*places))]  # it ends when not held here
     pid = next((word.partition("=")[2] for word in words if word.startswith("pid=")), os.getpid())
     text = f"version: 0\npid: {pid}\nmount: {root}\n".encode()
 

@@ -18,7 +18,7 @@ class Sessions:
         self.folder.mkdir(parents=True)
 
     def add(self, name: str, updated: float, state: str = "done", said: str = "hello") -> Path:
-        """A session in which something was said once."""
+        """Add a session with one message."""
         place = self.folder / name
         place.mkdir()
         messages = [_message(2, "user", said), _message(4, "assistant", said)]

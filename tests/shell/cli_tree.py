@@ -1,4 +1,4 @@
-"""A directory that looks like a mount, for the command line to look at; no daemon needed."""
+"""A directory that looks like a mount, for the command line to read. No daemon is needed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ READ_SCHEMA = {
     "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}},
     "required": ["path"],
 }
-# Stands for the runner: prints what it was given.
+# Stands for the runner: prints its arguments.
 ECHO = '#!/bin/sh\n{header}\nfor word; do echo "<$word>"; done\ncat\nexit 7\n'
 
 
-# What plugins add to the program, as a mount tells it.
+# The commands that plugins add to the program, as a mount lists them.
 COMMANDS: tuple[dict[str, Any], ...] = (
     {
         "name": "wave-hand",
@@ -59,7 +59,7 @@ COMMANDS: tuple[dict[str, Any], ...] = (
 
 
 def plant(root: Path) -> Path:
-    """Two tools, a model with an alias, commands of plugins, a status; the path is the root."""
+    """Create two tools, a model with an alias, commands of plugins and a status. Returns the root."""
     root.mkdir()
     (root / "status").write_text(STATUS)
     add(root, "tool/fs.read", "Read a file. It may be large.", "builtin", READ_SCHEMA)
@@ -88,7 +88,7 @@ def add(root: Path, name: str, description: str, origin: str, schema: Mapping[st
 
 
 def ctx(*words: str, root: Path, input: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """`ctx` as a process of its own."""
+    """Run `ctx` as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "cortexfs.cli.main", *words],
         input=input,

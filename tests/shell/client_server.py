@@ -1,6 +1,6 @@
-"""A server for tests of the client: the sans-IO one on a real Unix socket, in a thread, without a daemon.
+"""A server for tests of the client: the sans-IO server on a real Unix socket, in a thread, without a daemon.
 
-`World` behind it decides what is answered; whoever tests holds `lock` while it makes things happen there.
+`World` behind it decides the answers. A test holds `lock` while it makes things happen in the world.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 
 
 class Served:
-    """One world, and the sockets of those who are connected to it."""
+    """One world, and the sockets of the clients that are connected to it."""
 
     def __init__(self, path: Path, world: World) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Served:
         self._drop(peer)
 
     def flush(self) -> None:
-        """Send what the world has said since."""
+        """Send what the world has sent since the last flush."""
         with self.lock:
             for peer, connection in list(self._peers.items()):
                 new = connection.sent[self._sent[peer] :]
@@ -78,7 +78,7 @@ class Served:
             self.flush()
 
     def until_active(self) -> str:
-        """The run that is going on, once there is one."""
+        """Wait until a run is active, and return its id."""
         with self._changed:
             while not (found := [s.active for s in self.world.sessions.values() if s.active]):
                 assert self._changed.wait(PATIENCE)
@@ -90,7 +90,7 @@ class Served:
                 peer.close()
 
     def hang_up(self, last: bytes = b"") -> None:
-        """End every connection, `last` being the last bytes on each."""
+        """End every connection; `last` is sent before the end of each."""
         with self.lock:
             self.flush()
             for peer in list(self._peers):
@@ -99,7 +99,7 @@ class Served:
                     peer.shutdown(socket.SHUT_RDWR)
 
     def restart(self) -> None:
-        """kill -9 and start again: the log is what is left."""
+        """Act as after kill -9 and a new start: only the log is left."""
         with self.lock:
             self.hang_up()
             self.world.restart()
@@ -131,6 +131,6 @@ def server(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Iterator[Served]:
-    """A server whose runs say what the test makes them say."""
+    """Yields a server whose runs send only what the test makes them send."""
     with served(tmp_path / "slow.sock", echo=False) as server:
         yield server

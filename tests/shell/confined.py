@@ -1,5 +1,4 @@
-"""A user with directories of his own, hosts of his that are confined and others that are not, and what he
-attempts in them."""
+"""A user with directories of their own, confined and free hosts of that user, and attempts in these hosts."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ ONLY_HERE = [
 SYSTEM = (("/usr", "rx"), ("/bin", "rx"), ("/etc", "r"), ("/proc", "r"))
 SHOWN = {"shown": "rwx", "read": "r", "plain": "rw", "hidden": None}
 
-# The version of Landlock that such an attempt is refused by.
+# The version of Landlock that first refuses such an attempt.
 SINCE_ABI = {"truncate": 3, "signal": 6, "abstract": 6}
 
-# A confined host has mounts that are read-only; where it has none, Landlock answers.
+# A confined host has read-only mounts (EROFS); where it can have none, Landlock refuses (EACCES).
 CLOSED = ("EACCES", "EROFS")
 
-# What is done, and the word that says how it ended.
+# Makes an attempt; the answer is "done" or the name of the errno.
 TRY = """
 import ctypes, errno, fcntl, resource, signal, socket, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
@@ -50,8 +49,8 @@ except OSError as error:
 
 
 class Scene:
-    """Directories `shown`, `read`, `plain` and `hidden`, all of the user's own, with `file`, `link`,
-    `program`, `socket` and `folder` in each; and a process of the same user's that is not confined."""
+    """Directories `shown`, `read`, `plain` and `hidden` of one user. Each has `file`, `link`, `program`,
+    `socket` and `folder`. `outsider` is a process of the same user that is not confined."""
 
     def __init__(self, forks: Forks, uid: int, groups: tuple[int, ...], path: Path) -> None:
         self.forks = forks
@@ -71,7 +70,7 @@ class Scene:
         self.outsider = self.free().pid
 
     def _bind(self, path: Path) -> None:
-        """Listen as somebody who is not confined."""
+        """Listen on a socket in a process that is not confined."""
         self._listeners.append(socket.socket(socket.AF_UNIX))
         self._listeners[-1].bind(str(path))
         self._listeners[-1].listen()
@@ -84,7 +83,7 @@ class Scene:
         return replace(identity, **changed)
 
     def host(self, **changed: Any) -> Host:
-        """A confined host."""
+        """Start a confined host."""
         self._hosts.append(self.forks.spawn(self.identity(**changed)))
         return self._hosts[-1]
 
@@ -92,7 +91,7 @@ class Scene:
         return self.host(label="", view=None, network=True)
 
     def attempt(self, host: Host, source: str) -> str:
-        """Execute `source` with names filled in; "done", or the errno's name."""
+        """Execute `source` with its placeholders filled in. Returns "done" or the name of the errno."""
         words = {name: str(self.path / name) for name in SHOWN}
         filled = numbered(source.format(**words, outsider=self.outsider, place=self.path))
         answer: str = host.ask(TRY.format(source="    " + filled.replace("\n", "\n    ")))
@@ -102,7 +101,7 @@ class Scene:
         return self.attempt(self.host(**changed), source)
 
     def both(self, source: str, **changed: Any) -> tuple[str, str]:
-        """How it ends in a confined host, and then in another one of the same user's."""
+        """Returns how the attempt ends in a confined host, and in a free host of the same user."""
         return self.confined(source, **changed), self.attempt(self.free(), source)
 
     def end(self) -> None:
@@ -134,7 +133,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture(scope="module")
 def mountless() -> Iterator[Forks]:
-    """A fork server of a system that gives no mounts."""
+    """A fork server on a system that gives it no mounts."""
     with Forks(sealed=False) as forks:
         yield forks
 
@@ -146,7 +145,7 @@ def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
 
 
 def numbered(source: str) -> str:
-    """With the numbers of the system calls that it names on this machine, as in "call(bpf, 0)"."""
+    """Replace names of system calls by their numbers on this machine, as in "call(bpf, 0)"."""
     column = seccomp.MACHINES[os.uname().machine].column
     for name, numbers in NUMBERS.items():
         source = source.replace(f"call({name},", f"call({numbers[column]},")
@@ -159,7 +158,7 @@ def needs(what: str) -> None:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """How a process of root's ends that does `work`: 0, the errno that it raised, or minus the signal."""
+    """Run `work` in a process of root. Returns 0, the errno that `work` raised, or minus the signal."""
     pid = os.fork()
     if not pid:
         try:

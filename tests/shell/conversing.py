@@ -39,7 +39,7 @@ Frame: TypeAlias = dict[str, Any]
 
 
 class Client:
-    """One end of a connection: json out, json in."""
+    """One end of a connection: it sends JSON and receives JSON."""
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setblocking(False)
@@ -62,7 +62,7 @@ class Client:
         self.stream.close()
 
     async def frame(self) -> Frame | None:
-        """The next frame; None at the end."""
+        """Returns the next frame, or None at the end."""
         while (end := self._rest.find(b"\n")) < 0:
             if not (data := await self._received()):
                 assert not self._rest
@@ -101,7 +101,7 @@ class Client:
         return found
 
     async def all(self) -> list[Frame]:
-        """Say no more, and hear the rest."""
+        """Close the sending side, and return all frames that follow."""
         self.no_more()
         return await self.rest()
 
@@ -111,7 +111,7 @@ class Client:
 
 
 class World:
-    """Who may connect, and what is there then."""
+    """The service that clients of a test connect to, with its sessions, runs and open connections."""
 
     def __init__(self, sessions: Sessions, nursery: trio.Nursery, connections: int, drivers: Drivers) -> None:
         self.sessions = sessions
@@ -161,7 +161,7 @@ class World:
                 await self._left.park()
 
     async def idle(self) -> None:
-        """Wait until nobody is connected, nothing runs, and all is on disk."""
+        """Wait until nobody is connected, nothing runs, and everything is on disk."""
         await self.deserted()
         with trio.fail_after(PATIENCE):
             while self.runs.active:
@@ -172,7 +172,7 @@ class World:
         return Address(Space.private(self.uid if uid is None else uid), *object, session)
 
     def held(self, uid: int | None = None) -> int:
-        """How much of this user's is kept."""
+        """Returns the number of bytes that are held for this user."""
         return self.guests._held[self.uid if uid is None else uid]
 
 

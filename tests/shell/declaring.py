@@ -1,4 +1,4 @@
-"""Plugins of programs and libraries, as a daemon would name them to a host."""
+"""Plugins of programs and libraries, as a daemon would describe them to a host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INCLUDE = Path(cortexfs.__file__).parent / "include"
 
 
 def script(where: Path, text: str, interpreter: str = "/bin/sh") -> str:
-    """A program that everybody may run; its path."""
+    """Create a script that everybody may run, and return its path."""
     path = where / f"tool{len(list(where.iterdir()))}"
     path.write_text(f"#!{interpreter}\n{text}\n")
     path.chmod(0o755)
@@ -29,7 +29,7 @@ def script(where: Path, text: str, interpreter: str = "/bin/sh") -> str:
 
 
 def python(where: Path, text: str) -> str:
-    """One that starts fast."""
+    """Create a Python script that starts fast."""
     return script(where, text, f"{PYTHON} -SE")
 
 
@@ -44,7 +44,7 @@ def plugin(tools: Iterable[ProgramTarget], protocol: Protocol = "json", name: st
 
 
 def build(where: Path, source: Path, *flags: str, name: str = "lib.so") -> str:
-    """A library made by the system's compiler."""
+    """Build a library with the system's compiler, and return its path."""
     made = where / name
     command = ["cc", "-shared", "-fPIC", "-O1", "-I", str(INCLUDE), *flags, "-o", str(made), str(source)]
     subprocess.run(command, check=True)

@@ -16,7 +16,7 @@ PARAM = '{name: "text", type: "string", description: "A text"}'
 
 
 def tool(body: str, name: str = "tool", params: str = PARAM, capabilities: str = "[]") -> str:
-    """A tool as it stands in `tools`; the body finds args and ctx, and returns the output."""
+    """Returns the entry of a tool in `tools`. The body has `args` and `ctx`, and returns the output."""
     return f"""{{
       definition: {{name: "{name}", description: "A tool", params: [{params}], capabilities: {capabilities}}},
       async execute(args, ctx) {{
@@ -32,7 +32,7 @@ def source(tools: Mapping[str, str], more: str = "") -> str:
 
 
 def plugin(folder: Path, text: str, name: str = "fixture", **fields: Any) -> hostcalls.Plugin:
-    """A plugin of that source, as a daemon would name it to a host."""
+    """Create a plugin from this source, and return it as a daemon would describe it to a host."""
     folder.mkdir(mode=0o755, exist_ok=True)
     entry = folder / "mod.ts"
     entry.write_text(text)
@@ -42,27 +42,27 @@ def plugin(folder: Path, text: str, name: str = "fixture", **fields: Any) -> hos
 
 
 def deno(world: World) -> list[int]:
-    """The processes that hosts of that world have started."""
+    """Returns the processes that hosts of this world have started."""
     found: list[int] = []
     for host in world.pool.by_pid:
         for task in Path(f"/proc/{host}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has just ended
+            with contextlib.suppress(OSError):  # the thread may have just ended
                 found += map(int, (task / "children").read_text().split())
     return found
 
 
 def opened(path: Path, *pids: int) -> list[int]:
-    """Those of these processes that have this file open, as often as they have."""
+    """Returns those of these processes that have this file open, once for each descriptor."""
     found: list[int] = []
     for pid in pids:
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # one that was just closed
+            with contextlib.suppress(OSError):  # the descriptor may have just been closed
                 found += [pid] * (each.readlink() == path)
     return found
 
 
 def tried(body: str) -> str:
-    """What comes of it, or why nothing does."""
+    """Returns a body that returns the result of `body`, or the reason why `body` failed."""
     failed = "return `not: ${e} ${e.cause}`"
     return f"try {{ return 'got ' + await (async () => {{ {body} }})() }} catch (e) {{ {failed} }}"
 

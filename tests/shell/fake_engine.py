@@ -1,6 +1,6 @@
-"""An engine that answers as its file's name says: what an engine may do wrong, without llama.cpp.
+"""An engine that behaves as its file's name says: the faults that an engine may have, without llama.cpp.
 
-python fake_engine.py       reads a Load, does what `weights` names, e.g. /x/crash-at-load
+python fake_engine.py       reads a Load, and behaves as `weights` says, e.g. /x/crash-at-load
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def said(client: socket.socket, kind: str) -> None:
     if kind == "noise":
         client.sendall(b"zz\r\nno chunk\r\n")
         return
-    while kind == "circles":  # until nobody listens
+    while kind == "circles":  # until the client has closed the connection
         try:
             event(client, b'{"choices":[{"index":0,"delta":{"content":" and on and on"}}]}')
         except OSError:

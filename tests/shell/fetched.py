@@ -1,4 +1,4 @@
-"""JavaScript plugins that import something from elsewhere: to write, install and load them."""
+"""JavaScript plugins that import modules from other places: helpers that write, install and load them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def site(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Registries and modules, and an environment that names them."""
+    """Registries and modules, and environment variables that point to them."""
     with moduleserver.site(certificates) as made:
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
@@ -50,7 +50,7 @@ def site(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def plugin(where: Path, source: str = "", /, **changes: Any) -> Path:
-    """A plugin's directory, as its author has it."""
+    """Create the directory of a plugin as its author has it."""
     where.mkdir(exist_ok=True)
     if source:
         (where / "mod.ts").write_text(source)
@@ -59,7 +59,7 @@ def plugin(where: Path, source: str = "", /, **changes: Any) -> Path:
 
 
 class Desk:
-    """A state and a configuration, and what is installed there."""
+    """A state and a configuration of a test, and the plugin installed there."""
 
     def __init__(self, base: Path, said: Said) -> None:
         self.base = base
@@ -80,7 +80,7 @@ class Desk:
         return self.said("review", str(source), "--private", PRIVATE)[1]
 
     def offered(self) -> hostcalls.Plugin:
-        """As a daemon that starts now tells its hosts of it."""
+        """Returns the plugin as a daemon that starts now would describe it to its hosts."""
         loaded = Offers(self.config).load()
         assert loaded.faults == {}
         (one,) = loaded.plugins
@@ -90,7 +90,7 @@ class Desk:
         return Offers(self.config).load().faults["fetching"]
 
     def fetched(self) -> set[str]:
-        """Files, as they lie in the store."""
+        """Returns the names of the fetched files in the store."""
         top = self.installed / FOLDER
         return {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()}
 

@@ -1,5 +1,5 @@
-"""Real callers and real hosts for the tests of identity: processes that connect, a fork server whose
-hosts execute what a test sends them, and nothing left of either afterwards."""
+"""Real callers and real hosts for the tests of identity: processes that connect, and a fork server. Its hosts
+execute the source that a test sends. Nothing of either is left afterwards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print("connected", flush=True)
 sys.stdin.read()
 """
 
-# A host that executes what it is sent and answers with the JSON of `answer`.
+# A host that executes the source it receives, and answers with the JSON of `answer`.
 FAKE = """
 import json, os, sys
 def serve(control, plugin):
@@ -64,7 +64,7 @@ _replies: msgspec.msgpack.Decoder[hostcalls.FromForkServer] = msgspec.msgpack.De
 
 @contextmanager
 def public_directory() -> Iterator[Path]:
-    """A directory that everybody can enter, as pytest's own are private."""
+    """A directory that everybody can enter; the temporary directories of pytest are private."""
     path = Path(tempfile.mkdtemp(prefix="cortexfs-test-"))
     path.chmod(0o755)
     try:
@@ -74,14 +74,14 @@ def public_directory() -> Iterator[Path]:
 
 
 def ended(pidfd: int) -> bool:
-    """Wait for a process to end."""
+    """Wait for a process to end. Returns True if it did in time."""
     return bool(select.select([pidfd], [], [], PATIENCE)[0])
 
 
 @contextmanager
 def connected(*prefix: str, after: str = "", command: Sequence[str] = ()) -> Iterator[socket.socket]:
-    """The daemon's end of a connection from a process that `prefix` starts and that is no descendant
-    of ours. It executes `after` once it is connected."""
+    """Yields the daemon's end of a connection from a process that `prefix` starts. The process is no
+    descendant of ours. It executes `after` once it is connected."""
     with ExitStack() as stack:
         address = str(stack.enter_context(public_directory()) / "socket")
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -111,8 +111,8 @@ def connected(*prefix: str, after: str = "", command: Sequence[str] = ()) -> Ite
 
 @contextmanager
 def connection_of(identity: hostcalls.Identity) -> Iterator[socket.socket]:
-    """The daemon's end of a connection of this user's, from a process that has ended since; of one of ours
-    where the identity has root's powers."""
+    """Yields the daemon's end of a connection of this user, whose process has ended by then. For an identity
+    with powers of root, this process connects."""
     with public_directory() as path, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path / "socket"))
         os.chmod(path / "socket", 0o777)
@@ -141,7 +141,8 @@ def _connect_as(identity: hostcalls.Identity, client: socket.socket, address: st
 
 @contextmanager
 def followed(sock: socket.socket, caller: Caller) -> Iterator[list[int]]:
-    """By what a host follows: the caller's pidfd and, where that is another one, its root directory."""
+    """Yields the descriptors that a host follows: the caller's pidfd and, if different, its root
+    directory."""
     rights = following(sock, caller.pid, caller.identity)
     try:
         yield rights
@@ -168,7 +169,7 @@ class Host:
         self.pidfd = -1
 
     def ask(self, source: str) -> Any:
-        """Execute `source` in the host; what it leaves in `answer`."""
+        """Execute `source` in the host, and return the value it leaves in `answer`."""
         self.control.send(source.encode())
         return json.loads(self.control.recv(1 << 20))
 
@@ -252,7 +253,7 @@ class Forks:
         connection: socket.socket | None = None,
         limits: hostcalls.HostLimits = LIMITS,
     ) -> Host:
-        """A host; where no connection is given, one of that user's vouches for it."""
+        """Start a host. Without `connection`, a new connection of that user vouches for the host."""
         with ExitStack() as stack:
             if connection is None and self._is_roots and identity != hostcalls.DESCRIBING:
                 connection = stack.enter_context(connection_of(identity))
@@ -266,18 +267,18 @@ class Forks:
     def refused(
         self, identity: hostcalls.Identity, connection: socket.socket | None = None, met: int = 0
     ) -> tuple[str, str]:
-        """The fault of a host that must not start."""
+        """Ask for a host that must not start, and return the fault."""
         host = self.send(identity, connection, met=met)
         said = self.hear()
         assert isinstance(said, hostcalls.HostStart)
         assert said.fault is not None
         assert said.pid == 0
         assert host.pidfd == -1
-        assert host.control.recv(1) == b""  # nobody serves on it
+        assert host.control.recv(1) == b""  # nothing serves on it
         return said.fault
 
     def exit_of(self, host: Host) -> int:
-        """Wait for `host` to be gone; its status."""
+        """Wait until `host` has ended, and return its status."""
         said = self.hear()
         assert isinstance(said, hostcalls.HostExit)
         assert said.host == host.number
@@ -293,6 +294,6 @@ class Forks:
 
     @contextmanager
     def host(self, *prefix: str, after: str = "") -> Iterator[Host]:
-        """A host for a caller that `prefix` starts."""
+        """Yields a host for a caller that `prefix` starts."""
         with self.caller(*prefix, after=after) as caller:
             yield self.spawn(caller.identity, caller.connection)

@@ -1,4 +1,4 @@
-"""The handlers of the tree without a mount: called as pyfuse3 calls them, over a state of the test's own."""
+"""The handlers of the tree without a mount: called as pyfuse3 calls them, over a state of the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def caller(uid: int = 0, pid: int = 1) -> RequestContext:
 
 
 class Fields(NamedTuple):
-    """Of setattr: which of the attributes are to be set."""
+    """The fields argument of setattr: the attributes that are to be set."""
 
     update_atime: bool = False
     update_mtime: bool = False
@@ -44,7 +44,7 @@ class Fields(NamedTuple):
 
 class NoLogs(Logs):
     def __init__(self) -> None:
-        self.root = Path("/dev/null")  # no user has any
+        self.root = Path("/dev/null")  # no user has logs
 
     def stat(self, class_: str, name: str) -> tuple[int, float]:
         return 5, 7.0
@@ -57,7 +57,7 @@ class NoLogs(Logs):
 
 
 class World:
-    """A Filesystem with a clock of its own, and a note of what the kernel was told to forget."""
+    """A Filesystem with its own clock, and a record of the entries that the kernel was told to forget."""
 
     def __init__(self, state: Path) -> None:
         self.now = 1_000 * SECOND

@@ -1,9 +1,9 @@
-"""Run a tool again and again, and raise a host's cancellation at each place of it in turn.
+"""Run a tool again and again, and raise a host's cancellation at each possible place in turn.
 
     python -m tests.shell.interrupting process|cold|warm COMMAND, or native LIBRARY
 
-The places are those where CPython raises what PyThreadState_SetAsyncExc has set: behind calls, at jumps
-back and at the start of functions. It is a program of its own, as cleaning up in a host kills every child.
+CPython raises an exception set by PyThreadState_SetAsyncExc only at certain places: after calls, at jumps
+back and at the start of functions. This is a program of its own, as cleaning up in a host kills every child.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TRACED = {module.__file__ for module in (children, contextlib, jsonl, library, o
 
 
 def _is_place(code: CodeType, before: int, now: int) -> bool:
-    """Whether what is raised behind the instruction `before` can be raised at the next one, `now`: they have
-    to be of one `try`."""
+    """Returns True if an exception raised after `before` can surface at the next instruction, `now`. Both
+    have to be in the same `try`."""
     name = dis.opname[code.co_code[before]]
     checked = name.startswith("CALL") or name in ("RESUME", "JUMP_BACKWARD")
     return checked and _handler(code, before) == _handler(code, now)
@@ -64,12 +64,12 @@ class Interruption:
                 callbacks = threading.Thread(target=self.runtime.cancel)
                 callbacks.start()
                 callbacks.join(0.02)
-                if not callbacks.is_alive():  # else it waits for a lock of ours, and comes later
+                if not callbacks.is_alive():  # else it waits for our lock, and raises later
                     raise ToolCancelled
         return self.trace
 
     def run(self, tool: sdk.Tool, input: dict[str, Any]) -> str | None:
-        """What it says, or None when it was interrupted."""
+        """Returns the output of the tool, or None if it was interrupted."""
         sys.settrace(self.trace)
         try:
             return sdk.run(tool, input, self.runtime).output
@@ -77,11 +77,11 @@ class Interruption:
             return None
         finally:
             sys.settrace(None)
-            self._before.clear()  # frames keep what is in them
+            self._before.clear()  # frames keep their objects alive
 
 
 def everywhere(made: Callable[[], sdk.Tool], check: Callable[[sdk.Tool], None]) -> int:
-    """How many places there were."""
+    """Interrupt the tool at every place, and return the number of places."""
     number = 0
     while True:
         number += 1
@@ -121,7 +121,7 @@ def answers_still(tool: sdk.Tool) -> None:
 
 
 def answers_and_ends(tool: sdk.Tool) -> None:
-    """Every child that was started is known, or it would not end."""
+    """Check that the tool answers and its children end. A child that is not known would not end."""
     answers_still(tool)
     assert isinstance(tool, jsonl.StreamingTool)
     for same in tool._companions._children.values():

@@ -12,7 +12,7 @@ ECHO = "model/debug/echo"
 
 
 class Logged:
-    """Sessions of which the last one that was said something in is the first of its list."""
+    """Session files. The session with the latest message comes first in the list."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -24,7 +24,7 @@ class Logged:
     def say(
         self, name: str, question: str, answer: str, object_: str = ECHO, ts: str = "", model: str = ""
     ) -> Path:
-        """A question with its answer; the session's log."""
+        """Add a question with its answer, and return the session's log."""
         self.begin(name, question, object_, ts)
         return self.end(name, answer, object_, model)
 

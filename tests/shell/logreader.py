@@ -1,4 +1,4 @@
-"""Who reads a session's log from some place on, as a connection does, without being one."""
+"""A reader of a session's log from a given place on, like a connection but without one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cortexfs.sessions.log import Log
 
 
 async def grown(log: Log) -> None:
-    """Wait until something happened."""
+    """Wait until something happens in the log."""
     await log._lot.park()
 
 
 class Reader:
-    """One reader of a log, at its own position. It holds nothing but the position."""
+    """One reader of a log. It holds nothing but its own position."""
 
     __slots__ = ("_log", "offset")
 
@@ -24,11 +24,11 @@ class Reader:
 
     @property
     def behind(self) -> int:
-        """How many bytes can be read without waiting."""
+        """Returns the number of bytes that can be read without waiting."""
         return max(self._log.visible - self.offset, 0)
 
     async def read(self) -> bytes:
-        """The next whole lines, waiting until there are some; b"" when the session was removed."""
+        """Wait for the next whole lines and return them, or b"" if the session was removed."""
         waited = False
         while not self._log.ended:
             if self.offset > self._log.size:
@@ -36,7 +36,7 @@ class Reader:
                     "EIO", "events that were read are lost, as the disk failed; resume from the beginning"
                 )
             if data := await self._lines():
-                if not waited:  # one that never has to wait must let others work too
+                if not waited:  # a reader that never has to wait must let others work too
                     await trio.lowlevel.checkpoint()
                 self.offset += len(data)
                 return data
@@ -48,6 +48,6 @@ class Reader:
         try:
             return await self._log.lines(self.offset)
         except Fault:
-            if self._log.ended:  # its file went while it was read
+            if self._log.ended:  # its file was removed during the read
                 return b""
             raise

@@ -1,8 +1,8 @@
-"""A registry of npm's, one of JSR's and plain modules, on one https server of this machine.
+"""A registry like npm's, a registry like JSR's, and plain modules, on one https server of this machine.
 
-Its certificate is of an authority that DENO_CERT has to name: `environment` says that and the registries. It
-answers on every loopback address of IPv4, as a redirect has to lead somewhere else; only 127.0.0.1 and
-localhost are in its certificate, and far.invalid, which only a proxy of a test finds.
+Its certificate is signed by an authority that DENO_CERT has to name; `environment` holds DENO_CERT and the
+registries. It answers on all loopback addresses of IPv4, as a redirect has to lead somewhere else. The
+certificate covers only 127.0.0.1, localhost, and far.invalid, a name that only a test's proxy resolves.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-PRIVATE = "127.0.0.1/32,::1/128"  # what --private has to allow; no other loopback address
+PRIVATE = "127.0.0.1/32,::1/128"  # --private has to allow these, and no other loopback address
 _NAMES = """
 subjectAltName=DNS:localhost,DNS:far.invalid,IP:127.0.0.1
 authorityKeyIdentifier=keyid
 subjectKeyIdentifier=hash
 """
-_SIGNS = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 takes no authority without it
+_SIGNS = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 refuses an authority without it
 
 
 class Certificates(NamedTuple):
@@ -53,7 +53,7 @@ def _openssl(*words: str | Path) -> None:
 
 
 class Site:
-    """What is there, by its path, and what was asked for."""
+    """The pages of the server by their paths, and the paths that were requested."""
 
     def __init__(self, port: int, authority: Path) -> None:
         self.port = port
@@ -61,9 +61,9 @@ class Site:
         self.authority = authority
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[str] = []
-        self.tokens: list[str] = []  # that it was sent
+        self.tokens: list[str] = []  # the tokens that clients sent
         self.over = threading.Event()
-        self.silent: set[str] = set()  # paths that are answered when all is over
+        self.silent: set[str] = set()  # paths that are answered only when `over` is set
 
     @property
     def environment(self) -> dict[str, str]:
@@ -71,7 +71,7 @@ class Site:
         return {"DENO_CERT": str(self.authority), **registries}
 
     def page(self, path: str, data: bytes | str, kind: str = "text/javascript") -> str:
-        """Put it there; its address."""
+        """Add a page and return its address."""
         body = data if isinstance(data, bytes) else data.encode()
         self.pages[path] = (200, {"Content-Type": kind}, body)
         return self.base + path
@@ -81,11 +81,11 @@ class Site:
         return self.base + path
 
     def npm(self, name: str, files: Mapping[str, str], version: str = "1.0.0", **package: object) -> str:
-        """Publish a package; its integrity."""
+        """Publish a package and return its integrity."""
         about = {"name": name, "version": version, "main": "index.js", **package}
         data = _tarball({"package.json": json.dumps(about), **files})
         integrity = f"sha512-{base64.b64encode(hashlib.sha512(data).digest()).decode()}"
-        at = f"/npm/{name.replace('/', '%2f')}"  # as npm's clients ask for one with a scope
+        at = f"/npm/{name.replace('/', '%2f')}"  # npm's clients encode the slash of a scoped name
         tarball = self.page(f"{at}/-/{version}.tgz", data, "application/octet-stream")
         one = {**about, "dist": {"tarball": tarball, "integrity": integrity}}
         before = self.pages.get(at)
@@ -136,7 +136,7 @@ def site(found: Certificates) -> Iterator[Site]:
             del said
 
     class Server(http.server.ThreadingHTTPServer):
-        def handle_error(self, *said: object) -> None:  # who breaks off is no fault of ours
+        def handle_error(self, *said: object) -> None:  # a client that breaks off is no fault of ours
             del said
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""`ctx plugin` on files, without a mount: where it works, what it says, and a plugin to work on."""
+"""`ctx plugin` on files, without a mount: its directories, its output, and a plugin to work on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.shell.plugin_files import TOOL, plugin
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> directories.Places:
-    """A state and a configuration of its own, no mount, and a directory to work in."""
+    """A state and a configuration of the test's own, no mount, and a working directory."""
     found = directories.Places(tmp_path / "state", tmp_path / "config")
     monkeypatch.setenv("CTX_STATE", str(found.state))
     monkeypatch.setenv("CTX_CONFIG", str(found.config))
@@ -29,7 +29,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
 
 
 class Said:
-    """Runs a command; its exit status, and what it printed."""
+    """Runs a command, and returns its exit status and its output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys

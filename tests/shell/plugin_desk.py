@@ -1,4 +1,4 @@
-"""`ctx plugin` in this process, over a state and a configuration of a test's own."""
+"""`ctx plugin` in this process, over a state and a configuration that belong to the test."""
 
 from __future__ import annotations
 

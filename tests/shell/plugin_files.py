@@ -10,7 +10,7 @@ from pathlib import Path
 from cortexfs.plugins.package import package
 from cortexfs.plugins.package.package import PackageFiles
 
-# A key for signatures, of 32 bytes, and the one that they are verified with.
+# A signing key of 32 bytes, and the key that verifies its signatures.
 SECRET = bytes(range(32))
 PUBLIC = "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 MANIFEST = """\
@@ -31,7 +31,7 @@ NATIVE = (
 
 
 def plugin(where: Path, text: str = "", files: dict[str, str] | None = None) -> Path:
-    """A plugin directory; files under bin/ are programs."""
+    """Create a plugin directory; files under bin/ are programs."""
     for name, content in {"manifest.toml": MANIFEST + text, **(files or {})}.items():
         path = where / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def tree(where: Path, text: str = "", files: dict[str, str] | None = None) -> Pa
 
 
 def full(where: Path) -> PackageFiles:
-    """A process plugin with files of every kind."""
+    """Create a process plugin with files of every kind."""
     files = {
         "bin/hello": "#!/bin/sh\necho '\"hello\"'\n",
         "bin/part": "x",
@@ -69,7 +69,7 @@ def member(
 def tar(
     *members: tuple[tarfile.TarInfo, bytes], form: int = tarfile.GNU_FORMAT, manifest: str = MANIFEST
 ) -> bytes:
-    """An unpacked archive that begins with a sound manifest, unless that is to be empty."""
+    """Returns an unpacked archive that begins with a valid manifest, unless `manifest` is empty."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=form) as archive:
         for info, data in ([member("manifest.toml", manifest.encode())] if manifest else []) + list(members):
@@ -84,7 +84,7 @@ def cpx(
 
 
 def summed(data: bytes, at: int) -> bytes:
-    """The header there with a sum that is right."""
+    """Returns the data with the right checksum in the header at `at`."""
     header = bytearray(data[at : at + 512])
     header[148:156] = b" " * 8
     header[148:156] = f"{sum(header):06o}\0 ".encode()

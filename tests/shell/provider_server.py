@@ -1,8 +1,8 @@
-"""A provider that tests play: an HTTP server on a local port that answers as it is told, faults included.
+"""A provider that tests play: an HTTP server on a local port that answers as the test says, faults included.
 
-    async with playing(answers) as provider: ...     answers: a list of moves a request, the last for ever
+    async with playing(answers) as provider: ...     answers: a list of moves per request; the last repeats
 
-A move is bytes to send, `Wait` (until the test says so), `Pause` or `Cut`. Requests are kept as they came.
+A move is bytes to send, `Wait` (for the test's event), `Pause` or `Cut`. Requests are kept as received.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import h11
 import trio
 
-KEY = "sk-test-Q7vTm2xKp9LzRw4NcJd8YbHf3GsUe6"  # in nothing else, not even halves of it
+KEY = "sk-test-Q7vTm2xKp9LzRw4NcJd8YbHf3GsUe6"  # no other text contains this key, nor half of it
 
 
 class Cut(NamedTuple):
-    """The end of the connection: by a reset, or as one that has nothing more to say."""
+    """Ends the connection: by a reset, or by a normal close."""
 
     reset: bool = False
 
 
 class Wait(NamedTuple):
-    """Nothing, until the test sets the event, or the client leaves."""
+    """Sends nothing until the test sets the event or the client leaves."""
 
     event: trio.Event
 
 
 class Pause(NamedTuple):
-    """Nothing, for so many seconds."""
+    """Sends nothing for so many seconds."""
 
     seconds: float
 
@@ -50,7 +50,7 @@ def status(number: int, body: bytes | dict[str, Any] = b"{}", **headers: str) ->
 
 
 def chunks(*data: dict[str, Any] | str) -> list[bytes]:
-    """Events of chat completions."""
+    """Returns the events of a chat completion."""
     return [
         b"data: " + (each if isinstance(each, str) else json.dumps(each)).encode() + b"\n\n" for each in data
     ]
@@ -68,7 +68,7 @@ USED = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
 
 
 def chat(*words: str) -> list[Move]:
-    """A whole answer in openai.chat."""
+    """Returns a whole answer in the format openai.chat."""
     return [SSE, *chunks(*map(said, words), ended(), USED, "[DONE]")]
 
 
@@ -110,7 +110,7 @@ class Provider:
         self.answers = list(answers)
         self.requests: list[Request] = []
         self.port = self.connections = 0
-        self.left = trio.Event()  # a client went while its answer was on its way
+        self.left = trio.Event()  # set when a client leaves during its answer
         self.asked = trio.Event()
 
     @property
@@ -131,7 +131,7 @@ class Provider:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     async def _play(self, stream: trio.SocketStream, moves: Iterable[Move]) -> bool:
-        """Whether the connection may be used again."""
+        """Send the moves. Returns True if the connection may be used again."""
         keep = True
         for move in moves:
             if isinstance(move, bytes):

@@ -1,4 +1,4 @@
-"""A fork server that is executed as the starter executes it: python sealed_forks.py FD ..."""
+"""A fork server that is started as the starter starts it: python sealed_forks.py FD ..."""
 
 from __future__ import annotations
 

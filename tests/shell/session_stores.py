@@ -1,4 +1,4 @@
-"""What the tests of sessions share: events to append, stores to append them to, and a small file system."""
+"""Helpers of the tests of sessions: events to append, stores to append to, and a small file system."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def line(id: int, frame: str = "delta", run: str = "r1", **values: object) -> by
 
 
 def run_of(first: int, run: str, deltas: int = 2, answer: str = "the answer") -> list[bytes]:
-    """A whole run: start, the user's message, deltas, the answer, done."""
+    """Returns the events of a whole run: start, the user's message, deltas, the answer, done."""
     return [
         line(first, "start", run),
         line(first + 1, "user", run, text="the question"),
@@ -68,7 +68,7 @@ async def store(
     limits: SessionLimits | None = None,
     sync: Callable[[int], None] = os.fsync,
 ) -> AsyncIterator[Sessions]:
-    """A running store; at the end everything that it holds is put away."""
+    """Yields a running store. At the end all sessions that it holds are put away."""
     sessions = Sessions(root, reports or Reports(), limits=limits, sync=sync)
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
@@ -77,13 +77,13 @@ async def store(
 
 
 async def shown(sessions: Sessions, where: Address) -> Meta:
-    """A session's meta.json, brought up to date first."""
+    """Returns a session's meta.json after bringing it up to date."""
     await sessions._commit.beside.renew(await sessions.open(where))
     return msgspec.json.decode((sessions.folder(where) / "meta.json").read_bytes(), type=Meta)
 
 
 async def read_to(reader: Reader, end: bytes) -> bytes:
-    """What a reader gives until it has given `end`."""
+    """Read until the data ends with `end`, and return all of it."""
     got = b""
     while not got.endswith(end):
         got += await reader.read()
@@ -113,7 +113,7 @@ async def read_all(sessions: Sessions, name: str = "default") -> bytes:
 
 
 def plant(root: Path, data: bytes, name: str = "default") -> Path:
-    """A log that another daemon left."""
+    """Create a log as another daemon would have left it, and return its path."""
     path = root.joinpath(*address(name).parts) / "events.jsonl"
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
@@ -122,7 +122,7 @@ def plant(root: Path, data: bytes, name: str = "default") -> Path:
 
 @contextmanager
 def small_disk(path: Path, mib: int) -> Iterator[Path]:
-    """A file system of a few MiB, as root; others skip."""
+    """Mount a file system of a few MiB. This needs root; the test is skipped for other users."""
     if os.geteuid():
         pytest.skip("a file system is mounted, which takes root")
     path.mkdir(exist_ok=True)

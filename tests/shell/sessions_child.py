@@ -1,6 +1,6 @@
-"""A daemon's sessions, to be killed: `python -m tests.shell.sessions_child ROOT COUNT` appends without end.
+"""Appends to sessions until a test kills it: `python -m tests.shell.sessions_child ROOT COUNT`.
 
-It prints `<session> <bytes>` whenever a reader of its own was shown something, up to this byte of the log.
+It prints `<session> <bytes>` whenever its own reader has read the session's log up to this byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ async def write(log: Log) -> None:
         first = log.given + 1
         lines = run_of(first, f"r{first}", deltas=random.randrange(20), answer="a" * random.randrange(3000))
         while lines:
-            count = random.randrange(2, 6)  # a start is never alone
+            count = random.randrange(2, 6)  # a run has at least one event after its start
             await log.room()
             log.append(lines[:count])
             lines = lines[count:]

@@ -1,4 +1,4 @@
-"""What the tests of files of sessions share: the handlers over a real store."""
+"""Helpers that the tests of session files share: the handlers over a real store."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Seen(World):
         return listing
 
     async def remove(self, path: str) -> None:
-        """As `rm -r` does: what is in a folder is listed once, then removed, without looking again."""
+        """Remove as `rm -r` does: list each folder once, then remove its entries without another look."""
         above, _, name = path.rpartition("/")
         await self._remove(await self.find(above), name)
 

@@ -1,4 +1,4 @@
-"""A starter for tests, and nothing left of it afterwards."""
+"""A starter for tests, of which nothing is left afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def starting(**options: Any) -> AsyncIterator[Starter]:
     starter = Starter(begin(**options))
     try:
         for fd in starter.first()[1]:
-            os.close(fd)  # it ends, as nobody here wants hosts
+            os.close(fd)  # the fork server ends, as nobody here wants hosts
         async with trio.open_nursery() as nursery:
             nursery.start_soon(starter.run)
             yield starter

@@ -1,4 +1,4 @@
-"""WebAssembly plugins of tests, written as the bodies of their tools."""
+"""WebAssembly plugins for tests, written as the bodies of their tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.package import targets as files
 from tests.shell.calling import Answer, World, serving
 
-# From where the texts of a plugin lie; the ABI leaves it everything from here.
+# The texts of a plugin lie from here on. The ABI leaves all memory from here to the plugin.
 BASE = 0x100000
 IMPORTS = """
   (import "env" "host_alloc" (func $alloc (param i32) (result i32)))
@@ -64,13 +64,13 @@ HELPERS = """
 
 
 class Texts:
-    """Where each text lies in the plugin's memory."""
+    """The texts in a plugin's memory, each with its address."""
 
     def __init__(self) -> None:
         self.data = bytearray()
 
     def __call__(self, text: str | bytes) -> str:
-        """Pointer and length, as two constants."""
+        """Add a text, and return its pointer and its length as two constants."""
         data = text.encode() if isinstance(text, str) else text
         at = BASE + len(self.data)
         self.data += data
@@ -98,7 +98,7 @@ def text(
     more: str = "",
     imports: str = IMPORTS,
 ) -> str:
-    """A body finds $name $nlen $args $alen $out $length and $t, and leaves the status."""
+    """A body has the locals $name $nlen $args $alen $out $length and $t, and leaves the status."""
     texts = texts or Texts()
     answer = texts(capabilities(tools) if said is None else said)
     cases = "".join(
@@ -121,7 +121,7 @@ def text(
 
 
 def plugin(path: Path, source: str | bytes, name: str = "fixture", **fields: Any) -> hostcalls.Plugin:
-    """A plugin of that source, as a daemon would name it to a host."""
+    """Create a plugin from this source, and return it as a daemon would describe it to a host."""
     path.write_bytes(wasmtime.wat2wasm(source) if isinstance(source, str) else source)
     path.chmod(0o644)
     declared = files.wasm(str(path), **{"capabilities": ("tools",)} | fields)
@@ -132,7 +132,7 @@ def plugin(path: Path, source: str | bytes, name: str = "fixture", **fields: Any
 
 OUT = "(local.get $out) (local.get $length)"
 ARGS = "(local.get $args) (local.get $alen)"
-# Room for answers of host functions, and the word for its length.
+# A buffer for answers of host functions, and the word that holds its length.
 BUFFER, WORD = "(i32.const 0x180000)", "(i32.const 0x17fff0)"
 HUGE = "(i32.const -1)"
 SHAPES = {"own": OWN, "imported": IMPORTED, "imported, not exported": HIDDEN}
@@ -143,7 +143,7 @@ def room(size: int) -> str:
 
 
 def answered(call: str, size: int = 64) -> str:
-    """What a host function has written; its status where it is not 0."""
+    """Returns code that outputs what a host function has written, or its status if that is not 0."""
     return (
         f"(block (result i32) {room(size)} (local.set $t {call}) (if (local.get $t) (then (return (call"
         f" $number (i32.load {WORD}) {OUT})))) (call $say {BUFFER} (i32.load {WORD}) {OUT}))"
@@ -155,7 +155,7 @@ def then(*steps: str) -> str:
 
 
 class Asked:
-    """A plugin in a host."""
+    """Calls the tools of a plugin in a host."""
 
     def __init__(self, world: World, plugin: hostcalls.Plugin) -> None:
         self.world = world
@@ -172,7 +172,7 @@ class Asked:
 
 
 async def broken(place: Path, plugin: hostcalls.Plugin) -> str:
-    """Why it does not load."""
+    """Returns the reason why the plugin does not load."""
     async with serving(place) as world:
         catalog = Catalog(world.pool)
         registry = await catalog.registry([plugin])

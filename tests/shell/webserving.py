@@ -1,4 +1,4 @@
-"""A web server of a test's own, in a thread."""
+"""A web server of a test, in a thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Server = TypeVar("_Server", bound=socketserver.BaseServer)
 
 @contextlib.contextmanager
 def served(server: _Server) -> Iterator[_Server]:
-    """It answers until the end, and is gone then."""
+    """Serve until the end of the block; the server is gone then."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
