@@ -1,8 +1,8 @@
 """Issue: "An agent's tool calls run in a host confined to what its mount table shows: read and write
 where the table says, nothing else, proven from inside".
 
-Each attempt is made twice, by the same user: in a confined host, and, so that it is the confinement that
-refuses it, in one that is not.
+Each attempt is made twice by the same user: in a confined host, and in a host that is not confined. The
+second shows that the confinement refused the first.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ ACROSS = {
     "link in": "os.link('{hidden}/file', '{shown}/new')",
     "link in what may be read": "os.link('{read}/file', '{shown}/new')",
     "link out": "os.link('{shown}/file', '{hidden}/new')",
-    # It would gain the right to be executed.
+    # The program would gain the right to be executed.
     "rename to where more is shown": "os.rename('{plain}/program', '{shown}/new')",
     "link to where more is shown": "os.link('{plain}/program', '{shown}/new')",
 }
@@ -117,7 +117,7 @@ def test_shadow_is_closed_to_root_without_powers_too(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", [0], indirect=True)
 def test_uid_0_does_not_write_the_kernels_settings(scene: Scene) -> None:
-    # It owns them, and needs no capability for some that make the kernel run a program as root.
+    # Root owns these files, and needs no capability for some that make the kernel run a program as root.
     source = "os.close(os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY))"
     assert scene.both(source) == ("EROFS", "done")
 
@@ -166,7 +166,7 @@ def test_what_is_shown_works(scene: Scene, source: str) -> None:
 
 # -- what cannot be kept is refused, and then no code runs
 
-# Executes the rest under a filter in which Landlock's first call fails.
+# Executes the rest under a filter that makes the first call of Landlock fail.
 WITHOUT_LANDLOCK = """
 import os, sys
 from cortexfs.linux import syscalls as linux, seccomp
@@ -187,11 +187,11 @@ def test_without_landlock_nothing_runs(scene: Scene, number: int) -> None:
         assert forks.spawn(hostcalls.Identity(0, 0, ())).ask("answer = 1") == 1
 
 
-# -- how a view is understood
+# -- how a view is read
 
 
 def test_a_view_gives_what_its_entries_give_together(scene: Scene) -> None:
-    # landlock(7): rules give rights to whole hierarchies, and none takes any away.
+    # landlock(7): rules give rights to whole hierarchies, and no rule takes a right away.
     view = (
         *SYSTEM,
         (str(scene.path), "r"),
@@ -253,7 +253,7 @@ METADATA = {
     "times of now": "os.utime('{hidden}/file')",
     "attributes": "os.setxattr('{hidden}/file', 'user.test', b'x')",
     "no attributes": "os.removexattr('{kept}/file', 'user.kept')",
-    "flags": (  # one more, as to take some away moves the file's blocks, which not every file can
+    "flags": (  # adds a flag, as removing flags moves the file's blocks, which not every file allows
         "fd = os.open('{read}/file', os.O_RDONLY);"
         " (flags,) = struct.unpack('l', fcntl.ioctl(fd, 0x80086601, bytes(8)));"
         " fcntl.ioctl(fd, 0x40086602, struct.pack('l', flags | 0x40))"
@@ -262,7 +262,7 @@ METADATA = {
 
 
 def metadata(scene: Scene, source: str) -> tuple[str, str]:
-    """How it ends in a confined host of that fork server, and in one that is not confined."""
+    """Returns how the attempt ends in a confined host of that fork server, and in a free host."""
     kept = scene.path / "kept"
     kept.mkdir()
     (kept / "file").touch()
@@ -332,7 +332,7 @@ def test_no_program_gives_its_owners_powers_away(scene: Scene, what: str) -> Non
 
 
 def test_a_view_of_many_files_needs_few_descriptors(scene: Scene) -> None:
-    # carving.py makes as many of a folder that holds something capped.
+    # carving.py creates as many entries for a folder with a capped file.
     many = scene.path / "many"
     many.mkdir()
     view = [*SYSTEM]
@@ -349,7 +349,7 @@ def test_a_view_of_many_files_needs_few_descriptors(scene: Scene) -> None:
 
 
 def test_a_mode_that_counts_for_nothing_is_none(scene: Scene) -> None:
-    # open(2): the mode is ignored without O_CREAT, and then whatever is in the register.
+    # open(2): without O_CREAT the mode is ignored, so it is whatever the register holds.
     number = {"x86_64": 257, "aarch64": 56}[os.uname().machine]
     source = "path = ctypes.create_string_buffer(b'{shown}/file')\n"
     source += f"os.close(call({number}, -100, ctypes.addressof(path), 0, 0o6755))"

@@ -1,4 +1,4 @@
-"""The engine's process: what it says where it cannot be one."""
+"""The engine's process: its error message on systems where it cannot run."""
 
 from __future__ import annotations
 

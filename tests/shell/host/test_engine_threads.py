@@ -1,4 +1,4 @@
-"""The engine's threads are told to sleep while others need their cores."""
+"""The engine's threads sleep while other programs need their cores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_team_sleeps_and_goes() -> None:
         pytest.skip("there is no libgomp here")
     before, cores = count(), len(os.sched_getaffinity(0))
     with engine_threads.asleep(team):
-        until(count, (before + cores + 1).__eq__)  # libgomp has more than there are cores
+        until(count, (before + cores + 1).__eq__)  # libgomp starts more threads than there are cores
     until(count, before.__eq__)
 
 
@@ -39,7 +39,7 @@ def test_what_others_use_is_seen() -> None:
 
 
 class Computing:
-    """Two threads that take turns, as the kernel may place them."""
+    """Two threads that run in turns, wherever the kernel places them."""
 
     def __init__(self) -> None:
         self.over = threading.Event()

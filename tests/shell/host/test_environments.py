@@ -1,4 +1,4 @@
-"""What of its caller's environment each kind of plugin has (abi.md 4.36)."""
+"""The part of its caller's environment that each kind of plugin gets (abi.md 4.36)."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def library() -> Iterator[hostcalls.Plugin]:
 
 
 def home(place: Path, name: str) -> str:
-    """A home in which git knows its user; the variable of it."""
+    """Create a home directory in which git knows its user, and return the variable HOME."""
     (place / name).mkdir()
     (place / name / ".gitconfig").write_text(f"[user]\n\tname = {name.title()}\n")
     return f"HOME={place / name}"
 
 
 def environment_of(pid: int) -> set[str]:
-    """The names of the variables with which a process began."""
+    """Returns the names of the variables that a process started with."""
     said = Path(f"/proc/{pid}/environ").read_text()
     return {each.partition("=")[0] for each in said.split("\0")}
 
@@ -65,7 +65,7 @@ async def looked(world: World, plugin: hostcalls.Plugin, *environ: str) -> str:
 
 
 async def test_a_library_reads_the_variables_of_its_caller(tmp_path: Path, library: hostcalls.Plugin) -> None:
-    # getenv(3), and a program that looks into its user's home
+    # getenv(3), and a program that looks into the home directory of its user
     mine = home(tmp_path, "ann")
     async with serving(tmp_path) as world:
         said = await looked(
@@ -86,7 +86,7 @@ async def test_a_library_never_reads_the_variables_of_another_call(
     assert [(text.split()[0], text.split("git=")[1]) for text in said] == [
         ("1", "Ann\n"), ("1", "Ben\n"), ("2", "Ann\n"), ("2", "Ben\n")
     ]  # fmt: skip
-    assert all("LANG=- " in text and "USER=- " in text for text in said)  # nor those of its host
+    assert all("LANG=- " in text and "USER=- " in text for text in said)  # nor its host's
 
 
 async def test_of_a_call_of_an_agents_it_reads_the_agents(tmp_path: Path, library: hostcalls.Plugin) -> None:
@@ -143,7 +143,7 @@ async def test_a_warm_program_never_has_the_variables_of_another_call(tmp_path: 
         pids = [await called(home) for home in ("/1", "/2", "/3", "/4")]
         assert len(set(pids)) == 4
         assert [await called(home) for home in ("/1", "/2", "/3", "/4")] == pids
-        assert await called("/1", tmp_path / "bin") == pids[0]  # its directory is no reason for another
+        assert await called("/1", tmp_path / "bin") == pids[0]  # a new directory needs no other one
         await called("/5")
         await awaited(partial(is_gone, pids[0]))
         assert await called("/1") not in pids

@@ -1,5 +1,5 @@
-"""The fork server, with real processes: hosts begin quickly and alone, stay within their limits, and when
-one ends, or the daemon does, nothing of it stays behind."""
+"""The fork server, with real processes: hosts start quickly, run alone and stay within their limits. When a
+host or the daemon ends, nothing of it stays behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USER = hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY))
 
 @pytest.fixture(params=["root", "user"])
 def forks(request: pytest.FixtureRequest) -> Iterator[Forks]:
-    """Of a root daemon, whose hosts have cgroups here; of a user's, whose have none."""
+    """The fork server of a root daemon, with cgroups for its hosts, or of a user's daemon, without them."""
     with Forks(*(AS_NOBODY if request.param == "user" else ())) as forks:
         yield forks
 
@@ -66,7 +66,7 @@ def test_its_end_is_told_with_its_status(forks: Forks, source: str, status: int)
 def test_a_host_ends_when_the_daemon_closes_its_socket(forks: Forks) -> None:
     one, two = forks.spawn(USER), forks.spawn(USER)
     one.control.close()
-    assert forks.exit_of(one) == 0  # and no other host holds that socket open
+    assert forks.exit_of(one) == 0  # no other host holds that socket open
     assert two.ask("answer = 1") == 1
 
 
@@ -83,11 +83,12 @@ def test_a_host_holds_nothing_but_its_socket(forks: Forks) -> None:
 
 
 def test_signals_are_as_in_a_fresh_program() -> None:
-    # Even if the daemon was started by nohup, say.
+    # This holds even if the daemon was started by nohup, for example.
     source = "answer = dict(line.split() for line in open('/proc/self/status') if line.startswith('Sig'))"
     with Forks("env", "--block-signal=TERM", "--ignore-signal=HUP") as forks:
         found = forks.spawn(USER).ask(source.replace("'Sig')", "('SigB', 'SigI', 'SigC'))"))
-    # posix_spawn(3) of glibc, so make, hands on the C library's own two as ignored; nobody can set them.
+    # posix_spawn(3) of glibc, and so of make, hands on two signals of the C library as ignored; none can set
+    # them.
     found["SigIgn:"] = f"{int(found['SigIgn:'], 16) & ~(0b11 << 31):016x}"
     python_ignores = f"{1 << signal.SIGPIPE - 1:016x}"
     assert found == {"SigBlk:": "0" * 16, "SigCgt:": "0" * 16, "SigIgn:": python_ignores}
@@ -96,10 +97,10 @@ def test_signals_are_as_in_a_fresh_program() -> None:
 def test_a_refusal_is_no_exit_and_hosts_follow_it(forks: Forks) -> None:
     assert (
         forks.refused(hostcalls.Identity(NOBODY, NOBODY, (), root=(1, 1)))[0] == "EACCES"
-    )  # nobody vouches for it
+    )  # no connection vouches for it
     host = forks.spawn(USER)
     forks.kill(host)
-    forks.exit_of(host)  # the next message is of this host
+    forks.exit_of(host)  # the next message is about this host
 
 
 def test_what_is_no_spawn_is_passed_over(forks: Forks) -> None:
@@ -127,7 +128,7 @@ def test_without_descriptors_a_host_is_refused_and_then_the_next_one_starts(root
 
 def test_no_descriptor_of_the_fork_server_is_left_open(forks: Forks) -> None:
     def opened() -> list[str]:
-        # The answer to this one comes when those before are done with.
+        # The answer to this request comes once those before it are done.
         forks.refused(hostcalls.Identity(NOBODY, NOBODY, (), root=(1, 1)))
         return os.listdir(f"/proc/{forks.process.pid}/fd")
 
@@ -149,7 +150,7 @@ def test_a_host_has_its_limits(forks: Forks) -> None:
     got = host.ask(
         "import resource as r; answer = [r.getrlimit(n) for n in (r.RLIMIT_DATA, 7, r.RLIMIT_CORE)]"
     )
-    assert got[0] == [300 << 20, -1]  # soft: a shell's children may raise it
+    assert got[0] == [300 << 20, -1]  # a soft limit: a shell's children may raise it
     assert got[1][0] == 99
     assert got[2] == [0, 0]
     assert host.ask("answer = len(bytearray(500 << 20))") == "raised MemoryError"
@@ -179,12 +180,12 @@ def test_processes_are_bounded_for_root_too_where_there_are_cgroups(
     needs_cgroups()
     host = roots_forks.spawn(identity, limits=hostcalls.HostLimits(1 << 30, 5, 256))
     assert host.ask(FORKS) == 4
-    # One host's processes do not count against another's.
+    # The processes of one host do not count for another.
     assert roots_forks.spawn(identity, limits=hostcalls.HostLimits(1 << 30, 5, 256)).ask(FORKS) == 4
 
 
 def test_processes_are_bounded_for_a_user_without_cgroups() -> None:
-    # RLIMIT_NPROC counts the user's processes on the whole machine, so it takes a user who has no other.
+    # RLIMIT_NPROC counts the user's processes on the whole machine, so this needs a user without processes.
     alone = 60000 + os.getpid() % 5000
     with Forks("setpriv", f"--reuid={alone}", f"--regid={alone}", "--clear-groups") as forks:
         host = forks.spawn(hostcalls.Identity(alone, alone, ()), limits=hostcalls.HostLimits(1 << 30, 5, 256))
@@ -193,7 +194,7 @@ def test_processes_are_bounded_for_a_user_without_cgroups() -> None:
 
 # -- "nothing stays behind when a host ends"
 
-# Each says its pid, and the host's answer is what became of them: in a session of their own, orphans.
+# Each process sends its pid, and the host answers with their states: orphans in sessions of their own.
 ESCAPE = """
 import signal
 read, write = os.pipe()
@@ -215,7 +216,7 @@ while chunk := os.read(read, 20):
 answer = [int.from_bytes(data[n:n + 4], "little") for n in range(0, 20, 4)]
 """
 
-# Processes that fork for ever, as fast as they are let.
+# Processes that fork for ever, as fast as the kernel lets them.
 BOMB = """
 import signal
 read, write = os.pipe()
@@ -232,7 +233,7 @@ answer = os.read(read, 1).decode()
 
 
 def descendants(pid: int) -> set[int]:
-    """The living ones."""
+    """Returns the living descendants."""
     below: set[int] = set()
     with suppress(FileNotFoundError, ProcessLookupError):
         for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
@@ -242,7 +243,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def left(forks: Forks, latest: Host) -> set[int]:
-    """The processes of hosts: not the one that waits in the cgroup of the next (host/spare.py)."""
+    """Returns the processes of hosts, without the spare in the cgroup of the next host (host/spare.py)."""
     found = set()
     for pid in descendants(forks.process.pid):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -268,7 +269,7 @@ def test_escaped_processes_end_with_their_host_and_with_no_other(forks: Forks) -
 def test_a_fork_bomb_ends_with_its_host(forks: Forks) -> None:
     other = forks.spawn(USER)
     host = forks.spawn(USER, limits=hostcalls.HostLimits(1 << 30, 40, 256))
-    assert host.ask(BOMB) == "x"  # it has reached its limit
+    assert host.ask(BOMB) == "x"  # it has reached its limit of processes
     assert forks.process.pid in descendants(os.getpid())
     assert len(descendants(forks.process.pid)) >= 20
     forks.kill(host)
@@ -278,7 +279,7 @@ def test_a_fork_bomb_ends_with_its_host(forks: Forks) -> None:
 
 
 def test_a_sibling_that_a_host_makes_of_itself_ends_with_it(forks: Forks) -> None:
-    # clone(2) with CLONE_PARENT: a child of the fork server, below no host.
+    # clone(2) with CLONE_PARENT creates a child of the fork server, which is no descendant of a host.
     source = """
 import ctypes, signal
 answer = ctypes.CDLL(None).syscall(56, 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)
@@ -323,7 +324,7 @@ def test_a_cgroup_of_either_version_ends_all_that_is_in_it(place: Path) -> None:
 
 
 def test_an_escape_in_a_containers_pid_namespace_ends_too(roots_forks: Forks) -> None:
-    # Orphans of a host that has died there go to the container's init: only the cgroup knows them.
+    # Orphans of a host that died there go to the container's init: only the cgroup still finds them.
     needs_cgroups()
     with roots_forks.caller("bwrap", "--unshare-pid", "--dev-bind", "/", "/") as caller:
         host = roots_forks.spawn(caller.identity, caller.connection)
@@ -366,7 +367,7 @@ def test_everything_ends_with_the_daemon(forks: Forks) -> None:
 
 
 def test_everything_ends_with_a_daemon_that_is_killed(roots_forks: Forks) -> None:
-    # The daemon is a process that holds the other end, and dies without closing anything.
+    # The daemon is a process that holds the other end, and dies without closing it.
     host = roots_forks.spawn(USER)
     pidfds = [host.pidfd, *(os.pidfd_open(pid) for pid in host.ask(ESCAPE))]
     daemon = os.fork()
@@ -394,7 +395,7 @@ def test_hosts_die_with_their_fork_server_and_the_next_one_ends_what_they_left()
             assert ended(inside.pidfd)
         with Forks() as after:
             after.spawn(USER)
-            until(lambda: not group.exists())  # or a fork server that starts beside this one ends it
+            until(lambda: not group.exists())  # a fork server that starts beside this one may end it instead
         for pidfd in escaped:
             assert ended(pidfd)
             os.close(pidfd)

@@ -1,5 +1,5 @@
-"""A host that gets on with nothing, as it is stopped or a tool keeps its interpreter lock. Calls that it has
-not begun go to another, each runs once, and then it serves again with the state that it holds."""
+"""A host that makes no progress, as it is stopped or a tool holds its interpreter lock. Calls it has not
+begun move to another host, and each runs once. Later the host serves again with the state that it holds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def only_host(world: World) -> Host:
 
 @contextlib.asynccontextmanager
 async def held(world: World, pipe: Path) -> AsyncIterator[None]:
-    """A tool keeps the lock of the one host that there is; until the end of this, with what it answers."""
+    """Have a tool hold the lock of the only host until the end of the block, and then check its answer."""
     os.mkfifo(pipe)
     answers = []
 
@@ -48,7 +48,7 @@ async def held(world: World, pipe: Path) -> AsyncIterator[None]:
 
 
 async def serves_again(world: World, host: Host) -> None:
-    """It does, and whoever served in its place has ended."""
+    """Wait until the host serves again, and its substitutes have ended."""
     while await world.pid() != host.pid:
         pass
     await awaited(lambda: list(world.pool.by_pid), [host.pid].__eq__)
@@ -75,8 +75,8 @@ async def test_a_tool_that_keeps_the_interpreter_lock_keeps_no_other_call(tmp_pa
             assert await world.pid() != host.pid
             lines = count.read_text().split()
         await serves_again(world, host)
-        assert (await world.call(counting, str(count))).output == "2"  # with what it had
-    # Each was run, and none is run once more by the host that has had it first.
+        assert (await world.call(counting, str(count))).output == "2"  # with the state it had
+    # Each call has run, and the host that had it first does not run it again.
     assert sorted(lines) == ["0"] * 4 + [str(len(LARGE))]
     assert count.read_text().split() == [*lines, "0"]
 
@@ -149,7 +149,7 @@ async def test_a_stopped_host_gets_no_calls_until_it_goes_on(tmp_path: Path) -> 
             nursery.start_soon(neighbour)
             writer = await trio.to_thread.run_sync(os.open, pipe, os.O_WRONLY)  # the shell reads, so it runs
             os.kill(host.pid, signal.SIGSTOP)
-            await awaited(lambda: host.is_stopped)  # until then it may begin a call, which it keeps
+            await awaited(lambda: host.is_stopped)  # before that, the host may begin a call, and keep it
             async with trio.open_nursery() as calls:
                 for _ in range(3):
                     calls.start_soon(world.call, shell, "true")
@@ -159,7 +159,7 @@ async def test_a_stopped_host_gets_no_calls_until_it_goes_on(tmp_path: Path) -> 
             os.kill(host.pid, signal.SIGCONT)
             os.write(writer, b"on\n")
             os.close(writer)
-        assert said == ["begun\non\n"]  # what ran in it has lost nothing
+        assert said == ["begun\non\n"]  # the call that ran in it has lost nothing
         while int((await world.call(shell, "echo $PPID")).output) != host.pid:
             pass
         await awaited(lambda: list(world.pool.by_pid), [host.pid].__eq__)
@@ -169,7 +169,7 @@ async def test_a_call_that_waits_in_a_host_that_is_killed_runs_in_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # abi.md 4.50
-    monkeypatch.setattr(calls, "LOOKS", 1_000_000)  # its end alone takes the call back
+    monkeypatch.setattr(calls, "LOOKS", 1_000_000)  # only the host's end takes the call back
     pipe, count, answers = tmp_path / "pipe", tmp_path / "count", {}
     os.mkfifo(pipe)
     async with serving(tmp_path) as world:
@@ -205,7 +205,7 @@ async def test_a_call_that_waits_in_a_host_that_is_ended_runs_in_another(tmp_pat
             for _ in range(5):
                 nursery.start_soon(call)
             await awaited(lambda: host.calls == 5)
-            world.pool.release(host, stuck=True)  # the call that a tool has stopped it with
+            world.pool.release(host, stuck=True)  # the call whose tool stopped the host
             host.calls += 1
         assert len(set(answers)) == 1
         assert host.pid not in answers

@@ -1,4 +1,4 @@
-"""A host between its fork and its plugin's first line, when the user that it becomes is hostile."""
+"""The time between a host's fork and its plugin's first line, when the host's user is hostile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 
 USER = hostcalls.Identity(NOBODY, NOBODY, ())
 
-# Imported by every interpreter that finds it: stands in for what a user does to a starting host.
+# Imported by every interpreter that finds it. It plays the user who interferes with a starting host.
 SITE = """
 import ctypes, time
 from cortexfs.host.confine import limits
@@ -47,7 +47,7 @@ def test_nobody_gets_into_a_host_before_it_has_reported() -> None:
 
 
 def test_nobody_gets_into_the_host_that_describes_plugins() -> None:
-    # abi.md 4.39, which others may be
+    # abi.md 4.39, though others may be dumpable
     with forks() as server:
         host = server.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label=hostcalls.DESCRIBER))
         assert host.ask("answer = os.stat('/proc/self/mem').st_uid") == 0

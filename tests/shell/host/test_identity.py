@@ -1,4 +1,4 @@
-"""abi.md 4.35. Each test has a real caller, and a host that became it."""
+"""abi.md 4.35. Each test has a real caller, and a host that took on the caller's identity."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def users_forks() -> Iterator[Forks]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A public directory with files: `nobodys` of nobody, `roots` of root, both 0600, and `file`."""
+    """A public directory with three files: `nobodys` of nobody and `roots` of root, both 0600, and `file`."""
     with public_directory() as path:
         for name in ("nobodys", "roots", "file"):
             (path / name).write_text(f"outer {name}")
@@ -58,7 +58,7 @@ def chown(host: Host, path: Path) -> object:
 
 
 def cat(host: Host, path: Path) -> object:
-    """The same from a program that the host executes."""
+    """Returns the text of the file as read by a program that the host executes."""
     source = f"import subprocess; answer = subprocess.run(['cat', {str(path)!r}], capture_output=True)"
     return host.ask(source + ".stdout.decode()")
 
@@ -89,7 +89,7 @@ def test_a_user_cannot_become_root_by_a_setuid_program(forks: Forks, place: Path
 def test_a_host_leads_a_session_and_adopts_orphans(forks: Forks) -> None:
     with forks.host(*AS_NOBODY) as host:
         assert host.ask("answer = [os.getsid(0), os.getpgrp(), os.getpid()]") == [host.pid] * 3
-        # The grandchild says who its parent is once its own is gone.
+        # The grandchild reports the pid of its parent once its first parent is gone.
         source = """
 read, write = os.pipe()
 child = os.fork()
@@ -111,7 +111,7 @@ def test_a_host_may_look_at_itself_and_begins_with_a_closed_umask(forks: Forks) 
         assert host.ask("answer = os.umask(0)") == 0o077
 
 
-# Puts a key into a session keyring of its own and becomes the command that follows.
+# Puts a key into a session keyring of its own, and becomes the command in its arguments.
 WITH_KEY = """
 import ctypes, os, sys
 call = ctypes.CDLL(None, use_errno=True).syscall
@@ -122,7 +122,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def test_a_host_does_not_share_roots_keys() -> None:
-    # keyrings(7): whoever possesses a session keyring may search it, whatever its uid.
+    # keyrings(7): a process that possesses a session keyring may search it, whatever its uid.
     if os.uname().machine != "x86_64" or not Path("/proc/keys").exists():
         pytest.skip("knows the number of keyctl(2) on x86_64 only")
     search = "import ctypes; answer = ctypes.CDLL(None).syscall(250, 10, -3, b'user', b'cortexfs-test', 0)"
@@ -171,7 +171,7 @@ def test_root_in_a_user_namespace_has_no_power_over_others(forks: Forks, place: 
 
 
 def mounted(place: Path) -> tuple[str, ...]:
-    """A mount namespace in which `place` holds `file` alone, and another one."""
+    """Returns a command that starts a mount namespace in which `place` holds only `file`, another one."""
     script = f'mount -t tmpfs private {place} && echo -n inner > {place}/file && exec "$@"'
     return ("unshare", "-m", "sh", "-c", script, "sh")
 
@@ -223,12 +223,12 @@ def test_a_caller_in_a_container_gets_the_containers_processes_and_files(
         assert inside < 100 <= host.pid
         assert host.ask("answer = os.readlink('/proc/self')") == str(inside)
         assert host.ask(f"answer = os.kill({os.getpid()}, 0)") == "raised ProcessLookupError"
-        # The daemon's pidfd is of the process that answers, wherever it is.
+        # The daemon's pidfd is of the process that answers, in whatever namespace it is.
         forks.kill(host)
         assert forks.exit_of(host) == -signal.SIGKILL
 
 
-# -- what cannot be done is refused, and then no code runs
+# -- an identity that cannot be taken on is refused, and no code runs
 
 
 def test_a_caller_that_went_elsewhere_in_between_is_refused(forks: Forks) -> None:
@@ -264,7 +264,7 @@ def test_without_a_way_to_the_callers_place_there_is_no_host(identity: hostcalls
 
 
 def test_an_agents_run_enters_no_pid_namespace_without_a_cgroup(users_forks: Forks) -> None:
-    # abi.md 4.38: no descendant sheds it; orphans would be.
+    # abi.md 4.38: a descendant of a labelled run keeps the label; orphans would shed it.
     with users_forks.caller(*AS_NOBODY, "unshare", "-Urpf") as caller:
         users_forks.spawn(caller.identity, caller.connection)
         labelled = msgspec.structs.replace(caller.identity, label="worker")

@@ -1,4 +1,4 @@
-"""A call may be cancelled at any instruction and leaves nothing: every such place, one after another."""
+"""A call may be cancelled at any instruction and leaves nothing behind: every such place in turn."""
 
 from __future__ import annotations
 

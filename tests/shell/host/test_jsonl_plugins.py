@@ -20,7 +20,7 @@ from tests.shell.declaring import program, python
 from tests.waiting import awaited
 
 PAGE = (PROJECT / "docs" / "plugins.md").read_text()
-# A child whose calls say what it is to do; each is answered in a thread.
+# A child that executes the source in each call; each call is answered in a thread.
 CHILD = """
 import json, os, sys, threading, time
 lock = threading.Lock()
@@ -190,7 +190,7 @@ async def test_a_child_that_breaks_the_protocol_or_dies(
         async with world.begun(world.inode("t", plugin), asked("time.sleep(1000)")) as neighbour:
             await neighbour.until(b"start")
             while int((await call(world, plugin)).output.split()[1]) < 3:
-                pass  # until the neighbour's call is among those that it has seen
+                pass  # until the child has seen the neighbour's call
             answer = await call(world, plugin, do)
             assert (answer.code, answer.status) == ("EPROTO", 70)
             assert why in answer.message
@@ -211,7 +211,7 @@ async def test_a_flood_ends_its_own_call_alone(tmp_path: Path) -> None:
         assert (answer.code, answer.status) == ("EIO", 1)
         assert answer.message == "process-isolated tool 't' exceeded output limit of 100000 bytes"
         assert await pid(world, plugin) == child
-        # One that goes on about it is ended, with all that it does.
+        # A child that goes on after that is killed, with all its calls.
         answer = await call(world, plugin, "while 1: say(id=id, delta='x' * 1000)")
         assert answer.code == "EIO"
         await awaited(lambda: not os.path.exists(f"/proc/{child}"))
@@ -228,7 +228,7 @@ async def test_a_cancelled_call_is_told_and_may_end(tmp_path: Path, plugin: host
             await runner.until(b"begun")
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).code == "ECANCELED"
-        # Longer than it would have been given.
+        # This takes longer than the time that the cancelled call would have had.
         answer = await call(world, plugin, "time.sleep(0.7)\nsay(id=id, output=str(os.getpid()))")
         assert answer.output == str(child)
 
@@ -306,7 +306,7 @@ async def test_a_first_call_that_is_cancelled(tmp_path: Path) -> None:
                 runner.stream.shutdown(socket.SHUT_WR)
                 await runner.answer()
             assert await pid(world, plugin)
-            host = await world.pool.acquire(plugin, identity)  # who called may have left: a warm one
+            host = await world.pool.acquire(plugin, identity)  # a warm host, even if its caller has left
             world.pool.release(host, stuck=True)
 
 

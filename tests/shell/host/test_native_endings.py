@@ -1,4 +1,4 @@
-"""The end of a library's state: dropped once when its host is asked to leave, and not waited for long."""
+"""The end of a library's state: dropped once when its host has to leave, and not waited for long."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def made(public: Path, *flags: str, name: str = "fixture") -> hostcalls.Plugin:
 
 
 def telling(public: Path, name: str = "fixture") -> tuple[hostcalls.Plugin, Path]:
-    """A library that writes when it is dropped, and where."""
+    """Returns a library that writes a file when it is dropped, and the path of that file."""
     said = public / f"{name}.dropped"
     return made(public, f'-DDROPPED="{said}"', name=name), said
 
@@ -45,7 +45,7 @@ async def test_each_state_is_dropped_once_when_the_daemon_ends(
     tmp_path: Path, public: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # issue 5: "one state per library and caller identity, kept for the daemon's life, drop once at shutdown"
-    monkeypatch.setattr(pool, "LEAVE_SECONDS", 30.0)  # it is not the time that is looked at
+    monkeypatch.setattr(pool, "LEAVE_SECONDS", 30.0)  # the time limit is not tested here
     first, one = telling(public, "first")
     second, two = telling(public, "second")
     async with serving(tmp_path) as world:
@@ -73,7 +73,7 @@ async def test_a_library_that_was_replaced_under_a_call_is_dropped_after_it(
     plugin, said = telling(public)
     async with serving(tmp_path) as world:
         left = await host(world, plugin)
-        assert await world.pool.acquire(plugin, left.identity) is left  # as for a call
+        assert await world.pool.acquire(plugin, left.identity) is left  # acquired as for a call
         world.pool.replace(lambda plugin: False)
         assert left.is_alive
         assert not said.exists()

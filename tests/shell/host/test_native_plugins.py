@@ -32,7 +32,7 @@ FIXTURE = declaring.NATIVE / "fixture.c"
 
 @pytest.fixture(scope="session")
 def public() -> Iterator[Path]:
-    """A place for libraries that everybody may read: under root, plugins describe themselves as nobody."""
+    """A directory that everybody may read: under root, plugins describe their libraries as nobody."""
     place = Path(tempfile.mkdtemp(prefix="cortexfs-native-"))
     place.chmod(0o755)
     yield place
@@ -45,7 +45,7 @@ def fixture(public: Path) -> hostcalls.Plugin:
 
 
 def made(public: Path, *flags: str, **names: str) -> hostcalls.Plugin:
-    """A library of its own kind."""
+    """Build a library with these flags."""
     name = f"lib{len(list(public.iterdir()))}.so"
     return declaring.library(build(public, FIXTURE, *flags, name=name), **names)
 
@@ -123,7 +123,7 @@ async def test_a_library_that_breaks_the_abi(
     assert mine == []
     assert set(catalog.broken) == {"fixture"}
     assert why in catalog.broken["fixture"]
-    assert not re.search(r"Error: ", catalog.broken["fixture"])  # no name that only Python knows
+    assert not re.search(r"Error: ", catalog.broken["fixture"])  # no name that only Python programmers know
 
 
 async def test_a_library_that_hangs_when_it_is_opened(
@@ -146,7 +146,7 @@ async def test_a_library_that_was_replaced_after_it_was_looked_at(tmp_path: Path
     path = msgspec.json.decode(plugin.target)["path"]
     other = build(public, FIXTURE, '-DNAME="other"', name="other.so")
     os.replace(other, path)
-    assert declaring.library(path) != plugin  # another plugin to the pool: its next host has the new code
+    assert declaring.library(path) != plugin  # so the pool's next host loads the new code
     catalog, _ = await described(tmp_path, plugin)
     assert "has a new library file" in catalog.broken["fixture"]
 
@@ -293,7 +293,7 @@ async def test_who_shared_a_host_is_told_that_another_may_have_ended_it(
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(hang)
-            assert (await call(world, fixture, "meet")).output == "met"  # it comes back when all are inside
+            assert (await call(world, fixture, "meet")).output == "met"  # returns once all calls are in it
             told.append((await call(world, fixture, "abort")).message)
     shared = "was killed by SIGABRT during the call, or during another of its 4 calls; it printed last"
     assert [shared in message for message in told] == [True] * 4, told
@@ -333,12 +333,12 @@ async def test_memory_is_limited(tmp_path: Path, fixture: hostcalls.Plugin) -> N
 
 async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
-        pytest.skip("no cgroups here")  # nothing would count root's processes
+        pytest.skip("no cgroups here")  # nothing would limit root's processes
     async with serving(tmp_path) as world:
         world.pool._limits = hostcalls.HostLimits(256 << 20, 40, 256)
         async with world.begun(world.inode("bomb", fixture), "{}") as runner:
             await runner.until(b"start")
-            await awaited(lambda: any(map(_has_child, world.pool.by_pid)))  # it can be called off till then
+            await awaited(lambda: any(map(_has_child, world.pool.by_pid)))  # until then it could be cancelled
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).code == "ECANCELED"
         await awaited(lambda: not world.pool.by_pid)
@@ -364,7 +364,7 @@ def _has_child(pid: int) -> bool:
 
 @pytest.mark.parametrize(("compiler", "standard", "suffix"), [("cc", "c11", "c"), ("c++", "c++11", "cc")])
 async def test_the_header(tmp_path: Path, compiler: str, standard: str, suffix: str) -> None:
-    """It compiles without a warning in both languages, and what it helps with fits the ABI."""
+    """The header compiles without a warning in both languages, and its helpers fit the ABI."""
     source = tmp_path / f"plugin.{suffix}"
     source.write_text(EXAMPLE)
     made = tmp_path / "lib.so"

@@ -1,4 +1,4 @@
-"""One tool of a library that is described wrongly, and the others that work."""
+"""A library with one tool that is described wrongly; its other tools work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(public: Path, *flags: str) -> hostcalls.Plugin:
 
 
 def wrong(members: str) -> str:
-    """The flag that puts these into the descriptor of one tool."""
+    """Returns the flag that puts these members into the descriptor of one tool."""
     return "-DWRONG=" + json.dumps(members)
 
 
@@ -58,7 +58,7 @@ async def test_one_wrong_tool_costs_that_tool(
     assert "echo" in [one.name for one in mine if one.status == "ready"]
     assert catalog.broken == {}
     wrong = {one.name: one.status for one in mine if one.status != "ready"}
-    assert len(wrong) == why.count("{")  # what has no name is in no tree
+    assert len(wrong) == why.count("{")  # a tool without a name is not in the tree
     assert catalog.wrong["fixture"].startswith(why.format(*wrong))
     assert all(status.startswith("broken: ") for status in wrong.values())
 

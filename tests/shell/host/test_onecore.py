@@ -1,6 +1,6 @@
-"""host/process/wake_affinity.py: a process is woken on the core of who wakes it, and does not stay there.
+"""host/process/wake_affinity.py: a process is woken on the core of its waker, but does not stay there.
 
-Where a machine has one core alone, nobody is bound, and there is nothing to see.
+On a machine with a single core no process is bound, and there is nothing to see.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cortexfs.host.process.wake_affinity import OneCore
 from tests.shell import esmodules
 
 EVERY = os.sched_getaffinity(0)
-# Says how many cores it may use, and starts a thread that does not end.
+# Reports how many cores it may use, and starts a thread that does not end.
 _ASKED = """
 import os, sys, threading
 for line in sys.stdin:
@@ -52,7 +52,7 @@ def of_threads(pid: int) -> list[set[int]]:
 
 
 def test_it_is_on_one_core_while_it_is_woken_and_free_afterwards(asked: subprocess.Popen[str]) -> None:
-    # "nobody stays bound", also no thread that was started meanwhile
+    # "nobody stays bound", nor does a thread that was started meanwhile
     core = OneCore()
     heard: list[str] = []
     for _ in range(3):

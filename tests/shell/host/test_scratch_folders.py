@@ -1,4 +1,4 @@
-"""Scratch folders of agents' sessions: made for their user alone, and removed when nobody uses them."""
+"""Scratch folders of agents' sessions: only their user may enter them, and unused ones are removed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_it_is_its_users_alone_and_the_others_go_when_they_are_old(tmp_path: Pat
     old(own / "a")
     old(own / "b")
     os.utime(own / "d", (0, 0), follow_symlinks=False)
-    prepare_scratch(identity(own / "a"), str(kept))  # used again
+    prepare_scratch(identity(own / "a"), str(kept))  # this counts as a use
     assert sorted(entry.name for entry in own.iterdir() if not entry.is_symlink()) == ["a", "c"]
     assert (outside / "file").read_text() == "stays"
 

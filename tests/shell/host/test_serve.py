@@ -1,4 +1,4 @@
-"""host/serve.py and host/call/runtime.py: what one call does to its host must not reach the next one."""
+"""host/serve.py and host/call/runtime.py: the effects of a call on its host must not reach the next call."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_callback_that_blocks_keeps_nobody_from_leaving(tmp_path: Path) 
             waiting.stream.shutdown(socket.SHUT_WR)
             answer = await waiting.answer()
             assert (answer.code, answer.status) == ("ECANCELED", 130)
-            assert not host.retired  # it let go of that one
+            assert not host.retired  # the host has let go of that call
             assert (await blocking.answer()).status == 130
         await host.exited.wait()
 
@@ -104,7 +104,7 @@ async def test_a_cancellation_that_strikes_a_destructor_is_raised_behind_it(tmp_
             await runner.until(b"begun")
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).status == 130
-        assert not host.retired  # it let go of that call
+        assert not host.retired  # the host has let go of that call
 
 
 async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path) -> None:
 def _directories(pid: int) -> set[str]:
     found = set()
     for task in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread may have just ended
             found.add(os.readlink(f"/proc/{pid}/task/{task}/cwd"))
     return found
 
@@ -129,7 +129,7 @@ async def test_a_thread_that_is_left_behind_speaks_and_moves_for_nobody(tmp_path
         found = msgspec.json.decode(answer.output)
         assert "this call has ended" in found["thread"][0]
         assert (found["cwd"], found["umask"]) == (os.getcwd(), 0o27)
-        assert len(answer.frames) == 3  # "too late" is in nobody's output
+        assert len(answer.frames) == 3  # "too late" is in no call's output
 
 
 async def test_words_of_any_length_fit_frames(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 
 async def test_more_calls_than_threads(tmp_path: Path) -> None:
-    # A host that may have no more threads answers when one has become free.
+    # A host at its limit of threads answers a call once a thread is free.
     async with serving(tmp_path) as world:
         world.pool._limits = hostcalls.HostLimits(1 << 30, 6, 256)
         nap = world.inode("nap")
@@ -208,7 +208,7 @@ async def test_a_schema_that_is_no_json_breaks_its_plugin_with_a_sentence(tmp_pa
         assert set(catalog.broken) == {"unspeakable", "missing"}
         assert "the tool's schema is not JSON: " in catalog.broken["unspeakable"]
         assert "ModuleNotFoundError" in catalog.broken["missing"]
-        # They are asked anew each time, by processes that do not remember what was wrong.
+        # Broken plugins are asked anew each time, by processes that do not remember the fault.
         assert [host.plugin.name for host in world.pool.by_pid.values() if not host.retired] in (
             [],
             ["builtin", "serve"],
@@ -217,7 +217,7 @@ async def test_a_schema_that_is_no_json_breaks_its_plugin_with_a_sentence(tmp_pa
 
 
 async def test_the_built_in_tools_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A mount without them would be of no use, and what keeps them is a machine that has too much to do.
+    # A mount without them would be useless, and only an overloaded machine makes them fail.
     acquired: list[str] = []
 
     async def acquire(pool: Pool, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> Host:
@@ -243,7 +243,7 @@ async def test_the_built_in_tools_are_asked_again(tmp_path: Path, monkeypatch: p
 
 
 async def test_a_daemon_that_does_not_keep_to_the_protocol(tmp_path: Path) -> None:
-    # What a host does when it is spoken to wrongly: it says so, and lives.
+    # A host that receives a wrong message reports it and lives.
     async with serving(tmp_path) as world:
         pid = await world.pid()
         host = await world.pool.acquire(SERVE, world.pool.by_pid[pid].identity)
@@ -260,7 +260,7 @@ async def test_a_daemon_that_does_not_keep_to_the_protocol(tmp_path: Path) -> No
             await send(
                 call, announce(hostcalls.CallRequest("r", hostcalls.Invocation("echo"), [b"x"], None, 0, {}))
             )
-            assert await _fault(call) == "EACCES"  # no working directory was given
+            assert await _fault(call) == "EACCES"  # no working directory came with the request
         world.pool.release(host)
         assert await world.pid() == pid
 

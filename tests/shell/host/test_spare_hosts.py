@@ -1,5 +1,5 @@
-"""The spare, with real processes: the next host is there before it is wanted, in its cgroup, and is a host as
-any other."""
+"""The spare host, with real processes: the next host waits in its cgroup before it is needed. In use it is
+like any other host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def forks() -> Iterator[Forks]:
 
 
 def groups(forks: Forks) -> dict[int, list[int]]:
-    """The processes in each cgroup of the fork server, by its number."""
+    """Returns the processes in each cgroup of the fork server, by the cgroup's number."""
     name = f"{PREFIX}{os.getpid()}.{forks.process.pid}"
     for _, top in hierarchies():
         for place in top.rglob(name):
@@ -44,7 +44,7 @@ def in_it(group: Path) -> list[int]:
 
 
 def spare(forks: Forks, number: int) -> int:
-    """The pid of the spare for this host, when it waits in its cgroup."""
+    """Returns the pid of the spare for this host, once it waits in its cgroup."""
     [pid] = until(lambda: groups(forks).get(number, []))
     return pid
 
@@ -68,7 +68,7 @@ def test_the_next_host_is_the_process_that_waits(forks: Forks) -> None:
 
 def test_it_holds_nothing_of_the_fork_server(forks: Forks) -> None:
     pid = spare(forks, 2)
-    # and its channel; it goes into its cgroup by a file that it closes then
+    # the fourth is its channel; the file by which it enters its cgroup is closed after that
     held = until(lambda: os.listdir(f"/proc/{pid}/fd"), lambda found: len(found) == 4)
     assert sorted(map(int, held))[:3] == [0, 1, 2]
 

@@ -1,4 +1,4 @@
-"""A tool that stops the process it runs in: who waits there is not to wait for ever."""
+"""A tool that stops the process it runs in: calls in that process must not wait for ever."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.shell.calling import World, serving
 
 IDENTITY = hostcalls.Identity(os.getuid(), os.getgid(), ())
 SHELL = Object(class_="tool", name="shell.exec", description="", plugin=BUILTIN)
-# It stays, as its end could be told before all threads of the host have stopped.
+# The command stays, as its end could be reported before all threads of the host have stopped.
 STOP = b'{"cmd":"kill -STOP $PPID; sleep 99"}'
 WAIT = b'{"cmd":"echo begun; sleep 99"}'
-MOMENT = 0.3  # seconds that a tool may take which stops its host: it never ends by itself
+MOMENT = 0.3  # the time in seconds for a tool that stops its host and never ends by itself
 
 
 async def call(

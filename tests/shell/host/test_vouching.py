@@ -1,4 +1,4 @@
-"""host/vouching.py: as whom the fork server lets a host act, whatever the daemon says."""
+"""host/vouching.py: the identities that the fork server lets a host take on, whatever the daemon claims."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_a_host_may_be_less(forks: Forks) -> None:
 
 
 def test_a_pair_of_sockets_is_its_makers(forks: Forks) -> None:
-    # whoever has the daemon could make one, which says that it is of uid 0
+    # an attacker in control of the daemon could create a pair that claims to be of uid 0
     for pair in (socket.socketpair(), socket.socketpair(type=socket.SOCK_SEQPACKET)):
         with pair[0], pair[1]:
             assert forks.refused(Identity(0, 0, ()), pair[0])[0] == "EACCES"
 
 
 def test_a_pair_that_got_a_name_is_its_makers_still(forks: Forks) -> None:
-    # unix(7), autobind: a socket with SO_PASSCRED has a name once it was to be connected, whatever came of it
+    # unix(7), autobind: a socket with SO_PASSCRED gets a name by an attempt to connect, even one that fails
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -88,7 +88,7 @@ def test_a_pair_that_got_a_name_is_its_makers_still(forks: Forks) -> None:
 
 
 def test_the_end_that_connected_vouches_for_nobody(forks: Forks) -> None:
-    # unix(7): of it, SO_PEERCRED are those of whoever listens, as many services of root do
+    # unix(7): on this end, SO_PEERCRED gives the listener's credentials, and many services of root listen
     with socket.socket(socket.AF_UNIX) as service, socket.socket(socket.AF_UNIX) as client:
         service.bind(b"\0cortexfs-test-%d" % os.getpid())
         service.listen()
@@ -97,7 +97,7 @@ def test_the_end_that_connected_vouches_for_nobody(forks: Forks) -> None:
 
 
 def test_a_listener_vouches_for_nobody(forks: Forks) -> None:
-    # of it, SO_PEERCRED are its maker's, and the daemon has those that root's starter made for it
+    # a listener's SO_PEERCRED are its maker's, and the daemon has listeners that root's starter made for it
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(b"\0cortexfs-test-%d" % os.getpid())
         listener.listen()
@@ -105,7 +105,7 @@ def test_a_listener_vouches_for_nobody(forks: Forks) -> None:
 
 
 def test_nobody_but_the_daemon_is_heard(forks: Forks) -> None:
-    # whoever has the daemon can pass its end on, to somebody who makes connections that would do
+    # an attacker in control of the daemon can pass its end on, to a process that connects as the right user
     with connected(*AS_NOBODY) as sock:
 
         def ask() -> None:
@@ -135,7 +135,7 @@ def test_somebody_who_was_met_is_known_until_they_part(forks: Forks) -> None:
     with connected(*AS_NOBODY) as sock:
         forks.say(Meet(7), sock)
         assert forks.hear() == Met(7)
-    host = forks.send(USER, met=7)  # also when they have left
+    host = forks.send(USER, met=7)  # also when the user has left
     said = forks.hear()
     assert isinstance(said, hostcalls.HostStart)
     assert said.fault is None
@@ -154,7 +154,7 @@ def test_of_a_process_that_has_ended_the_powers_are_not_believed(forks: Forks) -
         code, message = forks.refused(caller.identity, caller.connection)
         assert (code, "it has ended" in message) == ("EACCES", True)
         assert forks.spawn(replace(caller.identity, capabilities=0), caller.connection).pid
-    with connection_of(USER) as sock:  # of which nothing is left
+    with connection_of(USER) as sock:  # the process that connected has ended
         assert forks.spawn(USER, sock).ask("answer = os.getuid()") == NOBODY
 
 
@@ -163,5 +163,5 @@ def test_a_host_that_starts_can_be_killed(forks: Forks) -> None:
         host = forks.spawn(USER, sock)
         forks.say(hostcalls.KillHost(host.number))
         assert forks.exit_of(host) == -signal.SIGKILL
-        forks.say(hostcalls.KillHost(host.number))  # twice does no harm
+        forks.say(hostcalls.KillHost(host.number))  # killing it twice does no harm
         assert forks.spawn(USER, sock).pid

@@ -1,5 +1,5 @@
-"""The warm fork, with real processes: hosts of MCP servers find their SDK imported and others do not, and all
-of them are hosts as those that the fork server forks."""
+"""The warm fork, with real processes: hosts of MCP servers find their SDK imported, other hosts do not. All
+of them are like the hosts that the fork server forks itself."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_plugin_of_another_kind_finds_nothing_imported(forks: Forks) -> None:
 
 def test_hosts_go_on_without_it(forks: Forks) -> None:
     kept = forks.spawn(USER)
-    others = children(forks.process.pid) - forks.by_pid.keys()  # it, and perhaps a spare
+    others = children(forks.process.pid) - forks.by_pid.keys()  # the warm process, and perhaps a spare
     for pid in others:
         os.kill(pid, signal.SIGKILL)
     until(lambda: children(forks.process.pid), others.isdisjoint)

@@ -19,9 +19,9 @@ from tests.shell.calling import World, serving
 from tests.shell.declaring import program, python
 from tests.waiting import awaited
 
-CALLS = 40  # far more than may come before a look
+CALLS = 40  # far more than the calls between two looks
 LEAKS = [
-    ("--descriptors", "220"),  # of 256 that it may have
+    ("--descriptors", "220"),  # of the 256 that a host may have
     ("--descriptors", "16"),
     ("--threads", "100"),
     ("--threads", "8"),
@@ -43,7 +43,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def replaced(world: World, tool: int, *words: str) -> list[str]:
-    """Calls until another process answers; those of each answered well."""
+    """Call until another process answers. Returns the pids that answered; each call succeeded."""
     answers: list[str] = []
     while len(set(answers)) < 2:
         answer = await world.call(tool, *words)
@@ -64,8 +64,8 @@ async def test_a_host_in_which_calls_leave_much_behind_is_replaced(
         (first,) = world.pool.by_pid.values()
         answers = await replaced(world, world.inode("leak"), *leak)
         assert (answers[0], first.retired) == (str(first.pid), True)
-        await awaited(lambda: first.pid not in world.pool.by_pid)  # the last one may be worn by now, too
-        assert first.status == 0  # it was asked to leave
+        await awaited(lambda: first.pid not in world.pool.by_pid)  # the second may be worn by now, too
+        assert first.status == 0  # the host was asked to leave
 
 
 async def test_calls_of_a_worn_host_that_go_on_come_to_their_end(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_a_warm_child_in_which_calls_leave_much_behind_is_replaced(do: str
 
 
 def test_a_cancellation_leaves_no_copy_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    # the daemon waited for the end of a call that was over, and passed its host over
+    # a daemon once waited for the end of a call that was over, and did not use its host
     ours, theirs = socket.socketpair()
     control, its = socket.socketpair()
     with ours, theirs, control, its:

@@ -1,4 +1,4 @@
-"""host/call/bugs.py: abi.md 4.62, where in a plugin's files a bug of it is."""
+"""host/call/bugs.py: abi.md 4.62, the place in a plugin's files where its bug is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dry runs in real hosts: of the tools of each boundary that have opted in, and of those that have not."""
+"""Dry runs in real hosts: tools of each kind of plugin, some that opted in and some that did not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def place() -> Iterator[Path]:
 
 
 def program(place: Path, opts: bool, protocol: targets.Protocol = "json") -> hostcalls.Plugin:
-    """By a manifest, of which one effect opts in."""
+    """Returns a plugin with a manifest in which one effect opts in, if `opts`."""
     text = declaring.script(place, PROCESS) if protocol == "json" else declaring.python(place, WARM)
     effects = [
         {**EFFECT, "dry_run": "supported", "dry_run_flag": opts, "an_authors": "own"},
@@ -83,7 +83,7 @@ def python(place: Path, opts: bool) -> hostcalls.Plugin:
 
 
 def declared(place: Path, kind: str, entry: str, opts: bool, params: Any = ()) -> hostcalls.Plugin:
-    """By a manifest.json that has a word of the tool; what the module says itself does not count."""
+    """Returns a plugin whose manifest.json describes the tool; the module's own words do not count."""
     manifest = {
         "name": "p",
         "version": "1.0.0",
@@ -112,7 +112,7 @@ def wasm(place: Path, opts: bool) -> hostcalls.Plugin:
 
 
 Made = Callable[[Path, bool], hostcalls.Plugin]
-# What a tool is told of a dry run, and what of a call.
+# The values that a tool sees for a dry run and for a call.
 KINDS: dict[Made, tuple[str, str]] = {
     program: ("true", "none"),
     warm: ("true", "none"),
@@ -124,7 +124,7 @@ KINDS: dict[Made, tuple[str, str]] = {
 
 
 async def described(world: World, plugin: hostcalls.Plugin) -> Object:
-    """The one tool of the plugin, as the tree has it."""
+    """Returns the plugin's only tool, as the tree has it."""
     catalog = Catalog(world.pool)
     registry = await catalog.registry([plugin])
     (found,) = [one for one in registry if one.plugin == plugin]
@@ -175,7 +175,7 @@ async def test_whose_own_the_word_is_has_no_dry_run(tmp_path: Path, place: Path)
 
 
 def test_the_decorator_opts_in_functions_that_can_know() -> None:
-    # abi.md 4.47; one that never sees the runtime could not tell
+    # abi.md 4.47; a function without a runtime could not know of a dry run
     with pytest.raises(TypeError, match="dry_run_flag needs a parameter of type ToolRuntime"):
 
         @tool(dry_run_flag=True)

@@ -1,4 +1,4 @@
-"""The directory of what a plugin keeps for its user."""
+"""The directory where a plugin keeps data for its user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDENTITY = hostcalls.Identity(os.getuid(), os.getgid(), ())
 
 
 def test_hosts_that_begin_at_once_share_it(tmp_path: Path) -> None:
-    # a user's host and that of his confined agent are two, and may both be the first
+    # the user's host and the host of a confined agent are two processes, and either may be the first
     faults: list[Fault] = []
     for turn in range(50):
         (place := tmp_path / "kept" / str(turn)).mkdir(parents=True)
@@ -58,7 +58,7 @@ def test_no_link_leads_to_another_place(link: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", ["elsewhere", "kept", "kept/..", "kept/p/q"])
 def test_it_lies_where_all_plugins_keep_theirs(named: str, tmp_path: Path) -> None:
-    # a daemon that was taken over would have root make directories for a user anywhere
+    # a daemon under an attacker's control could make root create directories for a user anywhere
     for folder in ("elsewhere", "kept/p/q"):
         (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(Fault, match="this path is not allowed"):
@@ -74,12 +74,12 @@ def test_a_new_state_is_whole_and_a_second_host_finds_it(
     table = "CREATE TABLE IF NOT EXISTS t (a)"
     with contextlib.closing(plugin_state.database(path, table)) as first:
         assert first.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert first.execute("PRAGMA synchronous").fetchone() == (2,)  # what is written from now on is kept
+        assert first.execute("PRAGMA synchronous").fetchone() == (2,)  # full: data is kept from now on
         first.execute("INSERT INTO t VALUES (1)")
-        monkeypatch.setattr(os.path, "exists", lambda _: False)  # another host begins at the same time
+        monkeypatch.setattr(os.path, "exists", lambda _: False)  # as if another host began at the same time
         with contextlib.closing(plugin_state.database(path, table)) as second:
             assert second.execute("SELECT a FROM t").fetchall() == [(1,)]
-    assert len(waited) == 2  # once each
+    assert len(waited) == 2  # once for each connection
     assert [each.name for each in tmp_path.iterdir()] == ["state.sqlite"]
 
 

@@ -1,4 +1,4 @@
-"""host/process/pipe_reader.py: who reads what a process says, and runtime.shielded, in which he does."""
+"""host/process/pipe_reader.py: the thread that reads a program's output, and runtime.shielded around it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 
 class Said(NamedTuple):
-    """A pipe of which something is read: by `leading`, when a call leads, or by whoever waits with `look`."""
+    """A pipe that is read by `leading` when a call leads, and else by the thread that waits with `look`."""
 
     leading: Leading
     look: select.epoll
@@ -85,7 +85,7 @@ def test_what_he_is_to_hear_of_otherwise_is_a_nudge(said: Said) -> None:
 
     said.lead(lambda: not told.is_set(), threading.Thread(target=tell).start)
     assert told.is_set()
-    said.write.write(b"answer")  # and it still works, with a nudge that came too late
+    said.write.write(b"answer")  # reading still works after a nudge that came too late
     said.leading.nudge()
     said.lead(said.waits)
     assert said.heard == [b"answer"]
@@ -126,7 +126,7 @@ def test_a_cancellation_waits_until_nothing_is_half_done() -> None:
         with pytest.raises(ToolCancelled):
             work()
         assert (told, done) == ([True], ["whole"])
-        with shielded(runtime):  # it comes once
+        with shielded(runtime):  # the cancellation is raised only once
             pass
         runtime.end()
 

@@ -20,7 +20,7 @@ SHAPES = {
 
 
 def at(path: str, schema: object) -> dict[str, Any]:
-    """A schema with `schema` for one property, by the name of which the complaint begins."""
+    """Returns a schema with `schema` for the property `path`; the complaint begins with that name."""
     return {"type": "object", "properties": {path: schema}}
 
 
@@ -98,7 +98,7 @@ def complaint(schema: Any, input: object, code: str = "EINVAL") -> str:
         (at("n", {"if": {"minimum": 5}, "then": {"maximum": 7}}), {"n": 8}, "n: must be at most 7, got 8"),
         (at("n", {"if": {"minimum": 5}, "else": {"minimum": 3}}), {"n": 2}, "n: must be at least 3, got 2"),
         (at("a", False), {"a": 1}, "a: is not allowed here"),
-        # alternatives: what they want together, else the one that was nearly met
+        # alternatives: the complaint names what all of them want, else the alternative that came closest
         (
             at("u", {"anyOf": [{"type": "string"}, {"type": "null"}]}),
             {"u": 4},
@@ -119,7 +119,7 @@ def complaint(schema: Any, input: object, code: str = "EINVAL") -> str:
         (SHAPES, {"kind": "a", "n": ""}, "n: expected integer, got string"),
         (SHAPES, {"kind": "b"}, "s: is required"),
         (SHAPES, {"kind": "c"}, 'kind: expected one of "a", "b", got "c"'),
-        # older drafts, by their $schema
+        # older drafts, chosen by $schema
         ({"$schema": DRAFT_7, "items": [{}], "additionalItems": False}, [1, 2], "input: has more elements"),
         ({"$schema": DRAFT_7, "contentEncoding": "base64"}, "%", "input: must be encoded as base64"),
         (
@@ -201,7 +201,7 @@ def test_deep_values_are_refused_before_they_reach_the_validator() -> None:
         deep = [deep]
     recursive = {"items": {"$ref": "#"}}
     assert complaint(recursive, deep) == "input: is nested in more than 100 levels"
-    while isinstance(deep, list):  # unwound by hand: freeing it in one go would recurse
+    while isinstance(deep, list):  # freed level by level: freeing all at once would recurse
         deep = deep.pop()
 
 
@@ -226,7 +226,7 @@ def test_a_circular_schema_ends(schema: dict[str, Any]) -> None:
 
 
 def test_no_input_is_checked_to_list_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    # with this schema a check takes hours, and its thread lets no other go on
+    # checking with this schema takes hours, and the checking thread blocks all others
     doubled = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
     monkeypatch.setattr(Validator, "check", None)
     tool = WrongTool("x", "")

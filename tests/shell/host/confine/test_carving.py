@@ -1,4 +1,4 @@
-"""What is left of a view beside what no agent may have."""
+"""The part of a view that remains without the files that no agent may have."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_too_much_beside_a_cap(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def alice(tmp_path: Path) -> Path:
-    """A home directory, as those look who keep their settings in a repository."""
+    """A home directory of a user who keeps settings in a repository."""
     home = tmp_path / "alice"
     for name in (".ssh", ".config/git", ".cargo/bin", "project", "dotfiles"):
         (home / name).mkdir(parents=True)
@@ -80,7 +80,7 @@ def alice(tmp_path: Path) -> Path:
 
 
 def shown(home: Path, *view: tuple[str, str], caps: tuple[tuple[str, str], ...] = ()) -> set[tuple[str, str]]:
-    """Below the home directory."""
+    """Returns the shown entries below the home directory."""
     found = carved([(f"{home}/", HIDES), *((str(home / path), how) for path, how in view)], caps)
     return {(path.removeprefix(f"{home}/"), letters) for path, letters in found}
 
@@ -88,7 +88,7 @@ def shown(home: Path, *view: tuple[str, str], caps: tuple[tuple[str, str], ...] 
 @pytest.mark.parametrize("above", [".", ".."])
 def test_a_folder_that_hides_names_is_shown_by_the_others(alice: Path, above: str) -> None:
     found = shown(alice, (above, "rwx"))
-    # nothing is made in it, and what a hidden link leads to is not written by its other name
+    # no file is created in it, and the target of a hidden link cannot be written by its other name
     assert (str(alice), NAMES) in found
     names = {entry for entry in found if not entry[0].startswith("/")}
     assert names == {("project", "rwx"), ("notes", "rwx"), ("dotfiles", NAMES), ("dotfiles/vimrc", "rwx")}
@@ -96,7 +96,7 @@ def test_a_folder_that_hides_names_is_shown_by_the_others(alice: Path, above: st
 
 def test_a_hidden_name_that_is_named_is_shown(alice: Path) -> None:
     assert shown(alice, (".cargo/bin", "rx")) == {(".cargo/bin", "rx")}
-    assert shown(alice, ("dotfiles", "rwx")) == {("dotfiles", "rwx")}  # in which somebody works
+    assert shown(alice, ("dotfiles", "rwx")) == {("dotfiles", "rwx")}  # the user works in this folder
     assert (".cargo/bin", "rx") in shown(alice, (".", "rwx"), (".cargo/bin", "rx"))
 
 
@@ -104,7 +104,7 @@ def test_a_cap_of_all_names_that_begin_so(alice: Path) -> None:
     caps = ((f"{alice}/.cargo/credentials*", ""), (f"{alice}/.cargo/bin", "rx"))
     assert shown(alice, (".cargo", "rwx"), caps=caps) == {(".cargo", NAMES), (".cargo/bin", "rx")}
     assert shown(alice, (".cargo/credentials.toml", "rwx"), caps=caps) == set()
-    (alice / ".cargo/credentials*").symlink_to(alice / "project")  # which is not what is meant
+    (alice / ".cargo/credentials*").symlink_to(alice / "project")  # not the pattern's meaning
     assert shown(alice, (".cargo/credentials.toml", "rwx"), caps=caps) == set()
 
 

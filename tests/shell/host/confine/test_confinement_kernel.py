@@ -1,5 +1,5 @@
-"""A confined host reaches no other process, no network that it may not have, and little of the kernel; and
-where that cannot be had, there is no host.
+"""A confined host reaches no other process, no forbidden network, and little of the kernel. On a system where
+this cannot be had, no host starts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_other_processes_of_the_user_are_out_of_reach(scene: Scene, what: str) -
 
 
 def test_landlock_alone_keeps_tracers_away(scene: Scene) -> None:
-    # Of which the filter knows nothing: /proc/PID/mem is opened by its path.
+    # The filter does not cover this: /proc/PID/mem is opened by its path.
     view = (("/", "rwx"),)
     assert scene.confined("open('/proc/{outsider}/mem', 'rb')", view=view, network=True) == "EACCES"
 

@@ -1,5 +1,5 @@
-"""Unix sockets in a confined host: the runner may have one, as abi.md 4 wants "a call made from inside a run
-(an agent's shell that execs /ctx/tool/...)" to work, and nobody else."""
+"""Unix sockets in a confined host: only the runner may have one. abi.md 4 wants "a call made from inside a
+run (an agent's shell that execs /ctx/tool/...)" to work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNIX = {
 @pytest.mark.parametrize("network", [False, True])
 @pytest.mark.parametrize("what", UNIX)
 def test_no_unix_socket_leads_out(scene: Scene, what: str, network: bool) -> None:
-    # Whatever version Landlock has: what it would leave open in a view is closed, too.
+    # In every version of Landlock, the sockets that Landlock would leave open in a view are closed as well.
     assert scene.both(UNIX[what], network=network) == ("EACCES", "done")
 
 
@@ -77,7 +77,7 @@ def test_the_runner_reaches_nothing_outside_the_mount(scene: Scene) -> None:
     # abi.md 4.43
     host = scene.host()
     assert not reaches(scene, host, str(RUNNER))
-    # Not with a descriptor of something else either, that it was given.
+    # Not with a descriptor of another object either, even if the host was given it.
     assert not reaches(scene, host, str(RUNNER), "os.dup2(os.open('/proc', os.O_PATH), 9)")
     scene.forks.device = os.stat("/proc").st_dev
     assert not reaches(scene, scene.host(), str(RUNNER))
@@ -85,7 +85,7 @@ def test_the_runner_reaches_nothing_outside_the_mount(scene: Scene) -> None:
 
 
 def reaches(scene: Scene, host: Host, program: str, before: str = "pass") -> bool:
-    """Whether a runner connects to the socket beside its object."""
+    """Returns True if a runner connects to the socket beside its object."""
     place = scene.path / "shown" / ".run.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(place))
@@ -101,7 +101,7 @@ def reaches(scene: Scene, host: Host, program: str, before: str = "pass") -> boo
 
 
 def connected_or_ended(server: socket.socket, host: Host) -> bool:
-    """A runner that may connect waits for the daemon's answer, and one that may not ends."""
+    """Returns True if the runner connected, and waits for the daemon's answer. A refused runner ends."""
     host.control.send(b"import os; os.waitpid(-1, 0)")
     readable = select.poll()
     readable.register(server, select.POLLIN)
@@ -149,7 +149,7 @@ def test_a_runner_that_anybody_could_load_code_into_is_not_one(tmp_path: Path) -
 
 
 def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
-    # seccomp(2): EBUSY, "a listener already exists"; a container's manager may be one.
+    # seccomp(2): EBUSY, "a listener already exists"; a container's manager may be that listener.
     def work() -> None:
         machine = seccomp.MACHINES[os.uname().machine]
         everything = seccomp.program(machine, seccomp.FilterChoice(network=True, unix=seccomp._ALLOW))
@@ -164,8 +164,8 @@ def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
 def test_no_version_of_landlock_takes_the_place_of_the_gate(
     abi: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Issue: "what is asked of such a kernel includes what the gate did". A version could close the sockets
-    # that a view does not show, and none of those in it.
+    # Issue: "what is asked of such a kernel includes what the gate did". A version of Landlock could close
+    # the sockets outside a view, but not those inside it.
     monkeypatch.setattr(syscalls, "landlock_abi", lambda: abi)
     monkeypatch.setattr(landlock, "restrict", lambda shown, network: None)
     monkeypatch.setattr(seccomp, "restrict", lambda network, metadata: 7)

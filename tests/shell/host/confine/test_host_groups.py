@@ -1,5 +1,5 @@
-"""host/confine/limits.py: the cgroups of fork servers that start side by side, and counting where there are
-none."""
+"""host/confine/limits.py: the cgroups of fork servers that start side by side, and the counting of processes
+on systems without cgroups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVERS, STARTS = 8, 40
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A cgroup of the test's own: fork servers of the other lane clear what is beside them."""
+    """A cgroup of the test's own, as fork servers of other test workers clear the cgroups beside theirs."""
     place = next((place for _, place in limits.hierarchies() if os.access(place, os.W_OK)), None)
     if not place:
         pytest.skip("no cgroups here")
@@ -107,7 +107,7 @@ def test_what_a_dead_fork_server_left_is_cleared_and_what_a_living_one_holds_is_
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user who has no processes")
 @pytest.mark.parametrize("dumpable", [0, 1])
 def test_a_users_daemon_is_counted_although_it_is_not_dumpable(dumpable: int) -> None:
-    # prctl(2), PR_SET_DUMPABLE: such a process's files in /proc are root's; /proc/PID itself is not
+    # prctl(2), PR_SET_DUMPABLE: the /proc files of such a process belong to root; /proc/PID itself does not
     ours, theirs = os.pipe()
     daemon = _stage(dumpable, lambda: _stage(1, lambda: _stage(1, lambda: _tell(theirs))))
     os.waitpid(daemon, 0)
@@ -125,7 +125,7 @@ def _tell(to: int) -> int:
 
 
 def _stage(dumpable: int, then: Callable[[], int]) -> int:
-    """A process of a stranger's that does `then`, and waits for the one that this makes."""
+    """Start a process of a stranger that does `then`, and waits for the child that `then` creates."""
     if pid := os.fork():
         return pid
     try:

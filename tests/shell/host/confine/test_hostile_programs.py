@@ -1,5 +1,5 @@
 """Faults of programs that test_process_plugins.py and test_jsonl_plugins.py leave out: memory, bombs, and a
-host that is killed in a call. Issue 2: "allocates 10 GB, forks a bomb, floods; host killed in a call"."""
+host killed in a call. Issue 2: "allocates 10 GB, forks a bomb, floods; host killed in a call"."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def call(world: World, plugin: hostcalls.Plugin, do: str = "", **fields: A
 
 
 def commands(plugin: hostcalls.Plugin) -> list[str]:
-    """The processes that run the plugin's program."""
+    """Returns the processes that run the plugin's program."""
     word = msgspec.json.decode(plugin.target)["tools"][0]["argv"][0].encode()
     found = []
     for pid in map(str, limits.pids()):
@@ -81,7 +81,7 @@ async def test_memory_ends_the_program_and_nothing_else(tmp_path: Path, plugin: 
 
 async def test_a_fork_bomb_ends_with_its_call(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
-        pytest.skip("no cgroups here")  # nothing would count root's processes
+        pytest.skip("no cgroups here")  # nothing would limit root's processes
     async with serving(tmp_path) as world:
         world.pool._limits = hostcalls.HostLimits(1 << 30, 40, 256)
         answer = await call(world, plugin, BOMB, timeout=1)

@@ -41,7 +41,7 @@ NO_GROUPS = ("unshare", "-m", "sh", "-c", 'umount -l /sys/fs/cgroup; exec "$@"',
 
 
 def left_behind(state: Path, source: str = RUN_AWAY, prefix: tuple[str, ...] = AS_NOBODY) -> int:
-    """A descriptor of a process that has outlived its fork server, which could make no cgroup."""
+    """Returns a descriptor of a process that outlived its fork server, which could create no cgroup."""
     confined = hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY), view=(*SYSTEM, ("/dev", "rw")))
     with Forks(*prefix, state=state) as forks:
         host = forks.spawn(confined)
@@ -56,9 +56,9 @@ def test_what_outlived_a_daemon_ends_with_the_next_start(states: tuple[Path, Pat
     mine, others = left_behind(states[0]), left_behind(states[1])
     try:
         with Forks(*AS_NOBODY, state=states[0]) as forks:
-            forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))  # it has looked before
+            forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))  # it has looked by then
             assert ended(mine)
-            assert not select.select([others], [], [], 0)[0]  # of a daemon that may be there
+            assert not select.select([others], [], [], 0)[0]  # its daemon may still be running
         with Forks(*AS_NOBODY, state=states[1]) as forks:
             forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))
             assert ended(others)
@@ -115,7 +115,7 @@ def test_below_a_closed_folder_the_mark_lies_elsewhere() -> None:
 
 
 def test_what_ends_while_it_is_looked_at_stops_nobody() -> None:
-    # Of a zombie there is no table of mounts: EINVAL.
+    # A zombie has no table of mounts: EINVAL.
     pid = os.fork()
     if not pid:
         os._exit(0)

@@ -1,4 +1,4 @@
-"""What ESM plugins try and must not get: each pitfall of Deno, in real hosts."""
+"""Attacks by ESM plugins that must fail: each pitfall of Deno, in real hosts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_files_are_those_of_the_callers_directory(tmp_path: Path, place: P
     (work / "mine").write_text("mine")
     (work / "out").symlink_to("../other")
     (work / "up").symlink_to("..")
-    (work / "environ").symlink_to(f"/proc/{os.getpid()}/environ")  # of another process of the user's
+    (work / "environ").symlink_to(f"/proc/{os.getpid()}/environ")  # of another process of the user
     (work / "fd").symlink_to(f"/proc/{os.getpid()}/fd/0")
     bodies = {
         "mine": "return Deno.readTextFileSync('mine')",
@@ -179,7 +179,7 @@ HOSTS_6 = (
     "[fe80::1]",
     "[64:ff9b::7f00:1]",
 )
-# Deno's word, or the kernel's, which has no such sockets.
+# The message of Deno, or of a kernel without such sockets.
 REFUSALS = ("Requires ", "not supported", "error sending request")
 
 
@@ -193,11 +193,11 @@ class _Page(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"hi")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """On every address of this machine, as IPv4 and, where there is any, as IPv6."""
+    """Listens on every address of this machine: of IPv4, and of IPv6 if there is any."""
 
     address_family = socket.AF_INET6 if has_ipv6() else socket.AF_INET
     daemon_threads = True
@@ -210,11 +210,11 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def here() -> Iterator[int]:
-    """The port of a server that would answer "hi"."""
+    """Yields the port of a server that answers "hi"."""
     with served(_Server(("", 0), _Page)) as made:
         for host in (
             ("127.0.0.1", "::1") if has_ipv6() else ("127.0.0.1",)
-        ):  # it is there, so that who does not reach it was kept from it
+        ):  # the server is there, so a plugin that cannot reach it was refused
             socket.create_connection((host, made.server_port), 60).close()
         yield made.server_port
 
@@ -334,7 +334,7 @@ async def test_memory_has_an_end(tmp_path: Path, place: Path, body: str) -> None
         asked = Asked(world, plugin)
         answer = await asked("eat")
         assert answer.code in ("EPROTO", "EIO"), answer.message
-        # Where it said so itself, the child has no memory left, and may end with the next call: not with two.
+        # A child that reports EIO has no memory left, and may end with the next call, but not with two.
         if (await asked("fine")).code is not None:
             assert answer.code == "EIO"
         assert await asked.said("fine") == "1"

@@ -1,4 +1,4 @@
-"""What ESM plugins try with the channel between their process and its host, in real hosts."""
+"""Attacks by ESM plugins on the channel between their process and its host, in real hosts."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ const told = (value) => {
 
 
 async def test_what_it_replaces_hears_no_secret(tmp_path: Path, place: Path) -> None:
-    # the per-process secret is "taken before plugin code loads", and never handed to what it could replace
+    # the per-process secret is "taken before plugin code loads"; no function of the plugin ever gets it
     bodies = {
         "echo": "await ctx.state.set('a', args.text); ctx.emit(''); return await ctx.state.get('a')",
         "look": "const all = seen; globalThis.seen = [];"
@@ -148,7 +148,7 @@ async def test_what_it_replaces_hears_no_secret(tmp_path: Path, place: Path) -> 
 
 
 async def test_a_line_without_the_secret_ends_the_process(tmp_path: Path, place: Path) -> None:
-    # Who may run commands may look into a process of the same user, and write to whatever that has open.
+    # A plugin that may run commands can open /proc of its own process, and write to its descriptors.
     body = """ctx.emit('start');
         const line = 'echo \\'{"id":3,"result":1}\\' >/proc/$PPID/fd/4';
         new Deno.Command('/bin/sh', {args: ['-c', line]}).outputSync();

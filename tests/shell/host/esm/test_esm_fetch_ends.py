@@ -1,4 +1,4 @@
-"""host/esm/fetch.py: a fetch that has failed is known as such, whoever started us."""
+"""host/esm/fetch.py: a failed fetch is recognised as such, however this process was started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ certificates, site, desk = fetched.certificates, fetched.site, fetched.desk
 
 @pytest.fixture
 def unheard(desk: Desk, site: Site) -> Iterator[None]:
-    """The kernel reaps all children, and nobody is told how they ended."""
+    """The kernel reaps all children, so no parent learns how they ended."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGCHLD, before)

@@ -1,4 +1,4 @@
-"""What packages try that a JavaScript plugin imports, and must not get: they may do what the plugin may."""
+"""Attacks by packages that a JavaScript plugin imports. They may do what the plugin may, and no more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.shell.wat import Asked
 
 certificates, site, desk = fetched.certificates, fetched.site, fetched.desk
 
-# A host without Landlock has Deno's own permissions alone, and they have to do.
+# A host without Landlock has only Deno's own permissions, and these have to suffice.
 KERNELS = pytest.mark.parametrize("kernel", ["with Landlock", "without"])
 
 READS = {
@@ -65,7 +65,7 @@ STATIC = 'import s from "file:///etc/passwd" with {type: "text"};'
 
 
 def evil(site: Site, bodies: Mapping[str, str], other: Path) -> None:
-    """A package whose functions these are."""
+    """Publish a package with these functions."""
     text = "const fs = require('fs');\n"
     for name, body in bodies.items():
         given = body.replace("SITE", site.base).replace("PORT", str(site.port)).replace("OTHER", str(other))
@@ -84,7 +84,7 @@ def source(names: Mapping[str, str]) -> str:
 
 
 async def answers(one: hostcalls.Plugin, names: Iterable[str], kernel: str, place: Path) -> dict[str, str]:
-    """What comes of each."""
+    """Returns the outcome of each function."""
     if kernel == "without":
         return alone(one, names)
     state = Path(one.keeps).parent.with_name("state")
@@ -94,7 +94,7 @@ async def answers(one: hostcalls.Plugin, names: Iterable[str], kernel: str, plac
 
 
 def alone(one: hostcalls.Plugin, names: Iterable[str]) -> dict[str, str]:
-    """In this process, which closes nothing before it starts Deno."""
+    """Run the functions in this process, which closes nothing before it starts Deno."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(permissions, "confine", lambda *what: None)
         tools = {each.name: each for each in esm.tools(replace(one, keeps="")) if isinstance(each, sdk.Tool)}
@@ -159,17 +159,17 @@ async def test_what_was_fetched_cannot_be_written(
     desk.install(plugin(place / "p", source(names | mine), capabilities=may))
     one = desk.offered()
     before = modules(one)
-    monkeypatch.chdir(place)  # above it
+    monkeypatch.chdir(place)  # a directory above the plugin's own
     found = await answers(one, names | mine, kernel, tmp_path)
     assert found.pop("mine") == "got done"
     for name, said in found.items():
         assert said.startswith("not: "), (name, said)
-    # Deno's own databases may be new, where the caller may write there: no module is read from these
+    # Deno's own databases may be new if the caller may write there, but no module is read from them
     assert modules(one) == before
 
 
 def modules(one: hostcalls.Plugin) -> dict[str, bytes]:
-    """What was fetched, as it lies where it runs."""
+    """Returns the fetched files of the directory where the plugin runs."""
     top = Path(one.path) / FOLDER
     kept = [top / LOCK, *(top / CACHE / "npm").rglob("*"), *(top / CACHE / "remote").rglob("*")]
     return {str(path): path.read_bytes() for path in kept if path.is_file()}

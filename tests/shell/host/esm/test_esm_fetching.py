@@ -1,4 +1,4 @@
-"""What JavaScript plugins import from npm, JSR and https: fetched at install, pinned, and never again."""
+"""Imports of JavaScript plugins from npm, JSR and https: fetched once, at install, and pinned."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_hash_of_an_entry_point_at_an_address(desk: Desk, site: Site, place:
     right = f"sha256:{hashlib.sha256(TOOL.encode()).hexdigest()}"
     desk.install(plugin(place / "p", entryPoint=address, hash=right))
     assert desk.offered().name == "fetching"
-    # the digest of the package covers nothing that lies elsewhere, unless its lock file does
+    # the digest of a package covers no code from elsewhere, unless the package has a lock file
     bare = package.read(plugin(place / "p", entryPoint=address))
     site.page("/mod.js", TOOL + "\n")
     with_digest = plugin(place / "p", entryPoint=address, hash=package_digest(bare.contents))
@@ -158,7 +158,7 @@ def test_a_review_lists_what_would_be_fetched(desk: Desk, site: Site, place: Pat
     site.pages.clear()
     said = desk.review(place / "p")
     assert "fail: modules from elsewhere (its imports cannot be fetched: " in said
-    # and `test` calls its tools
+    # `test` calls the plugin's tools as well
     site.npm("greet", {"index.js": GREET})
     (place / "p" / "mod.ts").write_text(SOURCE)
     tried = desk.said.ok("test", str(place / "p"), "--run", "--yes", "--private", PRIVATE)
@@ -207,7 +207,7 @@ def test_only_https_is_fetched(desk: Desk, site: Site, place: Path, monkeypatch:
 def test_what_configures_deno_elsewhere_does_not_count(
     desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a file that chose a registry, or sent somebody's token to it, would decide what is fetched
+    # such a file could choose the registry or send a user's token to it, and so decide what is fetched
     site.npm("greet", {"index.js": GREET})
     site.npm("@test/scoped", {"index.js": ""})
     source = plugin(place / "p", f'import "npm:@test/scoped";{SOURCE}')
@@ -262,7 +262,7 @@ def test_what_is_fetched_has_bounds(
     many = {f"f{at}.js": "" for at in range(50)} if bound == "MAX_FILES" else {}
     site.npm("greet", {"index.js": GREET, "zeroes": "0" * (3 << 20), **many})
     monkeypatch.setattr(fetch, bound, value)
-    monkeypatch.setattr(fetch, "LOOK_SECONDS", 0.001)  # a quick Deno has all by the second look
+    monkeypatch.setattr(fetch, "LOOK_SECONDS", 0.001)  # a fast Deno has fetched everything by the second look
     assert told in desk.refused(plugin(place / "p", SOURCE))
 
 
@@ -332,13 +332,13 @@ def test_whoever_breaks_off_leaves_nothing_behind(
         running.send_signal(sent)
         running.communicate(timeout=60)
         assert running.returncode
-    assert [*temporary.iterdir()] == [] or sent == signal.SIGKILL  # which leaves the files, and no program
+    assert [*temporary.iterdir()] == [] or sent == signal.SIGKILL  # SIGKILL leaves the files, but no program
     until(lambda: started_in(temporary), lambda found: not found)
     assert not desk.installed.exists()
 
 
 def started_in(folder: Path) -> list[str]:
-    """Programs whose words name that folder."""
+    """Returns the programs whose arguments name that folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

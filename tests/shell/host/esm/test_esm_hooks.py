@@ -1,4 +1,4 @@
-"""host/esm/hooks.py: events, middleware, commands and the last hook, asked for as the daemon would."""
+"""host/esm/hooks.py: events, middleware, commands and the last hook, called as a daemon calls them."""
 
 from __future__ import annotations
 

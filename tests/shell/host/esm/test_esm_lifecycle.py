@@ -1,4 +1,4 @@
-"""host/esm/tools.py: hooks in their order, settings, state, and what a module may import, in real hosts."""
+"""host/esm/tools.py: the order of hooks, settings, state, and the imports of a module, in real hosts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_an_end_in_good_order(tmp_path: Path, place: Path) -> None:
         await Asked(world, plugin).said("pid")
         world.pool.replace(lambda plugin: False)
         await awaited(lambda: not world.pool.by_pid)
-    # one process for each directory: that which was asked for its tools, and the caller's
+    # one process for each directory: the process that listed the tools, and the caller's process
     assert sorted((place / "p" / "ends").read_text().split()) == ["onDeactivate"] * 2 + ["onUnload"] * 2
 
 
@@ -268,7 +268,7 @@ async def test_a_tool_that_wants_too_much_is_listed_with_the_reason(tmp_path: Pa
 async def test_no_tools_without_the_capability(tmp_path: Path, place: Path) -> None:
     # abi.md 9.7
     plugin = esmodules.plugin(place / "p", esmodules.source({"a": "return 1"}), capabilities=())
-    assert await broken(tmp_path, plugin) == ""  # it loads, and has none
+    assert await broken(tmp_path, plugin) == ""  # it loads, but it has no tools
 
 
 @pytest.mark.parametrize("text", ["export default [];", "const tools = [];", "export const tools = [];"])

@@ -1,4 +1,4 @@
-"""A plugin in TypeScript as people write it: several files, classes, control flow, and a package of npm's."""
+"""A plugin in TypeScript as authors write it: several files, classes, control flow, and an npm package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each permission of abi.md 9.25 in a real Deno: what it grants, and that it grants nothing else."""
+"""Each permission of abi.md 9.25 in a real Deno: it grants its access, and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = """
     db:write —
 """
 ROWS = [tuple(line.split()) for line in TABLE.strip().splitlines()]
-# What Deno says of itself, and what comes of trying each.
+# Deno's own report of each permission, and the outcome of using it.
 BODY = """
 const asks = {
   read: {name: "read", path: "."}, write: {name: "write", path: "."},

@@ -1,4 +1,4 @@
-"""What was fetched for a JavaScript plugin stays that: lock files, signatures, flipped bits, new versions."""
+"""The modules fetched for a JavaScript plugin stay the same: lock files, signatures, bit flips, updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spoil(folder: Path) -> None:
 
 
 def locked(desk: Desk, source: Path) -> bytes:
-    """The lock file that Deno writes for it."""
+    """Returns the lock file that Deno writes for the plugin."""
     desk.install(source)
     lock = (desk.installed / ".fetched" / "deno.lock").read_bytes()
     desk.said.ok("uninstall", "fetching", "--purge")
@@ -34,12 +34,12 @@ def test_a_lock_file_of_its_author_is_kept_to(desk: Desk, site: Site, place: Pat
     desk.install(source)
     assert "- npm:greet@1.0.0 sha512-" in desk.review(desk.installed)
     desk.said.ok("uninstall", "fetching", "--purge")
-    # what it does not name is refused
+    # an import that the lock file does not name is refused
     (source / "mod.ts").write_text(f'import "npm:other";{SOURCE}')
     site.npm("other", {"index.js": ""})
     mend = "its publisher must write it anew with: deno cache --lock"
     assert f'"npm:other@1.0.0", which it imports, is not in its deno.lock; {mend}' in desk.refused(source)
-    # and so is another package in the place of one
+    # a package replaced by another is refused as well
     (source / "mod.ts").write_text(SOURCE)
     site.pages.pop("/npm/greet")
     site.npm("greet", {"index.js": "module.exports = () => 'evil'"})
@@ -57,7 +57,7 @@ def test_a_lock_file_holds_modules_at_addresses(desk: Desk, site: Site, place: P
 
 
 def test_a_signed_plugin_has_to_pin_what_it_imports(desk: Desk, site: Site, place: Path) -> None:
-    # a signature covers no bytes that are fetched later
+    # a signature does not cover bytes that are fetched later
     site.npm("greet", {"index.js": GREET})
     source = plugin(place / "p", SOURCE)
     lock = locked(desk, source)
@@ -124,7 +124,7 @@ async def test_what_is_installed_is_not_fetched_again(
     desk.install(source)
     assert "- npm:greet@1.0.0 " in desk.review(source)
     assert site.asked == []
-    # of another version it is, and one that does not come leaves the former
+    # a new version fetches anew; if that fails, the old version stays
     (source / "extra.ts").write_text("")
     desk.install(source)
     assert "- npm:greet@1.1.0 " in desk.review(desk.installed)
@@ -132,7 +132,7 @@ async def test_what_is_installed_is_not_fetched_again(
     (source / "more.ts").write_text("")
     assert desk.said("install", str(source), "--private", PRIVATE)[0]
     assert await called(desk, tmp_path) == "Hello, you"
-    # nor is what has changed taken over
+    # a changed lock file is not accepted either
     (desk.installed / ".fetched" / "deno.lock").write_text("{}")
     assert desk.said("install", str(desk.installed), "--private", PRIVATE)[0]
 

@@ -67,7 +67,7 @@ async def test_calls(tmp_path: Path, place: Path) -> None:
 async def test_a_bug_is_told_with_its_place(
     tmp_path: Path, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # abi.md 4.62; what a tool throws as its answer is told as it is, and logged too
+    # abi.md 4.62; an error that a tool throws as its answer is reported unchanged, and logged too
     (place / "p").mkdir()
     (place / "p" / "other.ts").write_text("interface A {}\n\nexport const f = (a) => a.none.such;\n")
     tools = {"bug": "return f({});", "answer": "throw new Error('not today')"}
@@ -202,7 +202,7 @@ async def test_what_a_stuck_process_has_not_heard_of_another_does(tmp_path: Path
             await runner.until(b"start")
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).code == "ECANCELED"
-        # asked at once, while the first still spins
+        # called at once, while the first call still spins
         assert await asked.said("echo", text="a") == "a"
         assert await asked.said("pid") != first
 
@@ -258,7 +258,7 @@ async def test_calls_run_side_by_side_in_one_process(tmp_path: Path, place: Path
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
         async with world.begun(world.inode("meet", plugin), "{}") as runner:
-            while not (await asked("meet")).output:  # whoever comes first waits for the other
+            while not (await asked("meet")).output:  # the first call waits for the second
                 pass
             assert (await runner.answer()).output == "1"
 

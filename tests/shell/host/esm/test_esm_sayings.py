@@ -1,4 +1,4 @@
-"""Deno's sentences, in words that help whoever wrote the plugin."""
+"""Deno's error messages, reworded to help the author of the plugin."""
 
 from __future__ import annotations
 

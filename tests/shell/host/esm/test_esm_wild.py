@@ -1,4 +1,4 @@
-"""Modules as their authors write them: with words of their own, mistakes, and faults that are to be told."""
+"""Modules as authors write them: with fields of their own, mistakes, and faults that must be reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that an MCP server answers with."""
+"""The files in the answers of an MCP server."""
 
 from __future__ import annotations
 

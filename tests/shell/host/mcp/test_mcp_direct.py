@@ -1,4 +1,4 @@
-"""Calls that go past the streams of the SDK (host/mcp/direct.py, host/mcp/stdio.py), as a host makes them."""
+"""Calls that bypass the streams of the SDK (host/mcp/direct.py, host/mcp/stdio.py), as a host makes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cortexfs.host.mcp import direct
 from cortexfs.host.mcp import tools as mcptools
 from cortexfs.host.mcp.keeper import Keeper
 
-# What a server says is in `ANSWERS`, by its method and tool; `CANCELLED` is said to a cancellation.
+# A server that answers from `ANSWERS`, by method and tool, and answers a cancellation with `CANCELLED`.
 SERVER = """
 import json, sys
 
@@ -120,7 +120,7 @@ def test_structured_answers_are_held_to_their_schema(
     keeper = serving(OLD | {"tools/list": pages, "more": more, "first": good, "second": good})
     assert json.loads(called(keeper, page).output) == good["structuredContent"]
     lists = [one for one in json.loads(called(keeper, "seen").output) if one["method"] == "tools/list"]
-    assert len(lists) == 2  # nothing is listed again for a call
+    assert len(lists) == 2  # no call lists the tools again
     bad = {"content": [], "structuredContent": {"n": "one"}}
     keeper = serving(OLD | {"tools/list": pages, "more": more, "first": bad, "second": bad})
     with pytest.raises(Fault) as failed:
@@ -159,7 +159,7 @@ def test_what_json_can_say_is_said(serving: Callable[[dict[str, Any]], Keeper], 
 
 
 class Leaves(sdk.MemoryRuntime):
-    """Cancels when it has heard that the call goes on."""
+    """Cancels once the call has reported progress."""
 
     def emit_progress(self, message: str) -> None:
         self.cancel()
@@ -213,7 +213,7 @@ def test_a_question_in_an_answer_is_refused(serving: Callable[[dict[str, Any]], 
         called(keeper, "asks")
 
 
-# A call is struck by its cancellation while the SDK is imported for it, with some of asyncio there already.
+# A cancellation hits a call that is importing the SDK, with parts of asyncio imported already.
 STRUCK = """
 import ctypes, sys, threading
 from cortexfs.host.mcp import keeper

@@ -1,4 +1,4 @@
-"""The failures of MCP servers, told by their cause (docs/mcp.md, "A call fails with")."""
+"""The failures of MCP servers, reported with their causes (docs/mcp.md, "A call fails with")."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_one_that_ends_as_we_hang_up_has_not_failed(monkeypatch: pytest.MonkeyPa
     async def ended(of: asyncio.subprocess.Process) -> None:
         monkeypatch.setattr(process, "ended", real)
         await real(of)
-        await pipe.ended.wait()  # who follows it has seen its end, too
+        await pipe.ended.wait()  # by then the reader of the pipe has seen its end, too
 
     async def hang_up() -> None:
         async with pipe:
@@ -65,7 +65,7 @@ def test_one_that_ends_as_we_hang_up_has_not_failed(monkeypatch: pytest.MonkeyPa
     assert (judge.why, judge.has_exited) == ("", False)
 
 
-# A server whose answers to calls are lines of its second argument, of which ID is the request's number.
+# A server that answers calls with the lines of its second argument. ID stands for the request's number.
 SAYS = """
 import json, sys
 
@@ -95,7 +95,7 @@ def says() -> Iterator[sdk.Tool]:
 
 
 def called(tool: sdk.Tool, line: str) -> str:
-    """Give up, where nobody would answer."""
+    """Call the tool, and cancel the call if no answer comes."""
     runtime = sdk.MemoryRuntime()
     patience = threading.Timer(PATIENCE, runtime.cancel)
     patience.start()

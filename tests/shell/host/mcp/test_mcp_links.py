@@ -1,4 +1,4 @@
-"""Connections to MCP servers that are strangers (docs/mcp.md, "A call fails with"), as a host keeps them."""
+"""Connections to untrusted MCP servers (docs/mcp.md, "A call fails with"), as a host keeps them."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def test_one_that_ends_when_it_is_called_is_started_less_and_less(keeper: Callab
 
 
 def test_one_that_cannot_be_started_is_that_for_all_who_ask(keeper: Callable[..., Keeper]) -> None:
-    # A reload and a watch ask one host at once: the second was answered with a server that has no tools.
+    # A reload and a watch call one host at once; once, the second got a server without tools as its answer.
     missing = keeper(command=("/no/such/program",))
-    for _ in range(3):  # which of them waits for the other, and how long
+    for _ in range(3):  # the order of the threads, and how long they wait, differs each time
         with ThreadPoolExecutor(4) as threads:
             said = list(threads.map(lambda _: failure(missing.link), range(4)))
         why = "the MCP server test: it cannot be started: /no/such/program: No such file or directory"
@@ -95,7 +95,7 @@ def test_one_that_cannot_be_started_is_that_for_all_who_ask(keeper: Callable[...
 def test_a_program_that_no_folder_of_path_has_is_told_so(
     keeper: Callable[..., Keeper], tmp_path: Path
 ) -> None:
-    # With a closed folder in PATH, as /root/bin is to others, execvpe(3) says Permission denied.
+    # If PATH has a closed folder, as /root/bin is to other users, execvpe(3) reports Permission denied.
     closed = {"PATH": f"{tmp_path}/closed:{tmp_path}"}
     code, why = failure(keeper(command=("no-such-program",), environment=closed).link)
     assert code == "EHOSTDOWN"
@@ -150,7 +150,7 @@ def test_calls_run_side_by_side(keeper: Callable[..., Keeper]) -> None:
 
 
 def cancelled(keeper: Keeper, name: str, then: Callable[[], object] = lambda: None) -> None:
-    """Call it, and give it up when it has begun."""
+    """Call the tool, and cancel the call once it has begun."""
     begun, runtime = threading.Event(), Watched()
     runtime.begun = begun
     with ThreadPoolExecutor(1) as threads:
@@ -230,11 +230,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 def normal(handler: _Handler, asked: Any) -> None:
-    """A small server that does what it should."""
+    """Answer as a small correct server."""
     results = {
         "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
         | {"serverInfo": {"name": "t", "version": "1"}},

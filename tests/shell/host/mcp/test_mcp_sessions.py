@@ -1,4 +1,4 @@
-"""The sessions that a host has with a server beside each other: how many, and which of them goes."""
+"""The sessions of a host with one server side by side: their number, and the choice of which to close."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Busy:
         self.is_open = False
 
     def join(self) -> None:
-        """It has no thread."""
+        """Return at once, as there is no thread."""
 
 
 def test_no_client_ends_the_session_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_no_client_ends_the_session_of_another(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(Fault, match="2 sessions with the MCP server test are open already"):
         of(sessions[2])
     assert [link.is_open for link in links] == [True, True]
-    assert of(sessions[0])._link is links[0]  # which goes on
+    assert of(sessions[0])._link is links[0]  # the session goes on
     links[0].is_used = False
     assert of(sessions[2])._link is None
     assert [link.is_open for link in links] == [False, True]

@@ -1,4 +1,4 @@
-"""The start of an MCP server, which may take long, and the home in which it does (abi.md 8.33, 8.34)."""
+"""The start of an MCP server, which may take long, and the home it starts in (abi.md 8.33, 8.34)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.places import PROJECT
 from tests.waiting import until
 
 PROGRAM = PROJECT / "tests" / "mounted" / "mcp_server.py"
-# A server that installs itself first: it prints, and goes on when the file is there.
+# A server that installs itself first: it prints a line, and continues once the file exists.
 INSTALLING = """
 import os, sys, time
 print("it downloads", file=sys.stderr, flush=True)
@@ -40,7 +40,7 @@ os.execv(sys.executable, [sys.executable, "-I", *sys.argv[2:]])
 
 
 class Clock:
-    """A clock that goes on when somebody sleeps, and what a server does meanwhile."""
+    """A clock that advances whenever a program sleeps; `work` is what a server does meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, work: Callable[[Clock], None]) -> None:
         self.now = self.worked = 0.0
@@ -79,7 +79,7 @@ def test_a_start_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert idle.stalled() == "did not complete the handshake, and was idle for 90 s"
     assert idle.now < 91
 
-    def ticks(clock: Clock) -> None:  # a timer is no progress
+    def ticks(clock: Clock) -> None:  # a timer does not count as progress
         clock.worked += 0.00001
 
     assert "was idle for 90 s" in Clock(monkeypatch, ticks).stalled()
@@ -138,7 +138,7 @@ def test_who_stops_waiting_does_not_end_a_start(tmp_path: Path) -> None:
             until(lambda: [*heard], bool)
             assert heard[0] == "the MCP server test starts: it downloads"
             leader = keeper._begun()._start.leader
-            other = threading.Thread(target=keeper.link, daemon=True)  # who is cancelled leaves his thread
+            other = threading.Thread(target=keeper.link, daemon=True)  # a cancelled call leaves its thread
             other.start()
             (tmp_path / "installed").touch()
             link = waiting.result()
@@ -200,8 +200,8 @@ def test_what_a_cut_start_left_is_removed_before_the_next(tmp_path: Path) -> Non
         fills(own)
         own.failed()
 
-    started(tmp_path, fails)  # what ended by itself is whole: a key was missing, perhaps
-    started(tmp_path, lambda own: None)  # and this one was cut
+    started(tmp_path, fails)  # a start that ended by itself left whole files: perhaps a key was missing
+    started(tmp_path, lambda own: None)  # this start was cut
     assert (cache / "half").exists()
     started(tmp_path, lambda own: None)
     assert not cache.exists()
@@ -213,7 +213,7 @@ def test_what_a_cut_start_left_is_removed_before_the_next(tmp_path: Path) -> Non
         own.greeted()
 
     started(tmp_path, greets)
-    started(tmp_path, lambda own: None)  # cut, but what is there has worked, and may be what it keeps
+    started(tmp_path, lambda own: None)  # cut, but these files have worked, and may be data it keeps
     started(tmp_path, lambda own: None)
     assert (cache / "half").exists()
 
@@ -281,7 +281,7 @@ def test_homes_of_agents_are_others(tmp_path: Path) -> None:
     assert len(places) == 4
     assert not any(one.startswith(f"{other}/") for one in places for other in places)
     other = replace(plugin, kind="esm")
-    assert plugin_state.of(other, agents[0]) == other  # of other plugins it is no program
+    assert plugin_state.of(other, agents[0]) == other  # the homes of other plugins hold no programs
 
 
 def test_a_home_is_its_users_alone(tmp_path: Path) -> None:

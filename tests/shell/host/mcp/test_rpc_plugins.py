@@ -1,4 +1,4 @@
-"""The kind mcp of manifest.json (abi.md 9.27), as its host has it."""
+"""The kind mcp of manifest.json (abi.md 9.27), as its host runs it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Server(http.server.ThreadingHTTPServer):
     location = ""
     answer: Answer = staticmethod(lambda asked: {"jsonrpc": "2.0", "id": asked["id"], "result": asked})
     heard: list[tuple[dict[str, str], Any]]
-    act: Callable[[_Handler], None] | None = None  # what it does instead of answering
+    act: Callable[[_Handler], None] | None = None  # done in place of an answer
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def halved(handler: _Handler) -> None:
 
 
 def cut(handler: _Handler) -> None:
-    """Whole by what it says, and not by its length."""
+    """Send text that is whole as JSON, but shorter than its declared length."""
     halved(handler)
     handler.wfile.write(b'"short"}')
 

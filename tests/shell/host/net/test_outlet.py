@@ -1,4 +1,4 @@
-"""The one way out of a program that fetches: whom it serves, and where it leads."""
+"""The only way out for a program that fetches: the clients it serves, and the addresses it leads to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def far() -> Iterator[Far]:
 
 
 def said(outlet: Outlet, request: str, *, secret: bool = True) -> tuple[socket.socket, str]:
-    """A connection, and the first line of the answer to a request."""
+    """Returns a connection, and the first line of the answer to a request."""
     made = socket.create_connection(("127.0.0.1", outlet.port), timeout=60)
     word = base64.b64encode(urlsplit(outlet.address).netloc.rpartition("@")[0].encode()).decode()
     field = f"Proxy-Authorization: Basic {word}\r\n" if secret else ""
@@ -80,7 +80,7 @@ def test_bytes_go_both_ways(far: Far) -> None:
 
 
 def test_nobody_else_is_served(far: Far) -> None:
-    # any process of this machine can connect to loopback
+    # every process of this machine can connect to loopback
     with Outlet(HERE, 1 << 20) as outlet:
         line = answered(outlet, f"CONNECT 127.0.0.1:{far.port}", secret=False)
         assert line == "HTTP/1.1 407 Proxy Authentication Required"
@@ -136,7 +136,7 @@ def test_what_arrives_is_bounded(far: Far) -> None:
 def test_a_request_has_an_end() -> None:
     with Outlet(HERE, 1 << 20) as outlet, socket.create_connection(("127.0.0.1", outlet.port), 60) as made:
         made.settimeout(60)
-        with suppress(ConnectionError):  # it may close before it has all of this
+        with suppress(ConnectionError):  # the outlet may close before it has read all of this
             made.sendall(b"x" * (1 << 20))
             assert made.recv(1) == b""
         assert outlet.connections == 0

@@ -1,4 +1,4 @@
-"""What a WebAssembly plugin reaches of the network: host_http_request, and webfetch.py below it."""
+"""The network access of a WebAssembly plugin: host_http_request, and webfetch.py below it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.shell.wat import BUFFER, OUT, WORD, Asked, then
 from tests.shell.webserving import served
 
 LOOPBACK = ("127.0.0.0/8",)
-STATUS = "(i32.const 0x17ffe1)"  # unaligned: nothing says that it must not be
+STATUS = "(i32.const 0x17ffe1)"  # unaligned: the ABI does not require alignment
 
 
 class Server6(http.server.ThreadingHTTPServer):
@@ -67,7 +67,7 @@ def place() -> Iterator[Path]:
 
 
 def requested(texts: wat.Texts, url: str, method: str = "", body: str = "", headers: str = "") -> str:
-    """A tool that says the status as a number and a space, and then the body; it returns what that was."""
+    """Returns a tool that outputs the status, a space and the body, and returns the function's result."""
     said = " ".join(texts(each) for each in (method, url, body, headers))
     return then(
         f"(i32.store {WORD} (i32.const 0))",

@@ -1,4 +1,4 @@
-"""host/serve.py: what the commands of built-in tools leave to their host is reaped."""
+"""host/serve.py: processes left behind by the commands of built-in tools are reaped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_orphans_of_a_command_are_no_zombies(tmp_path: Path) -> None:
         for _ in range(5):
             async with world.begun(shell, "sleep 99 & (setsid sleep 0 &); echo begun; wait") as runner:
                 await runner.until(b"begun")
-        # Nobody calls any more, so only their ends can tell it.
+        # No call comes any more, so the host learns of the ends only from the children themselves.
         await awaited(lambda: _children(pid), lambda seen: seen == [])
         assert "exit status 3" in (await world.call(shell, "exit 3")).message
 

@@ -1,4 +1,4 @@
-"""host/process/children.py: what a process of a plugin gets."""
+"""host/process/children.py: what a plugin's process inherits."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_no_descriptor_goes_on_to_a_child(kernel: str, monkeypatch: pytest.Monke
         assert child.ends_within(waiting.PATIENCE)
         said = child.stdout.read()
         child.end()
-    assert said == b"0\n1\n2\n3\n"  # the last is its own, of the listing
+    assert said == b"0\n1\n2\n3\n"  # descriptor 3 belongs to ls itself
 
 
 def test_children_of_others_in_the_process_are_left_to_them() -> None:
     # "A process that is no subreaper is left nothing"
     assert not syscalls.is_subreaper()
     with subprocess.Popen(["/bin/sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE) as other:
-        for _ in range(2):  # while it runs, and when it has ended
+        for _ in range(2):  # while the other child runs, and after it has ended
             child = children.ChildProcess()
             child.start(["/bin/true"], {})
             assert child.ends_within(waiting.PATIENCE)

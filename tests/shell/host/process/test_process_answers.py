@@ -1,4 +1,4 @@
-"""What an ended program amounts to, and what a daemon tells a host of programs."""
+"""The result of an ended program, and the daemon's description of programs to a host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_no_answer(said: str, why: str) -> None:
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
         decided(T, ProcessEnd(0, said.encode(), b""))
     assert why in str(caught.value)
-    assert not re.search(r"Error\b|sys\.", str(caught.value))  # no name that only Python knows
+    assert not re.search(r"Error\b|sys\.", str(caught.value))  # no name that only Python programmers know
     # issue 14: "A process tool that prints no JSON is told what to print"
     assert str(caught.value).endswith('it must print one line of JSON, such as {"output": "done"}')
     assert caught.value.code == "EPROTO"

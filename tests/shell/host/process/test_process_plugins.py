@@ -33,7 +33,7 @@ CHUNK = 64 << 10
 
 @pytest.fixture
 def where(tmp_path: Path) -> Path:
-    """A place that describers and other users may enter."""
+    """A directory that describers and other users may enter."""
     place = tmp_path / "bin"
     place.mkdir()
     return place
@@ -52,7 +52,7 @@ async def call(
 async def run(
     where: Path, tool: ProgramTarget, stdin: bytes = b"{}", environ: tuple[str, ...] = ()
 ) -> Answer:
-    """One call in a daemon of its own."""
+    """Make one call in a daemon of its own."""
     with tempfile.TemporaryDirectory(dir=where.parent) as place:
         async with serving(Path(place)) as world, world.begun(only(world, tool), environ=environ) as runner:
             while not runner.wanted and await runner.hear():
@@ -64,7 +64,7 @@ async def run(
 
 
 async def _feed(runner: Runner, stdin: bytes) -> None:
-    """As a runner does it: no message is over 1 MiB."""
+    """Send standard input as a runner does: no message is over 1 MiB."""
     for start in range(0, len(stdin), CHUNK):
         await send(runner.stream, wire.message(wire.STDIN, stdin[start : start + CHUNK]))
     await send(runner.stream, wire.message(wire.STDIN))
@@ -186,7 +186,7 @@ async def test_large_inputs_and_outputs_do_not_deadlock(where: Path) -> None:
     answer = await run(where, program(command, output_bytes=40 * MIB), stdin)
     assert answer.status == 0, answer.message
     assert answer.output == text
-    # ... and in lockstep, both pipes full
+    # ... and in lockstep, with both pipes full
     cat = program(script(where, "echo '\"'; tr -d '\"{}'; echo '\"'"), output_bytes=40 * MIB)
     assert (await run(where, cat, stdin)).code == "EPROTO"
 
@@ -248,9 +248,9 @@ def host_of(world: World, name: str) -> int:
 
 def children_of(pid: int) -> list[str]:
     found: list[str] = []
-    with contextlib.suppress(FileNotFoundError):  # the host has ended
+    with contextlib.suppress(FileNotFoundError):  # the host may have ended
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # or one thread of it
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # or one of its threads
                 found += (task / "children").read_text().split()
     return found
 
@@ -295,7 +295,7 @@ async def test_a_call_that_is_cancelled_at_any_moment(where: Path) -> None:
 
 @pytest.fixture
 def bounded() -> None:
-    """Where nothing would count root's processes, a bomb takes the machine."""
+    """Skip the test where nothing limits root's processes, as a bomb would take the machine."""
     if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
         pytest.skip("no cgroups here")
 

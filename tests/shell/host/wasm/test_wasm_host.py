@@ -1,4 +1,4 @@
-"""host/wasm/imports.py: what plugins ask of their host, also for what is not there, in real hosts."""
+"""host/wasm/imports.py: the requests of plugins to their host, also for missing things, in real hosts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFix
             await awaited(
                 lambda: re.search(r"fixture: bad \ufffd\s*forged$", caplog.text, re.MULTILINE) is not None
             )
-            # each costs some µs of Python: either it gets through, or its deadline ends it
+            # each line costs some µs of Python: either all get through, or the deadline ends the call
             assert (await asked("flood")).code in (None, "ETIMEDOUT")
             assert "outside of the memory" in (await asked("vast")).message
             assert (await asked("long")).code is None
@@ -59,7 +59,7 @@ async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFix
 
 def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
     class Instance:
-        """One whose memory is full of line ends."""
+        """An instance whose memory is full of line ends."""
 
         memory: Any
 
@@ -116,7 +116,7 @@ async def test_the_configuration(tmp_path: Path, place: Path) -> None:
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
         said = [await asked.said(f"k{at}") for at in range(8)]
-        # -1 and the length 0 where there is nothing
+        # a missing value gives -1 and the length 0
         assert said == ["dark", "3", "true", "0", "0", "mapped", "shared", "own"]
         assert await asked.said("k8") == "ü" * 32
         assert [await asked.said(f"k{at}") for at in (9, 10, 11)] == ["0", "0", "0"]
@@ -167,7 +167,7 @@ async def test_the_state(tmp_path: Path, place: Path) -> None:
 
 
 async def test_what_it_keeps_is_for_its_user_alone(tmp_path: Path, place: Path) -> None:
-    """Also where the call that began it has a umask of its own."""
+    """This holds also if the call that began it has an unusual umask."""
     texts = wat.Texts()
     tools = {"set": then(f"(call $set {texts('k')} {ARGS})", TOOLS["silent"])}
     (place / "cache").mkdir()
@@ -254,7 +254,7 @@ async def test_the_heap(tmp_path: Path, place: Path) -> None:
         await asked.said("steal", text="a")
         count = int(await asked.said("calls"))
         await asked.said("take")
-        # what keeps the heap to itself gets a new instance, and the call is made
+        # a plugin that takes the whole heap gets a new instance, and the call is made
         assert int(await asked.said("calls", text="x" * 20_000)) < count
 
 
@@ -339,7 +339,7 @@ async def test_a_start_function_may_ask_too(
             await asked.said("calls")
             await asked.said("calls")
             (host,) = world.pool.by_pid.values()
-            world.pool.replace(lambda plugin: False)  # as a new version makes it leave
+            world.pool.replace(lambda plugin: False)  # as when a new version replaces it
             await host.exited.wait()
             assert host.status == 0
             # abi.md 9.34

@@ -1,4 +1,4 @@
-"""core/manifestjson/wasm_layout.py: abi.md 9.53, a module with something where the host writes."""
+"""core/manifestjson/wasm_layout.py: abi.md 9.53, a module that uses memory where the host writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""host/wasm/tools.py: what a module says of itself, what is refused, and what was compiled before."""
+"""host/wasm/tools.py: a module's description of itself, refused modules, and compiled modules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def place() -> Iterator[Path]:
         yield made
 
 
-# -- what it says of itself
+# -- the module's description of itself
 
 
 async def test_a_module_that_does_not_load_leaves_no_state_open(tmp_path: Path, place: Path) -> None:
@@ -75,7 +75,7 @@ async def test_a_module_says_what_its_tools_are(tmp_path: Path, place: Path, sha
 
 
 async def test_a_plugin_without_the_capability_has_no_tools(tmp_path: Path, place: Path) -> None:
-    # abi.md 9.7; denied, it registers none
+    # abi.md 9.7; without the capability it registers no tools
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), capabilities=())
     assert await broken(tmp_path, plugin) == ""
 
@@ -155,7 +155,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
         f"(module {wat.OWN} (table 10000000 funcref) {_VERSION} {_SAYS} {_RUNS})",
         "its module does not link: ",
     ),
-    # wasmtime compiles this as well, which is not what was looked at
+    # wasmtime compiles text as well, but the text is not what was checked
     "text as binary": (
         wat.text(TOOLS).encode(),
         "is not a WebAssembly module in the binary format, version 1",
@@ -229,7 +229,7 @@ async def test_a_small_memory_is_grown_to_the_layout(tmp_path: Path, place: Path
       {_RUNS})"""
     async with serving(tmp_path) as world:
         answer = await Asked(world, wat.plugin(place / "m.wasm", source))("a")
-        assert (answer.code, len(answer.output)) == (None, 65536)  # it has said that all is output
+        assert (answer.code, len(answer.output)) == (None, 65536)  # it declared all room as output
 
 
 async def test_a_module_that_was_replaced_after_it_was_looked_at(tmp_path: Path, place: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_cache_of_somebody_elses_is_not_read(place: Path) -> None:
     honest = len(wasmtime.Module(engine, data).serialize())
     planted.write_bytes(other)
     planted.chmod(0o600)
-    assert functions() == len(other)  # as long as nobody else could have written it
+    assert functions() == len(other)  # used while no other user could have written it
     planted.chmod(0o622)
     assert functions() == honest
     planted.chmod(0o600)
@@ -290,12 +290,12 @@ async def test_what_it_has_said_is_not_asked_again(tmp_path: Path, place: Path) 
     async with serving(tmp_path) as world:
         first = await Catalog(world.pool, kept).registry([plugin])
         assert {"echo", "calls"} <= set(first.names("tool"))
-        # it cannot be asked any more
+        # the module cannot be asked any more
         (place / "m.wasm").write_bytes(b"")
         again = await Catalog(world.pool, kept).registry([plugin])
         assert again.names("tool") == first.names("tool")
         assert again.objects["tool", "echo"].schema == first.objects["tool", "echo"].schema
-        # of another setting nobody knows what it says, nor where the file is damaged
+        # the description is unknown for other settings, and where its file is damaged
         other = replace(wat.plugin(place / "n.wasm", wat.text(wat.TOOLS), config={"a": 1}), files="f")
         (place / "n.wasm").write_bytes(b"")
         for asked in (other, plugin):
@@ -305,6 +305,6 @@ async def test_what_it_has_said_is_not_asked_again(tmp_path: Path, place: Path) 
                 (tmp_path / "descriptions" / plugin.name).write_text('{"asked": 1')
             await catalog.registry([asked])
             assert "module file is new" in catalog.broken[plugin.name]
-        # and of one that is gone nothing is kept: the built-in tools are never gone
+        # the descriptions of removed plugins are deleted; the built-in tools always exist
         await Catalog(world.pool, kept).registry([])
         assert {file.name for file in (tmp_path / "descriptions").iterdir()} <= {"builtin"}

@@ -56,7 +56,7 @@ async def test_calls(tmp_path: Path, place: Path, shape: str) -> None:
         assert await asked.said("silent") == ""
         assert await asked.said("room") == "65536"
         assert await asked.said("abi") == "1"
-        # not part of the lengths, for whoever reads C strings
+        # the terminating zeros are not part of the lengths; they are for readers of C strings
         assert await asked.said("name") == "name\0"
         assert await asked.said("after") == "\0"
         for tool, expected in {
@@ -121,7 +121,7 @@ async def test_an_endless_loop_can_be_cancelled(tmp_path: Path, place: Path) -> 
 
 
 def test_the_clock_sleeps_when_nobody_calls(place: Path) -> None:
-    # a call runs in its own thread where nobody else wants the instance; design.md: an idle host does nothing
+    # a call runs in its own thread if the instance is free; design.md: an idle host does nothing
     tools = loaders.loaded(wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=1))
     worker, runtime, said = wasm._workers[-1], sdk.MemoryRuntime(), []
     try:
@@ -166,7 +166,7 @@ async def test_large_arguments(tmp_path: Path, place: Path) -> None:
 
 
 async def test_calls_take_turns(tmp_path: Path, place: Path) -> None:
-    """Who waits for a turn has a deadline of his own, and his going ends no other's call."""
+    """A call that waits for its turn has its own deadline, and its end ends no other call."""
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=2)
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
@@ -216,7 +216,7 @@ async def test_an_unknown_tool_is_not_executed(tmp_path: Path, place: Path) -> N
 
 
 def reference(data: bytes, name: str, arguments: bytes) -> tuple[int, bytes]:
-    """The contract with nothing around it: the least that can call a module of the ABI."""
+    """A reference harness: the least code that can call a module of the ABI."""
     engine = wasmtime.Engine()
     store = wasmtime.Store(engine)
     module = wasmtime.Module(engine, data)
