@@ -87,8 +87,7 @@ def test_signals_are_as_in_a_fresh_program() -> None:
     source = "answer = dict(line.split() for line in open('/proc/self/status') if line.startswith('Sig'))"
     with Forks("env", "--block-signal=TERM", "--ignore-signal=HUP") as forks:
         found = forks.spawn(USER).ask(source.replace("'Sig')", "('SigB', 'SigI', 'SigC'))"))
-    # posix_spawn(3) of glibc, and so of make, hands on two signals of the C library as ignored; none can set
-    # them.
+    # posix_spawn(3) of glibc, so make too, leaves the C library's two signals ignored; none can set them.
     found["SigIgn:"] = f"{int(found['SigIgn:'], 16) & ~(0b11 << 31):016x}"
     python_ignores = f"{1 << signal.SIGPIPE - 1:016x}"
     assert found == {"SigBlk:": "0" * 16, "SigCgt:": "0" * 16, "SigIgn:": python_ignores}

@@ -1,4 +1,4 @@
-"""Descriptors that come with a message, beside what the kernel says of who sent it."""
+"""Descriptors that come with a message, together with the kernel's report of its sender."""
 
 from __future__ import annotations
 

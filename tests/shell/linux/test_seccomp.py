@@ -1,4 +1,4 @@
-"""The filters of system calls: what they answer on each machine, and what a process meets that has one."""
+"""The filters of system calls: their answers on each machine, and their effect on a process that has one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_refused_call_is_refused_to_root_with_all_powers(name: str) -> None
     assert in_child(work) != errno.EPERM
 
 
-# Newer than most headers, and of one number everywhere.
+# Newer than most headers; their numbers are the same on every machine.
 NEWER = ("open_tree_attr", "fchmodat2", "setxattrat", "removexattrat", "file_setattr")
 
 
@@ -59,7 +59,7 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
 
 
 def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
-    """What a filter answers, as linux/filter.h says that it is executed."""
+    """Returns a filter's answer; the filter is executed as linux/filter.h describes."""
     data = struct.pack("=iIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
     word = at = 0
     while True:
@@ -79,7 +79,7 @@ def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
                 at += yes if true else no
 
 
-HIGH = 1 << 32  # what is above an int, the kernel does not look at
+HIGH = 1 << 32  # the kernel ignores the bits above an int
 DECISIONS = [
     (NUMBERS["bpf"], (), errno.EPERM),
     (NUMBERS["clone"], (0x10000000,), errno.EPERM),
@@ -111,7 +111,7 @@ DECISIONS = [
     (NUMBERS["utimensat"], (3, 0), 0),
     (NUMBERS["ioctl"], (3, 0x40086602), 0),
 ]
-# Of the same filter where there are no mounts.
+# Decisions of the same filter on systems without mounts.
 MOUNTLESS = [
     (NUMBERS["fchmod"], (3, 0o755), errno.EPERM),
     (NUMBERS["utimensat"], (3, 0), errno.EPERM),
@@ -181,7 +181,7 @@ def test_the_filter_of_the_daemon(
 
 
 def test_what_is_newer_than_the_tables_is_refused() -> None:
-    # so that what a new kernel brings does nothing for whoever has the daemon
+    # so that a new kernel's calls are of no use to an attacker in control of the daemon
     assert max(number for numbers in NUMBERS.values() for number in numbers) == seccomp.NEWER - 1
 
 

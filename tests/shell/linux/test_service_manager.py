@@ -1,4 +1,4 @@
-"""A service manager is told that a daemon is ready and works, over a socket of ours."""
+"""A service manager learns from a daemon that it is ready and works, over a socket of the test."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def test_the_beats_of_another_process_are_not_ours(heard: socket.socket) -> None
 
 def test_a_manager_that_does_not_read_keeps_nobody_waiting(heard: socket.socket) -> None:
     with closing(ServiceManager({"NOTIFY_SOCKET": heard.getsockname()})) as manager:
-        for _ in range(2000):  # more than the queue of a datagram socket holds
+        for _ in range(2000):  # more messages than the queue of a datagram socket holds
             manager.tell("STATUS=" + "x" * 200)
     assert heard.recv(1000)

@@ -1,4 +1,4 @@
-"""Work in a thread for which the loop waits a little, and whose an error is."""
+"""Work in a thread: the loop waits a little for it, and its error reaches the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An MCP server that a command uses by itself, which is a stranger."""
+"""An untrusted MCP server that a command uses directly."""
 
 from __future__ import annotations
 

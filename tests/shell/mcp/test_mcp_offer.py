@@ -1,4 +1,4 @@
-"""What `ctx mcp serve` offers (docs/mcp-serve.md), from control files as a mount has them."""
+"""The offer of `ctx mcp serve` (docs/mcp-serve.md), made from control files like those of a mount."""
 
 from __future__ import annotations
 

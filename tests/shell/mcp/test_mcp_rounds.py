@@ -1,4 +1,4 @@
-"""Sessions with a server for clients that are asked in answers: whose they are next."""
+"""Sessions with a server that ask clients by way of answers: the client that gets a session next."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def asked() -> Any:
 async def test_a_session_with_a_call_that_was_given_up_is_nobody_else_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # a server may go on with it, and its question would reach whoever calls next
+    # the server may continue that call, and its question would reach the next caller
     monkeypatch.setattr(rounds, "McpRelay", Relay)
     made: list[Any] = []
 
@@ -93,7 +93,7 @@ async def test_a_question_is_open_for_a_time_and_then_for_nobody(monkeypatch: py
         waits = Rounds("tool/a.mcp")
         state = (await waits.said(tasks, asked(), channel, asks))["requestState"]
         assert await waits.said(tasks, with_state(state), channel, asks) == {"said": {"action": "accept"}}
-        with pytest.raises(MCPError, match="make the request anew"):  # it is good once
+        with pytest.raises(MCPError, match="make the request anew"):  # the state is valid once
             await waits.said(tasks, with_state(state), channel, asks)
         late = Rounds("tool/a.mcp", seconds=0)
         state = (await late.said(tasks, asked(), channel, asks))["requestState"]

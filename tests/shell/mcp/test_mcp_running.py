@@ -1,4 +1,4 @@
-"""Runs of an MCP server of ours, as programs of this user."""
+"""Runs of our MCP server, as programs of this user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard input and output of `ctx mcp serve`: pipes, files, and whoever is slow."""
+"""Standard input and output of `ctx mcp serve`: pipes, files, and slow clients."""
 
 from __future__ import annotations
 

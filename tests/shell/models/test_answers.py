@@ -1,4 +1,4 @@
-"""Exec of models from a runner's side: abi.md 4, and the ways in which an answer ends."""
+"""Exec of models as a runner sees it: abi.md 4, and the ways in which an answer ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def types(answer: Answer) -> list[str]:
 
 
 async def heard(world: World, inode: int, *words: str, **greeting: Any) -> Runner:
-    """A runner that was told everything, as bytes."""
+    """Returns a runner that has received all output, as bytes."""
     async with world.begun(inode, *words, **greeting) as runner:
         while await runner.hear():
             pass
@@ -119,7 +119,7 @@ async def test_standard_input_is_left_alone(tmp_path: Path) -> None:
     # "With arguments, standard input is NOT read (a `while read` loop must keep its input)"
     async with serving(tmp_path) as world:
         assert (await heard(world, model(world), "hello")).wanted == 0
-        # what is wrong is said before anything is read
+        # a mistake in the arguments is reported before any input is read
         assert (await heard(world, model(world), "-", "-")).wanted == 0
 
 
@@ -134,7 +134,7 @@ async def test_a_large_prompt_and_a_larger_one(tmp_path: Path) -> None:
 
 
 async def fed(runner: Runner, stdin: bytes) -> int:
-    """Give it as standard input, as a runner does; how many bytes of output came."""
+    """Send standard input as a runner does. Returns the number of bytes of output."""
     while not runner.wanted:
         assert await runner.hear()
     assert runner.wanted <= (16 << 20) + 1
@@ -148,7 +148,7 @@ async def fed(runner: Runner, stdin: bytes) -> int:
 
 
 async def feed(runner: Runner, stdin: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # it was too much, and nobody listens any more
+    with contextlib.suppress(BrokenPipeError):  # the input was too large, and nobody reads any more
         for start in range(0, len(stdin), 1 << 16):
             await send(runner.stream, wire.message(wire.STDIN, stdin[start : start + (1 << 16)]))
         await send(runner.stream, wire.message(wire.STDIN))
@@ -174,7 +174,7 @@ async def test_lines_are_at_most_a_mebibyte(tmp_path: Path) -> None:
 async def test_what_a_user_has_us_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guests, "MAX_HELD", 3 << 20)
     async with serving(tmp_path) as world:
-        for size, status in ((4 << 20, 1), (2 << 20, 0)):  # EAGAIN, and what there is room for
+        for size, status in ((4 << 20, 1), (2 << 20, 0)):  # EAGAIN, then there is room
             async with world.begun(model(world), environ=TEXT) as runner:
                 await fed(runner, b"x" * size)
             assert runner.status == status
@@ -219,7 +219,7 @@ async def test_help_is_for_people(tmp_path: Path) -> None:
     ("steps", "out"),
     [
         ([{"delta": "a"}, {"delta": "b"}, {"message": "ab"}], "ab"),
-        ([{"message": "only"}], "only"),  # in text the message, where there were no deltas
+        ([{"message": "only"}], "only"),  # text mode prints the message if there were no deltas
         ([{"message": "one\n"}, {"delta": "two"}, {"message": "two"}], "one\ntwo"),
         ([{"tool_call": {"name": "t"}}, {"delta": "x"}], "x"),
     ],
@@ -241,7 +241,7 @@ async def test_what_a_driver_may_say(tmp_path: Path) -> None:
             answer = await world.call(model(world), "x")
             text = await heard(world, model(world), "x", flags=wire.TTY_STDOUT | wire.TTY_STDERR)
         assert types(answer) == ["start", "reasoning_delta", "progress", "message", "done"]
-        assert text.out == b"m\n"  # a prompt must not stick to the last line
+        assert text.out == b"m\n"  # a newline, so that a prompt does not stick to the last line
         assert text.err == b"debug/echo: half\n"
 
 
@@ -321,7 +321,7 @@ async def test_a_caller_who_leaves_ends_the_run(prompt: str, tmp_path: Path) -> 
     # "SIGKILL of the runner cancels the run"; "When stdout closes (`| head -1`) the run is cancelled"
     async with serving(tmp_path) as world:
         inode = model(world, SCRIPT)
-        await world.idle()  # it serves, with all that it opens for that
+        await world.idle()  # the service runs, with all files that it opens
         before = open_files()
         for _ in range(20):
             async with world.begun(inode, prompt) as runner:

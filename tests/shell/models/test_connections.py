@@ -1,4 +1,4 @@
-"""models/exchange/clients.py and http1.py: what goes to a provider, and by which way."""
+"""models/exchange/clients.py and http1.py: the bytes sent to a provider, and the route they take."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_who_answers_before_it_has_heard_all_is_heard() -> None:
         async with stream:
             await stream.receive_some(1)
             await stream.send_all(refused)
-            left = large  # all of it, or the kernel resets what the client has not read
+            left = large  # read all of it, or the kernel resets the bytes that the client has not read
             with contextlib.suppress(trio.BrokenResourceError):
                 await stream.send_eof()
                 while left > 0 and (some := await stream.receive_some(1 << 20)):
@@ -125,12 +125,12 @@ async def test_a_connection_serves_again_only_when_nothing_is_left_of_an_answer(
         for _ in range(4):
             _, fault = await made.ask("hi")
             assert fault is None
-        assert provider.connections == 2  # the second answer's had more to say
+        assert provider.connections == 2  # the second answer's connection had data left
 
 
 async def test_events_that_came_together_are_read_together() -> None:
-    # A server makes a chunk of each event. Streams rest after each read, so a read that took one chunk fell
-    # behind its server.
+    # A server sends a chunk for each event. Streams rest after each read, so a read of a single chunk fell
+    # behind the server.
     words = [f"{number} " for number in range(100)]
     async with world(chunked(*words), chunked(*words)) as (made, provider):
         turn, fault = await made.ask("hi")
@@ -147,7 +147,7 @@ async def test_what_came_before_bytes_that_are_no_chunk_is_heard() -> None:
     async with world([whole.removesuffix(b"0\r\n\r\n") + b"no size\r\n"]) as (made, _):
         turn, fault = await made.ask("hi")
     assert turn.output == "ab"
-    assert fault is None  # the answer had ended, by its own word
+    assert fault is None  # the answer had ended by its own last event
 
 
 async def test_bytes_that_are_no_chunk_break_an_answer_off() -> None:
@@ -165,7 +165,7 @@ async def test_a_reload_forgets_connections() -> None:
     async with world(chunked("a"), chunked("b")) as (made, provider):
         _, fault = await made.ask("hi")
         assert fault is None
-        await made.drivers.apply(made.sources)  # as a reload does: keys and addresses may be others
+        await made.drivers.apply(made.sources)  # as a reload does: keys and addresses may have changed
         _, fault = await made.ask("hi")
         assert fault is None
         assert provider.connections == 2
@@ -272,7 +272,7 @@ async def test_https_to_a_port_that_speaks_none_is_told_as_that() -> None:
 
 
 class ForwardProxy:
-    """It passes on to one port of this machine, wherever a client wants to go."""
+    """A proxy that connects every client to one port of this machine, whatever its target."""
 
     def __init__(self, port: int, refuses: bool = False) -> None:
         self._port = port
@@ -357,7 +357,7 @@ async def test_a_proxy_that_refuses_or_is_none(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_connection_that_is_refused_leaves_no_garbage() -> None:
-    # what waits for one has the whole request
+    # a waiter for a connection holds the whole request
     gc.collect()
     gc.disable()
     try:

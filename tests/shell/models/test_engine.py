@@ -1,4 +1,4 @@
-"""Engines from the daemon's side, with a child that does what real ones may: models/local/engine.py,
+"""Engines as the daemon sees them, with a child that has the faults of real engines: models/local/engine.py,
 local.py."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAME = "test/model"
 
 
 class Turn:
-    """What a driver is given, and what it said."""
+    """The turn that a driver gets, and all that the driver sent."""
 
     def __init__(self, given: Input = "hello", heard: Callable[[], None] | None = None) -> None:
         self.input = given
@@ -69,7 +69,7 @@ class Turn:
 
 
 class World:
-    """Engines of the fake kind, and the driver of one that behaves as `kind` says."""
+    """Engines of the fake kind, and the driver of an engine that behaves as `kind` says."""
 
     def __init__(self, terms: EngineTerms, nursery: trio.Nursery, starter: Starter) -> None:
         self.nursery = nursery
@@ -105,7 +105,7 @@ def control(object_: Object, name: str) -> str:
 
 @asynccontextmanager
 async def world(*words: str, **terms: float) -> AsyncIterator[World]:
-    """`words` are more of the fake's command line."""
+    """`words` are further arguments of the fake engine's command line."""
     async with starting(engine=(*FAKE, *words)) as starter, trio.open_nursery() as nursery:
         made = World(EngineTerms(**terms), nursery, starter)  # type: ignore[arg-type]
         await nursery.start(made.engines.run)
@@ -228,7 +228,7 @@ async def test_one_that_dies_in_an_answer() -> None:
         assert (fault.code, turn.text) == ("EPROTO", "begun")
         assert "was killed by SIGKILL" in fault.message
         assert w.engine("dies").pid is None
-        assert (await w.fails("dies")).code == "EPROTO"  # another one, that died too
+        assert (await w.fails("dies")).code == "EPROTO"  # a new engine, which died too
 
 
 async def test_its_death_ends_every_answer() -> None:
@@ -252,7 +252,7 @@ async def test_an_answer_that_breaks_off_is_a_fault(kind: str) -> None:
     async with world() as w:
         fault = await w.fails(kind)
         assert (fault.code, "in the middle of the answer" in fault.message) == ("EREMOTEIO", True)
-        assert w.engine(kind).pid is not None  # it lives: the answer was bad, not the engine
+        assert w.engine(kind).pid is not None  # the engine lives: only its answer was bad
 
 
 async def test_one_that_hangs_is_ended() -> None:
@@ -275,7 +275,7 @@ async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
                 other = w.engine("other").pid
                 assert other is not None
             await gone(other)
-            assert engine.pid == pid  # as old, and somebody needs it
+            assert engine.pid == pid  # as old as the other, but in use
         await gone(pid)
         assert engine.pid is None
         assert (await w.ask("good")).text == "begun"
@@ -302,7 +302,7 @@ async def test_no_engine_outlives_its_daemon() -> None:
 
 
 async def test_the_daemon_waits_for_the_end_of_its_engines(caplog: pytest.LogCaptureFixture) -> None:
-    # while the starter is heard, which says that they have ended: a killed one is not waited for in vain
+    # while the starter still reports ends: else the daemon would wait for a killed engine in vain
     async with world() as w:
         await w.ask("good")
         pid = w.engine("good").pid

@@ -1,4 +1,4 @@
-"""The meter and its ledger: what is counted, when it is kept, and what a refusal is."""
+"""The meter and its ledger: the tokens that are counted, the time they are saved, and refusals."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_failed_without_a_word_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_model_cannot_give_tokens_back(tmp_path: Path) -> None:
-    # docs/attacks.md: numbers that a model says are bounded
+    # docs/attacks.md: token counts reported by a model are bounded
     async def lies(turn: Turn) -> None:
         await turn.say(Delta(text="x"), Usage(input_tokens=-(10**30), output_tokens=10**30))
 
@@ -143,7 +143,7 @@ def test_over_the_limit_nobody_is_asked_and_what_streams_goes_on(tmp_path: Path)
 
     run(both)
     assert asked == [1]
-    with pytest.raises(NoAnswer):  # another daemon, with that state
+    with pytest.raises(NoAnswer):  # another daemon, with the same state
         run(metered(tmp_path, answer, [UsageLimit(tokens=7)]), asking.Turn("hi"))
 
 

@@ -1,4 +1,4 @@
-"""Many streams at a time (issue: "200 concurrent streams on 2 cores without starving FUSE")."""
+"""Many streams at once (issue: "200 concurrent streams on 2 cores without starving FUSE")."""
 
 from __future__ import annotations
 

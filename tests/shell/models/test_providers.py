@@ -1,4 +1,4 @@
-"""Models of providers, asked over real connections to a server that answers as the test says."""
+"""Models of providers, over real connections to a server that answers as the test says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the failures of a provider become, each of them (issue: "Failure is honest and mapped")."""
+"""The errors that each failure of a provider becomes (issue: "Failure is honest and mapped")."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STATUSES: list[tuple[list[Move], str, str, int]] = [
     (status(307, location="http://127.0.0.1:1/"), "EREMOTEIO", "redirection", 1),
     (status(200, b"<html>hi", content_type="text/html"), "EREMOTEIO", "text/html", 1),
     (status(200, {"error": {"message": f"overloaded {KEY}", "code": 529}}), "EREMOTEIO", "(529): overl", 3),
-    # docs/models.md: what cannot change is not asked again
+    # docs/models.md: a request whose failure cannot change is not repeated
     ([b"\x00\xff garbage\r\n\r\n", Cut()], "EHOSTDOWN", "does not speak HTTP", 1),
     ([Cut(reset=True)], "EHOSTDOWN", "cannot be reached", 3),
     ([Cut()], "EHOSTDOWN", "cannot be reached", 3),
@@ -86,7 +86,7 @@ async def test_a_failure_before_the_first_word(
     assert fault.code == code, fault
     assert words in fault.message
     assert len(provider.requests) == requests
-    assert len(turn.progress) == requests - 1  # every wait is told
+    assert len(turn.progress) == requests - 1  # every wait is reported
     assert not [frame for frame in turn.frames if not isinstance(frame, frames.Progress)]
     # issue: "No secret in any frame, log ..."
     assert KEY not in fault.message + repr(fault) + repr(turn.frames) + caplog.text
@@ -119,7 +119,7 @@ async def test_a_stream_that_is_cut_is_an_error_and_is_not_asked_again(moves: li
 @pytest.mark.parametrize("format_", list(WHOLE))
 async def test_every_prefix_of_a_stream_is_an_error_and_never_a_whole_answer(format_: str) -> None:
     whole = WHOLE[format_]("Hel", "lo")
-    last = {"openai.responses": 1, "anthropic.messages": 1}.get(format_, 3)  # what may be left out
+    last = {"openai.responses": 1, "anthropic.messages": 1}.get(format_, 3)  # events that may be missing
     for count in range(1, len(whole) - last + 1):
         async with world([*whole[:count], Cut()], format_=format_, terms=RetryTerms(tries=1)) as (made, _):
             turn, fault = await made.ask("hi")
@@ -184,7 +184,7 @@ async def test_nothing_within_the_time_for_the_first_token() -> None:
             assert fault is not None
             assert fault.code == "ETIMEDOUT"
             assert "did not begin to answer within 0.5 s" in fault.message
-            if provider.requests:  # the time may have been over before the provider heard of it
+            if provider.requests:  # the time may have been over before the request reached the provider
                 await provider.left.wait()
 
 

@@ -1,4 +1,4 @@
-"""net/web.py: a file from an https address, from servers that mean no good."""
+"""net/web.py: a file from an https address, from hostile servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULE = b"\0asm\1\0\0\0"
 def server(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:  # noqa: F811
     """One whose certificates whoever installs trusts."""
     monkeypatch.setenv("SSL_CERT_FILE", str(site.authority))
-    for name in ("HTTPS_PROXY", "https_proxy"):  # nothing leads around what judges
+    for name in ("HTTPS_PROXY", "https_proxy"):  # no proxy leads around the checks
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     return site
 
@@ -80,7 +80,7 @@ def test_a_server_that_nobody_vouches_for(server: Site, monkeypatch: pytest.Monk
 
 
 class Proxy:
-    """One that answers as it is told, and keeps what it was asked."""
+    """A proxy that answers as the test says, and keeps the requests it got."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
@@ -133,5 +133,5 @@ def test_a_proxy_passes_tls_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_this_machine_is_never_asked_of_a_proxy(server: Site) -> None:
-    # https_proxy leads nowhere
+    # https_proxy points nowhere
     assert web.download(server.page("/m.wasm", MODULE), 1 << 20, 60) == MODULE

@@ -42,7 +42,7 @@ def identity_of(*prefix: str, after: str = "") -> hostcalls.Identity:
 
 
 def as_user(work: Callable[[], object]) -> object:
-    """What `work` returns (JSON) in a process of nobody's: a user's daemon."""
+    """Returns the JSON result of `work`, run in a process of nobody: a user's daemon."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
@@ -132,7 +132,7 @@ def test_root_without_powers_has_none(prefix: tuple[str, ...]) -> None:
     assert (identity.uid, identity.capabilities) == (0, 0)
 
 
-# The client's capabilities as words of effective, permitted and inheritable, low ones first.
+# The client's capabilities as words of effective, permitted and inheritable, low words first.
 CAPABILITIES = """
 import ctypes, os, struct
 libc = ctypes.CDLL(None)
@@ -146,7 +146,7 @@ def become():
 
 
 def test_powers_of_another_user_since_do_not_count() -> None:
-    # With PR_SET_KEEPCAPS they stay, and would be those of another uid than connected.
+    # With PR_SET_KEEPCAPS the powers stay, but would belong to another uid than the one that connected.
     after = CAPABILITIES + f"libc.prctl(8, 1); os.setresuid({NOBODY}, {NOBODY}, {NOBODY}); become()"
     with connected(after=after) as sock, caller_of(sock, {}) as caller:
         assert b"CapEff:\t0000000000000000" not in Path(f"/proc/{caller.pid}/status").read_bytes()
@@ -172,7 +172,7 @@ def test_a_setuid_program_run_after_connecting_lends_nothing() -> None:
         after += f"os.execv({str(program)!r}, ['cat'])"
         with connected(*AS_NOBODY, after=after) as sock:
             pid = _pid(sock)
-            # The line above came just before the exec: it is done when the exe has changed.
+            # The print above came just before the exec. The exec is done once the exe has changed.
             while os.readlink(f"/proc/{pid}/exe") != str(program):
                 os.sched_yield()
             assert os.stat(f"/proc/{pid}").st_uid == 0
@@ -208,7 +208,7 @@ def test_every_other_namespace_is_noticed(name: str) -> None:
         assert list(caller.identity.namespaces) == theirs
         differs = [each for each, a, b in zip(syscalls.NAMESPACES, theirs, ours, strict=True) if a != b]
         assert differs == [name]
-        # A root in another mount namespace is another root.
+        # A root in another mount namespace counts as another root.
         assert (caller.identity.root != (0, 0)) == (name == "mnt")
         with followed(sock, caller) as rights:
             assert len(rights) == (2 if name == "mnt" else 1)
@@ -216,7 +216,7 @@ def test_every_other_namespace_is_noticed(name: str) -> None:
 
 @contextmanager
 def at_root(path: Path) -> Iterator[tuple[Caller, int]]:
-    """The caller, and a descriptor of its root."""
+    """Yields a caller in a chroot, and a descriptor of its root."""
     chroot = connected(after=f"import os; os.chroot({str(path)!r})")
     with chroot as sock, caller_of(sock, {}) as caller, followed(sock, caller) as rights:
         yield caller, rights[1]
@@ -230,7 +230,7 @@ def test_a_changed_root_is_noticed() -> None:
 
 
 def test_a_second_mount_of_the_root_directory_is_another_root() -> None:
-    # Same device, same inode, and none of the mounts below.
+    # It has the same device and inode, but none of the mounts below.
     with public_directory() as path:
         subprocess.run(["mount", "--bind", "/", path], check=True)
         try:
@@ -242,7 +242,7 @@ def test_a_second_mount_of_the_root_directory_is_another_root() -> None:
 
 
 def test_the_daemons_root_is_followed_from_another_mount_namespace() -> None:
-    # Joining the namespace takes a host to its root; the caller kept that of the daemon.
+    # Joining the namespace would take a host to the namespace's root, but the caller kept the daemon's root.
     after = (
         "import ctypes, os; fd = os.open('/', os.O_PATH); ctypes.CDLL(None).unshare(0x20000); os.fchdir(fd)"
     )
@@ -313,7 +313,7 @@ def test_a_descendant_of_a_host_inherits_its_label_and_depth(forks: Forks, in_cg
             with caller_of(sock, forks.by_pid) as caller:
                 assert caller.pid != host.pid
                 assert (caller.identity.label, caller.identity.depth) == ("worker", 3)
-            # When the host is no longer known, its call is not taken for one of the user's own.
+            # Once the host is unknown, its call is not mistaken for a call of the user.
             with pytest.raises(Fault) as raised:
                 caller_of(sock, {})
             assert raised.value.code == "EACCES"
@@ -348,7 +348,7 @@ def test_a_daemon_in_a_sandbox_serves_who_is_in_it_too() -> None:
 
 
 def group_of(pid: int) -> Path:
-    """The cgroup in which the process is counted."""
+    """Returns the cgroup that the process is counted in."""
     kind, place = limits.hierarchies()[0]
     lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
     return next(place / path[1:] for _, kinds, path in lines if kinds == kind)
@@ -356,7 +356,7 @@ def group_of(pid: int) -> Path:
 
 @contextmanager
 def in_group(group: Path) -> Iterator[socket.socket]:
-    """The connection of a process in that cgroup, whose parents tell nothing, as in a container."""
+    """Yields the connection of a process in that cgroup. Its parents reveal nothing, as in a container."""
     with connected("setpriv", "--no-new-privs") as sock:
         before = group_of(_pid(sock))
         (group / "cgroup.procs").write_text(str(_pid(sock)))
@@ -378,7 +378,7 @@ def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(
 
 @pytest.mark.skipif(not limits.hierarchies(), reason="no cgroups here")
 def test_the_name_of_a_hosts_cgroup_is_not_enough(forks: Forks) -> None:
-    # Who may make cgroups may give one any name.
+    # A user who may create cgroups may give a cgroup any name.
     host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker"))
     group = limits.hierarchies()[0][1] / "mine" / group_of(host.pid).parent.name / str(host.number)
     group.mkdir(parents=True)

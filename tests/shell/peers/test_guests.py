@@ -1,4 +1,4 @@
-"""Whose connection is begun next, with real listeners; only the users are made up."""
+"""The order in which connections are begun, with real listeners; only the users are made up."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MANY = 1000
 
 @pytest.fixture(autouse=True)
 def by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client is whom it is bound as."""
+    """The user of a client is taken from the name it is bound to."""
     monkeypatch.setattr(guests, "peer_uid", lambda stream: int(Path(stream.getpeername()).suffix[1:]))
 
 
 async def turned(is_so: Callable[[], bool]) -> None:
-    """Let the loop take its turns until it is so; the tests have a time limit."""
+    """Run turns of the loop until `is_so` is true; a test's time limit bounds this."""
     while not is_so():
         await trio.lowlevel.checkpoint()
 
 
 class World:
-    """Listeners, whose connections are written down as they are begun."""
+    """Listeners whose connections are recorded as they are begun."""
 
     def __init__(self, place: Path, connections: int = MANY * SHARE) -> None:
         self.guests = Guests(connections)
@@ -63,7 +63,7 @@ class World:
         return client
 
     def crowded(self) -> list[socket.socket]:
-        """Returns two listeners, at the first of which many connections of one user wait."""
+        """Returns two listeners. Many connections of one user wait at the first."""
         listeners = [self.listener(name) for name in ("a", "b")]
         for _ in range(MANY):
             self.client("a", ALICE)
@@ -103,8 +103,8 @@ async def test_one_of_a_user_is_not_behind_all_of_anothers(world: World) -> None
             nursery.start_soon(world.arrivals.run)
             world.client("b", BOB)
             await turned(lambda: BOB in world.begun)
-            assert world.begun.index(BOB) <= 5 * BEGUN  # in the turns until he is seen, and begun
-            await turned(lambda: len(world.begun) == MANY + 1)  # and nobody is forgotten
+            assert world.begun.index(BOB) <= 5 * BEGUN  # the turns until Bob is seen and begun
+            await turned(lambda: len(world.begun) == MANY + 1)  # and no connection is forgotten
             nursery.cancel_scope.cancel()
 
 
@@ -181,7 +181,7 @@ async def test_a_crowded_listener_pauses_and_no_other_does(world: World) -> None
         async with trio.open_nursery() as nursery:
             world.start(nursery, *listeners, pause=2 * PATIENCE)
             await turned(lambda: world.begun.count(ALICE) == ACCEPTED)
-            for number in range(ACCEPTED):  # in as many turns
+            for number in range(ACCEPTED):  # in as many turns of the loop
                 world.client("b", BOB)
                 await turned(partial(lambda so_far: world.begun.count(BOB) > so_far, number))
             nursery.cancel_scope.cancel()

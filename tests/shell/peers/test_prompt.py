@@ -1,4 +1,4 @@
-"""peers/prompt.py: conversations that end before a task of their own would pay."""
+"""peers/prompt.py: conversations that end so soon that a task of their own would not pay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def prompt() -> AsyncIterator[ShortConversations]:
 
 
 def clock() -> trio.testing.MockClock:
-    """It leaps to whatever is waited for."""
+    """A clock that jumps to the next deadline."""
     return trio.testing.MockClock(autojump_threshold=0.01)
 
 
@@ -184,7 +184,7 @@ async def test_a_bell_is_heard_without_a_task() -> None:
         said.append(await bell.rings_soon())
         said.append(await bell.rings_soon())
 
-    bell.ring()  # for nobody
+    bell.ring()  # nobody waits for it
     async with prompt() as made:
         made.begin(wait())
         assert said == []

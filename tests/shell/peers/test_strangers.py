@@ -1,6 +1,6 @@
-"""strangers.py: nothing that a peer sends along holds us up, with and without the kernel's help.
+"""strangers.py: nothing that a peer sends along delays us, with and without the kernel's help.
 
-The descriptors here are TCP sockets with SO_LINGER: letting go of the last reference takes an hour.
+The descriptors here are TCP sockets with SO_LINGER: closing the last reference takes an hour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 
 @pytest.fixture(params=["refused", "looked for"])
 def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the kernel refuses descriptors (Linux 6.16), or we have to look."""
+    """True if the kernel refuses descriptors (Linux 6.16), False if we have to look for them."""
     if request.param == "looked for":
         monkeypatch.setattr(safe_sockets, "REFUSED", False)
         monkeypatch.setattr(safe_sockets, "receive", safe_sockets._receive_looking)
@@ -40,7 +40,7 @@ def pair(known: bool) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def lingering() -> Iterator[socket.socket]:
-    """Whose last close waits for a peer that never reads; that one is reset in the end."""
+    """A socket whose last close waits for a peer that never reads; the peer is reset in the end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         peer, _ = server.accept()
@@ -56,7 +56,7 @@ def lingering() -> Iterator[socket.socket]:
 
 
 def send(theirs: socket.socket, known: bool, linger: socket.socket) -> None:
-    """Send it along and keep no reference."""
+    """Send the descriptor along, and keep no reference to it."""
     if known:
         with pytest.raises(PermissionError):
             socket.send_fds(theirs, [b"x"], [linger.fileno()])

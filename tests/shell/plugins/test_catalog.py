@@ -1,4 +1,4 @@
-"""Which plugins have which names."""
+"""The names that plugins may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins have said of themselves, kept between daemons: used while nothing has changed."""
+"""Descriptions of plugins, kept between daemons: used as long as nothing has changed."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ MAKERS = {"python": python, "native": native, "JavaScript": javascript}
 
 
 async def told(state: Path, *plugins: hostcalls.Plugin) -> tuple[Registry, dict[str, str]]:
-    """What the catalog of a new daemon has of them."""
-    (state / "s").unlink(missing_ok=True)  # the socket of the last one
+    """Returns the catalog of a new daemon: the registry and the broken plugins."""
+    (state / "s").unlink(missing_ok=True)  # the socket of the last daemon
     async with serving(state) as world:
         catalog = Catalog(world.pool, Descriptions(state))
         return await catalog.registry(plugins), catalog.broken
@@ -82,7 +82,7 @@ async def test_a_daemon_does_not_ask_what_the_last_one_knew(kind: str, tmp_path:
     plugin = MAKERS[kind](place)
     first, _ = await told(tmp_path, plugin)
     assert names(first)
-    shutil.rmtree(place)  # it cannot be asked any more
+    shutil.rmtree(place)  # the plugin cannot be asked any more
     again, broken = await told(tmp_path, plugin)
     assert (names(again), broken) == (names(first), {})
     for key in ((class_, name) for class_, name in first.objects if name in names(first)):
@@ -142,7 +142,7 @@ async def test_one_that_failed_is_asked_again_when_packages_have_changed(
     assert (names(registry), catalog.broken) == ({"kept.hello"}, {})
 
 
-# -- what has changed, or is odd, is asked anew
+# -- a changed or odd description is asked for anew
 
 
 def _encoded(asked: str, said: bytes) -> bytes:
@@ -158,7 +158,7 @@ def _written(data: bytes, mode: int = 0o600) -> Spoil:
 
 
 def _said(said: bytes) -> Spoil:
-    """What somebody planted under the very key."""
+    """Returns a function that plants this description under the right key."""
 
     def spoil(path: Path) -> None:
         path.write_bytes(_encoded(msgspec.json.decode(path.read_bytes())["asked"], said))
@@ -214,7 +214,7 @@ async def test_a_file_that_is_odd_is_as_if_there_were_none(spoilt: str, tmp_path
     SPOILT[spoilt](tmp_path / FOLDER / "kept")
     registry, broken = await told(tmp_path, plugin)
     assert (names(registry), broken) == ({"kept.hello"}, {})
-    shutil.rmtree(place)  # so it was asked: the next one has it anew, but from where nobody can put it
+    shutil.rmtree(place)  # the plugin was asked: the next daemon has it anew, unless it cannot be saved
     registry, _ = await told(tmp_path, plugin)
     assert names(registry) == ({"kept.hello"} if spoilt != "a directory" else set())
 
@@ -255,7 +255,7 @@ def test_so_is_what_it_runs_in(around: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(f"cortexfs.plugins.description_cache.{around}", another)
     other = Descriptions(tmp_path)
     assert other.get("kept", other.key(plugin)) is None
-    kept.put("late", kept.key(plugin), SAID)  # as the packages changed while it was asked
+    kept.put("late", kept.key(plugin), SAID)  # as if the packages changed while the plugin was asked
     assert not (tmp_path / FOLDER / "late").exists()
     kept.renew()
     kept.put("late", kept.key(plugin), SAID)
@@ -338,7 +338,7 @@ def test_the_files_of_a_package_mark_it(tmp_path: Path) -> None:
     before = mark(tmp_path)
     assert before
     assert before == mark(tmp_path)
-    (tmp_path / "some_notes" / "plugin.py").write_text(MODULE.replace("hello", "holla"))  # as long as before
+    (tmp_path / "some_notes" / "plugin.py").write_text(MODULE.replace("hello", "holla"))  # of the same length
     assert mark(tmp_path) not in ("", before)
 
 
@@ -347,7 +347,7 @@ def test_a_package_whose_files_nobody_can_name_has_no_mark(tmp_path: Path) -> No
         "no record": lambda site: (site / "some_notes-1.0.dist-info/RECORD").unlink(),
         "a file gone": lambda site: (site / "some_notes/plugin.py").unlink(),
         "no package": lambda site: shutil.rmtree(site / "some_notes-1.0.dist-info"),
-        # as of `pip install -e`: what is recorded is a pointer to the code
+        # as of `pip install -e`: the record points to the code
         "editable": lambda site: (site / "some_notes-1.0.dist-info/RECORD").write_text(
             "__editable__.pth,,\n"
         ),

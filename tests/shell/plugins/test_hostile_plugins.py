@@ -24,7 +24,7 @@ GOOD = {"name": "good", "description": "", "input_schema": {}}
 
 
 class FakeHost:
-    """A host that says the same to each call, and no more."""
+    """A host that gives the same answer to each call, and nothing else."""
 
     def __init__(
         self, said: bytes, identity: hostcalls.Identity, kept: list[socket.socket], *, ends: bool
@@ -38,7 +38,7 @@ class FakeHost:
 
     def call(self, cwd: int | None) -> socket.socket:
         ours, theirs = socket.socketpair()
-        # In a thread, as it may be more than the socket holds; it ends when our end is closed.
+        # In a thread, as the answer may overfill the socket. The thread ends when our end is closed.
         threading.Thread(target=self._speak, args=(theirs,)).start()
         ours.setblocking(False)
         self._kept.append(theirs)
@@ -59,7 +59,7 @@ class FakeHost:
 
 class FakePool:
     def __init__(self, said: dict[str, bytes], *, ends: bool = False) -> None:
-        self._ends = ends  # a host does, when it has said it all
+        self._ends = ends  # a real host ends once it has sent everything
         self._said = {"builtin": describing([GOOD]), **said}
         self.kept: list[socket.socket] = []
         self.stuck: list[bool] = []
@@ -82,7 +82,7 @@ def describing(tools: Any) -> bytes:
 
 
 def described(said: dict[str, bytes], *, ends: bool = False) -> tuple[Registry, dict[str, str], float]:
-    """The registry, what is broken, and how many seconds it took on a clock that jumps."""
+    """Returns the registry, the broken plugins, and the seconds that it took on a clock that jumps."""
     pool = FakePool(said, ends=ends)
 
     async def main() -> tuple[Registry, dict[str, str], float]:
@@ -133,7 +133,7 @@ def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
 
 
 def test_the_end_of_a_plugins_process_is_told_when_it_is_known() -> None:
-    # abi.md 4.58: it is told a moment after the end of the call is seen
+    # abi.md 4.58: the end of the host is reported a moment after the end of the call is seen
     _, broken, _ = described({"evil": b""}, ends=True)
     assert broken == {"evil": "it did not describe its tools; its process exited with status 3"}
 

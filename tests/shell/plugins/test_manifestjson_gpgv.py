@@ -1,4 +1,4 @@
-"""A signature as gpgv judges it, whom nothing can stand in for (abi.md 9.10)."""
+"""A signature as gpgv judges it; no other file can take the place of gpgv's key (abi.md 9.10)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cortexfs.core import starts
 from cortexfs.core.errors import Fault
 from cortexfs.plugins.trust import openpgp
 
-# Made with gpg for these tests: a key and its signature of TEXT, another key, one that was good for a day.
+# Made with gpg for these tests: a key and its signature of TEXT, another key, and a key valid for a day.
 TEXT = "sha256:" + "0" * 64
 FINGERPRINT = "BC9CF7D22C7AE6BF68370F915260A66FD32DC152"
 KEY = (
@@ -41,7 +41,7 @@ OLD_SIGNATURE = (
 
 
 def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> bytes:
-    """Returns the words of gpgv on its status-fd."""
+    """Returns the output of gpgv on its status-fd."""
     (tmp_path / starts.RING).write_bytes(base64.b64decode(key))
     (tmp_path / starts.SIGNED).write_bytes(signature)
     (tmp_path / starts.TEXT).write_bytes(package_digest.encode())

@@ -1,4 +1,4 @@
-"""OpenPGP signatures of plugins with a manifest.json: made by gpg, trusted by a file, looked at by gpgv."""
+"""OpenPGP signatures of plugins with a manifest.json: made by gpg, trusted by a file, checked by gpgv."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Signer:
 
 @pytest.fixture(scope="module")
 def signer() -> Iterator[Signer]:
-    home = tempfile.mkdtemp(prefix="gpg-")  # a socket lies in it, whose path is to be short
+    home = tempfile.mkdtemp(prefix="gpg-")  # it holds a socket, whose path has to be short
     try:
         yield Signer(home)
     finally:
@@ -59,7 +59,7 @@ def test_a_signed_package_is_installed_and_ends_with_its_key(world: World, signe
     plugin(source, signature=signature)
     cpx = world.base / "x.cpx"
     world.ctx("pack", str(source), str(cpx))
-    # nobody is trusted yet
+    # no key is trusted yet
     status, _, err = world.ctx("install", str(cpx))
     assert (status, "the package is unsigned" in err) == (13, True)
     assert (

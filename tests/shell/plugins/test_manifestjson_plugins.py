@@ -1,4 +1,4 @@
-"""Plugins with a manifest.json as directories and packages, and as the daemon is told of them."""
+"""Plugins with a manifest.json as directories and packages, and as the daemon learns of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MANIFEST = {
 
 
 def plugin(where: Path, **changes: Any) -> Path:
-    """A plugin's directory, as its author has it."""
+    """Create the directory of a plugin as its author has it."""
     (where / "lib").mkdir(parents=True, exist_ok=True)
     (where / "lib" / "count.wasm").write_bytes(MODULE)
     (where / "manifest.json").write_bytes(msgspec.json.encode(MANIFEST | changes))
@@ -46,7 +46,7 @@ def plugin(where: Path, **changes: Any) -> Path:
 
 
 class World:
-    """A state and a configuration, and plugins in them."""
+    """A state and a configuration, and plugins installed in them."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -204,7 +204,7 @@ def test_the_hash_of_what_is_fetched_holds(tmp_path: Path) -> None:
     assert fetching.completed(remote(tmp_path / "p", hash=DIGEST), fetch).files
     with pytest.raises(Fault, match=r"manifest\.json: hash: says sha256:000"):
         fetching.completed(remote(tmp_path / "p", hash=f"sha256:{'0' * 64}"), fetch)
-    # one of the package says nothing of it
+    # a hash of the package says nothing about the module
     package_hash = manifest_hash.package_digest(
         {name: file.data for name, file in remote(tmp_path / "q").files.items()}
     )
@@ -223,7 +223,7 @@ def test_a_signature_needs_the_hash_of_what_is_fetched(tmp_path: Path) -> None:
             continue
         whole = fetching.completed(signed, fetch)
         assert signing.verify(whole).status == "verified"
-    # what a package brings along in that place is thrown away, as no signature is of it
+    # a file that a package carries in the module's place is discarded, as no signature covers it
     smuggled = package.File(b"evil")
     tree = package.read(plugin(tmp_path / "r"))
     carrying = package.PackageFiles({**tree.files, fetched.MODULE: smuggled}, tree.manifest)
@@ -233,7 +233,7 @@ def test_a_signature_needs_the_hash_of_what_is_fetched(tmp_path: Path) -> None:
 def test_what_a_plugin_has_kept_goes_with_it(world: World) -> None:
     world.install()
     kept = Path(world.offered().keeps)
-    # also what a killed removal had left
+    # also the remains of a killed removal
     for folder in (kept / "1000", kept.with_name(f".{kept.name}") / "1000"):
         folder.mkdir(parents=True)
         (folder / "state.sqlite").write_bytes(b"x")

@@ -1,4 +1,4 @@
-"""Logins at MCP servers, renewed at a real authorization server of one answer."""
+"""Logins at MCP servers, renewed at a real authorization server that gives one answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is enabled, as the daemon takes it from the disk: checked, copied, and told as it is."""
+"""Enabled plugins as the daemon reads them from the disk: checked, copied, and reported truthfully."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.shell.plugin_files import SECRET, TOOL, plugin
 
 
 class World:
-    """A state and a configuration, and plugins in them."""
+    """A state and a configuration, and plugins installed in them."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -88,7 +88,7 @@ def test_whose_publisher_is_trusted_is_told(world: World, monkeypatch: pytest.Mo
     assert trusted() == {"unsigned": False, "theirs": True}
     store.remove("example.dev")
     assert trusted() == {"unsigned": False}
-    # What the administrator has installed as a Python package is trusted with more than that.
+    # A Python package that the administrator installed is trusted with more than that.
     packaged = entry_points.FoundPlugin(Plugin("packaged", "1", "python", "m:a"), "packaged", str(world.base))
     monkeypatch.setattr(enabled, "found", lambda: [packaged])
     config.choose(world.config.directory, "packaged", True)
@@ -176,7 +176,7 @@ def test_what_did_not_change_is_not_read_again(world: World, monkeypatch: pytest
     monkeypatch.setattr(package, "read", lambda folder: read.append(folder))
     assert world.offers.load() == first
     assert not read
-    os.utime(where / "bin/hello")  # time alone is reason to look
+    os.utime(where / "bin/hello")  # a new time alone is a reason to read the plugin again
     with pytest.raises(AttributeError):
         world.offers.load()
     assert read == [where]
@@ -190,7 +190,7 @@ def test_what_runs_is_what_was_checked(world: World, monkeypatch: pytest.MonkeyP
         (where / "bin/hello").write_text("evil")
         (where / "manifest.toml").write_text((where / "manifest.toml").read_text().replace("Says", "Does"))
 
-    monkeypatch.setattr(directory, "check", check)  # it has been read by then
+    monkeypatch.setattr(directory, "check", check)  # by then the files have been read
     (offered,) = world.offers.load().plugins
     assert (offered.name, (Path(offered.path) / "bin/hello").read_text()) == ("hello", "hello")
     assert "Says hello" in (Path(offered.path) / "manifest.toml").read_text()
@@ -263,7 +263,7 @@ def test_an_installation_that_is_killed_leaves_a_whole_version(world: World) -> 
             child.stdout.readline()
             place = world.config.state / "plugins" / "hello"
             before = place.stat().st_ino
-            # By then it is somewhere in one of the next installations.
+            # By then the child is somewhere in one of its next installations.
             for seen in itertools.count():
                 if place.stat().st_ino != before and seen >= count * 50:
                     break
@@ -289,4 +289,4 @@ def test_a_librarys_tools_are_judged_by_what_its_manifest_names(tmp_path: Path) 
     program = plugin_files.full(tmp_path / "program")
     made = enabled.declared(program, tmp_path / "program")
     assert made
-    assert made.rights == ()  # its tools have them by themselves
+    assert made.rights == ()  # its tools have these rights without them

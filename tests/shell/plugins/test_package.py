@@ -1,4 +1,4 @@
-"""Packages: what belongs to a plugin, and which archives are refused before anything of them is used."""
+"""Packages: the files that belong to a plugin, and archives that are refused before any use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_layout_is_that_of_upstream(tmp_path: Path) -> None:
             "skills/a/x.md",
             "skills/a-b/x.md",
         ]
-    assert package.pack(full(tmp_path)) == data  # nothing of the time or the user is in it
+    assert package.pack(full(tmp_path)) == data  # the package does not depend on the time or the user
 
 
 def test_a_package_is_named_after_its_directory(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_directory_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: p
 def test_a_directory_with_names_that_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     plugin(tmp_path, files={"lib/a": "x"})
     with open(os.path.join(os.fsencode(tmp_path), b"\xff"), "wb"):
-        assert package.read(tmp_path).ignored == ("\\udcff",)  # beside the plugin: none of its files
+        assert package.read(tmp_path).ignored == ("\\udcff",)  # beside the plugin, so not its file
     with (
         open(os.path.join(os.fsencode(tmp_path / "lib"), b"\xff"), "wb"),
         pytest.raises(Fault, match="is not UTF-8"),

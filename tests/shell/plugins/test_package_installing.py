@@ -1,4 +1,4 @@
-"""Installing: whole or not at all, whatever is there and whenever it is killed."""
+"""Installing a plugin: whole or not at all, whatever was there before, and whenever it is killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_plugin_is_written_as_it_was_checked(tmp_path: Path) -> None:
     place = install(tmp_path / "plugins", "hello", tree.files)
     assert place == tmp_path / "plugins" / "hello"
     assert package.read(place) == tree
-    # whoever runs its tools has to read it, whatever the umask of who installs
+    # the users of its tools have to read it, whatever the umask of the installer
     assert {oct(path.stat().st_mode & 0o777) for path in (place, place / "bin", place / "bin/hello")} == {
         "0o755"
     }
@@ -85,7 +85,7 @@ def test_killed_anywhere_the_old_or_the_new_one_is_whole(tmp_path: Path, how: ob
         settle(base)
         assert left(base) == ["a"]
         assert content(base / "a") in (old, new)
-        # only where the file system cannot exchange there is a moment without
+        # the plugin is missing for a moment only where the file system cannot exchange directories
         assert before in (old, new) or (before is None and how is cannot)
         seen.add(content(base / "a")["manifest.toml"])
         if status == 0:
@@ -95,7 +95,7 @@ def test_killed_anywhere_the_old_or_the_new_one_is_whole(tmp_path: Path, how: ob
 
 
 def _die_at(point: int) -> None:
-    """Have this process vanish at its `point`-th call of something that changes the disk."""
+    """Make this process vanish at its `point`-th call that changes the disk."""
     count = iter(range(point))
 
     def dying(function: object) -> object:
@@ -160,7 +160,7 @@ def test_settling_where_nothing_is_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_installing_waits_for_whoever_installs(tmp_path: Path) -> None:
-    """Many at once: each leaves a whole plugin, and nobody clears what another is writing."""
+    """Of many installers at once each leaves a whole plugin, and none clears what another is writing."""
     pids = []
     for number in range(8):
         if not (pid := os.fork()):

@@ -1,4 +1,4 @@
-"""Installed plugins: which directories count, what is wrong with one, and where its programs are."""
+"""Installed plugins: the directories that count, the faults of a plugin, and the places of its programs."""
 
 from __future__ import annotations
 

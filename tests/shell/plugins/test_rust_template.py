@@ -1,5 +1,5 @@
-"""The plugin of `ctx plugin new --template rust`, built against stand-ins for the two crates that it names:
-the registry cannot be had in tests."""
+"""The plugin of `ctx plugin new --template rust`, built against stand-ins for its two crates, as tests cannot
+reach the registry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ directory = "{}"
 
 
 def build(folder: Path, crates: Path) -> None:
-    """As its author would, with the stand-ins in the place of the registry."""
+    """Build as the author would, with the stand-ins in place of the registry."""
     for crate in CRATES.iterdir():
         shutil.copytree(crate, crates / crate.name)
         (crates / crate.name / ".cargo-checksum.json").write_text('{"files":{},"package":null}')

@@ -1,4 +1,4 @@
-"""Signatures: what is covered, and what refuses."""
+"""Signatures: the data that they cover, and the reasons for a refusal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(tree: PackageFiles, publisher: str = "example.dev") -> PackageFiles:
 
 
 def changed(tree: PackageFiles, name: str, data: bytes | None, executable: bool = False) -> PackageFiles:
-    """The tree with another file in it, parsed anew."""
+    """Returns the tree with a file replaced, added or removed, parsed anew."""
     files = {each: file for each, file in tree.files.items() if each != name}
     if data is not None:
         files[name] = File(data, executable)
@@ -96,7 +96,7 @@ def test_programs_are_signed_too(tmp_path: Path) -> None:
     assert f"file\tlib/words.txt\t{found.files['lib/words.txt'].sha256}\n" in text
     assert verify(changed(found, "bin/hello", b"evil", True)).status == "invalid"
     assert verify(changed(found, "bin/more", b"evil", True)).status == "invalid"
-    # whether a file is a program is signed as well
+    # the signature also covers which files are programs
     assert verify(changed(found, "bin/part", b"x", False)).status == "invalid"
 
 
@@ -159,7 +159,7 @@ def test_the_library_has_a_hash_of_its_own(tmp_path: Path) -> None:
     assert found.manifest.package.binary_sha256 == hashlib.sha256(b"b").hexdigest()
     unnamed = tree(tmp_path / "b", "", {"lib/a.so": "a", "lib/b.so": "b"})
     other = msgspec.structs.replace(sign(unnamed, SECRET), binary_sha256=hashlib.sha256(b"b").hexdigest())
-    # whichever of the two it was that upstream met first, the hash is not what refuses it
+    # whichever of the two libraries upstream met first, the hash is not the reason for the refusal
     assert "binary hash verified" in verify(signed(unnamed, other)).why
     without = msgspec.structs.replace(found.manifest.package, binary_sha256="")
     assert verify(signed(found, without)).text == "invalid (manifest hash verified; binary hash missing)"
@@ -201,7 +201,7 @@ def _verifies(found: PackageFiles, name: str, data: bytes, executable: bool = Fa
 
 
 def test_any_bit_of_a_package_refuses_or_changes_nothing(tmp_path: Path) -> None:
-    """Of a .cpx only what gzip keeps for itself (time, system, unused bits) can differ and still unpack."""
+    """Only gzip's own fields in a .cpx (time, system, unused bits) can differ so that it still unpacks."""
     found = made(full(tmp_path))
     data = package.pack(found)
     same = 0
@@ -227,7 +227,7 @@ def test_a_round_trip(tmp_path: Path) -> None:
     place = install.install(tmp_path / "plugins", "hello", unpacked.files)
     assert package.read(place) == found
     assert verify(package.read(place)).status == "verified"
-    # signatures hold at load, not only at install
+    # signatures are checked at load, not only at install
     (place / "bin" / "hello").write_text("evil")
     assert verify(package.read(place)).status == "invalid"
 

@@ -1,7 +1,7 @@
-"""A signature as others see it: lines that a person can write down, and another program verifies.
+"""A signature as others see it: lines that a person can write down, and that another program verifies.
 
-Of abi.md 11.19 there is a test vector, which was not run against the original.
-Its key is checked in test_signing.py; this is one with its plugin.
+For abi.md 11.19 there is a test vector, which was not run against the original.
+The vector's key is checked in test_signing.py; this file checks the key with its plugin.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SIGNATURE = "2hBtNPkwwC+jcHIVqk7RxoOyHpZwNPLvxqjDWudV74wB5t+I5uQzgkUt3wxYn86pXeB
 
 @pytest.fixture
 def metadata(tmp_path: Path) -> dict[str, str]:
-    """package.toml of the plugin, signed by the key of the vector."""
+    """The package.toml of the plugin, signed by the vector's key."""
     folder = tmp_path / "hello"
     folder.mkdir()
     (folder / "manifest.toml").write_bytes(MANIFEST)

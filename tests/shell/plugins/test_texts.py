@@ -1,4 +1,4 @@
-"""The skills and prompts of a plugin's folder, and what is none."""
+"""The skills and prompts of a plugin's folder, and files that are neither."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_is_too_long_or_no_text_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_head_speaks_in_one_line() -> None:
-    # a description is a stranger's word
+    # a description is untrusted input
     head = texts._parted("---\ndescription: a\x1b[31m b\r c\n---\nrest")
     assert (head[1], [mark for mark in ("\x1b", "\r", "\n") if mark in head[0]]) == ("rest", [])
 

@@ -1,4 +1,4 @@
-"""Which publishers are trusted, and who is asked about others."""
+"""The trusted publishers, and the question about other publishers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def plugin(name: str) -> hostcalls.Plugin:
 
 
 class FakeForks:
-    """A fork server that makes no processes; hosts are their control sockets."""
+    """A fork server that creates no processes; its hosts are their control sockets."""
 
     def __init__(self) -> None:
         self.hosts: dict[int, socket.socket] = {}
@@ -45,7 +45,7 @@ class FakeForks:
             self.hosts[message.host] = socket.socket(fileno=os.dup(rights[0]))
 
     def start(self, number: int) -> None:
-        """The host says that it runs."""
+        """Report that the host runs."""
         assert self.pool is not None
         self.pool._heard(hostcalls.HostStart(number, 1_000_000 + number))
 
@@ -99,7 +99,7 @@ class Stage:
         host.end()
 
     async def host(self, of: hostcalls.Plugin, who: hostcalls.Identity = WHO) -> Host:
-        """Acquire, with whatever that starts."""
+        """Acquire a host, and report the start of each host that this starts."""
         got: list[Host] = []
 
         async def acquire() -> None:
@@ -151,7 +151,7 @@ async def test_a_host_that_is_waited_for_is_not_dismissed(stage: Stage) -> None:
 
 
 async def test_a_host_that_has_died_is_not_given_out(stage: Stage) -> None:
-    # Its end is known by its socket before the fork server tells.
+    # The end of its socket shows that it has ended, before the fork server reports it.
     first = await stage.host(plugin("a"))
     stage.pool.release(first)
     stage.forks.hosts[1].close()
@@ -194,7 +194,7 @@ async def test_a_host_that_is_set_aside_serves_again_when_its_probe_ends(stage: 
     first = await stage.host(plugin("a"))
     (probe, end), (another, anothers_end) = _probe(), _probe()
     stage.pool.set_aside(first, probe)
-    stage.pool.set_aside(first, another)  # a second call was taken back from it
+    stage.pool.set_aside(first, another)  # a second call was taken back from the host
     assert another.fileno() < 0
     anothers_end.close()
     stage.pool.release(first)
@@ -204,7 +204,7 @@ async def test_a_host_that_is_set_aside_serves_again_when_its_probe_ends(stage: 
     assert await stage.host(plugin("a")) is first
     assert probe.fileno() < 0
     for _ in range(2):
-        assert not stage.forks.asked_to_leave(deputy.number)  # it has calls
+        assert not stage.forks.asked_to_leave(deputy.number)  # the host still has calls
         stage.pool.release(deputy)
     assert stage.forks.asked_to_leave(deputy.number)
     assert stage.killed == []
@@ -242,15 +242,15 @@ async def test_idle_hosts_of_built_in_tools_are_ended(stage: Stage) -> None:
     builtin, other = await stage.host(BUILTIN), await stage.host(plugin("a"))
     stage.pool.release(other)
     stage.pool.sweep(-1)
-    assert not stage.forks.asked_to_leave(1)  # it is at work
+    assert not stage.forks.asked_to_leave(1)  # the host is at work
     stage.pool.release(builtin)
     stage.pool.sweep(-1)
     assert stage.forks.asked_to_leave(1)
-    assert not stage.forks.asked_to_leave(2)  # it holds a plugin's state
+    assert not stage.forks.asked_to_leave(2)  # the host holds a plugin's state
     assert stage.killed == []
     builtin.idle_since -= 2 * hosts.RETIRED_SECONDS
     stage.pool.sweep(-1)
-    assert stage.killed == [1]  # it did not go
+    assert stage.killed == [1]  # the host did not leave
 
 
 async def test_idle_hosts_of_javascript_are_ended_unless_they_hear_of_others(stage: Stage) -> None:
@@ -278,12 +278,12 @@ async def test_a_user_has_so_many_hosts(stage: Stage) -> None:
     assert caught.value.code == "EAGAIN"
     assert (await stage.host(plugin("more"), msgspec.structs.replace(WHO, uid=7))).calls == 1
     stage.pool.release(held[3])
-    assert (await stage.host(plugin("more"))).calls == 1  # in the place of the idle one
+    assert (await stage.host(plugin("more"))).calls == 1  # in place of the idle host
     assert stage.forks.asked_to_leave(held[3].number)
 
 
 async def test_all_agents_of_a_user_have_so_many_hosts(stage: Stage) -> None:
-    # a host for each working directory and each agent, of which he may make as many as he likes
+    # a host for each working directory and each agent, and a user may make any number of these
     def working(number: int) -> hostcalls.Identity:
         view = ((f"/srv/{number}", "rwx"),)
         return msgspec.structs.replace(WHO, label=f"agent/a{number}", view=view)
@@ -292,7 +292,7 @@ async def test_all_agents_of_a_user_have_so_many_hosts(stage: Stage) -> None:
     held = [await stage.host(plugin("p"), working(number)) for number in range(most)]
     with pytest.raises(Fault, match="which is the limit"):
         await stage.pool.acquire(plugin("p"), working(most))
-    assert (await stage.host(plugin("p"))).calls == 1  # his own calls go on
+    assert (await stage.host(plugin("p"))).calls == 1  # the user's own calls go on
     describer = msgspec.structs.replace(WHO, label=hostcalls.DESCRIBER)
     assert (await stage.host(plugin("p"), describer)).calls == 1
     stage.pool.release(held[0])
@@ -322,7 +322,7 @@ async def test_a_host_that_never_says_that_it_runs(stage: Stage, monkeypatch: py
         hasty.setattr(hosts, "SPAWN_SECONDS", 0.01)
         await _refused(stage.pool, "EHOSTDOWN")
     assert stage.forks.asked_to_leave(1)
-    assert (await stage.host(plugin("a"))).number == 2  # and it is not waited for again
+    assert (await stage.host(plugin("a"))).number == 2  # the pool does not wait for the first host again
 
 
 async def test_more_calls_than_a_host_takes(stage: Stage) -> None:
@@ -368,7 +368,7 @@ async def test_a_run_whose_fork_server_dies_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_host_that_was_started_for_somebody_who_has_left(stage: Stage) -> None:
-    # An event is told of a run that has ended, and its user's next call came while that host started.
+    # An event reports a run that has ended, and the user's next call came while the event's host started.
     ours, theirs = socket.socketpair()
     got: list[Host] = []
 

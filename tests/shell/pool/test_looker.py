@@ -1,4 +1,4 @@
-"""pool/callers.py: the daemon's end of the program that sees where callers are."""
+"""pool/callers.py: the daemon's end of the program that looks up where callers are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.shell.calling import files_closed, open_files
 from tests.shell.forks import connected
 from tests.waiting import awaited, until
 
-MANY = 3000  # more than a channel takes at a time
+MANY = 3000  # more than a channel holds at a time
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def test_somebody_who_is_here() -> None:
 async def test_somebody_who_is_gone() -> None:
     async with looking() as looker:
         with pytest.raises(FileNotFoundError):
-            await looker.seen(looker.ask(2**22 + 1))  # proc(5): over the most that pid_max can be
+            await looker.seen(looker.ask(2**22 + 1))  # proc(5): above the greatest possible pid_max
 
 
 async def test_nobody_is_held_up_by_one_that_does_not_answer() -> None:
@@ -85,7 +85,7 @@ async def test_another_one_answers_what_the_last_one_has_not() -> None:
             assert seen.place == HERE
             seen.close()
         await awaited(lambda: looker._child.pid, lambda pid: pid != first.pid)
-        looker.forget(looker.ask(os.getpid()))  # and with it what comes twice
+        looker.forget(looker.ask(os.getpid()))  # this also drops an answer that comes twice
         await files_closed(before)
 
 
@@ -107,13 +107,13 @@ async def test_an_answer_that_nobody_wants_holds_no_directory() -> None:
         before = open_files()
         for _ in range(20):
             looker.forget(looker.ask(os.getpid()))
-        seen = await looker.seen(looker.ask(os.getpid()))  # behind all of them
+        seen = await looker.seen(looker.ask(os.getpid()))  # this answer comes after all the others
         seen.close()
         assert not looker._asked
         os.kill(looker._child.pid, signal.SIGSTOP)
         looker.forget(looker.ask(os.getpid()))
         os.kill(looker._child.pid, signal.SIGCONT)
-        await awaited(lambda: looker._late, lambda late: not late)  # read, though nobody asks any more
+        await awaited(lambda: looker._late, lambda late: not late)  # read, without a caller
         await files_closed(before)
 
 
@@ -132,7 +132,7 @@ async def test_who_waits_hears_of_an_answer_that_somebody_else_reads() -> None:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             os.kill(looker._child.pid, signal.SIGCONT)
-            while second.answer is None:  # without a turn of the loop, so that nobody else reads
+            while second.answer is None:  # without a turn of the loop, so that no other task reads
                 looker._hear(second)
             assert isinstance(second.answer, place.SeenPlace)
             second.answer.close()
@@ -147,7 +147,7 @@ signal.signal(signal.SIGUSR1, lambda *_: ctypes.CDLL(None).unshare(0x10000000))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give powers up")
 async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
-    # Root without powers is seen here, and has all of them in a user namespace, as /proc says, at once after.
+    # Root without powers is seen here. In a user namespace root has all powers, as /proc shows right after.
     class Late:
         hosts: dict[int, KnownHost] = {}  # noqa: RUF012
 

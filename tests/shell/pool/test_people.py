@@ -1,4 +1,4 @@
-"""people.py: whom the fork server is told of, when, and for how long."""
+"""people.py: the users that the fork server learns of, when it does, and for how long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENT = replace(SHE, groups=(1,), capabilities=0, label="agent/coder", view=(), 
 
 
 class Forks:
-    """A fork server that keeps its messages."""
+    """A fork server that records its messages."""
 
     def __init__(self) -> None:
         self.told: list[hostcalls.ToForkServer] = []
@@ -77,7 +77,7 @@ def test_an_agent_without_a_connection_is_known_by_its_person(
     outlasts = people.outlast(AGENT)
     assert people.number(AGENT) == people.number(SHE) == 1
     let_go()
-    assert people.number(AGENT) == 1  # there is still something to do for it
+    assert people.number(AGENT) == 1  # there is still work for this user
     outlasts()
     assert forks.told == [Meet(1), Forget(1)]
 
@@ -85,7 +85,7 @@ def test_an_agent_without_a_connection_is_known_by_its_person(
 def test_whoever_can_be_met_is_known_before_one_who_cannot(
     people: People, forks: Forks, sock: socket.socket
 ) -> None:
-    left = people.outlast(AGENT)  # nobody is there yet
+    left = people.outlast(AGENT)  # no connection of the user is there yet
     assert people.number(AGENT) == 1
     assert forks.told == []
     let_go = people.keep(SHE, sock)
@@ -107,7 +107,7 @@ def test_somebody_else_is_not_known(more: dict[str, object], people: People, soc
 def test_work_that_outlasts_its_connection(people: People, forks: Forks, sock: socket.socket) -> None:
     leave = people.keep(SHE, sock)
     over = people.outlast(SHE)
-    assert forks.told == [Meet(1)]  # while she is there to be looked at
+    assert forks.told == [Meet(1)]  # while the user's connection is there to be checked
     leave()
     sock.close()
     assert people.number(SHE) == 1
@@ -128,12 +128,12 @@ def test_another_fork_server_is_told_of_those_who_are_there(
     leave = people.keep(SHE, sock)
     gone = people.outlast(replace(SHE, uid=8), sock)
     forks.is_gone = True
-    assert people.number(SHE) == 1  # she is refused by the fork server, with its own sentence
+    assert people.number(SHE) == 1  # the fork server refuses her, with its own message
     forks.is_gone = False
     forks.told.clear()
     people.introduce()
     assert forks.told == [Meet(1)]
-    assert people.number(replace(SHE, uid=8)) == 2  # which it does not know
+    assert people.number(replace(SHE, uid=8)) == 2  # this user is unknown to the fork server
     forks.is_gone = True
     leave()
     gone()
@@ -151,13 +151,13 @@ async def test_who_has_powers_is_looked_at_before_they_can_leave(
         assert not nursery.cancel_scope.cancel_called
         assert len(nursery.child_tasks) == 1
         people.heard(1)
-    await people.met(SHE)  # once
+    await people.met(SHE)  # each user is met once
     people.introduce()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(people.met, SHE)
         await trio.testing.wait_all_tasks_blocked()
         forks.is_gone = True
-        people.introduce()  # nobody answers any more
+        people.introduce()  # no answer comes any more
     await people.met(SHE)
-    await people.met(replace(SHE, capabilities=0))  # of whom all is known of the connection
+    await people.met(replace(SHE, capabilities=0))  # the connection says all there is to know of this user
     leave()

@@ -1,4 +1,4 @@
-"""What runs and what ran: abi.md 3.18, 5.20."""
+"""Active runs and finished runs: abi.md 3.18, 5.20."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_users_lines_are_in_a_log_of_his_own_too(logs: Logs) -> None:
         lines = (logs.root / f"home/{uid}/model/p/m.d/log").read_bytes().splitlines()
         assert [msgspec.json.decode(line, type=RunLogLine).run for line in lines] == [id_]
     assert b"home/1000" not in logs.read("model", "p/m", 0, 10_000)
-    # An agent of his own has one log, which is his already.
+    # An agent that belongs to the user has one log, which is the user's already.
     assert own.id.encode() in logs.read("agent", "home/1000/mine", 0, 10_000)
     assert not (logs.root / "home/1000/agent").exists()
 
@@ -77,7 +77,7 @@ def test_one_user_has_so_many_runs_at_once(logs: Logs) -> None:
     with pytest.raises(Fault, match="try again") as caught:
         runs.open("tool", "t", 1000, "exec")
     assert caught.value.code == "EAGAIN"
-    runs.open("tool", "t", 1001, "exec")  # another user is not concerned
+    runs.open("tool", "t", 1001, "exec")  # another user is not affected
     runs.close(first)
     runs.open("tool", "t", 1000, "exec")
 
@@ -92,6 +92,6 @@ async def test_stopping_takes_no_more_and_waits_for_the_rest(logs: Logs) -> None
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(Fault, match="shutting down"):
             runs.open("tool", "t", 0, "exec")
-        runs.close(runs.open("model", "m", 0, SOCKET))  # its message has begun
+        runs.close(runs.open("model", "m", 0, SOCKET))  # a run whose message has begun may still start
         runs.close(run)
     await runs.drained()

@@ -1,4 +1,4 @@
-"""host/starter.py and starter.py: what is started, bound and ended for the daemon, and what is not."""
+"""host/starter.py and starter.py: the processes and sockets of the daemon's starter, and its refusals."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ async def test_only_what_is_in_the_table_is_started(tmp_path: Path) -> None:
     "name", ["", "--output=x", "/etc", ".signature-/../x", ".signature-\0", "signature-1"]
 )
 async def test_signatures_lie_in_the_state(name: str, tmp_path: Path) -> None:
-    # What begins with a hyphen, gpgv takes for an option: it would write what it is given where that says.
+    # gpgv takes a name that begins with a hyphen for an option, and could be made to write to any file.
     async with starting(state=tmp_path) as starter:
         assert await refused(starter, starts.SIGNATURE, name) == "EINVAL"
 
 
 def test_what_looks_at_signatures_has_no_power(tmp_path: Path) -> None:
-    # A program that the starter finds under that name tells what it may.
+    # The starter finds a program of that name, which reports its own rights.
     script = tmp_path / "gpgv"
     attempts = "; ".join(
         f"({attempt}) 2>&-; echo $?"
@@ -85,7 +85,7 @@ async def test_signatures_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / f"{starts.PREFIX}1").mkdir()
     async with starting(state=tmp_path) as starter:
         said, status = await starter.output(starts.SIGNATURE, f"{starts.PREFIX}1", 60, 9)
-        assert (said, status) == (b"[GNUPG:] ", 2)  # there are no files
+        assert (said, status) == (b"[GNUPG:] ", 2)  # the folder has no files
 
 
 async def test_a_child_is_ended_by_its_number() -> None:
@@ -95,7 +95,7 @@ async def test_a_child_is_ended_by_its_number() -> None:
         await one.ended.wait()
         assert one.status == -signal.SIGKILL
         assert other.status is None
-        one.kill()  # twice does no harm
+        one.kill()  # killing it twice does no harm
         assert environ(other.pid) == {b"PATH", b"LANG", b"OMP_WAIT_POLICY", b"GOMP_SPINCOUNT"}
 
 
@@ -161,7 +161,7 @@ async def test_a_listener_lies_in_the_mount(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../outside/s", "model/../../outside/s", "link/s", "model/link/s"])
 async def test_no_listener_lies_outside_of_it(path: str, tmp_path: Path) -> None:
-    # The daemon says where a link of the mount leads.
+    # A taken-over daemon can point links of the mount anywhere.
     (tmp_path / "outside").mkdir()
     (tmp_path / "root/model").mkdir(parents=True)
     for link in ("root/link", "root/model/link"):
@@ -174,10 +174,10 @@ async def test_no_listener_lies_outside_of_it(path: str, tmp_path: Path) -> None
 
 
 async def test_no_listener_lies_in_what_is_not_the_mount(tmp_path: Path) -> None:
-    # as in the folder below, once it is unmounted
+    # as with the folder below the mount, once it is unmounted
     (tmp_path / "root").mkdir()
     async with starting(root=tmp_path / "root") as starter:
-        for _ in range(2):  # before any is told, and then of another one
+        for _ in range(2):  # before the starter knows any device, and with another device
             with pytest.raises(OSError, match="cross-device"):
                 await starter.listener("talker.sock", 4)
             await told(starter, os.stat(tmp_path).st_dev + 1)
@@ -228,7 +228,7 @@ def test_what_others_have_mounted_over_it_stays(tmp_path: Path) -> None:
     syscalls.cover(str(tmp_path), "test-cortexfs")
     starter = Starter(begin(tmp_path))
     try:
-        starter.unmount()  # none is ours yet
+        starter.unmount()  # no mount is ours yet
         starter.mounted(os.stat(tmp_path).st_dev)
         syscalls.cover(str(tmp_path), "test-cortexfs-other")
         starter.unmount()
@@ -236,7 +236,7 @@ def test_what_others_have_mounted_over_it_stays(tmp_path: Path) -> None:
         syscalls.unmount(str(tmp_path))
         starter.unmount()
         assert not os.path.ismount(tmp_path)
-        starter.unmount()  # it is gone
+        starter.unmount()  # the mount is gone
     finally:
         starter.stop()
 
@@ -254,7 +254,7 @@ async def test_what_is_no_message_ends_nothing() -> None:
 
 
 def test_the_package_of_the_starter_is_small() -> None:
-    # It is the one that keeps root's powers: no loop, no mount, no parser of strangers' bytes.
+    # Only this process keeps root's powers: it has no loop, no mount, and no parser of untrusted bytes.
     words = [sys.executable, "-c", "import sys, cortexfs.host.starter; print(*sys.modules)"]
     loaded = set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
     assert loaded.isdisjoint({"trio", "pyfuse3", "h11", "ssl", "asyncio", "cortexfs.peers.caller"})
@@ -264,7 +264,7 @@ def test_the_package_of_the_starter_is_small() -> None:
 
 
 async def test_users_are_looked_up_where_sockets_may_be_opened() -> None:
-    # nsswitch.conf(5): many a directory service is asked over a Unix socket, which root's daemon cannot open
+    # nsswitch.conf(5): many directory services use a Unix socket, which root's daemon cannot open
     async with starting() as starter:
         assert await home(starter, 0) == "/root"
         said, status = await starter.output(starts.USER, "0", 60, 1000)
@@ -279,7 +279,7 @@ async def test_a_user_of_a_directory_service_has_a_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cortexfs.daemon.starts.os.geteuid", lambda: 0)
-    monkeypatch.setattr("cortexfs.daemon.starts._home", lambda uid: "")  # as if this process found nobody
+    monkeypatch.setattr("cortexfs.daemon.starts._home", lambda uid: "")  # as if this process found no user
     async with starting() as starter:
         assert await home(starter, 0) == "/root"
     async with starting() as starter:

@@ -1,4 +1,4 @@
-"""A call of a tool for an agent: what is kept of its output. The host says what the test wants."""
+"""A call of a tool for an agent: the part of its output that is kept. The host sends what the test wants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOOL = Object(class_="tool", name="x", description="", plugin=hostcalls.Plugin("
 
 
 class Host:
-    """Says these pieces, and that it is done when it may."""
+    """Sends these pieces, and reports the end of the call once it may."""
 
     def __init__(self, pieces: list[bytes], kind: int = wire.DELTA) -> None:
         self._pieces = pieces
@@ -40,7 +40,7 @@ class Host:
 
 
 class Hosts:
-    """A pool that gives out these hosts, one after the other."""
+    """A pool that hands out these hosts in turn."""
 
     def __init__(self, *hosts: Host) -> None:
         self._hosts = list(hosts)
@@ -59,7 +59,7 @@ async def said(_frame: frames.Frame) -> None:
 
 
 async def outcomes(uids: list[int], pieces: list[bytes]) -> list[CallOutcome]:
-    """What comes of calls that all go on until each host has said what it has to say."""
+    """Returns the outcomes of calls that all run until each host has sent all its pieces."""
     hosts = [Host(pieces) for _ in uids]
     tools = tool_call.ToolCalls(cast(Pool, Hosts(*hosts)), 5.0)
     asked = hostcalls.CallRequest("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
@@ -86,7 +86,7 @@ def test_an_output_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_kept_for_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/agents.md: "64 MiB for one user at a time"; who calls without end takes nothing of others'
+    # docs/agents.md: "64 MiB for one user at a time"; endless calls of one user take nothing from others
     monkeypatch.setattr(tool_call, "MAX_HELD", 7)
     first, second, other, third = trio.run(outcomes, [1, 1, 2, 1], [b"abc", b"de"])
     assert [one.output for one in (first, second, other, third)] == ["abcde", "ab", "abcde", ""]
@@ -95,7 +95,7 @@ def test_what_is_kept_for_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("name", "source"), [("policy", None), ("approval", ""), ("x", "policy")])
 def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None) -> None:
-    # issue 4: "Every decision with its reason in events.jsonl"; whatever a tool is called, and says, is none
+    # issue 4: "Every decision with its reason in events.jsonl"; a tool's name and output are no decision
     async def sources() -> list[str | None]:
         host = Host([msgspec.msgpack.encode((source, "allow"))], wire.OBSERVER)
         asked = hostcalls.CallRequest("r", hostcalls.Invocation(name), None, b"{}", 0o22, {})
@@ -114,7 +114,7 @@ def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None
 
 
 class Full(Hosts):
-    """Has no host more than these at a time."""
+    """A pool that never has more than these hosts at a time."""
 
     async def acquire(self, _plugin: Any, _identity: Any) -> Host:
         await trio.lowlevel.checkpoint()
@@ -143,7 +143,7 @@ def test_a_call_waits_for_a_host() -> None:
             for _ in range(3):
                 nursery.start_soon(one)
             await trio.sleep(1)
-            host.end()  # so that one of the others has it
+            host.end()  # so that one of the other calls gets it
             await trio.sleep(host_queue.PATIENCE)
             host.end()
         return found

@@ -1,4 +1,4 @@
-"""The exec service from a runner's side, with real hosts: abi.md 4 and the ways in which runs end."""
+"""The exec service as a runner sees it, with real hosts: abi.md 4, and the ways in which runs end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_how_a_run_ends(
         assert said in answer.message
         # "every failure ends in error, done, also one before start"
         assert [type(frame).__name__ for frame in answer.frames[-2:]] == ["Error", "Done"]
-        assert (await world.call(world.inode("show.types", FAULTY), "x")).status == 0  # whatever it was
+        assert (await world.call(world.inode("show.types", FAULTY), "x")).status == 0  # whatever failed
 
 
 async def test_what_is_no_object_is_said(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_help_and_usage_need_no_host(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         large = world.inode("echo", schema=f'{{"type":"object","properties":{{{many}}}}}'.encode())
         async with world.begun(large, "--help") as runner:
-            while await runner.hear():  # more than a message holds
+            while await runner.hear():  # more output than a message holds
                 pass
         assert runner.status == 0
         assert len(runner.out) > wire.MAX_MESSAGE
@@ -147,7 +147,7 @@ async def test_a_stuck_call_is_let_go_and_its_neighbours_finish(tmp_path: Path) 
             stuck = next(host for host in world.pool.by_pid.values() if host.retired)
             assert stuck.calls == 1
             world.pool.sweep(0)
-            assert (await world.call(who, "{}")).status == 0  # by another host
+            assert (await world.call(who, "{}")).status == 0  # in another host
             assert not answers
         assert answers[0].output == "rested"
         with trio.fail_after(PATIENCE):
@@ -176,7 +176,7 @@ async def test_a_daemon_that_stops_says_so(watched: bool, tmp_path: Path) -> Non
                 world.scope.cancel()
                 await world.stopped.wait()
                 runs.start_soon(world.exec.serve, world.listener, runs)
-                # One that wants input is watched from then on, by a task of its own.
+                # From then on a task of its own watches a runner that wants to send input.
                 await send(runner.stream, hello(inode, *([] if watched else ["{}"])))
                 await awaited(lambda: bool(world.runs.active))
                 while watched and not runner.wanted:
@@ -213,7 +213,7 @@ async def test_a_user_has_a_share_of_the_connections(tmp_path: Path) -> None:
         for stream in silent:
             stream.close()
         while (await world.call(world.inode("echo"), "back")).status != 0:
-            pass  # the service has to notice that they have left
+            pass  # the service needs a moment to notice that the clients have left
 
 
 async def test_a_large_input_and_a_larger_one(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ async def _feed(stream: socket.socket, stdin: bytes) -> None:
         for start in range(0, len(stdin), 65536):
             await send(stream, wire.message(wire.STDIN, stdin[start : start + 65536]))
         await send(stream, wire.message(wire.STDIN))
-    except OSError:  # it was too much, and nobody listens any more
+    except OSError:  # the input was too large, and nobody reads any more
         pass
 
 

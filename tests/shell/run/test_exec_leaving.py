@@ -1,4 +1,4 @@
-"""However a run ends, on whichever side, it leaves nothing behind."""
+"""A run leaves nothing behind, however it ends and on whichever side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _talks_rubbish(world: World, inode: int) -> None:
 async def _sends_what_nobody_wanted(world: World, inode: int) -> None:
     async with world.begun(inode, "{}") as runner:
         await runner.until(b'"start"')
-        with contextlib.suppress(BrokenPipeError):  # it has ended already
+        with contextlib.suppress(BrokenPipeError):  # the run has ended already
             await send(runner.stream, wire.message(wire.STDIN, b"unasked"))
         await runner.answer()
 
@@ -82,7 +82,7 @@ ENDINGS = [
 async def test_200_runs_leave_no_descriptor(
     ending: Callable[[World, int], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a host that is slow to let go is passed over for one more, and a busy machine makes it slow
+    # a host that is slow to let go is replaced by another one, and a busy machine makes hosts slow
     monkeypatch.setattr("cortexfs.pool.call.LET_GO_SECONDS", PATIENCE)
     async with serving(tmp_path) as world:
         drip = world.inode("drip")
@@ -92,9 +92,9 @@ async def test_200_runs_leave_no_descriptor(
         before = open_files(), open_files(pid)
         await _rounds(ending, world, drip, 40)
         gc.collect()
-        assert await world.pid() == pid  # and it is still the same host
+        assert await world.pid() == pid  # it is still the same host
         await files_closed(before[0])
-        await files_closed(before[1], pid)  # a worker closes after its answer was heard
+        await files_closed(before[1], pid)  # a worker closes its files after its answer was received
         assert not world.runs.active
 
 
@@ -125,7 +125,7 @@ async def _quiet(world: World) -> None:
 
 
 async def test_a_caller_who_leaves_while_a_host_floods(tmp_path: Path) -> None:
-    # A write that fails with other tasks about comes as a group, which must not end the service.
+    # A write that fails while other tasks run raises an exception group, which must not end the service.
     async with serving(tmp_path) as world:
         flood = world.inode("bad.flood", FAULTY)
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""One run between a runner and a host, both played by the test over real socket pairs."""
+"""One run between a runner and a host; the test plays both over real socket pairs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALL = hostcalls.CallRequest("r1", hostcalls.Invocation("t"), [b"x"], None, 0o22
 
 
 class OneHost:
-    """A pool of one host, whose end of each call the test holds."""
+    """A pool with one host. The test holds the host's end of each call."""
 
     is_enclosed = is_stopped = was_stopped = has_served = False
     aside = None
@@ -66,7 +66,7 @@ class OneHost:
 
 
 class Stage:
-    """A relay at work, the runner's end and the host's end."""
+    """A relay at work, with the runner's end and the host's end."""
 
     def __init__(self, folder: Path) -> None:
         self.pool = OneHost()
@@ -98,7 +98,7 @@ class Stage:
         await send(self.pool.theirs, wire.message(kind, payload))
 
     async def heard(self) -> tuple[list[Any], int | None]:
-        """What the runner was told: frames, and the exit status."""
+        """Returns all that the runner received: frames, and the exit status."""
         splitter, out, status = wire.Splitter(), b"", None
         while data := await receive(self.runner):
             for kind, payload in splitter.feed(data):
@@ -233,7 +233,7 @@ async def test_a_caller_who_half_closes_is_cancelled_and_told(stage: Stage) -> N
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
         stage.runner.shutdown(socket.SHUT_WR)
-        assert await receive(stage.pool.theirs) == b""  # our half-close is the host's cancel
+        assert await receive(stage.pool.theirs) == b""  # our half-close cancels the call in the host
         stage.pool.theirs.close()
 
     await stage.play(host)
@@ -271,7 +271,7 @@ async def test_a_runner_that_does_not_read_holds_its_host_back(stage: Stage) -> 
         stage.pool.theirs.close()
 
     await stage.play(host)
-    assert taken < 4 << 20  # the kernel's buffers and no queue of ours
+    assert taken < 4 << 20  # only the kernel's buffers, and no queue of ours
     assert code_of(stage) == "ECANCELED"
 
 
@@ -309,7 +309,7 @@ async def test_a_caller_who_leaves_while_the_host_does_not_take_his_input(
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
         await stage.say(wire.WANT, wire.U32.pack(1 << 24))
-        with trio.move_on_after(0.5):  # until all buffers between us and that host are full
+        with trio.move_on_after(0.5):  # until all buffers between us and the host are full
             for _ in range(100):
                 await send(stage.runner, wire.message(wire.STDIN, b"x" * 60_000))
         stage.runner.close()
@@ -348,7 +348,7 @@ async def test_a_caller_who_leaves_before_the_host_has_the_request(
 
 
 async def test_nothing_counts_after_done(stage: Stage) -> None:
-    # wire.py: a run ends with DONE; a thread that a tool left behind may go on talking
+    # wire.py: a run ends with DONE; a thread left behind by a tool may go on sending
     async def host(stage: Stage) -> None:
         fault = wire.message(wire.FAULT, msgspec.msgpack.encode(("EIO", "late")))
         late = wire.message(wire.DELTA, b"late") + fault + wire.message(99)
@@ -363,7 +363,7 @@ async def test_nothing_counts_after_done(stage: Stage) -> None:
 async def test_a_host_that_broke_the_protocol_gets_no_more_calls(stage: Stage) -> None:
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
-        stage.pool.theirs.close()  # alive, and without a last word
+        stage.pool.theirs.close()  # the host is alive, but sends no DONE
         stage.pool.exited.set()
 
     await stage.play(host)
@@ -381,7 +381,7 @@ async def test_a_frame_is_never_cut_by_what_ends_a_run(stage: Stage) -> None:
     async def host(stage: Stage) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flood)
-            await awaited(lambda: stage.relay.fault is not None)  # the time is over, in the middle of a frame
+            await awaited(lambda: stage.relay.fault is not None)  # the time ran out in the middle of a frame
             nursery.cancel_scope.cancel()
         stage.pool.theirs.close()
         heard.extend(await stage.heard())

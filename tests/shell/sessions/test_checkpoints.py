@@ -1,4 +1,4 @@
-"""sessions/checkpoint.py: what is known of a long log is kept beside it, and believed of that log alone."""
+"""sessions/checkpoint.py: the state of a long log is kept beside it, and used for that log alone."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STATE = b"what its user made of it"
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each log is worth a checkpoint, and is known by a few bytes."""
+    """Make every log worth a checkpoint, and a few bytes enough to recognise a log."""
     monkeypatch.setattr(checkpoint, "STEP", 1)
     monkeypatch.setattr(checkpoint, "_ENDS", 256)
 
 
 async def kept(root: Path, runs: int = 40) -> Path:
-    """A log that was kept, and grew by a run since; its path."""
+    """Create a log with a checkpoint and one later run, and return its path."""
     async with store(root) as sessions:
         log = await fill(sessions, "a", runs)
         assert isinstance(log, FileLog)
@@ -41,7 +41,7 @@ async def kept(root: Path, runs: int = 40) -> Path:
 
 
 async def opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, FileLog]:
-    """The log as it is opened, and if it was read from where it was kept."""
+    """Open the log. Returns True if it was read from its checkpoint on, and the log."""
     known: list[Scanned | None] = []
     scan = disk.scan
 
@@ -137,7 +137,7 @@ def test_a_session_that_was_kept_is_the_session(seed: int) -> None:
     lines: list[bytes] = []
     at = 1
     for number in range(rng.randrange(2, 8)):
-        at += len(lines) + rng.choice((0, 0, 5))  # numbers that no event has, too
+        at += len(lines) + rng.choice((0, 0, 5))  # this also leaves numbers that no event has
         lines += run_of(at, f"r{number}", rng.randrange(4))
     whole, first, scan = Session(OPENING, str), Session(OPENING, str), Scan()
     part = rng.randrange(len(lines))

@@ -1,4 +1,4 @@
-"""What one user's sessions could pile up, and what a clock could break (docs/attacks.md)."""
+"""Data that one user's sessions could pile up, and faults that a clock could cause (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.shell.session_stores import address, line, run_of, store
 async def test_sessions_that_come_and_go_leave_no_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # unclean.jsonl tells who starts after a crash what to look at, and must not grow with each name ever used
+    # after a crash unclean.jsonl names the sessions to check, and must not grow with every name ever used
     monkeypatch.setattr(writer, "MARKS", 10)
     async with store(tmp_path) as sessions:
         kept = await sessions.open(address("kept"))
@@ -53,7 +53,7 @@ async def test_what_a_crash_left_stays_marked(tmp_path: Path, monkeypatch: pytes
 async def test_directories_without_end_leave_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # docs/ctx.md: `../index/by-cwd/HASH`: whoever says something in many directories makes no file for each
+    # docs/ctx.md: `../index/by-cwd/HASH`: messages from many directories do not make a file for each
     monkeypatch.setattr(beside, "BY_CWD", 8)
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())

@@ -1,4 +1,4 @@
-"""The logs of sessions: appending to them, reading them, and what was said before."""
+"""The logs of sessions: appending to them, reading them, and their former messages."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_durable_is_for_what_was_appended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        [line(2)],  # not behind the last one
+        [line(2)],  # its id does not follow the last id
         [line(4), line(3)],
         [line(3), line(3)],
         [line(3).strip()],
@@ -249,7 +249,7 @@ async def test_what_was_said_before_is_found_from_the_newest_on(tmp_path: Path) 
         await log.durable(log.given)
         said = [each for each in (*first, *second) if each.startswith(b'{"type":"message"')]
         assert await log.messages(1 << 20, log.given + 1) == said
-        assert await log.messages(1 << 20, 400) == said[:2]  # what comes after is not before
+        assert await log.messages(1 << 20, 400) == said[:2]  # later messages are not part of the history
         assert await log.messages(len(said[3]) + len(said[2]), log.given + 1) == said[2:]
         assert await log.messages(len(said[3]) - 1, log.given + 1) == []
         assert await log.messages(1 << 20, 1) == []

@@ -42,7 +42,7 @@ async def test_a_full_disk_is_told_and_service_goes_on_when_there_is_room(tmp_pa
             log = await sessions.open(address())
             log.append(run_of(1, "r1"))
             await log.durable(6)
-            await settled(sessions)  # or what is derived of the other session would not fit either
+            await settled(sessions)  # else the derived files of the other session would not fit either
             ballast = disk / "ballast"
             with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
                 _ = [file.write(bytes(4096)) for _ in range(1000)]
@@ -108,7 +108,7 @@ async def test_a_read_only_disk_can_be_read_and_says_so(tmp_path: Path) -> None:
 
 
 def failing(times: int) -> Callable[[int], None]:
-    """An fsync that fails so often."""
+    """Returns an fsync that fails `times` times."""
     left = [times]
 
     def sync(descriptor: int) -> None:
@@ -223,7 +223,7 @@ async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(
         async with store(disk) as sessions:
             log = await sessions.open(address())
             log.append([line(2)])
-            while log.pending:  # then a thread has it
+            while log.pending:  # until a thread has taken it
                 await trio.lowlevel.checkpoint()
             log.append([line(3)])
             may_write.set()

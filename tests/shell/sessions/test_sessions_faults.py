@@ -1,4 +1,4 @@
-"""The session store when things break: kill -9, torn lines, a power failure."""
+"""The session store under failures: kill -9, torn lines, a power failure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.settled import settled
 from tests.shell.logreader import Reader
 from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, shown, store
 
-SOAK = float(os.environ.get("CTX_SOAK", "0"))  # seconds that the long form takes
+SOAK = float(os.environ.get("CTX_SOAK", "0"))  # the duration of the long form, in seconds
 
 
 # kill -9
 
 
 def killed(root: Path, count: int, after: int) -> dict[str, int]:
-    """Let a child work until it has shown so much, kill it, and return what it had shown of each session."""
+    """Kill a child once it has shown `after` lines. Returns the bytes that it had shown of each session."""
     command = [sys.executable, "-m", "tests.shell.sessions_child", str(root), str(count)]
     shown: dict[str, int] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=PROJECT) as child:
@@ -49,7 +49,7 @@ def killed(root: Path, count: int, after: int) -> dict[str, int]:
 
 
 async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
-    """What a daemon does at its start, and what then has to hold of every session; how many runs were cut."""
+    """Recover as a daemon does at its start, and check each session. Returns the number of cut runs."""
     cut = 0
     async with store(root) as sessions:
         for where in sessions.unclean:
@@ -69,7 +69,7 @@ async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
 
 
 def check_whole(data: bytes) -> None:
-    """Every run once, in order and whole, but for those that a kill cut short; ids without a gap."""
+    """Check that runs are in order, and whole unless a kill cut them, and that ids have no gap."""
     events = [json.loads(row) for row in data.splitlines()]
     assert [int(event["id"]) for event in events] == list(range(1, len(events) + 1))
     runs: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ def test_kill_9_loses_nothing_that_was_seen(tmp_path: Path) -> None:
     for number in range(100_000):
         if number >= 4 and time.monotonic() >= end:
             break
-        root = tmp_path / str(number // 10)  # logs that do not get too long
+        root = tmp_path / str(number // 10)  # so that no log gets too long
         shown = killed(root, count, after=random.randrange(400))
         cut += trio.run(recovered, root, count, shown)
     assert cut, "no kill hit a run"
@@ -172,7 +172,7 @@ async def test_what_a_power_failure_left_behind_the_last_event_is_cut_off(
 
 
 def kept_beside(path: Path) -> list[bytes]:
-    """What was cut off the log."""
+    """Returns the data that was cut off the log."""
     return [each.read_bytes() for each in path.parent.glob("events.jsonl.cut-*")]
 
 

@@ -1,4 +1,4 @@
-"""What a session store keeps beside its logs, lists and removes, and what it keeps in memory alone."""
+"""The files that a session store keeps beside its logs, lists and removes, and sessions in memory alone."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_all_but_the_log_comes_back_from_it(tmp_path: Path) -> None:
         folder = sessions.folder(address("a"))
         there = {path.name: path.read_bytes() for path in folder.iterdir()}
         assert len(there) == 8
-        for name in there.keys() - {"events.jsonl", "created_at"}:  # whose moment is nowhere else
+        for name in there.keys() - {"events.jsonl", "created_at"}:  # no other file holds its time
             (folder / name).unlink()
         (folder.parent / "index" / "list").unlink()
     async with store(tmp_path) as sessions:
@@ -89,7 +89,7 @@ async def test_folders_and_files_are_private(tmp_path: Path) -> None:
     for path in [top, *top.rglob("*")]:
         found = path.stat()
         assert stat.S_IMODE(found.st_mode) == (0o700 if path.is_dir() else 0o600), path
-        assert found.st_uid == os.geteuid(), path  # whose the home is, the tree says
+        assert found.st_uid == os.geteuid(), path  # the tree decides the owner of the home
     assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
 
 
@@ -110,7 +110,7 @@ async def test_the_log_grows_in_place_and_the_rest_is_replaced_as_a_whole(tmp_pa
         assert (folder / "state").read_bytes() == b"active\n"
 
 
-# What is there, and what may go.
+# The sessions that exist, and the sessions that may go.
 
 
 async def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
         index = sessions.folder(address("a")).parent / "index"
         assert (index / "list").read_text() == "a\nc\nb\n"
         assert listing(sessions.root, SPACE, "agent", "nobody") == []
-        await shown(sessions, address("b"))  # looking is no use
+        await shown(sessions, address("b"))  # reading does not count as use
         await settled(sessions)
         assert (index / "current").read_text() == "a\n"
 
@@ -196,9 +196,9 @@ async def test_what_is_old_or_too_many_can_be_seen_and_cleared(tmp_path: Path) -
         assert await names(Policy()) == []
         assert await names(Policy(age=7_500)) == ["older", "oldest"]
         assert await names(Policy(count=3)) == ["older", "oldest"]
-        assert await names(Policy(count=0)) == ["old", "older", "oldest"]  # and never the newest
+        assert await names(Policy(count=0)) == ["old", "older", "oldest"]  # the newest session never expires
         preview = await sessions.expired(SPACE, Policy(count=0))
-        await fill(sessions, "old")  # used after all
+        await fill(sessions, "old")  # used after the preview
         removed = await sessions.collect(preview)
         assert [info.address.session for info in removed] == ["older", "oldest"]
         left = listing(sessions.root, SPACE, "model", "debug/echo")
@@ -239,7 +239,7 @@ async def test_temp_sessions_are_bounded_each_and_together(tmp_path: Path) -> No
             assert log.last == fits
         sessions.remove_temp(of_user(2))
         sessions.temp(of_user(6)).append([line(3, text=big)])
-        with pytest.raises(Fault, match="ENOSPC"):  # empty ones count too
+        with pytest.raises(Fault, match="ENOSPC"):  # empty sessions count too
             _ = [sessions.temp(of_user(n)) for n in range(10_000)]
 
 

@@ -1,4 +1,4 @@
-"""What users keep with a plugin is removed with it, whatever they have made of it."""
+"""The data that users keep with a plugin is removed with the plugin, whatever it looks like."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_deep_tree_is_removed_too_and_no_link_is_followed(tmp_path: Path) -> N
     own = Path(keeping(tmp_path / "state", "p")) / "1000"
     own.mkdir()
     above = os.open(own, os.O_RDONLY)
-    for level in range(3000):  # Python's own rmtree goes a thousand deep, or has so many files open
+    for level in range(3000):  # rmtree goes a thousand deep, or has so many files open
         if not level % 500:
             os.symlink(tmp_path / "outside", "link", dir_fd=above)
             os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=above))

@@ -22,7 +22,7 @@ def test_what_was_appended_is_there_for_who_looks(tmp_path: Path) -> None:
     assert logs.read("tool", "t", 0, 100) == b""
     logs.append("tool", "t", b"one\n")
     logs.append("model", "p/m", b"other\n")
-    assert logs.stat("tool", "t")[0] == 4  # before any flush: sizes are exact
+    assert logs.stat("tool", "t")[0] == 4  # sizes are exact even before a flush
     logs.append("tool", "t", b"two\n")
     assert logs.read("tool", "t", 0, 100) == b"one\ntwo\n"
     assert logs.read("tool", "t", 4, 2) == b"tw"
@@ -59,18 +59,18 @@ def test_a_log_that_cannot_be_written_is_said_and_harms_nobody(tmp_path: Path) -
     logs.append("tool", "t", b"line\n")
     logs.flush()
     assert "a log of runs cannot be written: Not a directory" in logs.error
-    assert "tool" not in logs.error  # everybody reads it in status, and what ran is not for everybody
+    assert "tool" not in logs.error  # everybody may read status, but not everybody may know what ran
     (tmp_path / "tool").unlink()
     logs.append("tool", "t", b"next\n")
     logs.flush()
-    assert logs.error == ""  # it is over
+    assert logs.error == ""  # the fault is over
 
 
 def test_a_disk_that_fills_leaves_no_half_line(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 1 << 20)
     logs.append("tool", "t", b"first\n")
     logs.flush()
-    # As full as a disk gets: RLIMIT_FSIZE writes what fits and refuses the rest (setrlimit(2)).
+    # As on a full disk: RLIMIT_FSIZE writes the part that fits and refuses the rest (setrlimit(2)).
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -119,7 +119,7 @@ async def test_how_many_logs_a_user_has_is_bounded(tmp_path: Path, monkeypatch: 
         logs.settle(7)
         path = logs._path(module._Log(class_, name, 7))
         os.utime(path, (1000 + moment, 1000 + moment))
-    logs.append("tool", "a", b"line\n", 8)  # another user is not concerned
+    logs.append("tool", "a", b"line\n", 8)  # another user is not affected
     home = tmp_path / "home/7"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(logs.run)

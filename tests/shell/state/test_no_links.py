@@ -1,4 +1,4 @@
-"""state/no_links.py: a daemon that was taken over leads no command of root's out of its state."""
+"""state/no_links.py: a daemon under an attacker's control cannot lead root's commands out of its state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_state_itself_may_be_a_link(outside: Path, tmp_path: Path) -> None:
 def test_a_report_reads_the_log_and_nothing_else(
     kind: str, outside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # It is sent to strangers, and a pipe would have it wait for ever.
+    # A report is sent to strangers, and a pipe would make it wait for ever.
     (outside / "key").write_text("s3cret\n")
     log = tmp_path / "state/daemon.log"
     log.symlink_to(outside / "key") if kind == "link" else os.mkfifo(log)

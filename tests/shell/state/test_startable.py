@@ -1,4 +1,4 @@
-"""Files that the kernel can start: what is said of one is what it does."""
+"""Files that the kernel can start: the report on a file agrees with what the kernel does."""
 
 from __future__ import annotations
 

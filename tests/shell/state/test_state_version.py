@@ -1,4 +1,4 @@
-"""The version of a state: older states become newer ones, with a copy, and newer ones are refused."""
+"""The version of a state: older states are upgraded, with a copy, and newer states are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cortexfs.state.state_version import STEPS, StateStep, settle, version
 
 
 def append(word: str) -> StateStep:
-    """Returns a step that may be taken twice, as all have to be."""
+    """Returns a step that may be taken twice, as every step must allow."""
 
     def take(state: Path) -> None:
         path = state / "tree/file"

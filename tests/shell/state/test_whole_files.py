@@ -1,6 +1,6 @@
-"""Files that are replaced as a whole, and values that several change.
+"""Files that are replaced as a whole, and values that several processes change.
 
-The quotes are of the issue that asked for one way to do both.
+The quotes are from the issue that asked for one way to do both.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_whoever_is_killed_leaves_the_old_or_the_new_one(tmp_path: Path, way: st
 
 
 def _die_at(point: int) -> None:
-    """Have this process vanish at its `point`-th call of something that changes the disk."""
+    """Make this process vanish at its `point`-th call that changes the disk."""
     count = iter(range(point))
 
     def dying(function: Callable[..., object]) -> Callable[..., object]:
@@ -225,7 +225,7 @@ def test_a_lock_is_no_link_and_no_other_user_can_hold_it(tmp_path: Path) -> None
             store.update(lambda known: [1])
         assert named(tmp_path) == [store.lock]
         (tmp_path / store.lock).unlink()
-    held = os.open(tmp_path, os.O_RDONLY)  # as every user can open a folder of mode 755
+    held = os.open(tmp_path, os.O_RDONLY)  # every user can open a folder of mode 755
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         store.update(lambda known: [1])

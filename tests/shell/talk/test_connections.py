@@ -1,4 +1,4 @@
-"""One connection, without a mount: what it hears, what it is told, and how it ends (abi.md 5)."""
+"""One connection, without a mount: its requests, its answers, and its end (abi.md 5)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_one_who_says_no_more_is_told_the_rest_of_his_runs(tmp_path: Path,
     # docs: a half-closed connection is told the rest of its runs, and then closed
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client, world.connected(SCRIPT) as other:
-            if resumes:  # which would end here
+            if resumes:  # the resumed stream would end at the half-close
                 await client.ask("resume", session="s")
             await client.send(HANG, session="s", id="m")
             await client.until("delta")
@@ -119,13 +119,13 @@ async def test_one_who_reads_nothing_is_not_heard_without_end(tmp_path: Path) ->
                 assert asked < 100_000, "a client that does not read is heard for ever"
             with world.connected() as neighbour:
                 assert await neighbour.is_alive()
-            # What he said counts, once he reads.
+            # The client's requests count once it reads.
             for _ in range(asked):
                 assert await client.frame() == {"type": "pong", "request": "x" * 200}
 
 
 async def _taken(client: Client, line: bytes) -> bool:
-    """Whether the server takes all of a line, in as much time as it wants."""
+    """Returns True if the server takes a whole line, in as much time as it wants."""
     for _ in range(2):
         with contextlib.suppress(BlockingIOError):
             assert client.stream.send(line) == len(line)
@@ -144,7 +144,7 @@ async def test_a_resume_that_goes_back(tmp_path: Path) -> None:
             with world.connected(SCRIPT) as client:
                 await client.ask("resume", session="s", after=str(after))
                 first = [await client.frame() for _ in range(500)]
-                await client.ask("resume", session="s")  # from the beginning, in the midst of it
+                await client.ask("resume", session="s")  # anew, during the first resume
                 frames = [frame for frame in first if frame] + await client.all()
                 assert sorted(ids(frames)) == ids(whole)
                 assert len({frame["id"] for frame in frames}) == len(frames)
@@ -239,7 +239,7 @@ async def test_memory_is_given_back_when_a_session_is_removed(tmp_path: Path) ->
             told = [frame for _ in range(5) for frame in await client.until("done")]
             assert [frame["code"] for frame in told if frame["type"] == "error"] == ["ENOENT"] * 5
             assert {frame["status"] for frame in told if frame["type"] == "done"} == {"error"}
-            await client.send("[]", session="s", id="0")  # one of the same name begins anew
+            await client.send("[]", session="s", id="0")  # a message of the same name begins anew
             assert (await client.until("done"))[0]["type"] == "start"
         await held_nothing(world)
 

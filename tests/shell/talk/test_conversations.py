@@ -1,4 +1,4 @@
-"""Sessions in use, without a mount: what is lost, removed, idle, or over its limits, and who hears of it."""
+"""Sessions in use, without a mount: lost, removed, idle or over their limits, and the clients told of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.shell.conversing import ECHO, HANG, SCRIPT, Client, Frame, World, con
 
 
 class Disk:
-    """What fsync says."""
+    """Plays fsync, which fails while `broken`."""
 
     def __init__(self) -> None:
         self.broken = False
@@ -55,7 +55,7 @@ def refused(frames: list[Frame], code: str) -> None:
 
 
 async def test_runs_together_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A run that could wait must not be told EAGAIN, however many others there are.
+    # A run that can wait must not get EAGAIN, however many other runs there are.
     monkeypatch.setattr("cortexfs.sessions.log.TOGETHER", 100_000)
     async with conversing(tmp_path) as world, contextlib.AsyncExitStack() as stack:
         clients = [stack.enter_context(world.connected(SCRIPT)) for _ in range(40)]
@@ -82,7 +82,7 @@ async def test_a_done_that_is_not_on_disk_is_never_seen(tmp_path: Path) -> None:
             refused(frames, "EIO")
             assert not [frame for frame in frames if frame["type"] == "done" and "id" in frame]
             disk.broken = False
-            await client.send("lost", session="s", id="b")  # it was not answered, and is no retry
+            await client.send("lost", session="s", id="b")  # the first was not answered, so this is no retry
             again = await client.until("done", status="ok")
             assert again[0]["request"] == "b"
             seen = await follower.until("done", run=again[-1]["run"])
@@ -210,9 +210,9 @@ async def test_idle_sessions_are_bounded(tmp_path: Path) -> None:
                 await client.until("done")
         await world.idle()
         assert len(world.conversations) == IDLE
-        await settled(world.sessions)  # the last few whose files are being made are held for that
-        assert len(world.sessions._logs) < IDLE + 10  # no cycle keeps those of the others
-        for number in (0, IDLE + 19):  # one that was put away, and one that was not
+        await settled(world.sessions)  # the last few sessions are held until their files are made
+        assert len(world.sessions._logs) < IDLE + 10  # no reference cycle keeps the other logs
+        for number in (0, IDLE + 19):  # a session that was put away, and a session that was not
             assert (await history(world, f"s{number}"))[-1]["status"] == "ok"
 
 
@@ -250,7 +250,7 @@ async def test_temp_sessions_have_a_limit(tmp_path: Path) -> None:
 
 
 async def over(client: Client) -> None:
-    """Until a message is answered, or refused where there is no room for its session at all."""
+    """Wait until a message is answered, or refused as there is no room for its session."""
     while (said := await client.frame()) is not None:
         if said["type"] == "done" or (said["type"] == "error" and "run" not in said):
             return
@@ -357,7 +357,7 @@ async def test_what_was_written_is_there_for_the_next_daemon(
 async def test_who_leaves_before_a_question_is_said_ends_in_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the log has no room yet, so that the session does not know the question that is to be settled
+    # the log has no room yet, so the session does not know the question that is to be settled
     crowded, room, verdicts = trio.Event(), trio.Event(), []
 
     async def wait(_: Log) -> None:

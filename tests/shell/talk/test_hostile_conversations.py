@@ -1,4 +1,4 @@
-"""Clients that want what is others', or more than their share (docs/attacks.md)."""
+"""Clients that want the data of others, or more than their share (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None
             with world.connected(uid=OTHER) as other:
                 await other.raw(b'{"op":"ping","x":"' + b"x" * (MAX_LINE - 100) + b'"}\n')
                 assert (await other.until("pong"))[-1] == {"type": "pong"}
-            for client in clients[most:]:  # refused, and in use
+            for client in clients[most:]:  # refused, but still usable
                 assert (await client.error())["code"] == "EAGAIN"
                 await client.raw(b"still the same line\n")
                 assert await client.is_alive()
@@ -87,7 +87,7 @@ async def test_long_lines_that_are_not_read_are_memory_of_their_user(
             ours = [each for each in connections_ if isinstance(each, connection.Connection)]
             kept = sum(len(each._saying.left) for each in ours)
             assert kept <= 4 * MAX_LINE
-            with world.connected(uid=OTHER) as other:  # who is not held up
+            with world.connected(uid=OTHER) as other:  # the other user is not delayed
                 await other.send(word)
                 await other.until("done")
 

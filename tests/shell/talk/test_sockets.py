@@ -1,4 +1,4 @@
-"""Which objects are listened for, on plain folders: a mount differs in who makes the name."""
+"""The objects that have a listener, on plain folders; on a mount the names are made differently."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_one_that_breaks_refuses_and_keeps_its_name(tmp_path: Path) -> Non
 
 
 async def test_one_that_breaks_in_the_moment_of_a_connection_ends_itself_alone(tmp_path: Path) -> None:
-    # Its listener must not be closed under the task that is about to wait for it.
+    # Its listener must not be closed while a task is about to wait for it.
     async with listening(tmp_path) as sockets:
         for _ in range(20):
             await sockets.reconcile([TALKS])
@@ -94,7 +94,7 @@ async def test_one_that_breaks_in_the_moment_of_a_connection_ends_itself_alone(t
 
 
 async def test_one_that_lacks_a_key_only_can_be_talked_to(tmp_path: Path) -> None:
-    # It says so by EACCES, with what to do, where a refused connection says nothing.
+    # The object answers EACCES with advice, where a refused connection would explain nothing.
     async with listening(tmp_path) as sockets:
         await sockets.reconcile([KEYLESS])
         connect(tmp_path)
@@ -104,7 +104,7 @@ async def test_one_without_sessions_has_no_socket(tmp_path: Path) -> None:
     # abi.md 5.5
     async with listening(tmp_path) as sockets:
         await sockets.reconcile([SILENT, TOOL, TALKS])
-        await sockets.reconcile([SILENT, TOOL, TALKS])  # what listens is left alone
+        await sockets.reconcile([SILENT, TOOL, TALKS])  # a running listener is left alone
         assert os.listdir(tmp_path / "model" / "acme") == ["talker.sock"]
         connect(tmp_path)
 
@@ -116,7 +116,7 @@ async def test_as_many_may_wait_for_it_as_the_kernel_allows(tmp_path: Path) -> N
     async with listening(tmp_path) as sockets:
         await sockets.reconcile([TALKS])
         with contextlib.ExitStack() as waiting:
-            for _ in range(most):  # as no task of ours runs meanwhile, nobody takes one
+            for _ in range(most):  # no task of ours runs meanwhile, so no connection is accepted
                 client = waiting.enter_context(socket.socket(socket.AF_UNIX))
                 client.setblocking(False)
                 client.connect(name)

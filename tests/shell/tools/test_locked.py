@@ -17,7 +17,7 @@ _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class Struck(BaseException):
-    """As a host raises it."""
+    """Raised as a host raises a cancellation."""
 
 
 @pytest.mark.parametrize("step", [-1, 0.2])
@@ -39,7 +39,7 @@ def test_a_cancellation_leaves_it_free(step: float) -> None:
         begun.wait()
         for _ in range(turn % 20):
             os.sched_yield()
-        # What waits for the lock when it is struck takes it first.
+        # A thread that waits for the lock when it is struck takes the lock first.
         held = bool(turn % 2) and lock.acquire(timeout=PATIENCE)
         _raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Struck))
         if held:

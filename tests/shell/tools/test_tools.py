@@ -1,4 +1,4 @@
-"""The built-in tools as a set: what they say of themselves, and where they stand when they run.
+"""The built-in tools as a set: their descriptions, and their working directories when they run.
 
 `call` and `standing` serve the other test_tools files: a call as a host makes it, with memory in the
 place of the daemon.
@@ -41,8 +41,8 @@ EFFECTS = {
 
 
 class Ran(NamedTuple):
-    text: str  # all output of a success
-    code: str = ""  # of a failure, as the host would send it; soft errors are EIO
+    text: str  # all output of a successful call
+    code: str = ""  # the code of a failure as the host would send it; soft errors are EIO
     message: str = ""
 
 
@@ -76,12 +76,12 @@ def standing(directory: Path, function: Callable[[], T], umask: int = 0o022) -> 
 
 
 def as_nobody(directory: Path, function: Callable[[], str]) -> str:
-    """Run `function` in a child that has become uid 65534, in `directory`; what it returned."""
+    """Run `function` in `directory`, in a child that has become uid 65534, and return its result."""
     source, sink = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            os.chdir(directory)  # before: the way there may be closed to others
+            os.chdir(directory)  # first, as other users may not be able to get there
             os.setgroups([])
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
@@ -140,7 +140,7 @@ def test_bare_words_fill_what_a_user_would_expect(name: str, required: list[str]
 
 
 def test_nothing_is_imported_after_the_tools_are(tmp_path: Path) -> None:
-    # a host may later stand in a container, where no module is to be found
+    # a host may later be in a container without the modules
     script = """
 import sys
 from cortexfs.sdk import MemoryRuntime, run

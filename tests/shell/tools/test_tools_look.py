@@ -1,4 +1,4 @@
-"""fs.list, fs.stat and fs.glob: what there is, in order, on one line each."""
+"""fs.list, fs.stat and fs.glob: the existing files, in order, on one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fs.replace: exactly the change that was asked for, or none."""
+"""fs.replace: exactly the requested change, or none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAIL = st.sampled_from([b"", b"a", b"end", b"\r"])
 
 
 def diff_of(old: bytes, new: bytes, context: int) -> bytes:
-    """A diff as `diff -u` makes it; difflib leaves the missing newline to its caller."""
+    """Returns a diff as `diff -u` makes it; difflib leaves a missing newline to its caller."""
     pieces = difflib.diff_bytes(
         difflib.unified_diff, patch.lines_of(old), patch.lines_of(new), b"old", b"new", n=context
     )
@@ -59,7 +59,7 @@ def test_a_diff_makes_the_new_of_the_old(
 
 @given(LINES, LINES, st.integers(1, 9))
 def test_a_diff_finds_its_lines_where_they_have_moved(old: list[bytes], new: list[bytes], moved: int) -> None:
-    # each line once, so that there is but one place
+    # each line occurs once, so that there is only one place
     before = [b"%d %s" % (number, line) for number, line in enumerate(old)]
     after = [*before[: len(before) // 2], *new, *before[len(before) // 2 :]]
     assume(new)
@@ -249,7 +249,7 @@ def test_many_changes_at_once_lose_none(tmp_path: Path) -> None:
     def change(number: int) -> None:
         barrier.wait()
         code = "EAGAIN"
-        while code == "EAGAIN":  # as its message asks for
+        while code == "EAGAIN":  # EAGAIN's message asks for another try
             code = call("fs.replace", path=str(path), old=f"<{number}>", new=f"done {number}").code
         assert not code
 

@@ -75,7 +75,7 @@ def test_lines_are_numbered_wherever_a_block_ends(
     path = tmp_path_factory.getbasetemp() / "numbered"
     path.write_bytes("".join(line + "\n" for line in lines).encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fs_search, "BLOCK", max(block, 8))  # no line is longer
+        patch.setattr(fs_search, "BLOCK", max(block, 8))  # no line is longer than 8
         patch.setattr(fs_search, "SNIFFED", 1)
         for pattern in ("a", "[a]"):
             found = call("fs.search", pattern=pattern, path=str(path)).text
@@ -103,7 +103,7 @@ def test_ignored_files_are_left_out_as_git_leaves_them_out(tmp_path: Path) -> No
     listed = set(told.stdout.decode().strip("\0").split("\0")) - {"sub/linked/.gitignore"}
     found = files_of(standing(tmp_path, lambda: call("fs.search", pattern="^needle$").text))
     assert set(found) == listed
-    # and the same from below, where the files above still count
+    # the same from a folder below, where the ignore files above still count
     below = files_of(standing(tmp_path / "sub", lambda: call("fs.search", pattern="^needle$").text))
     assert {f"sub/{name}" for name in below} == {name for name in listed if name.startswith("sub/")}
 
@@ -255,7 +255,7 @@ def test_no_pattern_takes_more_than_linear_time(tmp_path: Path, pattern: str, ig
 
 
 def test_where_a_match_begins_is_found_in_linear_time(tmp_path: Path) -> None:
-    # An engine that looks for all matches of a line takes quadratic time for this.
+    # An engine that looks for all matches in a line needs quadratic time for this.
     (tmp_path / "x").write_text("é" * 200 + "A" * 300_000 + "\n")
     text = standing(tmp_path, lambda: call("fs.search", pattern="[A-Z].*[^A-Z]|[A-Z]").text)
     assert re.fullmatch(r"x:1:…é{100}A{400}…\n", text)
@@ -289,7 +289,7 @@ def test_what_takes_more_than_linear_time_is_refused_by_name(
 @pytest.mark.parametrize("pattern", [r"\w{1000}x", "(?:" * 90 + "a{9}b" + "){9}" * 90, "[é-ž]" * 20000])
 def test_a_pattern_over_the_limits_is_refused(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "x").write_text("a\n")
-    for path in (tmp_path, tmp_path / "x"):  # where there is nothing to search, too
+    for path in (tmp_path, tmp_path / "x"):  # also if there is nothing to search
         refused = call("fs.search", path=str(path), pattern=pattern)
         assert (refused.code, refused.message[:24]) == ("EINVAL", "invalid input: pattern: "), refused
 
@@ -340,7 +340,7 @@ def test_bytes_that_are_no_text_are_searched_as_they_are_shown(tmp_path: Path) -
 
 
 def test_a_search_that_its_engine_is_busy_with_stops_at_once(tmp_path: Path) -> None:
-    # Linear, and yet many seconds for each piece.
+    # The search is linear, but takes many seconds for each piece.
     (tmp_path / "x").write_text("a" * fs_search.BLOCK)
     runtime = MemoryRuntime("fs.search", {"PATH": os.defpath})
     start = Job.start

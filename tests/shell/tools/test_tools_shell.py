@@ -1,4 +1,4 @@
-"""shell.exec: all that a command prints, its end, and no process after it.
+"""shell.exec: all the output of a command, its end, and no process left after it.
 
 Processes are recognised by a variable of their environment, and their end is awaited on their pidfd.
 """
@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE
 
 
 class Marked:
-    """Commands of one test, and what is left of them."""
+    """The commands of one test, and the processes that are left of them."""
 
     def __init__(self) -> None:
         self.name = f"MARK_{uuid.uuid4().hex}"
@@ -40,7 +40,7 @@ class Marked:
         return found
 
     def left(self) -> list[int]:
-        """Which are still there when those that were killed had time to go."""
+        """Returns the processes that are still there after killed processes had time to end."""
         return [pid for pid in self.processes() if not ended(pid)]
 
     def runtime(self, on_output: Callable[[MemoryRuntime], object] = lambda _: None) -> MemoryRuntime:
@@ -67,7 +67,7 @@ def ended(pid: int) -> bool:
 
 @pytest.fixture
 def marked() -> Iterator[Marked]:
-    """Every test here also proves that nothing is left: neither process nor descriptor."""
+    """Every test here also proves that no process and no descriptor is left."""
     descriptors = len(os.listdir("/proc/self/fd"))
     marked = Marked()
     yield marked
@@ -102,7 +102,7 @@ def test_any_other_end_than_0_is_an_error_after_the_output(marked: Marked, cmd: 
 
 
 def test_output_comes_while_the_command_runs(marked: Marked) -> None:
-    # it ends only because its first line was seen
+    # the call ends only because its first line was seen
     runtime = marked.runtime(lambda runtime: runtime.cancel() if runtime.text == "first\n" else None)
     assert call("shell.exec", runtime, cmd="echo first; sleep 1000; echo never").code == "ECANCELED"
     assert runtime.text == "first\n"
@@ -204,7 +204,7 @@ def test_a_cancel_after_the_end_touches_nothing(marked: Marked) -> None:
 
 
 class Cancelled(BaseException):
-    """As a host raises it, in the middle of whatever the tool does."""
+    """Raised as a host raises a cancellation, anywhere in a tool."""
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # what is dropped closes itself
@@ -281,7 +281,7 @@ def test_signals_begin_as_in_a_login_shell(marked: Marked) -> None:
     finally:
         signal.signal(signal.SIGINT, interrupt)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    libc_keeps = 3 << 31  # signals 32 and 33, of which programs know nothing
+    libc_keeps = 3 << 31  # signals 32 and 33, which are hidden from programs
     assert [int(line.split()[1], 16) & ~libc_keeps for line in text.splitlines()] == [0, 0]
 
 

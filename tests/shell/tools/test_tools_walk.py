@@ -1,4 +1,4 @@
-"""fs.search and fs.glob in trees that others change meanwhile, and in those of many levels."""
+"""fs.search and fs.glob in trees that change meanwhile, and in trees of many levels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def found(ran: Ran) -> list[str]:
 
 @contextmanager
 def between(act: Callable[[int], None]) -> Iterator[None]:
-    """Act after each listing of a directory, and before anything is done with its entries."""
+    """Call `act` after each listing of a directory, before its entries are used."""
     count = 0
 
     def listed(folder: int) -> list[os.DirEntry[str]]:
@@ -66,7 +66,7 @@ def between(act: Callable[[int], None]) -> Iterator[None]:
 
 
 def swapped(top: Path) -> None:
-    """Somebody else puts a link in the place of a directory."""
+    """Put a link in the place of a directory, as another user could."""
     (top / "d").rename(top.parent / "away")
     (top / "d").symlink_to(top.parent / OUTSIDE)
 
@@ -105,7 +105,7 @@ def test_a_directory_that_is_moved_leads_nowhere_else(tmp_path: Path, asked: dic
     top = made(tmp_path / "top", f"{place}/a.txt", *(f"{'d/' * level}z.txt" for level in range(levels)))
 
     def moved(listing: int) -> None:
-        if listing == levels:  # the second level, which is not open any more, loses what is below it
+        if listing == levels:  # the second level, which is not open any more, loses its contents
             (top / "d/d/d").rename(other / "moved")
 
     runtime = MemoryRuntime("tool")
@@ -139,7 +139,7 @@ NAME = "a-level-of-a-deep-tree"
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Iterator[Path]:
-    """A tree deeper than a path may be long, with files behind what is below them."""
+    """A tree deeper than the longest path, with files that come after the deep folders."""
     above = os.open(tmp_path, os.O_RDONLY)
     for level in range(LEVELS):
         if not level % 1000 or level == LEVELS - 1:
@@ -151,7 +151,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
         above = below
     os.close(above)
     yield tmp_path
-    subprocess.run(["rm", "-rf", str(tmp_path / NAME)], check=True)  # Python's own cannot
+    subprocess.run(["rm", "-rf", str(tmp_path / NAME)], check=True)  # Python's rmtree cannot remove it
 
 
 @pytest.mark.parametrize("asked", CALLS[:2], ids=lambda asked: asked["name"])
@@ -168,7 +168,7 @@ def test_a_deep_tree_is_walked_with_few_descriptors(deep: Path, asked: dict[str,
 
 
 class Cancelled(BaseException):
-    """As a host raises it in a tool's thread."""
+    """Raised as a host raises a cancellation in a tool's thread."""
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # what is dropped closes itself

@@ -1,4 +1,4 @@
-"""fs.write: the old content or the new, whatever happens, and nothing beside it."""
+"""fs.write: the old content or the new content, whatever happens, and no other file left behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem that is soon full."""
+    """A file system that is full soon."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=False)
@@ -67,7 +67,7 @@ def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/link").symlink_to("../b")
     (tmp_path / "b").symlink_to("c")
-    call("fs.write", path=str(tmp_path / "a/link"), content="1")  # dangling: the target is made
+    call("fs.write", path=str(tmp_path / "a/link"), content="1")  # a dangling link: the target is created
     assert (tmp_path / "c").read_text() == "1"
     call("fs.write", path=str(tmp_path / "a/link"), content="2")
     assert (tmp_path / "c").read_text() == "2"
@@ -113,7 +113,7 @@ def test_an_existing_file_keeps_mode_owner_and_attributes(tmp_path: Path) -> Non
     try:
         os.setxattr(path, "user.note", b"kept")
     except OSError:
-        attributes = False  # not here
+        attributes = False  # the file system has no attributes
     before = path.stat()
     assert not call("fs.write", path=str(path), content="new").code
     after = path.stat()
@@ -124,7 +124,7 @@ def test_an_existing_file_keeps_mode_owner_and_attributes(tmp_path: Path) -> Non
 
 @NEEDS_ROOT
 def test_bits_for_a_group_that_cannot_be_kept_are_dropped(tmp_path: Path) -> None:
-    # they would open the file to another group
+    # the bits would open the file to another group
     path = tmp_path / "x"
     path.write_text("old")
     os.chown(path, 65534, 0)
@@ -269,7 +269,7 @@ def test_a_cancelled_write_leaves_the_old(tmp_path: Path) -> None:
 
 
 class Cancelled(BaseException):
-    """As a host raises it, in the middle of whatever the tool does."""
+    """Raised as a host raises a cancellation, anywhere in a tool."""
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # what is dropped closes itself

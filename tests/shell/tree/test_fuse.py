@@ -87,7 +87,7 @@ async def test_run_sock_is_bound_once_by_the_thread_that_was_announced(world: Wo
 
 
 async def test_a_user_who_looks_for_his_home_has_one_and_others_do_not(world: World) -> None:
-    with refused(errno.ENOENT):  # not to be remembered: he may come any time
+    with refused(errno.ENOENT):  # the kernel must not remember this, as the user may come at any time
         await world.fs.lookup(HOME, b"1000", caller(uid=1001))
     entry = await world.fs.lookup(HOME, b"1000", caller(uid=1000))
     assert (entry.st_uid, stat.filemode(entry.st_mode)) == (1000, "drwx------")
@@ -159,7 +159,7 @@ async def test_a_temporary_file_takes_over_a_control_by_rename(world: World) -> 
     await fs.rename(folder, b".driver.swp", folder, b"driver", 0, caller())
     assert await world.read("model/p/m.d/driver") == b"right-driver\n"
     assert (await fs.lookup(folder, b".driver.swp", caller())).st_ino == 0
-    assert (await fs.getattr(entry.st_ino, caller())).st_nlink == 0  # still open
+    assert (await fs.getattr(entry.st_ino, caller())).st_nlink == 0  # the file is still open
     await fs.forget([(entry.st_ino, 1)])
     with refused(errno.ENOENT):
         await fs.getattr(entry.st_ino, caller())
@@ -179,7 +179,7 @@ async def test_a_renamed_control_goes_on_as_a_backup_and_comes_back(world: World
     await fs.rename(folder, b"policy", folder, b"policy~", 0, caller())
     assert (await fs.lookup(folder, b"policy", caller())).st_ino == 0
     assert await world.read("tool/shell.d/policy~") == RULE
-    world_again = World(world.state)  # absent it stays, and the temporary file is gone
+    world_again = World(world.state)  # the control stays absent, and the temporary file is gone
     again = await world_again.find("tool/shell.d")
     assert (await world_again.fs.lookup(again, b"policy", caller())).st_ino == 0
     await fs.rename(folder, b"policy~", folder, b"policy", 0, caller())
@@ -207,7 +207,7 @@ async def test_renames_that_are_refused(world: World, old: str, new: str, flags:
 async def test_a_file_stays_in_its_folder(world: World) -> None:
     # abi.md 3.14
     here, there = await world.find("tool/shell.d"), await world.find("tool/fs.read.d")
-    with refused(errno.EXDEV):  # so that mv copies
+    with refused(errno.EXDEV):  # so that mv makes a copy
         await world.fs.rename(here, b"policy", there, b"policy", 0, caller())
     with refused(errno.EROFS):
         await world.fs.rename(here, b"name", TOOL, b"name", 0, caller())
@@ -341,7 +341,7 @@ async def test_aliases_are_kept_and_moved_and_refused_with_the_rule(
     caplog.set_level("INFO")
     with refused(errno.EINVAL):
         await fs.rename(MODEL, b"main", MODEL, b"x.sock", 0, caller())
-    assert "ends in .sock" in caplog.text  # abi.md 2.4: with the rule that it breaks
+    assert "ends in .sock" in caplog.text  # abi.md 2.4: the log names the broken rule
     await fs.rename(MODEL, b"main", MODEL, b"fast", 0, caller())
     assert (await fs.lookup(MODEL, b"main", caller())).st_ino == 0
     assert (await fs.lookup(MODEL, b"fast", caller())).st_ino == entry.st_ino

@@ -1,4 +1,4 @@
-"""Writing a control through the handlers, without a mount: what a disk that is full or broken does to it."""
+"""Writing a control through the handlers, without a mount: the effects of a full or broken disk."""
 
 from __future__ import annotations
 

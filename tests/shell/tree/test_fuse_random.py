@@ -1,4 +1,4 @@
-"""Whatever people do in whatever order: no bug shows, names and inodes agree, a restart changes nothing."""
+"""Random operations in random order: no bug shows, names and inodes agree, and a restart changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.bugcount import counted
 from tests.shell.handlers import World, caller, registry
 from tests.waiting import SOAK
 
-# Few, so that changes meet each other.
+# A few places only, so that changes collide.
 PLACES = [
     ("tool/shell.d", "policy"),
     ("tool/shell.d", "policy~"),
@@ -67,7 +67,7 @@ Place = tuple[str, str]
 
 
 class Player:
-    """Does one step as the kernel would ask for it; a refusal is as good as a success."""
+    """Does one step as the kernel would request it; a refusal counts as a success."""
 
     def __init__(self, state: Path) -> None:
         self.world = World(state)
@@ -83,7 +83,7 @@ class Player:
         assert bugs.met == 0
 
     async def _try(self, verb: str, *details: object) -> None:
-        with contextlib.suppress(FUSEError, AssertionError):  # World.find asserts that a path is there
+        with contextlib.suppress(FUSEError, AssertionError):  # World.find asserts that a path exists
             await getattr(self, verb)(*details)
 
     async def write(self, place: Place, data: bytes, flags: int) -> None:
@@ -122,7 +122,7 @@ class Player:
         await self.world.fs.apply(registry(*tools))
 
     async def shown(self, temporary: bool) -> dict[str, bytes]:
-        """Every path with what it says; each name is looked up as it is listed."""
+        """Returns every path with its content; each name is looked up as it is listed."""
         found: dict[str, bytes] = {}
         tree, fs = self.world.fs.tree, self.world.fs
         waiting = [(ROOT, "")]

@@ -1,4 +1,4 @@
-"""What the tree keeps on disk survives, as a whole or not at all, and a person may repair it."""
+"""The data that the tree keeps on disk survives as a whole or not at all, and a person may repair it."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_pat
     folder = tmp_path / "tool/fs.read.d"
     (folder / ".new.policy").write_bytes(b"half a li")
     assert store.load().values[TOOL]["policy"].data == RULE
-    assert sorted(os.listdir(folder)) == ["policy"]  # cleared away
+    assert sorted(os.listdir(folder)) == ["policy"]  # the leftovers are removed
     store.put_value(MODEL, "effort", b"low\n")
-    (tmp_path / "model/openai/gpt.d/.absent.effort").touch()  # a removal that did not get to its second step
+    (tmp_path / "model/openai/gpt.d/.absent.effort").touch()  # a removal killed before its second step
     assert store.load().values[MODEL]["effort"].data is None
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_understood_is_left_alone_and_said(
     folder = tmp_path / "model/openai/gpt.d"
     (folder / "effort").write_bytes(b"enormous\n")
     (folder / "driver").mkdir()
-    (folder / "limit").write_bytes(b"9\n")  # read-only: never ours
+    (folder / "limit").write_bytes(b"9\n")  # read-only, so we never wrote it
     (tmp_path / "tool/bad name.d").mkdir(parents=True)
     (tmp_path / "links/home/joe").mkdir(parents=True)
     (tmp_path / "links/tool").mkdir()
@@ -147,7 +147,7 @@ def test_nobody_else_reads_the_state(tmp_path: Path) -> None:
 
 
 def test_an_alias_never_stands_where_a_control_would_be_kept(tmp_path: Path) -> None:
-    # An alias of that name may be older than the provider; its target is somebody else's folder.
+    # An alias of that name may be older than the provider; its target is a folder of another user.
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     store = ControlStore(tmp_path / "tree")

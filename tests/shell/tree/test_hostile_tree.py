@@ -1,4 +1,4 @@
-"""What one user may have the tree remember."""
+"""The amount that one user can make the tree remember."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_aliases_of_all_users_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("which", ["state", "config"])
 def test_a_state_that_others_may_change_is_refused(tmp_path: Path, which: str) -> None:
-    # config.py: sessions and secrets will lie there, and what is enabled is code that runs
+    # config.py: sessions and secrets are kept there, and enabled plugins are code that runs
     where = Places(tmp_path / "state", tmp_path / "config")
     create(where)
     assert where.state.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,4 @@
-"""What is there to read, for a file whose reader is not to wait (cortexfs/tree/readers.py)."""
+"""The requests waiting on a file, for a reader that must not wait (cortexfs/tree/readers.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = 30
 
 
 async def test_a_request_that_was_taken_back_is_none() -> None:
-    """Trio chooses if it goes before or after it is found, so there are many rounds."""
+    """Trio decides if the request goes before or after it is found, so the test makes many rounds."""
     requests = KernelRequests()
     channel, to = os.pipe()
     taken = os.dup(channel)

@@ -1,4 +1,4 @@
-"""`session/.facts`: a line about each session of an object, made as it is read."""
+"""`session/.facts`: a line about each session of an object, generated as it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.shell.spaces import MINE, Seen, address, seen, written
 
 
 async def facts(world: Seen, size: int = 1 << 20) -> list[dict[str, Any]]:
-    """Read as cat does, in pieces of `size`."""
+    """Read the file as cat does, in pieces of `size`."""
     info = await world.fs.open(await world.find(f"{MINE}/.facts"), os.O_RDONLY, caller())
     assert info.nonseekable
     data = b""
@@ -55,7 +55,7 @@ async def test_it_is_made_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert [each["session"] for each in await facts(world, size)] == whole
         info = await world.fs.open(await world.find(f"{MINE}/.facts"), os.O_RDONLY, caller())
         first = await world.fs.read(info.fh, 0, 50)
-        assert await world.fs.read(info.fh, 0, 50) == first  # a read that was interrupted is asked again
+        assert await world.fs.read(info.fh, 0, 50) == first  # a read that was interrupted is repeated
         with refused(errno.ESPIPE):
             await world.fs.read(info.fh, 1 << 20, 50)
 
@@ -90,7 +90,7 @@ async def test_a_list_that_was_put_away_is_believed_until_something_came_or_went
         for name in ("a", "b", "c"):
             await written(sessions, address(name), f"r{name}")
     folder = tmp_path / "sessions" / MINE
-    for name, moment in (("a", 8), ("b", 9), ("c", 7)):  # for whoever looks at the logs
+    for name, moment in (("a", 8), ("b", 9), ("c", 7)):  # for a reader that looks at the logs
         os.utime(folder / name / "events.jsonl", (moment, moment))
     put_away, looked_at = ["c", "b", "a"], ["b", "a", "c"]
     for changed, marks, found in ((9, b"", put_away), (9, b"?", put_away), (1 << 32, b"", looked_at)):

@@ -1,4 +1,4 @@
-"""Files of sessions by the handlers, over a real store: what is seen, and when."""
+"""Files of sessions through the handlers, over a real store: what can be seen, and when."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_line_that_a_crash_tore_is_not_seen(tmp_path: Path) -> None:
 
 
 async def test_a_new_session_is_seen_at_once_by_who_looked_before(tmp_path: Path) -> None:
-    # nothing of these folders may be remembered as missing
+    # the kernel must not remember any of these folders as missing
     async with seen(tmp_path) as world:
         folder = await world.find(f"home/{ME}/model")
         with refused(errno.ENOENT):
@@ -110,7 +110,7 @@ async def test_a_new_session_is_seen_at_once_by_who_looked_before(tmp_path: Path
             await world.fs.lookup(sessions, b"other", caller())
         await written(world.sessions, address("other"))
         entry = await world.fs.lookup(sessions, b"other", caller())
-        assert entry.entry_timeout == 0  # it may expire
+        assert entry.entry_timeout == 0  # the session may expire
         state = await world.fs.lookup(entry.st_ino, b"state", caller())
         assert (state.entry_timeout, state.attr_timeout) == (0, 0)
 
@@ -134,7 +134,7 @@ async def test_a_home_is_there_for_whoever_has_sessions(tmp_path: Path) -> None:
     async with seen(tmp_path) as world:
         await written(world.sessions, address(uid=4321))
         assert "4321" in await world.names("home")
-        again = Seen(tmp_path, world.sessions)  # as after a restart, and not listed first
+        again = Seen(tmp_path, world.sessions)  # as after a restart, without a listing first
         entry = await again.fs.lookup(HOME, b"4321", caller(uid=1))
         assert (entry.st_uid, stat.filemode(entry.st_mode)) == (4321, "drwx------")
         for name in (b"4322", b"04321", b"x", b"99999999999"):
@@ -187,7 +187,7 @@ async def test_a_provider_with_sessions_hides_an_alias_until_they_are_gone(tmp_p
         assert await world.find(f"home/{ME}/model/echo") == other.st_ino
         await world.remove(f"home/{ME}/model/debug")
         assert await world.find(f"home/{ME}/model/debug") == made.st_ino
-        await world.fs.unlink(folder, b"debug", caller())  # which is the alias
+        await world.fs.unlink(folder, b"debug", caller())  # this removes the alias
         assert await world.gone(f"home/{ME}/model/debug")
 
 
@@ -227,7 +227,7 @@ async def test_what_is_not_of_sessions_is_not_seen_and_links_are_not_followed(tm
         inode = await world.find(f"{MINE}/true/state")
         (folder / "true").rename(secret / "true")
         (folder / "true").symlink_to(secret / "true")
-        with refused(errno.ENOTDIR):  # a link on the way, of which the kernel does not know
+        with refused(errno.ENOTDIR):  # the kernel does not know of the link on the way
             await world.fs.open(inode, os.O_RDONLY, caller())
 
 
@@ -296,11 +296,11 @@ async def test_descriptors_are_bounded_however_many_files_are_open(
             assert f"I am {name}".encode() in await world.fs.read(handle, 0, 9999)
         await written(world.sessions, address("a"), "r2", "something else")
         await world.read(f"{MINE}/a/latest.md")
-        with refused(errno.ESTALE):  # half of each would be a lie
+        with refused(errno.ESTALE):  # parts of the old and the new file would be wrong
             await world.fs.read(handles["a", "latest.md"], 0, 9999)
         assert b"something else" in await world.fs.read(handles["a", "events.jsonl"], 0, 9999)
         assert len(world.fs._spaces._disk.held) == 2
-        async with trio.open_nursery() as nursery:  # two at once, of one file that is not open any more
+        async with trio.open_nursery() as nursery:  # two reads at once, of a file that is not open any more
             for _ in range(2):
                 nursery.start_soon(world.fs.read, handles["b", "events.jsonl"], 0, 9999)
         for handle in handles.values():

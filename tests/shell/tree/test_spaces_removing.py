@@ -1,4 +1,4 @@
-"""How sessions go by the names of their files, and that nothing else can be done to those."""
+"""Sessions are removed by the names of their files, and no other change to these files is possible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_what_is_left_of_a_session_can_be_removed_in_any_order(tmp_path: P
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
         folder = await world.find(f"{MINE}/default")
-        left = sorted(await world.names(f"{MINE}/default"))[1:]  # without created_at
+        left = sorted(await world.names(f"{MINE}/default"))[1:]  # all but created_at
         await world.fs.unlink(folder, b"events.jsonl", caller())
         assert not world.sessions.folder(address()).exists()
         assert "default" in await world.names(MINE)
@@ -54,7 +54,7 @@ async def test_what_is_left_of_a_session_can_be_removed_in_any_order(tmp_path: P
             await world.fs.unlink(folder, b"state", caller())
         await world.fs.rmdir(await world.find(MINE), b"default", caller())
         assert await world.names(MINE) == ["index"]
-        assert (await world.fs.getattr(folder, caller())).st_nlink == 0  # who stands in it
+        assert (await world.fs.getattr(folder, caller())).st_nlink == 0  # for a process that is in the folder
 
 
 async def test_a_session_that_comes_back_is_another(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_a_session_that_comes_back_is_another(tmp_path: Path) -> None:
         await written(world.sessions, address(), answer="another")
         assert await world.find(f"{MINE}/default/events.jsonl") != before
         assert b"another" in await world.read(f"{MINE}/default/events.jsonl")
-        old = await world.fs.read(opened.fh, 0, 9999)  # as elsewhere: open is open
+        old = await world.fs.read(opened.fh, 0, 9999)  # an open file stays readable, as elsewhere
         assert old.count(b"the answer") == 100
         assert b'"done"' in old
         await written(world.sessions, address(), "r2", "longer than the old one " * 100)
@@ -124,7 +124,7 @@ async def test_a_file_that_goes_between_look_and_open_is_missing(tmp_path: Path)
 async def test_what_a_crash_left_half_removed_is_in_nobodys_way(tmp_path: Path) -> None:
     async with seen(tmp_path) as world:
         await written(world.sessions, address("a"))
-        await settled(world.sessions)  # the index is made a moment after a done
+        await settled(world.sessions)  # the index is written a moment after a run is done
         folder = tmp_path / "sessions" / MINE
         (folder / ".removed.17.b").mkdir()
         (folder / ".removed.17.b" / "events.jsonl").write_bytes(b"x")
@@ -153,7 +153,7 @@ async def test_a_folder_with_a_session_in_it_is_not_empty(tmp_path: Path) -> Non
             await world.fs.rmdir(above, b"default", caller())
         await world.fs.unlink(await world.find(f"{MINE}/default"), b"events.jsonl", caller())
         await world.remove(f"{MINE}/index")
-        with refused(errno.ENOTEMPTY):  # the ghost is
+        with refused(errno.ENOTEMPTY):  # the ghost session is there
             await world.fs.rmdir(await world.find(f"home/{ME}/model/debug/echo.d"), b"session", caller())
 
 
@@ -170,7 +170,7 @@ async def test_nothing_can_be_made_or_moved(tmp_path: Path, path: str) -> None:
             await fs.mkdir(folder, b"x", 0o700, who)
         with refused(errno.EROFS):
             await fs.mknod(folder, b"x", stat.S_IFSOCK | 0o600, 0, who)
-        if path != MINE:  # a session gets another name, and nothing else does
+        if path != MINE:  # only a session can be renamed
             with refused(errno.EROFS):
                 await fs.rename(folder, name, folder, b"x", 0, who)
         with refused(errno.EROFS):

@@ -1,4 +1,4 @@
-"""The frames that a page's process keeps open, without a browser."""
+"""The frames that the process of a page keeps open, without a browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def named(one: PanelFrame) -> PageRequest:
 
 
 async def still(frames: PanelFrames, one: PanelFrame) -> bool:
-    """True if it is shown still; any other answer than that, or ENOENT, fails."""
+    """Returns True if the frame is still shown. Any answer other than this or ENOENT fails."""
     try:
         await frames.still(named(one))
     except Fault as fault:
