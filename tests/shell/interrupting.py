@@ -44,7 +44,7 @@ def _handler(code: CodeType, offset: int) -> int | None:
 
 
 class Interruption:
-    """Raises `ToolCancelled` at the `number`th place, as a host does: once, and after the callbacks."""
+    """Raises `ToolCancelled` once at the `number`th place, after the callbacks, as a host does."""
 
     def __init__(self, number: int) -> None:
         self.left = number

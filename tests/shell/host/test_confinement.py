@@ -164,7 +164,7 @@ def test_what_is_shown_works(scene: Scene, source: str) -> None:
     assert scene.confined(source) == "done"
 
 
-# -- what cannot be kept is refused, and then no code runs
+# -- a view that cannot be enforced is refused, and then no code runs
 
 # Executes the rest under a filter that makes the first call of Landlock fail.
 WITHOUT_LANDLOCK = """
@@ -356,7 +356,7 @@ def test_a_mode_that_counts_for_nothing_is_none(scene: Scene) -> None:
     assert scene.confined(source) == "done"
 
 
-# -- docs/security.md, "What is not claimed": the kernel refuses none of these, and permissions still do
+# -- docs/security.md, "What is not claimed": the kernel refuses none of these, but permissions still do
 
 UNCOVERED = {
     "stat": "os.stat('{hidden}/file')",

@@ -109,7 +109,7 @@ def test_what_is_no_spawn_is_passed_over(forks: Forks) -> None:
 
 def test_without_descriptors_a_host_is_refused_and_then_the_next_one_starts(roots_forks: Forks) -> None:
     pid = roots_forks.process.pid
-    first = roots_forks.spawn(USER)  # it has started
+    first = roots_forks.spawn(USER)  # the fork server has started
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     faults = []
     with connection_of(USER) as connection:
@@ -351,7 +351,7 @@ def test_the_cgroups_are_removed_with_their_hosts_and_with_the_fork_server() -> 
     assert not group.exists()
 
 
-# -- the daemon ends, however it does
+# -- every way in which the daemon can end
 
 
 def test_everything_ends_with_the_daemon(forks: Forks) -> None:

@@ -1,5 +1,5 @@
-"""A host, or a warm child, in which calls leave descriptors or threads behind: another takes its place before
-later calls feel it. "A tool's leaked descriptors and threads hit later calls of its host (replace it)"."""
+"""A host, or a warm child, in which calls leak descriptors or threads. Another takes its place before later
+calls suffer. "A tool's leaked descriptors and threads hit later calls of its host (replace it)"."""
 
 from __future__ import annotations
 

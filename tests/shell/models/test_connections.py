@@ -35,7 +35,7 @@ async def refusal(made: World) -> str:
     return fault.message
 
 
-# -- what is sent
+# -- requests
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ async def test_an_address_that_is_none(base_url: str) -> None:
         assert "its base_url is not one of http or https" in await refusal(made)
 
 
-# -- what comes back
+# -- answers
 
 
 async def test_a_compressed_answer_is_refused() -> None:

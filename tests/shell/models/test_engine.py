@@ -115,7 +115,7 @@ async def world(*words: str, **terms: float) -> AsyncIterator[World]:
 
 
 async def gone(pid: int) -> None:
-    """Wait for the end of a process."""
+    """Wait for a process to end."""
     pidfd = os.pidfd_open(pid)
     try:
         await trio.lowlevel.wait_readable(pidfd)

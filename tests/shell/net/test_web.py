@@ -17,7 +17,7 @@ MODULE = b"\0asm\1\0\0\0"
 
 @pytest.fixture
 def server(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:  # noqa: F811
-    """One whose certificates whoever installs trusts."""
+    """A server whose certificates are trusted by the installing user."""
     monkeypatch.setenv("SSL_CERT_FILE", str(site.authority))
     for name in ("HTTPS_PROXY", "https_proxy"):  # no proxy leads around the checks
         monkeypatch.setenv(name, "http://127.0.0.1:9")

@@ -278,7 +278,7 @@ def test_a_users_daemon_admits_its_user_also_from_a_user_namespace() -> None:
 
 # -- abi.md 4.38
 
-# Connects from an orphan of an orphan in a session of its own.
+# Connects from an orphan of an orphan, in a session of its own.
 ESCAPE = """
 import os, socket, sys
 s = socket.socket(socket.AF_UNIX)

@@ -141,7 +141,7 @@ async def test_a_surplus_is_closed_unread(tmp_path: Path) -> None:
                 nursery.cancel_scope.cancel()
         assert world.begun.count(ALICE) == share
         for client in clients[share:]:
-            with pytest.raises(ConnectionResetError):  # unix(7): what was sent has not been read
+            with pytest.raises(ConnectionResetError):  # unix(7): the sent data was not read
                 client.recv(1)
 
 

@@ -74,7 +74,7 @@ def names(registry: Registry) -> set[str]:
     return {key[1] for key, each in registry.objects.items() if each.plugin and each.plugin.name == "kept"}
 
 
-# -- what is kept is used
+# -- a kept description is used
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -262,7 +262,7 @@ def test_so_is_what_it_runs_in(around: str, tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / FOLDER / "late").exists()
 
 
-# -- where it lies
+# -- the place of the descriptions
 
 
 def test_only_the_daemons_user_may_look(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A signature as gpgv judges it; no other file can take the place of gpgv's key (abi.md 9.10)."""
+"""A signature as gpgv judges it; no stand-in can take the place of gpgv (abi.md 9.10)."""
 
 from __future__ import annotations
 

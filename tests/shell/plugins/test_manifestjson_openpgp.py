@@ -94,7 +94,7 @@ def test_one_that_does_not_hold_refuses(world: World, signer: Signer) -> None:
     assert status != 0
     assert "the signature does not hold: it signs other files; install the plugin again" in err
     assert not (world.where.state / "plugins" / "word-count").exists()
-    # it covers the package also "where the hash is that of the entry point"
+    # the signature covers the package also "where the hash is that of the entry point"
     tree = package.read(plugin(source))
     entry = manifest_hash.entry_digest(tree.files["lib/count.wasm"].data)
     plugin(source, signature=signer.signature(tree), hash=entry)

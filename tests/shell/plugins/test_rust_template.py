@@ -79,7 +79,7 @@ def test_a_newcomer_gets_through_the_quick_start_as_it_is_documented(
     places: directories.Places, said: Said, tmp_path: Path
 ) -> None:
     # issue: "a scaffold as upstream's documentation tells a newcomer to make it, step by step"
-    # There its names differ: the crate's, the manifest's, and the one that the library says.
+    # There the names of the crate, of the manifest and of the library differ.
     said.ok("new", "word_count", "cortex-plugin-native-hello", "--template", "rust")
     folder = Path("cortex-plugin-native-hello")
     for file, old, new in (

@@ -21,7 +21,7 @@ TOOL = Object(class_="tool", name="x", description="", plugin=hostcalls.Plugin("
 
 
 class Host:
-    """Sends these pieces, and reports the end of the call once it may."""
+    """Sends these pieces at once, and the end of the call when `end` is called."""
 
     def __init__(self, pieces: list[bytes], kind: int = wire.DELTA) -> None:
         self._pieces = pieces
@@ -95,7 +95,7 @@ def test_what_is_kept_for_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("name", "source"), [("policy", None), ("approval", ""), ("x", "policy")])
 def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None) -> None:
-    # issue 4: "Every decision with its reason in events.jsonl"; a tool's name and output are no decision
+    # issue 4: "Every decision with its reason in events.jsonl"; whatever a tool is called, and says, is none
     async def sources() -> list[str | None]:
         host = Host([msgspec.msgpack.encode((source, "allow"))], wire.OBSERVER)
         asked = hostcalls.CallRequest("r", hostcalls.Invocation(name), None, b"{}", 0o22, {})

@@ -1,4 +1,4 @@
-"""Which runner the first line of an executable names, and what such a line cannot hold (abi.md 1)."""
+"""The runner that an executable's first line names, and the limits of such a line (abi.md 1)."""
 
 from __future__ import annotations
 

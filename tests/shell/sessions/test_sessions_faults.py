@@ -177,7 +177,7 @@ def kept_beside(path: Path) -> list[bytes]:
 
 
 async def test_a_log_with_the_line_ends_of_dos_loses_nothing(tmp_path: Path) -> None:
-    # found: 12 events of such a log were gone
+    # found: such a log lost 12 events
     data = b"".join(run_of(1, "r1")).replace(b"\n", b"\r\n")
     path = plant(tmp_path, data)
     reports = Reports()
@@ -287,7 +287,7 @@ async def test_ids_that_a_power_failure_took_are_not_used_again(tmp_path: Path) 
     path = plant(tmp_path, line(1) + line(2))
     async with store(tmp_path) as sessions:
         assert (await sessions.open(address())).given == 2
-    os.utime(path, (0, 1_000_000))  # written before this machine started
+    os.utime(path, (0, 1_000_000))  # before this machine started
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         assert (log.last, log.given) == (2, 2 + LEAP)
@@ -297,7 +297,7 @@ async def test_ids_that_a_power_failure_took_are_not_used_again(tmp_path: Path) 
         assert (await log.lines(await log.place(3))) == line(log.given)
 
 
-# What goes on
+# Work that continues
 
 
 async def test_a_message_that_nobody_understands_spoils_nothing(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ async def test_what_is_old_or_too_many_can_be_seen_and_cleared(tmp_path: Path) -
         assert held.last == 6
 
 
-# Temp sessions.
+# Temporary sessions.
 
 
 async def test_a_temp_session_leaves_nothing(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def refused(frames: list[Frame], code: str) -> None:
     assert sum(frame["type"] == "done" for frame in frames) == 1
 
 
-# A log that cannot be kept, or not as fast as it comes.
+# A log that cannot be kept, or not as fast as events come.
 
 
 async def test_runs_together_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ async def test_a_session_removed_in_the_midst_of_a_flood(tmp_path: Path) -> None
         assert len(world.conversations) <= 1
 
 
-# What stays in memory.
+# Sessions in memory.
 
 
 async def test_idle_sessions_are_bounded(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ async def test_messages_of_a_session_are_bounded(tmp_path: Path, monkeypatch: py
 
 
 async def test_long_lines_are_understood_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # design: "A thing that could block": a MiB of brackets is no reason for others to wait
+    # design: "A thing that could block": a MiB of brackets must not make other clients wait
     main = trio.lowlevel.current_trio_token()
     where: list[bool] = []
     decode = requests.decode

@@ -76,7 +76,7 @@ async def test_one_that_breaks_refuses_and_keeps_its_name(tmp_path: Path) -> Non
         assert (tmp_path / "model/acme/talker.sock").is_socket()
         with pytest.raises(ConnectionRefusedError):
             connect(tmp_path)
-        await sockets.reconcile([TALKS])  # mended
+        await sockets.reconcile([TALKS])  # the object is usable again
         connect(tmp_path)
         sockets.close()
         with pytest.raises(ConnectionRefusedError):

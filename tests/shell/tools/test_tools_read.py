@@ -72,7 +72,7 @@ def test_what_is_no_text_says_how_to_read_it(tmp_path: Path, data: bytes) -> Non
 
 
 def test_a_large_file_takes_no_memory(tmp_path: Path) -> None:
-    # goal: constant memory, whatever the size
+    # goal: constant memory for any size
     class Counting(MemoryRuntime):
         seen = 0
 

@@ -248,7 +248,7 @@ def test_what_is_no_search_is_refused(tmp_path: Path, wrong: dict[str, object]) 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(a*)*b", "(?:a|a?)+b", ".*.*.*.*.*b$"])
 @pytest.mark.parametrize("ignore_case", [False, True])
 def test_no_pattern_takes_more_than_linear_time(tmp_path: Path, pattern: str, ignore_case: bool) -> None:
-    # Python's re takes years for these.
+    # Python's re would take years for these patterns.
     (tmp_path / "x").write_text("a" * 100_000 + "!\n")
     found = standing(tmp_path, lambda: call("fs.search", pattern=pattern, ignore_case=ignore_case))
     assert found == Ran("")

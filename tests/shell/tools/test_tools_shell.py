@@ -207,7 +207,7 @@ class Cancelled(BaseException):
     """Raised as a host raises a cancellation, anywhere in a tool."""
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # what is dropped closes itself
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # dropped files close themselves
 def test_a_cancellation_at_any_instruction_leaves_nothing(marked: Marked) -> None:
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     for turn in range(30):
@@ -273,7 +273,7 @@ def test_a_closed_directory_is_eacces(tmp_path: Path) -> None:
 
 
 def test_signals_begin_as_in_a_login_shell(marked: Marked) -> None:
-    # Python ignores SIGPIPE, and a thread may block signals: neither is the command's concern
+    # Python ignores SIGPIPE, and a thread may block signals; the command must see neither
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -171,7 +171,7 @@ class Cancelled(BaseException):
     """Raised as a host raises a cancellation in a tool's thread."""
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # what is dropped closes itself
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # dropped files close themselves
 @pytest.mark.parametrize("asked", CALLS[:2], ids=lambda asked: asked["name"])
 def test_a_cancellation_at_any_instruction_leaves_no_descriptor(
     tmp_path: Path, asked: dict[str, Any]

@@ -272,7 +272,7 @@ class Cancelled(BaseException):
     """Raised as a host raises a cancellation, anywhere in a tool."""
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # what is dropped closes itself
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # dropped files close themselves
 def test_a_cancellation_at_any_instruction_leaves_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "x"
     wholes = ["a" * 1000, "b" * 1000]

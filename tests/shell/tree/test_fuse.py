@@ -313,7 +313,7 @@ async def test_a_log_is_read_through_and_asked_for_each_time(world: World) -> No
 
 
 async def test_what_anybody_may_open_often_is_held_once(world: World) -> None:
-    # design.md: memory stays bounded whatever a client does
+    # design.md: memory stays bounded, whatever a client does
     fs = world.fs
     schema = await world.find("tool/shell.d/schema")
     infos = [await fs.open(schema, os.O_RDONLY, caller()) for _ in range(3)]

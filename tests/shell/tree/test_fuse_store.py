@@ -69,7 +69,7 @@ def test_a_draft_takes_the_name_and_a_crash_leaves_none(tmp_path: Path) -> None:
     same = draft.path.stat().st_ino
     store.put_value(TOOL, "policy", RULE, draft)
     assert (folder / "policy").stat().st_ino == same
-    store.put_value(TOOL, "policy", RULE * 2, store.draft(TOOL, "policy", 7, RULE))  # judged, it is another
+    store.put_value(TOOL, "policy", RULE * 2, store.draft(TOOL, "policy", 7, RULE))  # judged, and changed
     assert (folder / "policy").read_bytes() == RULE * 2
     assert store.load().values[TOOL]["policy"].data == RULE * 2
     assert os.listdir(folder) == ["policy"]

@@ -172,7 +172,7 @@ async def test_a_listing_that_is_too_much_holds_nothing(
         assert {inode: node.users for inode, node in world.fs._spaces._known.items()} == held
 
 
-# What is in the way.
+# Obstacles.
 
 
 async def test_a_provider_with_sessions_hides_an_alias_until_they_are_gone(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_too_much_beside_a_cap(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "folder of its own" in caught.value.message
 
 
-# Hidden names.
+# Views that hide names.
 
 
 @pytest.fixture

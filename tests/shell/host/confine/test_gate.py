@@ -164,8 +164,8 @@ def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
 def test_no_version_of_landlock_takes_the_place_of_the_gate(
     abi: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Issue: "what is asked of such a kernel includes what the gate did". A version of Landlock could close
-    # the sockets outside a view, but not those inside it.
+    # Issue: "what is asked of such a kernel includes what the gate did". A version could close the sockets
+    # that a view does not show, and none of those in it.
     monkeypatch.setattr(syscalls, "landlock_abi", lambda: abi)
     monkeypatch.setattr(landlock, "restrict", lambda shown, network: None)
     monkeypatch.setattr(seccomp, "restrict", lambda network, metadata: 7)

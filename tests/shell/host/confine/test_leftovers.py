@@ -36,7 +36,7 @@ def states() -> Iterator[tuple[Path, Path]]:
         yield place / "one", place / "other"
 
 
-# Root without cgroups.
+# Starts a program as root on a system without cgroups.
 NO_GROUPS = ("unshare", "-m", "sh", "-c", 'umount -l /sys/fs/cgroup; exec "$@"', "sh")
 
 

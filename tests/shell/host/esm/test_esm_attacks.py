@@ -298,7 +298,7 @@ def test_what_is_given_is_taken_out_of_what_is_closed() -> None:
     assert list(permissions._closed(("0.0.0.0/0", "::1/128"))) == ["--deny-net=[::]"]
 
 
-# -- what it could leave for others
+# -- data left for other plugins
 
 
 async def test_there_is_no_storage_that_plugins_share(tmp_path: Path, place: Path) -> None:
@@ -315,7 +315,7 @@ async def test_there_is_no_storage_that_plugins_share(tmp_path: Path, place: Pat
             assert (await asked.said(name)).startswith("not: "), name
 
 
-# -- what it may use
+# -- resources
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_plugin_that_imports_nothing_fetches_nothing(desk: Desk, site: Site, p
     assert (site.asked, desk.fetched()) == ([], set())
 
 
-# -- from where
+# -- addresses
 
 
 def test_private_addresses_are_refused(desk: Desk, site: Site, place: Path) -> None:
@@ -244,7 +244,7 @@ def test_files_of_this_machine_are_no_modules(desk: Desk, site: Site, place: Pat
         assert "its imports cannot be fetched: " in said, said
 
 
-# -- how much
+# -- amounts
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_terminal_sees_how_far_it_is(
     assert any(re.fullmatch(r"fetching its imports: \d+ connections, \d+\.\d MiB", it) for it in shown)
 
 
-# -- while it runs
+# -- at run
 
 
 async def test_what_was_not_fetched_says_so(desk: Desk, site: Site, tmp_path: Path, place: Path) -> None:

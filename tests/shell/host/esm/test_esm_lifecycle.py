@@ -33,7 +33,7 @@ CHANGES = "export const onConfigChange = async (k, v, ctx) => void note(`${k}=${
 
 
 def kept(place: Path) -> str:
-    """A file that this user's hosts can write."""
+    """Returns a file that this user's hosts can write."""
     return str(place / "state.sqlite")
 
 

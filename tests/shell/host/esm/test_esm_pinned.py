@@ -108,7 +108,7 @@ async def test_a_flipped_bit_of_the_copy_that_runs_is_mended(
     assert await called(desk, tmp_path) == "Hello, you"
 
 
-# -- again, and gone
+# -- installed anew, and uninstalled
 
 
 async def test_what_is_installed_is_not_fetched_again(

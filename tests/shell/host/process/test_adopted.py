@@ -26,6 +26,6 @@ async def test_orphans_of_a_command_are_no_zombies(tmp_path: Path) -> None:
 def _children(pid: int) -> list[str]:
     found: list[str] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread has ended meanwhile
+        with contextlib.suppress(OSError):  # the thread may have ended
             found += (task / "children").read_text().split()
     return found

@@ -70,7 +70,7 @@ async def _feed(runner: Runner, stdin: bytes) -> None:
     await send(runner.stream, wire.message(wire.STDIN))
 
 
-# -- what the child is given
+# -- the environment of the child
 
 
 async def test_the_request(where: Path) -> None:
@@ -115,7 +115,7 @@ async def test_no_signal_is_ignored_or_blocked_and_no_descriptor_is_open(where: 
     mine = sum(1 << number - 1 for number in signal.valid_signals())
     assert [int(mask, 16) & mine for mask in masks] == [0, 0]
     assert re.findall(r" (\d+) -> (\w+)", answer.message)[:3] == [("0", "pipe"), ("1", "pipe"), ("2", "pipe")]
-    assert answer.message.count(" -> ") <= 4, answer.message  # and the script itself
+    assert answer.message.count(" -> ") <= 4, answer.message  # and a descriptor of the script itself
 
 
 async def test_limits_of_the_manifest(where: Path) -> None:
@@ -135,7 +135,7 @@ async def test_the_input_is_validated_before_the_program_starts(where: Path) -> 
     assert not (where / "started").exists()
 
 
-# -- what it answers; test_process_answers.py has the rest
+# -- the child's answers; test_process_answers.py has the rest
 
 
 async def test_answers_through_a_host(where: Path) -> None:
@@ -173,7 +173,7 @@ async def test_an_interpreter_that_is_missing_is_named(where: Path) -> None:
     assert "'t': its #! line names /no/such/sh, which is no program here: install it" in answer.message
 
 
-# -- size, time and what is left
+# -- size, time, and leftover processes
 
 
 async def test_large_inputs_and_outputs_do_not_deadlock(where: Path) -> None:
