@@ -86,7 +86,7 @@ def test_the_table_of_ignorable_characters_is_what_unicode_knows() -> None:
 
 
 def test_what_shows_nothing_or_another_text_is_escaped() -> None:
-    # the module: "lets nothing pass that cannot be told from something else"
+    # the module: "It passes no character that can be taken for another"
     for kind in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
         chars = [char for char in of_kind()[kind] if char not in "\t\n"]
         # each character after a letter, and all in one text: a call for each would take a second

@@ -152,7 +152,7 @@ export const middlewarePre = ({ toolCall }) =>
 
 
 def test_a_dry_run_that_a_plugin_rewrites_stays_one(unasked: Ctx) -> None:
-    # core/arguments/dryrun.py: "a call that was meant to be dry must not happen"
+    # core/arguments/dryrun.py: "a call that was meant to be a dry run must not happen"
     folder = esm(unasked.base / "plugins", "rewriting", {}, REWRITES, capabilities=["middleware:pre"])
     unasked.ctx("plugin", "install", str(folder))
     with agent(unasked, "rewritten", "offers") as path:

@@ -110,7 +110,7 @@ def words_of(ctx: Ctx, uid: int = NOBODY) -> str:
 
 
 def test_a_greeting_with_millions_of_strings_is_refused(ctx: Ctx) -> None:
-    # wire.py: "Each string costs us time, in which nobody else has any."
+    # wire.py: "Counts are limited as strings take time, in which no other caller is served."
     n = 17 << 20
     said = attack(ctx, f"s = connect(); s.sendall(hello(0, {n}, {n})); say(answer(s))")
     assert "EMSGSIZE" in said
@@ -158,7 +158,7 @@ say(len(places))
 
 
 def test_one_who_connects_without_end_is_not_served_before_others(ctx: Ctx) -> None:
-    # arrivals.py: "users take turns, whatever listener they connected to"
+    # guests.py: "begins a few of the waiting ones, one of each user after the other"
     path = ctx.work / "flood"
     path.write_bytes(bytes(14 * 8))
     path.chmod(0o666)
@@ -180,7 +180,7 @@ def test_one_who_connects_without_end_is_not_served_before_others(ctx: Ctx) -> N
 
 
 def test_one_users_arguments_are_bounded(ctx: Ctx) -> None:
-    # guests.py: "Arguments stay in memory for as long as their run"
+    # guests.py: "Arguments stay in memory as long as their run"
     script = """
 size = 17 << 20
 held = [connect() for _ in range(4)]
@@ -287,7 +287,7 @@ say(s.recv(1) != b"")
 
 
 def test_a_stopped_caller_holds_nobody_up(ctx: Ctx) -> None:
-    # relay.py: "a runner that does not read holds back its own host and nobody else"
+    # tool_run.py: "a runner that does not read holds back only its own host"
     script = """
 import signal, subprocess
 flood = subprocess.Popen([ROOT + "/tool/shell.exec", "yes"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -334,7 +334,7 @@ say([
 
 
 def test_thousands_of_missing_names_leave_nothing(ctx: Ctx) -> None:
-    # entries.py: "The kernel's lookups are counted for temporary files only"
+    # attributes.py: "The kernel's lookups are counted for temporary files"
     script = """
 for n in range(1500):
     for place in ("/", "/tool/", "/home/", "/tool/fs.read.d/"):

@@ -253,7 +253,7 @@ def test_a_terminal_that_can_do_nothing_asks_by_lines(shown: Screen) -> None:
 
 
 def test_calls_without_utf8(shown: Screen) -> None:
-    # chat.md: "What the locale cannot show is replaced"
+    # chat.md: "with `TERM=dumb` or a locale without that sign"
     chat(shown, "debug/script", "--scope", "temp", before="LC_ALL=C PYTHONUTF8=0")
     shown.type(script({"tool_call": {"name": "t", "input": {"a": 1}}}, {"progress": "half"}))
     shown.wait("\ncall: t a=1\n- half\n")

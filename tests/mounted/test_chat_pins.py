@@ -46,7 +46,7 @@ def test_an_agent_keeps_what_is_pinned(ctx: Ctx, shown: Screen) -> None:
 
 
 def test_a_model_is_not_told_a_pin(shown: Screen) -> None:
-    # chat/commands.py: "An unknown order is never said to the model"
+    # chat/commands.py: "An unknown order is never sent to the model"
     chat(shown, "debug/echo", "--scope", "temp")
     shown.type("/pin this")
     shown.wait("only agents keep pins, and debug/echo is a model")

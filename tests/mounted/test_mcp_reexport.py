@@ -135,7 +135,7 @@ async def refused(_: object, __: object) -> types.ElicitResult:
 
 
 def test_a_client_of_2026_is_asked_for_its_own_calls_alone(place: Ctx) -> None:
-    # mcp/rounds.py: "no other client's is in that session"
+    # mcp/rounds.py: "no other client uses that session with the server"
     async def use(client: Client) -> None:
         ask, name = client.session.call_tool, "test_elicitation"
         first = await ask(name, {"message": "one"}, allow_input_required=True)

@@ -326,7 +326,7 @@ def test_models_stay_below_their_provider(ctx: Ctx, provider: Provider) -> None:
 
 
 def test_a_daemon_of_root_lends_nothing(ctx: Ctx, provider: Provider) -> None:
-    # models/own_providers.py: "runs no command and reads no variable of its own for a key"
+    # models/own_providers.py: "For a key it runs no command and reads no variable of its own"
     for key in ({"env": "HOME"}, {"command": ["touch", "/tmp/own-provider-was-here"]}):
         given = {"base_url": provider.url, "format": "openai.chat", "key": key}
         assert managed(ctx, {"do": "add", "name": "sly", "provider": given}).code == "EINVAL"

@@ -282,7 +282,7 @@ def test_another_user_has_sessions_of_his_own(talks: Ctx) -> None:
     listed = talks.run([*program, "session", "show", ECHO, "mine"], uid=NOBODY)
     assert "his" in listed.stdout
     assert "secret" not in listed.stdout
-    # ctx.md: "Of shared sessions only the daemon's owner removes any"
+    # ctx.md: "Only the daemon's owner can remove shared sessions."
     talks.run([*program, "send", ECHO, "--scope", "shared", "--session", "all", "hello"], uid=NOBODY)
     removal = [*program, "session", "rm", ECHO, "all", "--scope", "shared", "--yes"]
     refused = talks.run(removal, uid=NOBODY)

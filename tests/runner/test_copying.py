@@ -109,7 +109,7 @@ def test_standard_input_is_left_alone_until_it_is_wanted(place: fake.Place, tmp_
         assert os.lseek(lines.fileno(), 0, os.SEEK_CUR) == 0
 
 
-# wire.py: "STDIN is sent only against WANT, at most as many bytes as were wanted"
+# wire.py: "STDIN is sent only after WANT, with at most as many bytes as WANT allows"
 def test_credit_is_never_exceeded(place: fake.Place, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"0123456789")
     with open(tmp_path / "lines", "rb") as lines:

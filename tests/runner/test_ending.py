@@ -112,7 +112,7 @@ def test_a_daemon_that_vanishes_inside_a_line(place: fake.Place) -> None:
     assert frames(b"\n".join(lines[1:])) == failed("EHOSTDOWN", NO_DAEMON)
 
 
-# wire.py: "LAST_WORDS ... said if we vanish"
+# wire.py: "LAST_WORDS ... printed if the connection breaks"
 def test_last_words(place: fake.Place) -> None:
     call = place.call()
     call.say(wire.LAST_WORDS, last_words(b"first\n", b""))

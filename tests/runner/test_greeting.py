@@ -106,7 +106,7 @@ def test_umask(place: fake.Place, mask: int) -> None:
     assert place.call(umask=mask).greeting.umask == mask
 
 
-# wire.py: "Descriptors are sent by the daemon alone"
+# wire.py: "Only the daemon sends descriptors"
 def test_no_descriptor_is_passed(place: fake.Place) -> None:
     call = place.start(*["x" * 100_000] * 3)
     call.accept(place.listener)

@@ -41,7 +41,7 @@ def test_fifty_huge_steps_are_held_as_far_as_the_window_goes() -> None:
 
 
 def test_what_is_held_is_all_that_the_next_question_needs() -> None:
-    # docs/agents.md: "the beginning of one question is that of the next": what was cut stays as it was cut
+    # context.py: "a question begins like the one before it": what was cut stays as it was cut
     steps: tuple[PromptMessage, ...] = ()
     before: tuple[PromptMessage, ...] = ()
     for number in range(30):

@@ -91,7 +91,7 @@ def test_a_schema_that_is_circular_ends() -> None:
     assert "- loop {a?: " in instruction([ToolOffer("loop", "", loop)])
 
 
-# agents.md: "One that can be held to any JSON ... answers in plain words".
+# text_protocol.py: "A plain model can be held to any JSON: its answer is a JSON text".
 
 
 @each_of(

@@ -199,7 +199,7 @@ def test_a_dash_is_the_text_of_standard_input(
 
 @each_of("words", [["-", "--max_results=x"], ["-", "--nope"], ["-", "a", "b"]])
 def test_a_mistake_is_told_before_standard_input_is_read(words: list[str]) -> None:
-    # arguments.py: "what is wrong is a `Fault` before anything is read"
+    # parse.py: "Mistakes in arguments are a `Fault` before standard input is read"
     assert fault_of(*words).code == "EINVAL"
 
 
@@ -333,7 +333,7 @@ def test_properties_are_found_through_references_and_combinations() -> None:
     ],
 )
 def test_a_circular_or_wrong_schema_still_answers(schema: dict[str, Any]) -> None:
-    # schema.py: "any dict is answered, also a wrong schema, which validation refuses elsewhere"
+    # schema.py: "every dict gets an answer, also a wrong schema, which validation refuses elsewhere"
     with contextlib.suppress(Fault):
         assert read("--a", "x", schema=schema)["a"] in ("x", ["x"])
 

@@ -104,6 +104,6 @@ def test_large_prompts_that_are_taken(text: str, is_object: bool) -> None:
 
 
 def test_an_object_of_too_many_values_is_not_parsed() -> None:
-    # arguments.py: "JSON of many small values takes fifty times its own size in memory"
+    # parse.py: "many small values take fifty times their size in memory"
     with pytest.raises(Fault, match="EMSGSIZE: the prompt's object holds over 250000 values"):
         prompt([], MANY.encode())

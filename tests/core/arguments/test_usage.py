@@ -113,7 +113,7 @@ def test_help_of_those_who_talk_says_how_a_prompt_is_made(class_: str) -> None:
 
 @each_of("schema", SCHEMAS)
 def test_the_examples_are_accepted(schema: dict[str, Any]) -> None:
-    # usage.py: "What is said here is what arguments.py accepts"
+    # usage.py: "The texts promise no more than parse.py accepts"
     spoken, piped = examples("tool", schema)
     said = tool_input([word.encode() for word in shlex.split(spoken)[1:]], schema, bytes)
     echo, json, bar, name = shlex.split(piped)

@@ -54,7 +54,7 @@ def test_a_call_is_a_line(given: Any, said: str) -> None:
 
 
 def test_whatever_a_line_leaves_out_is_counted() -> None:
-    # the module: "whatever is left out is counted, as somebody decides by what is shown"
+    # the module: "Text that is left out is counted, as a person decides by the text that is shown"
     wild = "\u202e" * LONG + "; rm -rf /"
     said = line("t", wild, LONG)
     assert said.count("\\u202e") == LONG
@@ -79,7 +79,7 @@ def test_a_command_is_shown_verbatim() -> None:
 
 
 def test_what_does_not_fit_the_screen_is_counted() -> None:
-    # commands.md: "What is left out is counted"
+    # chat.md: "The number of omitted lines is shown"
     given = {"cmd": "\n".join(f"line {number}" for number in range(20))}
     shown, rest = asked(approval("shell.exec", given), SMALL, None)
     assert [show.kind for show in shown] == ["call", *["code"] * 6, "note", "question"]
@@ -116,7 +116,7 @@ def test_a_long_pad_hides_nothing(name: str) -> None:
 
 
 def test_a_long_command_is_paged() -> None:
-    # the module: "bounded by what a screen holds, and then by what a terminal scrolls back"
+    # the module: "The first page is bounded by the screen, later ones by what a terminal scrolls back"
     lines = [f"line {number};" for number in range(1200)]
     said, counts = pages(asked(approval("shell.exec", {"cmd": "\n".join(lines)}), SMALL, None))
     assert said == "".join(lines[6:])
@@ -226,7 +226,7 @@ def test_a_result_is_its_first_lines() -> None:
 
 
 def test_marks_are_such_as_the_terminal_can_show() -> None:
-    # commands.md: "What the locale cannot show is replaced"
+    # chat.md: "with `TERM=dumb` or a locale without that sign"
     assert marked(Show("call", "t"), "UTF-8") == "\u25b8 t"
     assert marked(Show("call", "t"), "ANSI_X3.4-1968") == "call: t"
     assert all(ascii_.isascii() for _, ascii_ in MARKS.values())

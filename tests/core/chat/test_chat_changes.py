@@ -103,7 +103,7 @@ def test_a_diff_is_shown_as_it_is() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_said_and_shown(read: Callable[[str], bytes], said: str) -> None:
-    # the module: "what would be put there is shown nevertheless"
+    # the module: "the new text is shown nevertheless"
     assert texts(of("fs.write", {"path": "f", "content": "new\n"}, read)) == [said, "+new"]
 
 
@@ -116,7 +116,7 @@ def test_a_path_that_no_file_can_have() -> None:
 
 
 def test_what_is_too_much_is_not_compared() -> None:
-    # the module: "what is still too much is counted instead"
+    # the module: "If the rest is still too large, its lines are counted instead"
     before = "".join(f"a{number}\n" for number in range(2000))
     lines = of("fs.write", {"path": "f", "content": before.replace("a", "b")}, reading(before))
     assert lines

@@ -104,7 +104,7 @@ def test_html_and_line_breaks_stay() -> None:
     ],
 )
 def test_no_control_character_reaches_the_terminal(text: str) -> None:
-    # the brief of the module: "no control character of it reaches the terminal"
+    # the module: "no control character of the text reaches the terminal"
     for style in (PLAIN, Style()):
         said = SGR.sub("", rendered(text, 40, style)) if style.colour else rendered(text, 40, style)
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said), said

@@ -310,7 +310,7 @@ FRAMES = st.one_of(
 
 @given(st.lists(st.tuples(FRAMES, st.sampled_from(["r1", "r2"])), max_size=30), st.integers(0, 30))
 def test_whatever_comes_is_shown_safely(heard: list[tuple[frames.AnyFrame, str]], interrupted: int) -> None:
-    # the module: "all other text is escaped here"
+    # the module: "All other text is escaped here."
     chat = Talk("debug/echo", "s", "private", lambda: "m1")
     chat.say("hello")
     deeds: list[Deed] = []

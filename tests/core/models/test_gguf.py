@@ -156,7 +156,7 @@ def test_files_that_were_added(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
-    # models/local/weights.py: "Once for each file as it is"
+    # models/local/weights.py: "cached until the file changes"
     path = tmp_path / "m.gguf"
     weights.add(tmp_path, "my/model", path)
     for data, begins in (

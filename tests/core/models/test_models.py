@@ -135,7 +135,7 @@ async def test_what_a_script_says_itself_is_not_said_again() -> None:
 
 @pytest.mark.parametrize(("count", "messages"), [(2048, 1), (2049, 0)])
 async def test_a_long_answer_has_no_message(count: int, messages: int) -> None:
-    # debug.py: "an answer is kept for its message up to MAX_KEPT"
+    # debug.py: "An answer is kept for its message up to MAX_KEPT"
     turn = await played({"burst": count})
     assert sum(isinstance(frame, Message) for frame in turn.frames) == messages
     assert len(turn.output) == count * 32

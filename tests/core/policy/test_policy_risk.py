@@ -117,7 +117,7 @@ def test_never_lowers_nothing_and_partially_changes_nothing(kind: str) -> None:
 
 
 def test_a_word_that_nobody_knows_counts_as_the_strictest() -> None:
-    # better than taking it for harmless: the tree takes any word (catalog: "They are lines of words")
+    # better than taking it for harmless: the tree takes any word (catalog: "policy relies on lines of words")
     assert floor(effect("launch_rocket")).level is REQUIRE_CONFIRMATION
     assert "the effect launch_rocket is unknown" in floor(effect("launch_rocket")).why
     assert floor(effect("read_file", reversibility="hardly")).level is REQUIRE_CONFIRMATION

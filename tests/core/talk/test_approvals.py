@@ -54,7 +54,7 @@ def test_an_edited_input_is_part_of_the_decision() -> None:
 
 @each_of("content", ["", "plain words", "[]", '{"call":"c"}', '{"call":1}', "[" * 5000, "\x1b"])
 def test_other_notes_are_no_decisions(content: str) -> None:
-    # the module: "an observer of that source which holds something else is no decision"
+    # the module: "an observer of these sources with any other content is no record, and is ignored"
     assert read(Observer(source="approval", content=content)) is None
     assert read(Observer(source="tool", content=decided(ASKED, by(7, "deny", None)).content)) is None
 
@@ -70,7 +70,7 @@ def test_other_notes_are_no_decisions(content: str) -> None:
 def test_of_an_answer_is_told_whether_there_is_one_and_not_what_it_is(
     content: dict[str, Any] | None, said: AnswerRecord
 ) -> None:
-    # the module: "without what was answered"
+    # the module: "but without its content"
     verdict = answer_by(7, content)
     assert verdict.input == content
     told = answer_told(Question(call="c", question="q", name="ask", message="x", schema={}), verdict)

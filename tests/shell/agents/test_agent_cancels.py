@@ -99,7 +99,7 @@ async def test_a_cancel_ends_it_where_it_waits(where: str) -> None:
 
 @pytest.mark.parametrize("method", ["load", "write_pack", "write_summary", "spill"])
 async def test_a_cancel_while_a_file_is_written_leaves_it_whole(method: str) -> None:
-    # window.py: "here is what it needs of the disk, in a thread": begun work is finished and counted
+    # window.py: "this file gets what planning needs from the disk, in a thread", which ends and is counted
     files = Slow(method)
     model = calling() if method == "spill" else ANSWER
     world = Played(model, output, files)

@@ -24,7 +24,7 @@ def test_a_file_is_read_as_far_as_it_is_compared(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
-    # the module: "to open a pipe would hang, and devices may do something"
+    # the module: "Opening a pipe would block, and opening a device may have effects."
     before = threading.active_count()
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):

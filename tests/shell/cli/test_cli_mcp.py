@@ -212,7 +212,7 @@ def test_names_of_servers_are_completed() -> None:
 
 
 def test_a_file_of_another_client_is_taken_over_whole_or_not_at_all(tmp_path: Path) -> None:
-    # docs/mcp.md: "all of them or none"
+    # docs/mcp.md: "imports all or none"
     table = {"a": {"url": "https://x", "headers": {"Authorization": "Bearer abc"}}}
     given = tmp_path / "servers.json"
     given.write_text(json.dumps({"mcpServers": table | {"b": {"command": "x", "env": {"TOKEN": "\n\n"}}}}))

@@ -162,7 +162,7 @@ def test_a_secret_is_shown_to_nobody(world: World, monkeypatch: pytest.MonkeyPat
     assert "s3cret" not in "".join(map(str, said))
     assert "********" in "".join(map(str, said))
     assert world.config_of("notes").config["token"] == "s3cret"
-    # "only the daemon's user may read it"
+    # only the daemon's user may read the file
     assert DecisionStore(world.where.state).path.stat().st_mode & 0o777 == 0o600
     # in another version the key is not secret: the stored secret is neither shown nor passed on
     world.install("notes", config={"settings": {"token": "mine"}}, version="1.1.0")

@@ -28,7 +28,7 @@ async def bug(*_: Any) -> None:
 
 
 async def test_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # exec.py: "a bug ends its own connection and nobody else's"
+    # run/listener.py: "a bug ends its own connection and no other"
     async with calling.serving(tmp_path) as world:
         with counted() as bugs, monkeypatch.context() as patched:
             patched.setattr(world.exec, "_strict", False)
@@ -39,7 +39,7 @@ async def test_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_of_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # sockets.py: "a bug ends its own connection and nobody else's"
+    # talk/listener.py: "a bug ends only this connection"
     async with listening(tmp_path) as sockets:
         monkeypatch.setattr(sockets, "_strict", False)
         monkeypatch.setattr(sockets, "_converse", bug)
@@ -52,7 +52,7 @@ async def test_of_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_of_a_task_that_answers() -> None:
-    # models/drivers.py: "a driver's bug ends its own run and nobody else's"
+    # models/drivers.py: "a driver's bug ends its own run and no other"
     with counted() as bugs:
         fault = await answered(bug, cast(Turn, None))
     assert fault

@@ -46,7 +46,7 @@ def groups_of(forks: Forks) -> list[Path]:
     return [path for place in places for path in place.rglob(f"cortexfs-*.{forks.process.pid}")]
 
 
-# -- core/hostcalls.py: "Spawn packets and answers with Spawned and, later, Exited"
+# -- core/hostcalls.py: "takes `Spawn` packets, and answers with `HostStart` and, later, `HostExit`"
 
 
 def test_a_host_has_its_plugin_and_the_pidfd_is_its_own(forks: Forks) -> None:

@@ -39,7 +39,7 @@ def forks() -> Iterator[Forks]:
 
 
 def test_nobody_gets_into_a_host_before_it_has_reported() -> None:
-    # identity.py: until then nobody "can take the place of this one, or its descriptors"
+    # identity.py: "until then no process of that user can replace this one, or take its descriptors"
     with forks() as server:
         host = server.spawn(USER)
         assert host.ask("from cortexfs.host.confine import limits; answer = limits.seen") == 0
@@ -55,7 +55,7 @@ def test_nobody_gets_into_the_host_that_describes_plugins() -> None:
 
 
 def test_a_start_that_is_held_up_ends() -> None:
-    # limits.py: "A host that does not report by then hangs in its caller's place, or was stopped"
+    # limits.py: "A host that does not report by then hangs in its caller's namespaces, or was stopped"
     with forks() as server:
         with connection_of(USER) as connection:
             server.send(USER, connection, hostcalls.HostLimits(1 << 30, 7, 256))

@@ -25,7 +25,7 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize(("kind", "least"), [("process", 100), ("cold", 30), ("warm", 15), ("native", 20)])
 def test_a_call_that_is_cancelled_at_each_place_in_turn(tmp_path: Path, kind: str, least: int) -> None:
-    # serve.py: "a cancellation hits its own call or none"; children.py: "nothing of them is left"
+    # serve.py: "a cancellation hits its own call or none"; children.py: "ends them and all their descendants"
     if kind == "native":
         what = declaring.build(tmp_path, FIXTURE)
     elif kind == "process":

@@ -52,7 +52,7 @@ def of_threads(pid: int) -> list[set[int]]:
 
 
 def test_it_is_on_one_core_while_it_is_woken_and_free_afterwards(asked: subprocess.Popen[str]) -> None:
-    # "nobody stays bound", nor does a thread that was started meanwhile
+    # "no process stays bound", nor does a thread that was started meanwhile
     core = OneCore()
     heard: list[str] = []
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_it_is_free_where_waking_it_fails(asked: subprocess.Popen[str]) -> None:
 
 
 def test_a_process_that_has_gone_is_no_error(asked: subprocess.Popen[str]) -> None:
-    # "Whatever the kernel refuses"
+    # "If the kernel refuses to bind it, it is woken on the kernel's choice of core."
     asked.kill()
     asked.wait()
     done: list[bool] = []
@@ -92,7 +92,7 @@ def test_a_process_that_has_gone_is_no_error(asked: subprocess.Popen[str]) -> No
 def test_a_plugin_that_may_start_programs_is_left_to_the_kernel(
     capability: str, is_used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # "Programs could not be, so it must be one that starts none"
+    # "Programs that it starts could not be freed, so it must start none."
     made: list[bool] = []
 
     def one_core(is_used: bool) -> OneCore:

@@ -36,7 +36,7 @@ async def call(
 
 
 async def test_a_host_that_a_tool_has_stopped_ends_with_the_call_that_did_not_let_go(tmp_path: Path) -> None:
-    # hosts.py: "a stuck one is killed, and one that is stopped at once"
+    # pool.py: "A stuck host is killed, and a stopped one is killed at once."
     outcomes: dict[str, CallOutcome] = {}
 
     async def neighbour(world: World) -> None:

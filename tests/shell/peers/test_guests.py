@@ -126,7 +126,7 @@ async def test_many_listeners_begin_no_more_than_one(world: World) -> None:
 
 
 async def test_a_surplus_is_closed_unread(tmp_path: Path) -> None:
-    # guests.py: "what waits counts as connected, and a user's surplus is closed unread"
+    # guests.py: "A waiting connection counts as connected, and those over a user's share are closed unread."
     share = 2 * BEGUN
     with World(tmp_path, share * SHARE) as world:
         listener = world.listener("a")
@@ -175,7 +175,7 @@ async def test_who_has_said_something_or_still_listens_is_begun(world: World) ->
 
 
 async def test_a_crowded_listener_pauses_and_no_other_does(world: World) -> None:
-    # guests.py: "A listener at which more wait than are accepted at a time pauses"
+    # guests.py: "A crowded listener, at which more wait than are accepted at a time, pauses."
     listeners = world.crowded()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""catalog.py: "What a plugin says is a stranger's word: it is bounded and checked before it becomes an
+"""catalog.py: "A plugin's description is untrusted input: it is bounded and checked before it becomes an
 object. A plugin that cannot be described is a sentence in `broken`, and everything else works." """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ async def test_one_host_for_each_plugin_and_identity(stage: Stage) -> None:
 
 
 async def test_a_host_that_is_waited_for_is_not_dismissed(stage: Stage) -> None:
-    # "a caller is counted before it waits, so a host in use is never dismissed"
+    # "A caller is counted before it waits, so a host in use is never dismissed."
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.pool.acquire, BUILTIN, WHO)
         await trio.testing.wait_all_tasks_blocked()

@@ -42,7 +42,7 @@ def environ(pid: int) -> set[bytes]:
 
 
 async def test_only_what_is_in_the_table_is_started(tmp_path: Path) -> None:
-    # "nothing of a message is a program"
+    # "no part of a message is a program"
     async with starting(engine=["/nowhere/python"]) as starter:
         assert await refused(starter, "/bin/true") == "EINVAL"
         assert await refused(starter, starts.ENGINE) == "ENOENT"

@@ -371,7 +371,7 @@ async def test_a_host_that_broke_the_protocol_gets_no_more_calls(stage: Stage) -
 
 
 async def test_a_frame_is_never_cut_by_what_ends_a_run(stage: Stage) -> None:
-    # relay.py: "what a cancellation interrupts is sent first the next time"
+    # runner.py: "Bytes that a cancellation holds back are sent first the next time"
     heard: list[Any] = []
 
     async def flood() -> None:

@@ -240,7 +240,7 @@ async def test_a_log_is_in_memory_as_long_as_somebody_holds_it(tmp_path: Path) -
 
 
 async def test_what_was_said_before_is_found_from_the_newest_on(tmp_path: Path) -> None:
-    # models/ask/driver.py: "the newest messages that fit into so many bytes, oldest first"
+    # models/ask/driver.py: "the newest former messages of the session that fit into `room` bytes"
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         first = run_of(1, "r1", deltas=300, answer="x" * 9000)

@@ -111,7 +111,7 @@ def test_only_that_users_lines_are_written_for_who_looks(tmp_path: Path) -> None
 
 
 async def test_how_many_logs_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/ctx.md, Limits: "those that were not written to for longest go"
+    # docs/ctx.md, Limits: "the least recently written are removed"
     monkeypatch.setattr(module, "MAX_OF_USER", 3)
     logs = Logs(tmp_path, 100)
     for moment, (class_, name) in enumerate([("tool", "a"), ("model", "p/b"), ("agent", "c"), ("tool", "d")]):

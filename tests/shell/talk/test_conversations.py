@@ -276,7 +276,7 @@ def only(driver: Driver) -> Callable[[Key], Driver]:
 
 
 async def test_a_driver_that_does_not_end_when_told(tmp_path: Path) -> None:
-    # models/ask/driver.py: it "is cancelled by Trio's cancellation, after which what it has said is kept"
+    # models/ask/driver.py: "Trio's cancellation cancels it, and frames that it has sent are kept."
     async def clings(turn: Turn) -> None:
         try:
             await turn.say(Delta(text="begun"))

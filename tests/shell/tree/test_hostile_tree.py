@@ -32,7 +32,7 @@ def test_open_folders_of_one_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_aliases_of_all_users_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    # places.py: "a user namespace can be 65,536 users, each with three folders"
+    # places.py: "a user namespace can have 65,536 users, each with three folders"
     monkeypatch.setattr(places, "MAX_ALIASES_IN_TREE", 2)
     tree = Tree(owner=(0, 0), shebang=b"#!/r\n", programs={}, tool_timeout=1.0, now=1)
     for uid in (1, 2):

@@ -108,7 +108,7 @@ def test_he_leaves_when_his_time_is_over_or_nothing_more_comes(said: Said) -> No
 
 
 def test_a_cancellation_waits_until_nothing_is_half_done() -> None:
-    # runtime.py: "`ToolCancelled` is raised in the tool's thread at most once ... not where it is `shielded`"
+    # runtime.py: "`ToolCancelled` is raised ... at most once, ... not while the thread is `shielded`"
     ours, theirs = socket.socketpair()
     with ours, theirs:
         runtime = Runtime(theirs)
@@ -132,7 +132,7 @@ def test_a_cancellation_waits_until_nothing_is_half_done() -> None:
 
 
 def test_a_cancellation_that_is_on_its_way_comes_before_the_shield() -> None:
-    # runtime.py: "what was on its way is raised in here"
+    # runtime.py: "A cancellation on its way is raised in here."
     ours, theirs = socket.socketpair()
     with ours, theirs:
         runtime = Runtime(theirs)

@@ -191,7 +191,7 @@ BACKTRACKING = r"^(?=a)(a|aa|a.)+\1\1b$"
     ],
 )
 def test_a_catastrophic_pattern_ends_in_a_refusal(schema: dict[str, Any], said: str) -> None:
-    # validation.py: "where the others give up after BACKTRACKS steps, the input is refused"
+    # validation.py: "If another pattern gives up after BACKTRACKS steps, the input is refused."
     assert complaint(schema, "a" * 5000 + "!").startswith(said)
 
 

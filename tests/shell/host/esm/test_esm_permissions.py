@@ -82,7 +82,7 @@ async def test_a_permission_grants_what_the_table_says(
 
 
 def test_what_it_translates_is_kept_nowhere_and_deno_does_not_try(tmp_path: Path) -> None:
-    # By itself it would try, for 150 ms with each file. esmrights.py: "Deno keeps nothing on disk"
+    # By itself it would try, for 150 ms with each file. permissions.py: "Deno has no directory on disk"
     (tmp_path / "mod.ts").write_text("const some: number = 1; console.log(some)")
     words = [permissions.found(), "run", "--no-config", "--no-lock", "--log-level=debug", "mod.ts"]
     ran = subprocess.run(

@@ -121,7 +121,7 @@ def test_a_call_that_worked_forgets_former_failures(keeper: Callable[..., Keeper
 
 
 def test_all_calls_have_one_server(keeper: Callable[..., Keeper]) -> None:
-    # docs/mcp.md: "one for each user"
+    # docs/mcp.md: "a server runs as its caller, in a process for each user"
     works = keeper(**program())
     first = works.link()
     for name in ("echo", "soft", "ask"):

@@ -19,7 +19,7 @@ def refused(first: int) -> None:
 
 @pytest.mark.parametrize("kernel", ["this", "before 5.11"])
 def test_no_descriptor_goes_on_to_a_child(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # "Let no descriptor through but the three"
+    # "Pass on no descriptor but the three standard ones"
     if kernel != "this":
         monkeypatch.setattr(syscalls, "close_on_exec", refused)
     child = children.ChildProcess()
@@ -33,7 +33,7 @@ def test_no_descriptor_goes_on_to_a_child(kernel: str, monkeypatch: pytest.Monke
 
 
 def test_children_of_others_in_the_process_are_left_to_them() -> None:
-    # "A process that is no subreaper is left nothing"
+    # "In a process that is no subreaper, unknown children are left alone"
     assert not syscalls.is_subreaper()
     with subprocess.Popen(["/bin/sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE) as other:
         for _ in range(2):  # while the other child runs, and after it has ended

@@ -314,7 +314,7 @@ async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
 
 @pytest.mark.usefixtures("bounded")
 async def test_a_bomb_in_sessions_of_its_own_ends_with_its_call(where: Path) -> None:
-    # children.py: "What left the group becomes the host's child when its parent ends"
+    # children.py: "A process that left the group becomes the host's child when its parent ends"
     async with serving(where.parent) as world:
         world.pool._limits = hostcalls.HostLimits(1 << 30, 40, 256)
         command = script(where, 'setsid "$0" & setsid "$0" & sleep 1000')
