@@ -185,4 +185,4 @@ def test_what_is_too_large_is_said_of_the_file(tab: Tab, page: WebProcess) -> No
 
 def test_an_object_that_is_not_there_is_named(tab: Tab, page: WebProcess) -> None:
     go(tab, page, "agent/none", "nobody")
-    tab.get_by_text("trying again. agent/none is not there").wait_for()
+    tab.get_by_text("trying again. agent/none does not exist").wait_for()

@@ -272,7 +272,7 @@ def test_the_daemon_is_killed_and_mounted_again(tab: Tab, page: WebProcess, ctx:
     ctx.ctx("restart", str(ctx.root))
     say(tab, "two")
     answer(tab).get_by_text("two").wait_for()
-    assert types(history(ctx, "killed")).count("done") == 2
+    until(lambda: types(history(ctx, "killed")).count("done"), lambda count: count == 2)
     with talk(ctx) as client:
         assert client.is_alive()
 
