@@ -14,7 +14,7 @@ export class Refused extends Error {
 /** Exchanges the ticket of the link for the token, and takes it out of the address. */
 export async function enter() {
   const found = /^#ticket=([\w-]+)$/.exec(location.hash);
-  const had = Boolean(localStorage.getItem(TOKEN));  // fails before the ticket is used where nothing can be kept
+  const had = Boolean(localStorage.getItem(TOKEN));  // throws if the browser blocks storage, before the ticket is used
   if (!found) return had;
   history.replaceState(null, "", "/#/talk");
   const answer = await fetch("/api/enter", posted({ ticket: found[1] }));
@@ -78,7 +78,7 @@ async function asked(path, options = {}) {
   return answer;
 }
 
-/** The value of a JSON text. A whole number that JavaScript cannot hold, as an id may be, keeps its digits. */
+/** Parses a JSON text. A whole number beyond 2^53, such as an id, keeps its digits. */
 export function exact(text) {
   if (!JSON.rawJSON || !/\d{16}/.test(text)) return JSON.parse(text);
   return JSON.parse(text, (key, value, { source }) =>

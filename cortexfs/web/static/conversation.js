@@ -26,7 +26,7 @@ export class Conversation {
     this.say = say;
     this.key = `${where.scope} ${where.object} ${where.session}`;
     this.pending = new Map();
-    this.why = "";  // nobody can be reached, in the words of ctx web
+    this.why = "";  // the reason why the object cannot be reached, from ctx web
     this.log = h("div", { class: "log", role: "log", "aria-label": "Conversation", tabindex: "0" });
     this.note = h("p", { class: "note" });
     this.message = new Message(this.where, { signal, say }, () => this.send(), () => this.draft());

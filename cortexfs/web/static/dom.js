@@ -59,10 +59,10 @@ export function written(value) {
   return seen(typeof value === "string" ? value : JSON.stringify(value, null, 2));
 }
 
-// What turns, hides or strikes out other text, or looks like none: that of core/safe_text.py for decisions.
+// Signs that turn, hide or strike out other text, or are invisible: as core/safe_text.py has it for decisions.
 const UNSEEN = /(?![ \n\t])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}]\p{M}*|(?<![\p{L}\p{N}\P{ASCII}])\p{M}+/gu;
 
-/** A text that somebody decides by, with each sign for what it is; JSON stays the same JSON. */
+/** Returns a text for a decision, with hidden signs spelled out. JSON stays the same JSON. */
 export function seen(text) {
   const spelled = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
   return String(text).replace(UNSEEN, (found) => found.split("").map(spelled).join(""));
