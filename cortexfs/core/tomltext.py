@@ -25,8 +25,18 @@ _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 # tomllib takes memory for each key by the square of the number of its parts: a MiB of "a.a.a" takes a TiB.
 _MAX_PARTS = 64
-_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.){0,200}+"|'[^'\n]{0,200}+')"""
-_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_PARTS}}}", re.ASCII)
+_LONG_KEY = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MAX_PARTS}}}", re.ASCII)
+# Without possessive groups, which Python 3.11 matches wrongly.
+_STRING_OR_COMMENT = re.compile(
+    r'''"""(?:[^"\\]++|\\.|"(?!""))*"{3,5}|"(?:[^"\\\n]++|\\[^\n])*"|'''
+    r"""'''(?:[^']++|'(?!''))*'{3,5}|'[^'\n]*+'|\#[^\n]*""",
+    re.DOTALL,
+)
+
+
+def _outlined(found: re.Match[str]) -> str:
+    """Returns a string as a word, which may be a part of a key, and a comment as nothing."""
+    return "" if found[0].startswith("#") else "s"
 
 
 def table(data: bytes, where: str) -> dict[str, Any]:
@@ -34,7 +44,7 @@ def table(data: bytes, where: str) -> dict[str, Any]:
     try:
         # The line ends of Windows are TOML. The mark that its editors write first is not, and is removed.
         text = data.decode().removeprefix("\ufeff")
-        if not _LONG_KEY.search(text):
+        if not _LONG_KEY.search(_STRING_OR_COMMENT.sub(_outlined, text)):
             return tomllib.loads(text)
         broken = f"nested too deeply: a key has over {_MAX_PARTS} parts"
     except UnicodeDecodeError as problem:

@@ -19,3 +19,20 @@ def test_a_key_that_takes_memory_by_the_square_is_refused(form: str, part: str) 
     with pytest.raises(Fault, match="it is nested too deeply: a key has over 64 parts"):
         tomltext.table(form.format(".".join([part] * 65)).encode(), "it")
     assert tomltext.table(form.format(".".join([part] * 64)).encode(), "it")
+
+
+@pytest.mark.parametrize(
+    "text", ['a = "{}"', "a = '{}'", 'a = """\n{}\n"""', "a = '''\n{}'''", "# {}\na = 1"]
+)
+def test_a_string_or_a_comment_is_no_key(text: str) -> None:
+    words = ".".join(["w"] * 70)
+    assert [*tomltext.table(text.format(words).encode(), "it")] == ["a"]
+    for quotes in (
+        '"""x"""""',
+        "'''x'''''",
+        r'"\""',
+        """'"'""",
+        '"#"',
+    ):  # and no string hides a key behind it
+        with pytest.raises(Fault, match="a key has over 64 parts"):
+            tomltext.table(f"b = {{ a = {quotes}, {words} = 1, c = {quotes} }}".encode(), "it")

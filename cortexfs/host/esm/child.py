@@ -91,7 +91,7 @@ class EsmCall(persistent.ChildCall[EsmMessage]):
 
 
 class DenoStart(NamedTuple):
-    """How the process starts. `confine` gives up the powers of the starting thread."""
+    """The start of the process. `confine` gives up the powers of the starting thread."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
