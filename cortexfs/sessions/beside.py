@@ -194,13 +194,14 @@ class Indexes:
         self._believes = False
 
     def removed(self, address: Address, cwd: str | None) -> None:
+        """Note that a session was removed. Call `write` after all such notes."""
         folder = self._root.joinpath(*address.parts).parent
         if not (folder / INDEX).is_dir():  # the caller is about to remove the folder, too
             self._orders.pop(folder, None)
             return
         folder, order = self._order(address.parts[:-1])
         order.pop(address.session, None)
-        self._write(folder, address.parts[:-1], order)
+        self._changed[folder] = address.parts[:-1]
         if cwd and text(path := self._by_cwd(folder, cwd)) == address.session:
             path.unlink()
 

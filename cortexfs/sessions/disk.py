@@ -208,15 +208,15 @@ def replace(path: Path, pieces: Iterable[bytes]) -> None:
     whole_files.replace(path, pieces, 0o600, name=NEW + path.name, durable=False)
 
 
-def discard(folder: Path) -> None:
-    """Remove a folder. Its name is free at once and for good, even if the daemon dies meanwhile."""
+def bury(folder: Path) -> Path:
+    """Free the name of a folder that is to be removed, for good once the folder above is synced. Returns the
+    folder's new path."""
     grave = folder.with_name(f"{REMOVED}{time.monotonic_ns()}.{folder.name}")
     folder.rename(grave)
-    sync_path(folder.parent)
-    shutil.rmtree(grave, ignore_errors=True)
+    return grave
 
 
 def clear_graves(parent: Path) -> None:
-    """Remove the folders that a `discard` left behind when a crash cut it short."""
+    """Remove the folders that were buried when a crash kept them from being removed."""
     for grave in parent.glob(REMOVED + "*"):
         shutil.rmtree(grave, ignore_errors=True)

@@ -31,7 +31,8 @@ from cortexfs.sessions.layout import EVENTS, Address, Info, Space
 from cortexfs.sessions.load import Loading
 from cortexfs.sessions.log import Most
 from cortexfs.sessions.memory_log import MemoryBudget, MemoryLog
-from cortexfs.sessions.quota import Shares, taken
+from cortexfs.sessions.quota import Shares
+from cortexfs.sessions.removal import TOGETHER, Removal, discard
 from cortexfs.sessions.writer import Commit
 
 GONE = "there is no such session; `ctx session list` shows those that are there"
@@ -57,8 +58,8 @@ class Policy(msgspec.Struct, frozen=True):
 class Sessions:
     """All sessions on disk, and the temp sessions in memory.
 
-    Its attributes are the callbacks for sessions that go or move, the logs that are open or changing, and the
-    parts that write, read and count them.
+    Its attributes are the callbacks for sessions that go or move, the logs that are open, changing or
+    leaving, and the parts that write, read and count them.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Sessions:
         self._loading = Loading(root, self._commit.descriptors)
         self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()
         self._changing: dict[Address, trio.Event] = {}  # being opened or removed
+        self._leaving: list[Removal] = []  # the removals that wait for their turn
         self._temps: dict[Address, MemoryLog] = {}
         self._shares = Shares(root, most or Most())
         self.opened: Callable[[FileLog], None] = lambda _: None  # called with each log that comes into memory
@@ -186,32 +188,34 @@ class Sessions:
             self._commit.beside.indexes.forget()
 
     async def remove(self, address: Address) -> None:
-        """Remove a session and all its files. Its readers come to their end, its writers get ENOENT."""
-        async with self._change(address), self._alone():
-            await self._remove(address)
+        """Remove a session and all its files. Its readers come to their end, its writers get ENOENT.
 
-    async def _remove(self, address: Address) -> None:
-        if log := self._logs.pop(address, None):
-            self._commit.forget(log)
-        self._removed(address)
-        self._commit.unclean.pop(address, None)
-        try:
-            size = await trio.to_thread.run_sync(self._discard, address)
-            self._shares.removed(address.space, size)
-        except FileNotFoundError:
-            raise Fault("ENOENT", GONE) from None
-        except OSError as error:
-            raise fault_of(error, "removed") from None
+        Removals that wait for their turn share it, so that thousands do not wait for as many syncs.
+        """
+        async with self._change(address):
+            removal = Removal(address, self.folder(address))
+            self._leaving.append(removal)
+            async with self._alone():
+                if not removal.is_over:
+                    await self._remove(self._leaving)
+        if isinstance(removal.error, FileNotFoundError):
+            raise Fault("ENOENT", GONE)
+        if removal.error:
+            raise fault_of(removal.error, "removed")
 
-    def _discard(self, address: Address) -> int | None:
-        """Remove a session's files. Returns the bytes that counted."""
-        folder = self.folder(address)
-        size = taken(folder)
-        cwd = layout.text(folder / "cwd")
-        disk.discard(folder)
-        self._commit.descriptors.forget(folder / EVENTS)
-        self._commit.beside.indexes.removed(address, cwd)
-        return size
+    async def _remove(self, leaving: list[Removal]) -> None:
+        turn = leaving[:TOGETHER]
+        del leaving[:TOGETHER]
+        for each in turn:
+            if log := self._logs.pop(each.address, None):
+                self._commit.forget(log)
+            self._removed(each.address)
+            self._commit.unclean.pop(each.address, None)
+        indexes = self._commit.beside.indexes
+        await trio.to_thread.run_sync(discard, turn, self._commit.descriptors, indexes)
+        for each in turn:
+            if not each.error:
+                self._shares.removed(each.address.space, each.size)
 
     async def rename(self, address: Address, name: str) -> None:
         """Give an unused session another name, which no session has. Its open log ends, like the log of a

@@ -24,6 +24,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.safe_text import counted, prose, quoted, within
 
 DAY = 86400.0
+REMOVERS = 16  # sessions that are removed at the same time
 PAGE = 200  # the first rows set the widths of the columns
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -125,11 +126,9 @@ def _gc(options: argparse.Namespace) -> int:
         for one in _there(options):
             by_object.setdefault(one.object, []).append(one)
         gone = [one for there in by_object.values() for one in sessions.expired(there, age_, options.keep)]
-        for number, one in enumerate(gone if not options.dry_run else ()):
-            now(f"removing sessions, {number} of {len(gone)}")
-            with contextlib.suppress(FileNotFoundError):
-                sessions.remove(one)
         if gone and not options.dry_run:
+            for number in _removing(gone):
+                now(f"removing sessions, {number} of {len(gone)}")
             _unlog(options)
     if options.json:
         output.emit([_row(one) for one in gone])
@@ -139,6 +138,20 @@ def _gc(options: argparse.Namespace) -> int:
     verb = "would be removed" if options.dry_run else "removed"
     output.say(f"{counted(len(gone), 'session')} {verb}, {size(sum(one.size for one in gone))}")
     return EXIT_OK
+
+
+def _removing(gone: list[StoredSession]) -> Iterator[int]:
+    """Remove the sessions. Yields how many were removed so far. The daemon syncs the disk once for those that
+    are removed at the same time."""
+
+    def remove(one: StoredSession) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            sessions.remove(one)
+
+    from concurrent.futures import ThreadPoolExecutor  # a slow import that only this needs
+
+    with ThreadPoolExecutor(REMOVERS) as pool:
+        yield from (number for number, _ in enumerate(pool.map(remove, gone), 1))
 
 
 def _unlog(options: argparse.Namespace) -> None:

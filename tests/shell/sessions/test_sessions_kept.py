@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import trio
 import trio.testing
 
 from cortexfs.core.errors import Fault
+from cortexfs.sessions import disk
 from cortexfs.sessions.layout import Address, Space, listing
 from cortexfs.sessions.store import Policy, SessionLimits
 from tests.settled import settled
@@ -163,6 +165,43 @@ async def test_a_removed_session_ends_for_readers_and_writers(tmp_path: Path) ->
         again = await fill(sessions, "a")
         assert again is not log
         assert again.last == 6
+
+
+async def test_sessions_removed_together_share_a_sync_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 5.33
+    synced: list[Path] = []
+    sync = disk.sync_path
+
+    def counted(path: Path, how: Callable[[int], None] = os.fsync) -> None:
+        synced.append(path)
+        sync(path, how)
+
+    monkeypatch.setattr(disk, "sync_path", counted)
+    async with store(tmp_path) as sessions:
+        names = [f"s{number}" for number in range(40)]
+        for name in [*names, "kept"]:
+            await fill(sessions, name)
+        await settled(sessions)
+        synced.clear()
+        failed: list[str] = []
+
+        async def remove(name: str) -> None:
+            try:
+                await sessions.remove(address(name))
+            except Fault as fault:
+                failed.append(f"{name} {fault.code}")
+
+        async with trio.open_nursery() as nursery:
+            for name in ["never", *names]:
+                nursery.start_soon(remove, name)
+        above = sessions.folder(address("kept")).parent
+        assert failed == ["never ENOENT"]
+        assert synced == [above] * len(synced)
+        assert 1 <= len(synced) <= 2  # the first in its turn may be alone
+        assert sorted(os.listdir(above)) == ["index", "kept"]
+        assert (above / "index" / "list").read_text() == "kept\n"
 
 
 async def test_removing_while_it_is_written_to_leaves_nothing(tmp_path: Path) -> None:
