@@ -12,6 +12,6 @@ async def settled(sessions: Sessions) -> None:
 
     def is_at_work() -> bool:
         queued = commit._unwritten or commit._unsynced or commit._writing.locked() or commit.beside.is_behind
-        return bool(queued) or any(log.syncing for log in commit._in_use)
+        return bool(queued) or any(log.syncing and not log.ended for log in commit._in_use)
 
     await awaited(is_at_work, lambda is_so: not is_so)

@@ -88,6 +88,11 @@ class Beside:
         async with self.held():
             await self._derive([log])
 
+    async def renew_held(self, log: FileLog) -> None:
+        """Do the same for a caller that keeps other passes waiting (`held`)."""
+        if log in self._stale:
+            await self._derive([log])
+
     async def freshen(self, meant: Callable[[FileLog], bool]) -> None:
         """Bring the files beside these logs up to date if they are behind."""
         if any(map(meant, (*self._renewed, *self._stale))):

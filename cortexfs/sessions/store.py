@@ -228,6 +228,8 @@ class Sessions:
             await self._rename(address, target)
 
     async def _rename(self, address: Address, target: Address) -> None:
+        if log := self._logs.get(address):  # it may have got events since the files beside it were looked at
+            await self._commit.beside.renew_held(log)
         log = self._logs.get(address)
         if address in self._commit.unclean or (log and (log.pending or log.fault)):
             raise Fault("EBUSY", "the session is being written; try again")

@@ -313,3 +313,19 @@ async def test_two_sessions_are_renamed_at_a_time_and_one_gets_the_name(tmp_path
                 nursery.start_soon(rename, "b")
         assert sorted(codes) == ["ENOTEMPTY", "ok"]
         assert (sessions.folder(address("c")) / "events.jsonl").stat().st_size
+
+
+async def test_a_session_that_is_renamed_right_after_an_event_stays_on_the_list(tmp_path: Path) -> None:
+    # abi.md 5.40
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address("a"))
+        async with sessions._commit.exclusive():
+            pass  # no pass is under way
+        async with sessions._commit.beside.held():
+            log.append(run_of(1, "r1"))
+            await log.durable(6)
+            await sessions._rename(address("a"), address("b"))  # as `rename` when it has its turn
+        await settled(sessions)
+        above = sessions.folder(address("b")).parent
+        assert (above / "index" / "list").read_text() == "b\n"
+        assert (above / "b" / "state").read_text() == "done\n"
