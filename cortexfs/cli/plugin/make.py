@@ -1,4 +1,9 @@
-"""`ctx plugin new`, `keygen`, `sign` and `pack`: the commands of an author and of a publisher."""
+"""`ctx plugin new`, `keygen`, `sign` and `pack`: the commands of an author and of a publisher.
+
+Rules: a template is a folder of `templates`, and `ctx plugin test --run` passes it unchanged. In its texts
+and paths, @NAME@ stands for the plugin's name, and @WORD@ for that name as an identifier. @HOST@ is the
+version of this host, and @INCLUDE@ the folder of its C header. Files below bin/ are programs.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,14 @@ import cortexfs
 from cortexfs.cli import output
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.manifest.governance import HOST_VERSION
 from cortexfs.plugins.install import install
-from cortexfs.plugins.package import package, templates
+from cortexfs.plugins.package import package
+from cortexfs.plugins.package.package import File
 from cortexfs.plugins.trust import signing
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_END = ".in"  # of each file's name, as no tool may take it for a program or a manifest
 
 
 def new(options: argparse.Namespace) -> int:
@@ -20,12 +30,31 @@ def new(options: argparse.Namespace) -> int:
     folder = Path(options.directory or f"cortex-plugin-{name}")
     if os.path.lexists(folder):
         raise Fault("EEXIST", f"{folder} is there already; name another directory")
-    include = Path(cortexfs.__path__[0]) / "include"
-    install.write(folder, templates.files(options.template, name, str(include)))
+    install.write(folder, _files(options.template, name))
     builds = {"native": f"make -C {folder} && ", "rust": f"(cd {folder} && cargo build --release) && "}
     first = builds.get(options.template, "")
     output.say(f"made {folder}; next: {first}ctx plugin test {folder} --run")
     return EXIT_OK
+
+
+def _files(template: str, name: str) -> dict[str, File]:
+    words = {
+        "@NAME@": name,
+        "@WORD@": "".join(letter if letter.isalnum() else "_" for letter in name),
+        "@HOST@": HOST_VERSION,
+        "@INCLUDE@": str(Path(cortexfs.__path__[0]) / "include"),
+    }
+
+    def filled(text: str) -> str:
+        for mark, value in words.items():
+            text = text.replace(mark, value)
+        return text
+
+    found = {}
+    for source in (_TEMPLATES / template).rglob(f"*{_END}"):
+        path = filled(str(source.relative_to(_TEMPLATES / template)).removesuffix(_END))
+        found[path] = File(filled(source.read_text()).encode(), path.startswith("bin/"))
+    return found
 
 
 def keygen(options: argparse.Namespace) -> int:
