@@ -27,10 +27,10 @@ from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import one_line
 from cortexfs.plugins.command_object import CALL, CLASS, DECLARED
 from cortexfs.plugins.package import directory, manifests
+from cortexfs.state import stamps
 
 DISABLED = "disabled"
 
-_Stamp: TypeAlias = tuple[int, int, int]
 _Declared: TypeAlias = tuple[str, tuple[str, ...]]  # the kind of a plugin, and the names of its commands
 
 
@@ -54,7 +54,7 @@ class Commands:
         self._one = one  # returns an installed plugin, served or not; it blocks
         self._served: Mapping[str, Object] = {}
         self._missing: dict[str, _Line] = {}
-        self._read: dict[Path, tuple[_Stamp, _Declared]] = {}
+        self._read: dict[Path, tuple[str, _Declared]] = {}
         self._text = b""
 
     def text(self) -> bytes:
@@ -82,7 +82,7 @@ class Commands:
     def _idle(self, served: Collection[str]) -> dict[str, _Declared]:
         read = {}
         for folder in directory.folders(self._base):
-            if folder.name not in served and (stamp := _stamp(folder / FILE)):
+            if folder.name not in served and (stamp := stamps.of_files([folder / FILE])):
                 known = self._read.get(folder)
                 read[folder] = known if known and known[0] == stamp else (stamp, _declared(folder))
         self._read = read
@@ -133,14 +133,6 @@ def _line(served: Object) -> bytes:
     assert served.plugin is not None
     said = msgspec.json.decode(served.extra[DECLARED])
     return msgspec.json.encode(said | {"plugin": served.plugin.name, "status": served.status})
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        seen = path.stat()
-    except OSError:
-        return None
-    return (seen.st_ino, seen.st_size, seen.st_mtime_ns)
 
 
 def _declared(folder: Path) -> _Declared:

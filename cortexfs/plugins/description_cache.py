@@ -29,7 +29,7 @@ import msgspec
 
 from cortexfs.core import hostcalls
 from cortexfs.core.jsontext import UNREADABLE
-from cortexfs.state import whole_files
+from cortexfs.state import stamps, whole_files
 from cortexfs.version import VERSION
 
 FOLDER = "descriptions"
@@ -105,7 +105,7 @@ _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 def every_mark() -> str:
     """Returns a mark of the installed packages, which each change by a package manager changes."""
     found = [f"{place}/{name}" for place in sys.path for name in _listed(place) if name.endswith(_INSTALLED)]
-    return _mark(found)
+    return stamps.of_files(found)
 
 
 def own_mark() -> str:
@@ -113,7 +113,7 @@ def own_mark() -> str:
     top = Path(__file__).parent.parent
     folders = (os.walk(top / name) for name in ("core", "host", "sdk", "tools"))
     found = (f"{place}/{name}" for folder in folders for place, _, names in folder for name in names)
-    return _mark(sorted(path for path in found if path.endswith(".py")))
+    return stamps.of_files(sorted(path for path in found if path.endswith(".py")))
 
 
 def mark(name: str, location: str, module: str) -> str:
@@ -125,7 +125,7 @@ def mark(name: str, location: str, module: str) -> str:
     tops = {file.parts[0].partition(".")[0] for file in files if file.parts}
     if module.partition(".")[0] not in tops or len(files) > MAX_FILES:
         return ""
-    return _mark([str(package.locate_file(file)) for file in files])
+    return stamps.of_files(str(package.locate_file(file)) for file in files)
 
 
 def _listed(place: str) -> list[str]:
@@ -133,16 +133,3 @@ def _listed(place: str) -> list[str]:
         return sorted(os.listdir(place))
     except OSError:  # the entry is an archive, or does not exist
         return []
-
-
-def _mark(paths: list[str]) -> str:
-    """Returns a mark of these files as they are now, or "" if one is missing."""
-    seen = hashlib.sha256()
-    for path in paths:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            return ""
-        facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        seen.update(f"{path}\0{facts}\n".encode(errors="surrogateescape"))
-    return seen.hexdigest()

@@ -12,10 +12,9 @@ This file must never know a plugin's description, which its host gives.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -37,12 +36,11 @@ from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.texts import PluginText
 from cortexfs.plugins.trust import openpgp, signing
 from cortexfs.plugins.trust.trust import TrustStore
+from cortexfs.state import stamps
 from cortexfs.state.directories import keeping, place_of
 
 RESERVED = ("builtin",)
 _OUT_OF_USE = ("disabled", "quarantined")
-
-_Fingerprint: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 
 
 class EnabledPlugins(NamedTuple):
@@ -84,7 +82,7 @@ class Offers:
         self._keys = where.directory / openpgp.KEYS
         self._decisions = (self._trust.path, self._settings.path, self._keys)
         self._loaded: dict[str, hostcalls.Plugin] = {}
-        self._seen: dict[Path, tuple[_Fingerprint, _Seen]] = {}
+        self._seen: dict[Path, tuple[tuple[str, ...], _Seen]] = {}
 
     def settle(self) -> None:
         """Restore files that a killed installation had moved aside. Call this once before `load`."""
@@ -96,7 +94,7 @@ class Offers:
         names = config.enabled(self._config)
         installed = {path.name: path for path in directory.folders(self._base)}
         packaged = {one.plugin.name: one for one in found()}
-        decided = tuple(one for path in self._decisions for one in _stat(path))
+        decided = tuple(stamps.of_files([path]) for path in self._decisions)
         plugins: list[hostcalls.Plugin] = []
         faults: dict[str, str] = {}
         withdrawn: set[str] = set()
@@ -161,8 +159,8 @@ class Offers:
         kept |= {seen.place for _, seen in self._seen.values() if seen.place}
         self._copies.sweep(kept)
 
-    def _look(self, folder: Path, decided: _Fingerprint) -> _Seen:
-        before = (*_fingerprint(folder), *decided)
+    def _look(self, folder: Path, decided: tuple[str, ...]) -> _Seen:
+        before = (stamps.of_folder(folder), *decided)
         known = self._seen.get(folder)
         # A fault may have another cause, such as a full disk or a missing package.
         if known is None or known[0] != before or known[1].fault:
@@ -269,24 +267,3 @@ def _programs(manifest: Manifest, tree: PackageFiles, place: Path) -> targets.Pr
 
 def _least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _fingerprint(folder: Path) -> _Fingerprint:
-    """Returns a value that changes when a file does, without reading a file."""
-    return (
-        *_stat(folder),
-        *(
-            seen
-            for above, below, files in os.walk(folder)
-            for name in (*below, *files)
-            for seen in _stat(f"{above}/{name}")
-        ),
-    )
-
-
-def _stat(path: Path | str) -> _Fingerprint:
-    try:
-        seen = os.lstat(path)
-    except OSError:
-        return ()
-    return ((str(path), seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns),)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -15,9 +16,21 @@ def of_file(path: str) -> str:
     return f"{seen.st_dev}.{seen.st_ino}.{seen.st_size}.{seen.st_mtime_ns}"
 
 
-def of_folder(folder: str) -> str:
-    """Returns one stamp of all files in the folder, by their names."""
-    place = Path(folder)
-    found = sorted(each for each in place.rglob("*") if each.is_file())
-    stamps = (f"{each.relative_to(place)} {of_file(str(each))}\n" for each in found)
-    return hashlib.sha256("".join(stamps).encode(errors="surrogateescape")).hexdigest()
+def of_files(paths: Iterable[str | Path]) -> str:
+    """Returns one stamp of these files, folders and links as they are now, or "" if one is missing."""
+    seen = hashlib.sha256()
+    for path in paths:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return ""
+        facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        seen.update(f"{path}\0{facts}\n".encode(errors="surrogateescape"))
+    return seen.hexdigest()
+
+
+def of_folder(folder: str | Path) -> str:
+    """Returns one stamp of a folder and all that is in it."""
+    walked = os.walk(folder)
+    below = (f"{above}/{name}" for above, folders, files in walked for name in sorted(folders + files))
+    return of_files((folder, *below))
