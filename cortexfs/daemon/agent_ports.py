@@ -40,7 +40,7 @@ from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.own_providers import CLASS as OWN
 from cortexfs.peers.prompt import in_task
 from cortexfs.plugins.catalog import BUILTIN
-from cortexfs.plugins.command_object import CLASS
+from cortexfs.plugins.described import COMMAND_CLASS
 from cortexfs.plugins.texts import PluginText
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state import believed
@@ -233,7 +233,7 @@ class AgentWorld:
         agent's and its policy allows the call. No user can be asked there, so an approval is a denial."""
         if not is_agents(identity.label):
             raise Fault("EACCES", f"programs of the {identity.label} may not run objects")
-        if object_.class_ in (CLASS, OWN):
+        if object_.class_ in (COMMAND_CLASS, OWN):
             raise Fault("EACCES", "agents may not run commands, only tools")
         words = [os.fsdecode(argument) for argument in arguments]
         dry = object_.class_ == "tool" and object_.dry_run_flag and dryrun.is_among(arguments)

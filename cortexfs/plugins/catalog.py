@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
@@ -22,16 +21,16 @@ from msgspec.structs import replace
 
 from cortexfs.config import REPLACE, Consent
 from cortexfs.core import hostcalls, names, wire
-from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import UNREADABLE, shown, why_unread
-from cortexfs.core.manifest import governance, targets
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
 from cortexfs.core.manifest.mcp_server import PREFIX, STARTING
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.safe_text import one_line
 from cortexfs.models import debug
-from cortexfs.plugins import command_object, model_object
+from cortexfs.plugins import described
+from cortexfs.plugins.described import MAX_WHY
 from cortexfs.plugins.description_cache import Descriptions, own_mark
 from cortexfs.pool.call import ask, ended
 from cortexfs.pool.host import Host
@@ -44,16 +43,10 @@ BUILTIN = hostcalls.Plugin(
 DESCRIBE_SECONDS = 15.0
 OWN_TRIES = 3  # of the built-in tools, whose description fails only on a busy machine
 AT_ONCE = 8  # plugins that are asked at a time, so that a plugin that hangs delays few others
-MAX_TOOLS = 10_000
-MAX_DESCRIPTION = 16 << 10
-MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
 MAX_BESIDES = 100  # most tools that only one user's host of a server has
-MAX_WHY = 1000
 MAX_TOLD = 200  # characters of a reason, in an origin
 # Codes of a plugin's own faults. The cause of another fault may be over at the next reload.
 _ITS_OWN = ("EINVAL", "EPROTO", "ETIMEDOUT")
-_WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
-_descriptors = msgspec.json.Decoder(list[hostcalls.Descriptor])
 
 
 class Catalog:
@@ -124,7 +117,7 @@ class Catalog:
         self._failed = {plugin: failed for plugin, failed in self._failed.items() if plugin in asked}
         if self._kept is not None:
             await trio.to_thread.run_sync(self._kept.sweep, set(serving))
-        self.commands = {key[1]: objects.pop(key) for key in [*objects] if key[0] == command_object.CLASS}
+        self.commands = {key[1]: objects.pop(key) for key in [*objects] if key[0] == described.COMMAND_CLASS}
         return Registry(objects)
 
     async def _learn(self, plugin: hostcalls.Plugin, limit: trio.CapacityLimiter) -> None:
@@ -159,7 +152,7 @@ class Catalog:
             return await self._describe(plugin)
         if (said := await trio.to_thread.run_sync(kept.get, plugin.name, key)) is not None:
             with contextlib.suppress(Fault, *UNREADABLE):
-                return _checked(said)
+                return described.checked(said)
         descriptors = await self._describe(plugin)
         await trio.to_thread.run_sync(kept.put, plugin.name, key, msgspec.json.encode(descriptors))
         return descriptors
@@ -187,7 +180,7 @@ class Catalog:
         if why := self.broken.get(plugin.name):  # a former version is served
             origin += f" (the former version, as the new one is refused: {one_line(why)[:MAX_TOLD]})"
         named = (told for told in descriptors if not told.fault or names.fault_of(told.name) is None)
-        return [object_of(plugin, origin, registered, told) for told in named]
+        return [described.object_of(plugin, origin, registered, told) for told in named]
 
     @property
     def wrong(self) -> dict[str, str]:
@@ -251,7 +244,7 @@ class Catalog:
         begin, origin = f"{plugin.name.removeprefix(PREFIX)}.", f"plugin:{plugin.name}@{plugin.version}"
         told = said.descriptors if said else []
         own = [one for one in told if one.name not in known and one.name.startswith(begin) and not one.fault]
-        made = (object_of(plugin, origin, time.time(), one) for one in own[:MAX_BESIDES])
+        made = (described.object_of(plugin, origin, time.time(), one) for one in own[:MAX_BESIDES])
         self._besides[plugin, uid] = tuple(replace(one, home=uid) for one in made)
         if not own:
             del self._besides[plugin, uid]
@@ -265,7 +258,7 @@ class Catalog:
 
     async def _describe(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
         if plugin.kind == targets.PROCESS:  # its manifest has the description
-            return _checked(msgspec.json.encode(targets.descriptors(plugin)))
+            return described.checked(msgspec.json.encode(targets.descriptors(plugin)))
         host = await self._pool.acquire(plugin, describer())
         descriptors = None
         try:
@@ -299,7 +292,7 @@ async def _asked(host: Host, unlike: str = "") -> _Said | None:
     """Returns the host's description of its plugin, or None if the host breaks off."""
     try:
         payload = await ask(host, hostcalls.Describe(unlike), wire.DESCRIPTORS, wire.MAX_STRINGS)
-        return None if payload is None else _Said(hostcalls.mark(payload), _checked(payload))
+        return None if payload is None else _Said(hostcalls.mark(payload), described.checked(payload))
     except (OSError, *UNREADABLE) as error:
         raise Fault("EPROTO", f"its description cannot be read: {why_unread(error)}") from None
 
@@ -320,72 +313,3 @@ def describer() -> hostcalls.Identity:
     if os.geteuid() == 0:
         return hostcalls.DESCRIBING
     return hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
-
-
-def _checked(payload: bytes) -> list[hostcalls.Descriptor]:
-    descriptors = _descriptors.decode(payload)
-    if len(descriptors) > MAX_TOOLS:
-        raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
-    found = [judged(descriptor) for descriptor in descriptors]
-    if found and all(one.fault for one in found):
-        raise Fault("EINVAL", found[0].fault)
-    return found
-
-
-def judged(told: hostcalls.Descriptor) -> hostcalls.Descriptor:
-    """Returns the descriptor, or for a wrong tool one with its name and its fault. A wrong model or command
-    fails its plugin."""
-    try:
-        _check(told)
-    except Fault as fault:
-        if told.model is not None or told.command is not None:
-            raise
-        return hostcalls.Descriptor(told.name, "", {}, fault=one_line(fault.message)[:MAX_WHY])
-    return replace(told, timeout_secs=targets.seconds_of(told.timeout_secs))
-
-
-def _check(told: hostcalls.Descriptor) -> None:
-    if told.fault:
-        raise Fault("EINVAL", told.fault)
-    if told.command is not None:
-        command_object.check(told.name, told.command)
-    elif told.model is None:
-        names.check_object("tool", told.name)
-    else:
-        model_object.check(told.name, told.model)
-    if told.timeout_secs is not None and told.timeout_secs < 0:
-        raise Fault("EINVAL", f"the timeout of {told.name} is under 0 s")
-    for effect in told.capabilities.effects:  # policy relies on lines of words
-        words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
-        if not all(map(_WORD.fullmatch, words)):
-            raise Fault("EINVAL", f"an effect of {told.name} may have letters, _ and - only: {words}")
-    if len(msgspec.json.encode(told.input_schema)) > MAX_SCHEMA:
-        raise Fault("EINVAL", f"the schema of {told.name} is over {MAX_SCHEMA >> 10} KiB")
-    if len(told.description) > MAX_DESCRIPTION:
-        raise Fault("EINVAL", f"the description of {told.name} is over {MAX_DESCRIPTION} characters")
-
-
-def object_of(
-    plugin: hostcalls.Plugin, origin: str, registered: float, descriptor: hostcalls.Descriptor
-) -> Object:
-    tool = Object(
-        class_="tool",
-        name=descriptor.name,
-        description=descriptor.description,
-        schema=msgspec.json.encode(descriptor.input_schema),
-        capabilities=descriptor.capabilities,
-        timeout=descriptor.timeout_secs,
-        dry_run_flag=dryrun.is_offered(descriptor.dry_run_flag, descriptor.input_schema),
-        plugin=plugin,
-        origin=origin,
-        status="ready",
-        registered=registered,
-    )
-    if descriptor.fault:
-        return replace(tool, plugin=None, status=f"broken: {descriptor.fault}")
-    if descriptor.command is not None:
-        return command_object.command(tool, descriptor.command)
-    if descriptor.model is not None:
-        return model_object.model(tool, descriptor.model)
-    effects = governance.with_rights(tool.capabilities.effects, plugin.rights)
-    return replace(tool, capabilities=replace(tool.capabilities, effects=effects))

@@ -25,7 +25,7 @@ from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.core.manifestjson import FILE
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import one_line
-from cortexfs.plugins.command_object import CALL, CLASS, DECLARED
+from cortexfs.plugins.described import CALL, COMMAND_CLASS, DECLARED
 from cortexfs.plugins.package import directory, manifests
 from cortexfs.state import stamps
 
@@ -112,7 +112,7 @@ class Commands:
         if plugin.kind != hostcalls.ESM:
             raise Fault("EINVAL", f"{name} is not a JavaScript plugin, so it has no hooks")
         return Object(
-            class_=CLASS,
+            class_=COMMAND_CLASS,
             name=name,
             description="",
             timeout=UNINSTALL_SECONDS,

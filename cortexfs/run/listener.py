@@ -37,7 +37,7 @@ from cortexfs.peers.caller import Caller
 from cortexfs.peers.guests import Arrivals, Guest, Guests
 from cortexfs.peers.prompt import ShortConversations, in_task, is_readable
 from cortexfs.peers.streams import RECEIVE, receive, send
-from cortexfs.plugins.command_object import CALL, CLASS
+from cortexfs.plugins.described import CALL, COMMAND_CLASS
 from cortexfs.pool.callers import Look
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import ObjectRun, Runs
@@ -219,7 +219,7 @@ class Exec:
             refuse_agents(identity.label, call.environment)
         if nested is None:
             self._admit(call, call.arguments)
-        if is_tool or call.object_.class_ == CLASS:
+        if is_tool or call.object_.class_ == COMMAND_CLASS:
             await self._tool(call, nested)
         else:
             await self._spoken(call)

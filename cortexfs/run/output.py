@@ -15,7 +15,7 @@ from cortexfs.core.names import CLASSES
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import prose
 from cortexfs.core.talk import approvals, refusals
-from cortexfs.plugins.command_object import CLASS
+from cortexfs.plugins.described import COMMAND_CLASS
 
 _header = wire.HEADER.pack  # wire.message without the call, as each run sends several
 
@@ -174,12 +174,12 @@ def voice_of(object_: Object | None, flags: int, environ: dict[bytes, bytes]) ->
     """Returns the voice of a run: text on a terminal, else JSONL, unless CTX_OUTPUT decides (abi.md 4.18)."""
     name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
     errors = bool(flags & wire.TTY_STDERR)
-    if class_ == CLASS:  # a command reports on its work, also in a pipe
+    if class_ == COMMAND_CLASS:  # a command reports on its work, also in a pipe
         errors = True
     class_ = class_ if class_ in CLASSES else "tool"
     terminal = bool(flags & wire.TTY_STDOUT)
     chosen = environ.get(b"CTX_OUTPUT", b"")
     is_text = chosen == b"text" or (terminal and chosen != b"jsonl")
     voice = TextVoice(name, terminal, errors, class_) if is_text else JsonlVoice(name, class_)
-    voice.is_piped = bool(flags & wire.PIPE_STDIN) and class_ != CLASS
+    voice.is_piped = bool(flags & wire.PIPE_STDIN) and class_ != COMMAND_CLASS
     return voice

@@ -31,7 +31,7 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.registry import Key, Object
 from cortexfs.core.safe_text import one_line
 from cortexfs.peers import safe_sockets
-from cortexfs.plugins import catalog
+from cortexfs.plugins import described
 from cortexfs.pool.host import Host, Pairs
 from cortexfs.pool.starter import Child, Starter
 from cortexfs.team import messages
@@ -266,9 +266,9 @@ class RemoteObjects:
             dry_run_flag=said.dry_run_flag,
         )
         if class_ == "agent":
-            made = _agent(plugin, self._since[key], catalog.judged(told), said.extra.get("cap", ""))
+            made = _agent(plugin, self._since[key], described.judged(told), said.extra.get("cap", ""))
         else:
-            made = catalog.object_of(plugin, origin, self._since[key], catalog.judged(told))
+            made = described.object_of(plugin, origin, self._since[key], described.judged(told))
         if made.plugin is None or said.machine in self._live:
             return made
         return replace(made, status=f"broken: {_away(said.machine)}")
