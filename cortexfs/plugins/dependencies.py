@@ -12,8 +12,9 @@ This file must never know what a plugin does.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
@@ -67,24 +68,11 @@ def why_not(
 def _every(
     base: Path, packaged: Iterable[FoundPlugin], enabled: Collection[str]
 ) -> dict[str, InstalledPlugin]:
-    found = {
-        one.plugin.name: InstalledPlugin(one.plugin.name, _version(one.plugin.version)) for one in packaged
-    }
+    found = [InstalledPlugin(one.plugin.name, _version(one.plugin.version)) for one in packaged]
     for folder in directory.folders(base):
-        if one := _installed(folder):
-            found[one.name] = one
-    return {
-        name: InstalledPlugin(name, one.version, one.dependencies, one.peers, name in enabled)
-        for name, one in found.items()
-    }
-
-
-def _installed(folder: Path) -> InstalledPlugin | None:
-    try:
-        manifest = directory.read(folder)
-    except Fault:
-        return None
-    return _told_by(manifest)
+        with contextlib.suppress(Fault):
+            found.append(_told_by(directory.read(folder)))
+    return {one.name: msgspec.structs.replace(one, enabled=one.name in enabled) for one in found}
 
 
 def _told_by(manifest: Manifest) -> InstalledPlugin:
@@ -158,17 +146,23 @@ def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin]) -> _Fault
 
 def _told(name: str, every: Mapping[str, InstalledPlugin], faults: Mapping[str, _Fault]) -> str | None:
     """Returns a sentence of the shortest way from a plugin to a plugin at fault, or None if it can load."""
-    ways: list[tuple[str, ...]] = [(name,)]
-    seen = {name}
-    for way in ways:  # the list grows meanwhile: breadth first, by name
+    for way in _ways(name, lambda one: [wanted for wanted, _ in _needs(every[one]) if wanted != HOST]):
         if fault := faults.get(way[-1]):
             rest, why = fault
             return f"{_chain((*way, *rest), every)}, {why}"
-        for wanted, _ in _needs(every[way[-1]]):
-            if wanted not in seen and wanted != HOST:
+    return None
+
+
+def _ways(start: str, needed: Callable[[str], Iterable[str]]) -> Iterator[tuple[str, ...]]:
+    """Yields the shortest way from a plugin to each plugin that it needs: breadth first, by name."""
+    ways: list[tuple[str, ...]] = [(start,)]
+    seen = {start}
+    for way in ways:  # the list grows meanwhile
+        yield way
+        for wanted in needed(way[-1]):
+            if wanted not in seen:
                 seen.add(wanted)
                 ways.append((*way, wanted))
-    return None
 
 
 def _needs(one: InstalledPlugin) -> list[tuple[str, str]]:
@@ -200,13 +194,5 @@ def _chain(way: Sequence[str], every: Mapping[str, InstalledPlugin]) -> str:
 
 def _circle(start: str, every: Mapping[str, InstalledPlugin]) -> tuple[str, ...] | None:
     """Returns the shortest way along dependencies back to a plugin, without the plugin at its beginning."""
-    ways: list[tuple[str, ...]] = [(start,)]
-    seen: set[str] = set()
-    for way in ways:
-        for wanted in sorted(every[way[-1]].dependencies.keys() & every.keys()):
-            if wanted == start:
-                return (*way[1:], start)
-            if wanted not in seen:
-                seen.add(wanted)
-                ways.append((*way, wanted))
-    return None
+    ways = _ways(start, lambda one: sorted(every[one].dependencies.keys() & every.keys()))
+    return next(((*way[1:], start) for way in ways if start in every[way[-1]].dependencies), None)
