@@ -47,15 +47,8 @@ def run(
     report = _Report(runtime)
     job = Job()
     runtime.on_cancel(job.wake)
-    try:
-        environment = {**runtime.environ, "CTX_OUTPUT": "jsonl"}
-        job.start([path], environment, msgspec.json.encode({"task": task}).decode())
-        job.follow(report.hear)
-    finally:
-        try:
-            job.end()
-        finally:
-            job.end()
+    environment = {**runtime.environ, "CTX_OUTPUT": "jsonl"}
+    job.run([path], environment, report.hear, msgspec.json.encode({"task": task}).decode())
     return report.end(job.status)
 
 

@@ -56,14 +56,8 @@ def exec_(
     environment = _environment(runtime.environ, env or {})
     job = Job()
     runtime.on_cancel(job.wake)
-    try:
-        job.start(arguments, environment, stdin)
-        job.follow(runtime.emit, None if timeout_secs is None else time.monotonic() + timeout_secs)
-    finally:
-        try:
-            job.end()
-        finally:
-            job.end()
+    deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
+    job.run(arguments, environment, runtime.emit, stdin, deadline=deadline)
     if not job.finished:
         raise ExecutionFailed(f"the command took longer than {timeout_secs:g} s and was ended", "ETIMEDOUT")
     if job.status < 0:

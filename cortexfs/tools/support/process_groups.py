@@ -2,8 +2,8 @@
 
 Rules: however the call ends, the group is killed and its first process reaped. Every wait has a deadline,
 except that for the caller to read. The group's number is used only before that process is reaped, so it
-belongs to no other group. Users of this write cleanup twice, as try and finally: a host raises its
-cancellation at any instruction, but only once.
+belongs to no other group. Cleanup is written twice, as try and finally: a host raises its cancellation at any
+instruction, but only once.
 """
 
 from __future__ import annotations
@@ -79,19 +79,30 @@ class Job:
         self.wake = self._waker.wake  # called on cancel
         self._output, self._written = pipe()
 
-    def start(
+    def run(
         self,
         arguments: list[str],
         environment: dict[str, str],
+        emit: Callable[[str], None],
         stdin: str | None = None,
+        *,
         errors: FileIO | None = None,
+        deadline: float | None = None,
     ) -> None:
-        """Start the program. Standard error goes to `errors`, or with the output if there is none."""
-        with _input(stdin) as source:
-            spawn(self._pids, arguments, environment, (source, self._written, errors or self._written))
-        self._written.close()
+        """Run the program and pass its output on, until it ends or until the deadline. Standard error goes to
+        `errors`, or with the output if there is none."""
+        try:
+            with _input(stdin) as source:
+                spawn(self._pids, arguments, environment, (source, self._written, errors or self._written))
+            self._written.close()
+            self._follow(emit, deadline)
+        finally:
+            try:
+                self._end()
+            finally:
+                self._end()
 
-    def follow(self, emit: Callable[[str], None], deadline: float | None = None) -> None:
+    def _follow(self, emit: Callable[[str], None], deadline: float | None) -> None:
         """Pass output on until the program has ended and its output is read, or until the deadline."""
         decode = getincrementaldecoder("utf-8")("replace").decode
         with owned(os.pidfd_open, self._pids[0]) as process:
@@ -124,7 +135,7 @@ class Job:
             if text := decode(b"", True):
                 emit(text)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Leave no process and no descriptor. May be called again after an interruption."""
         with suppress(ProcessLookupError, ChildProcessError):  # reaped before
             while self._pids:

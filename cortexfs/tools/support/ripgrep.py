@@ -79,24 +79,18 @@ class Ripgrep:
     def _said(self, options: tuple[str, ...], told: str, text: str) -> str:
         said: list[str] = []
         job = self._job = Job()
-        try:
-            if self._runtime.cancelled:  # perhaps before there was a job to wake
-                raise ExecutionFailed("cancelled", "ECANCELED")
-            with owned(os.memfd_create, "errors") as errors:
-                program = f"/proc/self/fd/{_held[0].fileno()}" if _held else PROGRAM
-                job.start([program, *_OPTIONS, *options, "-e", told, "-"], {}, text, errors)
-                job.follow(said.append)
-                job.end()
-                if job.status not in (0, 1):
-                    raise _refusal(job.status, os.pread(errors.fileno(), _MAX_SAID, 0))
-        except FileNotFoundError:
-            why = "ripgrep is missing here; install CortexFS again"
-            raise ExecutionFailed(why, "ENOENT") from None
-        finally:
+        if self._runtime.cancelled:  # perhaps before there was a job to wake
+            job.wake()
+        program = f"/proc/self/fd/{_held[0].fileno()}" if _held else PROGRAM
+        words = [program, *_OPTIONS, *options, "-e", told, "-"]
+        with owned(os.memfd_create, "errors") as errors:
             try:
-                job.end()
-            finally:
-                job.end()
+                job.run(words, {}, said.append, text, errors=errors)
+            except FileNotFoundError:
+                why = "ripgrep is missing here; install CortexFS again"
+                raise ExecutionFailed(why, "ENOENT") from None
+            if job.status not in (0, 1):
+                raise _refusal(job.status, os.pread(errors.fileno(), _MAX_SAID, 0))
         return "".join(said)
 
     def _wake(self) -> None:

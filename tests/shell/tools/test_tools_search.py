@@ -343,14 +343,14 @@ def test_a_search_that_its_engine_is_busy_with_stops_at_once(tmp_path: Path) -> 
     # The search is linear, but takes many seconds for each piece.
     (tmp_path / "x").write_text("a" * fs_search.BLOCK)
     runtime = MemoryRuntime("fs.search", {"PATH": os.defpath})
-    start = Job.start
+    follow = Job._follow
 
-    def started(self: Job, *arguments: Any) -> None:
-        start(self, *arguments)
+    def followed(self: Job, *arguments: Any) -> None:
         runtime.cancel()
+        follow(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "start", started)
+        patch.setattr(Job, "_follow", followed)
         ended = call("fs.search", runtime, pattern="a{60000}", path=str(tmp_path))
     assert ended.code == "ECANCELED"
 
