@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped
-from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRIES, REGISTRY_VARIABLES
+from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRIES, REGISTRY_VARIABLES, FetchRequest
 from cortexfs.host.call.runtime import apart
 from cortexfs.host.confine.view import SHOWN
 from cortexfs.host.esm import permissions
@@ -54,12 +54,6 @@ _SHELL = "/bin/sh"
 _START = f'ulimit -d {permissions.DATA_KIB}; ulimit -f {MAX_BYTES >> 9}; exec "$0" "$@"'
 
 Tell: TypeAlias = Callable[[int, int], None]  # connections and bytes so far
-
-
-class FetchRequest(NamedTuple):
-    files: Mapping[str, bytes]  # of the plugin
-    root: str  # its entry point: a path among them, or an address
-    lock: bytes | None  # the fetched files have to match it
 
 
 def registries() -> dict[str, str]:

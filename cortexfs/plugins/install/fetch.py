@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,6 +24,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import fetched
 from cortexfs.core.manifestjson.entry import REMOTE, entry_of, files_of
+from cortexfs.core.manifestjson.fetched import FetchRequest
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.package import manifest_hash, manifests, package, records
 from cortexfs.plugins.package.filenames import check_names
@@ -37,16 +38,8 @@ _CODE = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
 _NAMES_SOME = re.compile(rb"""["'`](?:npm|jsr|https?):""")
 
 
-class Modules(NamedTuple):
-    """The modules of a JavaScript plugin, for the fetcher of its imports."""
-
-    files: dict[str, bytes]
-    root: str  # a path of `files`, or an address
-    lock: bytes | None
-
-
 Fetch: TypeAlias = Callable[[str, int], bytes]
-FetchModules: TypeAlias = Callable[[Modules], dict[str, bytes]]
+FetchModules: TypeAlias = Callable[[FetchRequest], dict[str, bytes]]
 
 
 def address_of(manifest: JsonManifest) -> str | None:
@@ -132,7 +125,7 @@ def _modules(
     tree: PackageFiles, manifest: manifests.JsonPluginManifest, root: str, fetch: FetchModules
 ) -> dict[str, File]:
     shipped = tree.files.get(fetched.LOCK)
-    found = fetch(Modules(tree.contents, root, shipped and shipped.data))
+    found = fetch(FetchRequest(tree.contents, root, shipped and shipped.data))
     lock = found.get(fetched.LOCK)
     pinned = manifest_hash.pins(lock, fetched.LOCK) if lock else {}
     if not pinned:

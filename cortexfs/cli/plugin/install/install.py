@@ -29,12 +29,12 @@ from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import Manifest
+from cortexfs.core.manifestjson.fetched import FetchRequest
 from cortexfs.host.call import plugin_state
 from cortexfs.net import web
 from cortexfs.plugins.install import decisions, fetch, sources
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install.entry_points import found
-from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.install.sources import PluginSource
 from cortexfs.plugins.package import directory, manifests, records
 from cortexfs.plugins.package.package import PackageFiles, library_of
@@ -251,7 +251,7 @@ def _told(tree: PackageFiles, where: directories.Places) -> str:
     return f", with {count} module{'s' * (count > 1)} from elsewhere (see: ctx plugin review {see})"
 
 
-def _modules(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
+def _modules(wanted: FetchRequest, private: tuple[str, ...]) -> dict[str, bytes]:
     from cortexfs.host.esm import fetch as esmfetch  # a slow import that only fetching needs
 
     with progress.shown("fetching its imports") as now:
@@ -259,4 +259,4 @@ def _modules(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
         def told(connections: int, size: int) -> None:
             now(f"fetching its imports: {connections} connections, {size / (1 << 20):.1f} MiB")
 
-        return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, told)
+        return esmfetch.fetch(wanted, private, told)

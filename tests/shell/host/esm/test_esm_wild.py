@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson.fetched import FetchRequest
 from cortexfs.core.manifestjson.fields import tool_result
 from cortexfs.host.esm import fetch
-from cortexfs.host.esm.fetch import FetchRequest
 from cortexfs.plugins.catalog import Catalog
 from tests.shell import esmodules
 from tests.shell.calling import serving
