@@ -60,10 +60,10 @@ def _files(template: str, name: str) -> dict[str, File]:
 def keygen(options: argparse.Namespace) -> int:
     path = Path(options.file)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = signing.keygen(path)
+    public = signing.keygen(path)
     output.say(f"Created signing key: {path}")
-    output.say(f"Public key: {key.public_key}")
-    output.say(f"Public key SHA-256: {key.fingerprint}")
+    output.say(f"Public key: {public}")
+    output.say(f"Public key SHA-256: {signing.fingerprint_of(public)}")
     return EXIT_OK
 
 

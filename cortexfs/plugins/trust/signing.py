@@ -47,16 +47,6 @@ _UPSTREAM_FOLDERS = ("lib", "skills", "prompts")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-class SigningKey(msgspec.Struct, frozen=True):
-    """A publisher's public key."""
-
-    public_key: str  # base64
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(base64.b64decode(self.public_key)).hexdigest()
-
-
 class SignatureVerdict(msgspec.Struct, frozen=True):
     status: Literal["unsigned", "verified", "invalid"]
     why: str = ""
@@ -71,8 +61,12 @@ class SignatureVerdict(msgspec.Struct, frozen=True):
         return f"{self.status} ({self.why})"
 
 
-def keygen(path: Path) -> SigningKey:
-    """Create a signing key. An existing key is never overwritten."""
+def fingerprint_of(public_key: str) -> str:
+    return hashlib.sha256(base64.b64decode(public_key)).hexdigest()
+
+
+def keygen(path: Path) -> str:
+    """Create a signing key, and return its public half in base64. An existing key is never overwritten."""
     private = _private_key()
     try:
         # Written without a draft, as a memory stick for keys may have no links, and with an exact mode, as a
@@ -111,7 +105,7 @@ def sign(tree: PackageFiles, secret: bytes, publisher: str = "") -> Package:
         manifest_sha256=tree.files[tree.manifest_file].sha256,
         binary_sha256=next(iter(_binaries(tree)), ""),
         signature_algorithm=ALGORITHM,
-        public_key=_public(private).public_key,
+        public_key=_public(private),
         signature="",
     )
     form = UPSTREAM if _upstream_suffices(tree) else COMPLETE
@@ -172,8 +166,8 @@ def _verified(tree: PackageFiles, package: Package) -> SignatureVerdict:
         old = _holds(key, signature, payload(tree, package, UPSTREAM)) if uncovered else False
         outside = f"it does not cover {', '.join(map(shown, uncovered[:3]))}; sign the plugin again"
         raise Fault("EINVAL", outside if old else "signature does not match the files")
-    public = SigningKey(package.public_key)
-    return SignatureVerdict("verified", "", package.publisher_id, public.public_key, public.fingerprint)
+    public = package.public_key
+    return SignatureVerdict("verified", "", package.publisher_id, public, fingerprint_of(public))
 
 
 def _forms(tree: PackageFiles) -> list[str]:
@@ -298,8 +292,8 @@ def _private_key(secret: bytes | None = None) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(secret) if secret else Ed25519PrivateKey.generate()
 
 
-def _public(private: Ed25519PrivateKey) -> SigningKey:
-    return SigningKey(base64.b64encode(private.public_key().public_bytes_raw()).decode())
+def _public(private: Ed25519PrivateKey) -> str:
+    return base64.b64encode(private.public_key().public_bytes_raw()).decode()
 
 
 def _holds(key: bytes, signature: bytes, signed: bytes) -> bool:

@@ -44,7 +44,7 @@ def test_the_key_of_the_test_vector(tmp_path: Path) -> None:
     # abi.md 11.19
     package = sign(tree(tmp_path), SECRET)
     assert package.public_key == PUBLIC
-    assert signing.SigningKey(PUBLIC).fingerprint == hashlib.sha256(base64.b64decode(PUBLIC)).hexdigest()
+    assert signing.fingerprint_of(PUBLIC) == hashlib.sha256(base64.b64decode(PUBLIC)).hexdigest()
 
 
 def test_the_payload_is_that_of_upstream(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_verdict_says_what_was_verified(tmp_path: Path) -> None:
         == "unsigned (manifest hash missing; binary hash not applicable; signature missing)"
     )
     found = made(plain)
-    fingerprint = signing.SigningKey(PUBLIC).fingerprint
+    fingerprint = signing.fingerprint_of(PUBLIC)
     assert verify(found).text == f"verified ed25519; publisher=example.dev; fingerprint={fingerprint}"
     hashed = msgspec.structs.replace(found.manifest.package, signature="")
     # "Why text e.g. `manifest hash verified; binary hash not applicable; signature missing`"
@@ -277,8 +277,8 @@ def test_a_key_is_32_raw_bytes_and_its_owners(tmp_path: Path) -> None:
             os.umask(before)
     assert modes[0] == 0o600
     assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o600, 32)
-    assert len(base64.b64decode(key.public_key)) == 32
-    assert sign(tree(tmp_path / "p"), read_key(path)).public_key == key.public_key
+    assert len(base64.b64decode(key)) == 32
+    assert sign(tree(tmp_path / "p"), read_key(path)).public_key == key
     # "refuses to overwrite: `signing key already exists: P`"
     kept = path.read_bytes()
     with pytest.raises(Fault, match=f"signing key already exists: {path}; "):
