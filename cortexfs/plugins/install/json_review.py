@@ -13,12 +13,13 @@ from pathlib import Path
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import POST, PRE, hooks
 from cortexfs.core.jsontext import shown
-from cortexfs.core.manifest.targets import WASM
+from cortexfs.core.manifest.targets import ESM, WASM
 from cortexfs.core.manifestjson import FILE, fetched, read, wasm_layout, widgets
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, bringing, effects
 from cortexfs.core.manifestjson.entry import entry_of, files_of
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.review import InstallCheck, risk_row, signature
+from cortexfs.plugins.json_kinds import held
 from cortexfs.plugins.package import manifest_hash
 from cortexfs.plugins.package.package import PackageFiles
 
@@ -96,40 +97,27 @@ def _page(name: str, path: str, where: str, tree: PackageFiles) -> InstallCheck:
     return InstallCheck(name, None if is_there else missing)
 
 
-def capabilities(manifest: JsonManifest) -> list[str]:
-    """Returns the capabilities that the plugin asks for, in words."""
-    return [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]
-
-
 _HOOKS = {
     PRE: "each tool call of every caller: the plugin can refuse it or change its input",
     POST: "the output of each tool call: the plugin can withhold or change it",
 }
 
 
-def hooked(manifest: JsonManifest) -> list[str]:
-    """Returns the calls and events into which the plugin hooks."""
-    if manifest.kind != "esm":
-        return []
-    return [_HOOKS.get(word, f"event {word}") for word in hooks(manifest.capabilities, manifest.events)]
-
-
-def needs(manifest: JsonManifest) -> list[str]:
-    """Returns the other plugins that the plugin needs."""
-    wanted = [*manifest.dependencies.items(), *manifest.peer_dependencies.items()]
-    return [f"{name} {range_}" for name, range_ in wanted]
-
-
-def commands(manifest: JsonManifest) -> list[str]:
-    """Returns the commands that the plugin would add to the program."""
-    return [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]
-
-
-def risks(manifest: JsonManifest) -> list[str]:
-    """Returns a line for each pair of a tool and an effect of the capabilities that must be confirmed."""
-    return [
+def claims(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> tuple[tuple[str, list[str]], ...]:
+    """Returns the plugin's requests and limits, in words: lines by their titles."""
+    hooked = hooks(manifest.capabilities, manifest.events) if manifest.kind == ESM else ()
+    needed = (*manifest.dependencies.items(), *manifest.peer_dependencies.items())
+    risks = (
         risk_row(tool.name, effect)
         for tool in manifest.tools
         for effect in effects(manifest.capabilities)
         if effect.confirmation == "always"
-    ]
+    )
+    return (
+        ("Requested capabilities", [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]),
+        ("Hooks", [_HOOKS.get(word, f"event {word}") for word in hooked]),
+        ("Needs", [f"{name} {range_}" for name, range_ in needed]),
+        ("Commands", [f"cortex {one.name}: {one.description}" for one in manifest.cli_commands]),
+        ("Sandbox", held(manifest, is_fetched, has_landlock)),
+        ("Recommended risk profile", list(risks)),
+    )

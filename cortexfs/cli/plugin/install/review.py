@@ -23,7 +23,6 @@ from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.safe_text import within
 from cortexfs.linux import kernel_support
-from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install import fetch, json_review, sources
 from cortexfs.plugins.install import review as reviewing
 from cortexfs.plugins.install.review import InstallCheck
@@ -114,14 +113,7 @@ def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, l
     available = kernel_support.available()
     has_landlock = governance.Mechanism.LANDLOCK in available
     if manifests.is_json(manifest):
-        return (
-            ("Requested capabilities", json_review.capabilities(manifest.json)),
-            ("Hooks", json_review.hooked(manifest.json)),
-            ("Needs", json_review.needs(manifest.json)),
-            ("Commands", json_review.commands(manifest.json)),
-            ("Sandbox", json_kinds.held(manifest.json, bool(tree and fetch.pins(tree)), has_landlock)),
-            ("Recommended risk profile", json_review.risks(manifest.json)),
-        )
+        return json_review.claims(manifest.json, bool(tree and fetch.pins(tree)), has_landlock)
     return (
         ("Requested capabilities", reviewing.capabilities(manifest)),
         ("Sandbox", reviewing.sandbox(manifest, available)),
