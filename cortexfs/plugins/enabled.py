@@ -184,7 +184,7 @@ class Offers:
                 )
                 return _Seen(joined, needs=dependencies.any_of(tree.manifest), place=str(place))
             plugin = declared(tree, place)
-            said = texts.of_plugin(tree.manifest.name, place)
+            said = texts.of_plugin(tree.manifest.name, tree.contents, place)
             return _Seen(plugin and replace(plugin, trusted=trusted), place=str(place), texts=said)
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))

@@ -3,7 +3,7 @@
     notes/review     the skill skills/review.md of the plugin notes, or skills/review/SKILL.md with all files
                      beside it; or the plugin's prompt prompts/review.md
 
-Main path: `judged` checks the files of a plugin that is tried, and `of_plugin` reads the copy of an enabled
+Main path: `judged` checks the files of a plugin that is tried, and `of_plugin` makes the texts of an enabled
 one. `PluginTexts` has the texts of all enabled plugins, and the content of `.texts` in the root of the
 mount, a JSON object a line.
 
@@ -19,13 +19,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from cortexfs.core import names
-from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import one_line
-from cortexfs.state import believed
 
 SKILL, PROMPT = "skill", "prompt"
 FOLDERS = {SKILL: "skills", PROMPT: "prompts"}
@@ -70,17 +69,40 @@ class PluginTexts:
         return self._skills.get(name)
 
 
-def of_plugin(plugin: str, place: Path) -> tuple[PluginText, ...]:
-    """Returns the texts of a plugin whose files lie at `place`."""
-    found = [*_skills(plugin, place / FOLDERS[SKILL]), *_prompts(plugin, place / FOLDERS[PROMPT])]
-    return tuple(found[:MAX_TEXTS])
+class _Found(NamedTuple):
+    name: str
+    path: str  # of its file or folder
+    page: str  # the path of its text
+    fault: str  # the reason why it is left out
+
+
+def of_plugin(plugin: str, files: Mapping[str, bytes], place: Path) -> tuple[PluginText, ...]:
+    """Returns the texts of a plugin with these files, of which a copy lies at `place`."""
+    texts: list[PluginText] = []
+    room = MAX_TOLD
+    for kind in FOLDERS:
+        for one in _found(files, kind):
+            if one.fault:
+                continue
+            name, text = f"{plugin}/{one.name}", files[one.page].decode()
+            about, rest = _parted(text)
+            if kind == SKILL:
+                texts.append(PluginText(kind, name, about, str(place / one.page), str(place / one.path)))
+            elif (room := room - len(text)) >= 0:
+                texts.append(PluginText(kind, name, about, text=rest))
+    return tuple(texts[:MAX_TEXTS])
 
 
 def judged(files: Mapping[str, bytes], kind: str) -> tuple[list[str], list[str]]:
     """Returns the names of a plugin's texts of a kind, and a sentence for each file that is left out."""
+    every = list(_found(files, kind))
+    wrong = [f"{one.path} is no {kind}: {one.fault}" for one in every if one.fault]
+    return [one.name for one in every if not one.fault], wrong
+
+
+def _found(files: Mapping[str, bytes], kind: str) -> Iterator[_Found]:
     folder = FOLDERS[kind]
     paths = [path.split("/") for path in files if path.startswith(f"{folder}/")]
-    found, wrong = [], []
     for leaf in sorted({parts[1] for parts in paths}):
         is_folder = [folder, leaf] not in paths
         stem, end = os.path.splitext(leaf)
@@ -88,11 +110,8 @@ def judged(files: Mapping[str, bytes], kind: str) -> tuple[list[str], list[str]]
             continue  # another file beside the texts
         page = f"{folder}/{leaf}/{PAGE}" if is_folder else f"{folder}/{leaf}"
         name = stem if end in ENDS else leaf
-        if why := names.fault_of(name) or _fault(files.get(page)):
-            wrong.append(f"{folder}/{leaf} is no {kind}: {why}")
-        else:
-            found.append(name)
-    return found, wrong
+        fault = names.fault_of(name) or _fault(files.get(page))
+        yield _Found(name, f"{folder}/{leaf}", page, fault)
 
 
 def _fault(page: bytes | None) -> str:
@@ -107,37 +126,6 @@ def _fault(page: bytes | None) -> str:
     except UnicodeDecodeError:
         return "its text is not UTF-8"
     return ""
-
-
-def _skills(plugin: str, folder: Path) -> Iterator[PluginText]:
-    for name, path in _named(folder):
-        page = path / PAGE if path.is_dir() else path
-        if (text := _text(page)) is not None:
-            yield PluginText(SKILL, f"{plugin}/{name}", _parted(text)[0], str(page), str(path))
-
-
-def _prompts(plugin: str, folder: Path) -> Iterator[PluginText]:
-    room = MAX_TOLD
-    for name, path in _named(folder):
-        if path.is_file() and (text := _text(path)) is not None and (room := room - len(text)) >= 0:
-            about, rest = _parted(text)
-            yield PluginText(PROMPT, f"{plugin}/{name}", about, text=rest)
-
-
-def _named(folder: Path) -> Iterator[tuple[str, Path]]:
-    for leaf in sorted(os.listdir(folder)) if folder.is_dir() else ():
-        stem, end = os.path.splitext(leaf)
-        name = stem if end in ENDS else leaf
-        if (end in ENDS or (folder / leaf).is_dir()) and names.fault_of(name) is None:
-            yield name, folder / leaf
-
-
-def _text(path: Path) -> str | None:
-    try:
-        data = believed.whole(path, MAX_FILE, "text")
-        return data.decode() if data else None
-    except (Fault, UnicodeDecodeError):
-        return None
 
 
 def _parted(text: str) -> tuple[str, str]:

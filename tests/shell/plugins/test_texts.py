@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from cortexfs.plugins import texts
 from cortexfs.plugins.texts import PluginTexts, of_plugin
-from tests.mounted.plugins import written
 
 FOLDED = "Reviews a change. Use it for diffs. And more."
 
 
-def test_what_is_too_long_or_no_text_is_left_out(tmp_path: Path) -> None:
+def test_what_is_too_long_or_no_text_is_left_out() -> None:
     # abi.md 11.40, 11.41
-    written(
-        tmp_path,
-        {
-            "skills/a.md": "# A\n",
-            "skills/long.md": "x" * (texts.MAX_FILE + 1),
-            "skills/empty.md": "",
-            "skills/no page/notes.md": "x",
-            "skills/b c.md": "x",
-            "skills/folder/README.md": "no SKILL.md here",
-            "prompts/p.txt": "---\nname: p\n---\nBody\n",
-            **{f"prompts/q{n}.md": "y" * texts.MAX_FILE for n in range(5)},
-        },
-    )
-    (tmp_path / "prompts/bytes.md").write_bytes(b"\xff")
-    os.mkfifo(tmp_path / "prompts/pipe.md")
-    found = of_plugin("notes", tmp_path)
-    assert [one.name for one in found if one.kind == texts.SKILL] == ["notes/a"]
+    files = {
+        "skills/a.md": "# A\n",
+        "skills/long.md": "x" * (texts.MAX_FILE + 1),
+        "skills/empty.md": "",
+        "skills/no page/notes.md": "x",
+        "skills/b c.md": "x",
+        "skills/folder/README.md": "no SKILL.md here",
+        "skills/whole/SKILL.md": "# Whole\n",
+        "prompts/p.txt": "---\nname: p\n---\nBody\n",
+        "prompts/folder/SKILL.md": "x",
+        **{f"prompts/q{n}.md": "y" * texts.MAX_FILE for n in range(5)},
+    }
+    data = {path: text.encode() for path, text in files.items()} | {"prompts/bytes.md": b"\xff"}
+    found = of_plugin("notes", data, Path("/copy"))
+    skills = [(one.name, one.path, one.place) for one in found if one.kind == texts.SKILL]
+    assert skills == [
+        ("notes/a", "/copy/skills/a.md", "/copy/skills/a.md"),
+        ("notes/whole", "/copy/skills/whole/SKILL.md", "/copy/skills/whole"),
+    ]
     prompts = [one for one in found if one.kind == texts.PROMPT]
     assert [one.name for one in prompts] == [f"notes/{name}" for name in ("p", "q0", "q1", "q2")]
     assert (prompts[0].description, prompts[0].text) == ("Body", "Body\n")
-    assert of_plugin("none", tmp_path / "none") == ()
+    assert of_plugin("none", {}, Path("/copy")) == ()
 
 
 def test_a_head_speaks_in_one_line() -> None:
