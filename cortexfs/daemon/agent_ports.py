@@ -23,6 +23,7 @@ from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.view import may_write, opened
 from cortexfs.agents.window.context import Files
+from cortexfs.agents.window.files import ContextFiles
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, code_of
@@ -33,7 +34,6 @@ from cortexfs.core.policy import risk
 from cortexfs.core.policy.risk import FILE, RiskSettings
 from cortexfs.core.registry import Key, Object, key_of, own_key, uid_of
 from cortexfs.daemon import starts
-from cortexfs.daemon.agent_context_files import ContextFiles
 from cortexfs.hooks.middleware import MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who

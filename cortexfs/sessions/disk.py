@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
+from cortexfs.core.tree.session_places import NEW
 from cortexfs.sessions.log_facts import Scan, Scanned
 from cortexfs.state import no_links, whole_files
 
 PIECE = 1 << 20
-NEW = ".new."
 REMOVED = ".removed."
 
 

@@ -26,6 +26,7 @@ from cortexfs.core.tree.session_places import (
     INDEX_NAME,
     LOG_NAME,
     LOGGED,
+    NEW,
     RUNS_NAME,
     PlaceKind,
     SessionPlace,
@@ -213,7 +214,7 @@ def _clear(folder: int) -> None:
     """Remove half-made and half-removed files that a crash left, which are not shown. Remove a log of runs,
     too: it began anew during `rm -r`, when a run ended in a session that `rm -r` removed."""
     for name in _names(folder):
-        if name.startswith(disk.NEW) or name in (RUNS_NAME, RUNS_NAME + OLDER):
+        if name.startswith(NEW) or name in (RUNS_NAME, RUNS_NAME + OLDER):
             os.unlink(name, dir_fd=folder)
         elif name.startswith(disk.REMOVED):
             shutil.rmtree(name, ignore_errors=True, dir_fd=folder)

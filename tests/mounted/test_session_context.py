@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.agents.window.context import Pin, Summary
-from cortexfs.daemon.agent_context_files import ContextFiles
+from cortexfs.agents.window.files import ContextFiles
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import said
 from tests.mounted.test_session_files import ECHOS, does

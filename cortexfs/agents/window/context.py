@@ -95,7 +95,7 @@ class FormerContext(NamedTuple):
 
 
 class Files(Protocol):
-    """A session's context/ (cortexfs/daemon/agent_context_files.py). Every method blocks: use a thread."""
+    """A session's context/ (files.py). Every method blocks: use a thread."""
 
     def load(self) -> FormerContext: ...
     def write_summary(self, summary: Summary) -> None: ...

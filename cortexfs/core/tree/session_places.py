@@ -30,6 +30,7 @@ LOG_NAME = "events.jsonl"
 RUNS_NAME = "log"
 FACTS_NAME = ".facts"
 USAGE_NAME = ".usage"
+NEW = ".new."  # begins the name of a file that is being written
 
 
 class PlaceKind(Enum):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.agents.window import files as context_files
 from cortexfs.agents.window.context import FormerContext, Pin, Summary
+from cortexfs.agents.window.files import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
 from cortexfs.core.errors import Fault
-from cortexfs.daemon import agent_context_files
-from cortexfs.daemon.agent_context_files import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.log import Most
 from cortexfs.sessions.quota import Shares
@@ -109,7 +109,7 @@ def test_no_call_s_name_leads_elsewhere(tmp_path: Path, call: str) -> None:
 
 
 def test_of_too_much_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_context_files, "MAX_OUTPUTS", 100)
+    monkeypatch.setattr(context_files, "MAX_OUTPUTS", 100)
     files, folder = context(tmp_path), tmp_path / "context/output"
     for number in range(5):
         files.spill(f"c{number}", "x" * 40)
@@ -122,7 +122,7 @@ def test_of_too_much_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_files_are_bounded_in_number_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_context_files, "MAX_FILES", 3)
+    monkeypatch.setattr(context_files, "MAX_FILES", 3)
     files = context(tmp_path)
     for number in range(10):
         files.spill(f"c{number}", "")

@@ -25,8 +25,7 @@ from cortexfs.agents.window.context import FormerContext, Pin, Summary, read_sum
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.tree import session_places
-from cortexfs.sessions import disk
-from cortexfs.state import no_links
+from cortexfs.state import no_links, whole_files
 
 MAX_OUTPUTS = 64 << 20  # bytes of one session; beyond them the oldest go
 MAX_FILES = 1000
@@ -58,11 +57,11 @@ class ContextFiles:
     def write_summary(self, summary: Summary) -> None:
         with _told("the summary"):
             data = summary_text(summary).encode(errors="replace")
-            disk.replace(self._folder() / "summary.md", [data])
+            _replace(self._folder() / "summary.md", data)
 
     def write_pack(self, pack: bytes) -> None:
         with _told("the pack"):
-            disk.replace(self._folder() / "pack.json", [pack])
+            _replace(self._folder() / "pack.json", pack)
 
     def spill(self, call: str, text: str) -> str:
         """Keep an output. Returns its path in the mount; empty if not kept. A taken name gets a number."""
@@ -70,7 +69,7 @@ class ContextFiles:
         with _told("an output"):
             folder = self._folder("output")
             name = _free(folder, names.clean(call)[:48].rstrip("."))
-            disk.replace(folder / name, [data])
+            _replace(folder / name, data)
             self._grown += len(data) - _trim(folder, name)
             return f"{self._shown}/output/{name}"
         return ""
@@ -85,7 +84,7 @@ class ContextFiles:
         if not name:
             name = self._next(pins, len(data))
             with os_faults("the pin cannot be kept"):
-                disk.replace(self._folder("pinned") / name, [data + b"\n"])
+                _replace(self._folder("pinned") / name, data + b"\n")
         return f"{self._shown}/pinned/{name}"
 
     def _next(self, pins: list[Pin], size: int) -> str:
@@ -136,6 +135,10 @@ def _read(path: Path) -> str:
     with contextlib.suppress(OSError), no_links.held(path, flags) as file:
         return os.read(file, MAX_READ).decode(errors="replace")
     return ""  # it is missing, or a folder
+
+
+def _replace(path: Path, data: bytes) -> None:
+    whole_files.replace(path, [data], 0o600, name=session_places.NEW + path.name, durable=False)
 
 
 def _number(name: str) -> int:
