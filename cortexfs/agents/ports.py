@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cortexfs.agents.budget import BudgetLimits
 from cortexfs.agents.setup import Begun
-from cortexfs.agents.window.context import Files
+from cortexfs.agents.window.files import ContextFiles
 from cortexfs.core import hostcalls
 from cortexfs.core.frames import Frame
 from cortexfs.core.hooks import HookedCall
@@ -96,7 +96,7 @@ class AgentPorts(Protocol):
     def driver(self, model: Object) -> Driver:
         """Returns the driver of a model for an agent."""
 
-    def context(self, who: Who) -> Files | None:
+    def context(self, who: Who) -> ContextFiles | None:
         """Returns the files of this session's context, or None if nothing is kept."""
 
     def grew(self, who: Who, size: int) -> None:

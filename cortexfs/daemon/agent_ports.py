@@ -22,7 +22,6 @@ from cortexfs.agents.nested import Nested
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.view import may_write, opened
-from cortexfs.agents.window.context import Files
 from cortexfs.agents.window.files import ContextFiles
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
@@ -161,7 +160,7 @@ class AgentWorld:
     def driver(self, model: Object) -> Driver:
         return self._daemon.drivers.chosen(model, "agent")
 
-    def context(self, who: Who) -> Files | None:
+    def context(self, who: Who) -> ContextFiles | None:
         if not who.folder:
             return None
         folder = self._daemon.sessions.root.joinpath(*who.folder)

@@ -12,7 +12,8 @@ from cortexfs.agents.loop import Agents
 from cortexfs.agents.nested import Nested
 from cortexfs.agents.ports import AgentSkill
 from cortexfs.agents.setup import Begun
-from cortexfs.agents.window.context import Files, FormerContext, Summary
+from cortexfs.agents.window.context import FormerContext, Summary
+from cortexfs.agents.window.files import ContextFiles
 from cortexfs.core import hostcalls
 from cortexfs.core.frames import Delta, Frame, Message, Text, ToolCall
 from cortexfs.core.hostcalls import CallOutcome
@@ -47,7 +48,7 @@ AGENT = Object(
 CALL = ToolCall(call="c1", name="fs.read", input={})
 
 
-class InMemory(Files):
+class InMemory(ContextFiles):
     """The files of a session in memory. A test may block in a method, as the methods run in a thread."""
 
     def __init__(self) -> None:
@@ -87,7 +88,7 @@ class Played:
         self,
         answer: Callable[[Question], Awaitable[None]],
         output: Callable[[], Awaitable[str]],
-        files: Files | None = None,
+        files: ContextFiles | None = None,
         **extra: str,
     ) -> None:
         self.begun = Begun()
@@ -130,7 +131,7 @@ class Played:
     def driver(self, model: Object) -> Driver:
         return self._answer
 
-    def context(self, who: Who) -> Files | None:
+    def context(self, who: Who) -> ContextFiles | None:
         return self._files
 
     def grew(self, who: Who, size: int) -> None:

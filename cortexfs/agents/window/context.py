@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -92,22 +92,6 @@ class FormerContext(NamedTuple):
 
     summary: Summary | None = None
     pinned: tuple[Pin, ...] = ()
-
-
-class Files(Protocol):
-    """A session's context/ (files.py). Every method blocks: use a thread."""
-
-    def load(self) -> FormerContext: ...
-    def write_summary(self, summary: Summary) -> None: ...
-    def write_pack(self, pack: bytes) -> None: ...
-    def spill(self, call: str, text: str) -> str:
-        """Keep an output. Returns its path in the mount, or an empty text if it cannot be kept."""
-
-    def grown(self) -> int:
-        """Returns the bytes by which the outputs grew since the last call."""
-
-    def pin(self, text: str) -> str:
-        """Keep a fact. Returns its path in the mount."""
 
 
 def budget(limit: int | None, window: int | None = None) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from typing import Any
 
 import trio
 
-from cortexfs.agents.window.context import Files, Pack, WindowParts, pack_json, plan, renewed, summary_request
+from cortexfs.agents.window.context import Pack, WindowParts, pack_json, plan, renewed, summary_request
+from cortexfs.agents.window.files import ContextFiles
 from cortexfs.core.errors import Fault
 from cortexfs.models.ask.question import PromptMessage
 
@@ -27,7 +28,7 @@ Summarise = Callable[[dict[str, Any]], Awaitable[str]]
 
 class AgentWindow:
     def __init__(
-        self, parts: WindowParts, room: tuple[int, int], files: Files | None, session: str, agent: str
+        self, parts: WindowParts, room: tuple[int, int], files: ContextFiles | None, session: str, agent: str
     ) -> None:
         self._parts = parts
         self._limit, self._reserve = room
