@@ -38,24 +38,15 @@ class AgentSkill(Protocol):
 
 
 class AgentPorts(Protocol):
-    @property
-    def root(self) -> str:
-        """The mount point of the tree."""
-
-    @property
-    def serves(self) -> int | None:
-        """The only user whom the daemon serves, or None for everybody."""
-
-    @property
-    def limits(self) -> BudgetLimits: ...
-
-    @property
-    def begun(self) -> Begun:
-        """The runs that are going on."""
-
-    @property
-    def nested(self) -> Nested:
-        """The agents' calls that may have nested calls now."""
+    root: str  # the mount point of the tree
+    serves: int | None  # the only user whom the daemon serves, or None for everybody
+    limits: BudgetLimits
+    begun: Begun  # the runs that are going on
+    nested: Nested  # the agents' calls that may have nested calls now
+    # The daemon's own absolute paths, near which no agent's call counts as harmless.
+    protected: tuple[str, ...]
+    # Paths, each with the most rights that any mount table can give to it.
+    caps: tuple[tuple[str, str], ...]
 
     async def ended(self, token: str) -> object:
         """End the host that has this token."""
@@ -66,14 +57,6 @@ class AgentPorts(Protocol):
     @property
     def settings(self) -> RiskSettings:
         """policy.toml, as it is now. Raises EINVAL if it is damaged, and then no call is decided."""
-
-    @property
-    def protected(self) -> tuple[str, ...]:
-        """The daemon's own absolute paths, near which no agent's call counts as harmless."""
-
-    @property
-    def caps(self) -> tuple[tuple[str, str], ...]:
-        """Paths, each with the most rights that any mount table can give to it."""
 
     async def home(self, uid: int) -> str:
         """Returns a user's home directory by the password database, or an empty text without an entry."""

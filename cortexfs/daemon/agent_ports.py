@@ -63,9 +63,9 @@ class AgentWorld:
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         agent = config.agent
         self.limits = BudgetLimits(agent.steps, agent.tokens, agent.secs, agent.repeats)
-        self.protected = (str(config.state), str(config.directory))
+        self.protected: tuple[str, ...] = (str(config.state), str(config.directory))
         # Keys and all users' sessions; the files that decide about agents; and the same through the tree.
-        self.caps = (
+        self.caps: tuple[tuple[str, str], ...] = (
             (str(config.state), ""),
             (str(config.directory), "r"),
             (self.root, "rx"),
