@@ -24,7 +24,6 @@ from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import HOOK_SECONDS, LOAD_SECONDS, MAX_SHOWN, POST, PRE, TOOL_EVENTS, Failure
 from cortexfs.pool.call import HostCall
-from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
 # The host ends a hook 5 s after the plugin has loaded. This limit is for a host that fails to.
@@ -53,7 +52,6 @@ class Hooks:
         self.words: frozenset[str] = frozenset()  # of all plugins
         self.of_tools = False  # whether any hook is about calls of tools
         self._pool = pool
-        self._turnstile = Turnstile(pool)
         self._by: dict[str, tuple[hostcalls.Plugin, ...]] = {}
 
     def apply(self, plugins: Iterable[hostcalls.Plugin]) -> None:
@@ -84,11 +82,8 @@ class Hooks:
                     raise Fault("EFBIG", f"its answer is over {_MAX_ANSWER >> 10} KiB")
 
         one = HostCall(hear, _pass)
-        try:
-            find = partial(self._turnstile.host_of, plugin, site.identity, site.stream)
-            await one.run(self._pool, find, asked, SECONDS, cwd)
-        finally:
-            self._turnstile.freed(site.identity.uid)
+        find = partial(self._pool.acquire_for, plugin, site.identity, site.stream)
+        await one.run(self._pool, find, asked, SECONDS, cwd)
         if one.fault is not None:
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the plugin", 1))
         return bytes(said)
@@ -108,7 +103,7 @@ class Hooks:
             return
         for plugin in dict.fromkeys(one for word in words for one in self.of(word)):
             with contextlib.suppress(Fault):  # reported when an event is not delivered
-                self._pool.release(await self._turnstile.host_of(plugin, site.identity, site.stream))
+                self._pool.release(await self._pool.acquire_for(plugin, site.identity, site.stream))
 
 
 async def _pass(*_: frames.Frame) -> None:

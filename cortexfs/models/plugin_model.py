@@ -30,7 +30,6 @@ from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage,
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.pool.call import HostCall
-from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
 DRIVER = "plugin"
@@ -56,7 +55,6 @@ class PluginModels:
 
     def __init__(self, pool: Pool, control: Callable[[Object, str], str], default_seconds: float) -> None:
         self._pool = pool
-        self._turnstile = Turnstile(pool)
         self._control = control
         self._seconds = default_seconds
 
@@ -112,10 +110,7 @@ class PluginModels:
                 raise Fault("EFBIG", f"the answer is over {MAX_ANSWER >> 20} million characters")
 
         one = HostCall(said.hear, heard)
-        try:
-            await one.run(self._pool, partial(self._turnstile.host_of, plugin, who), asked_, seconds)
-        finally:
-            self._turnstile.freed(who.uid)
+        await one.run(self._pool, partial(self._pool.acquire_for, plugin, who), asked_, seconds)
         if one.fault is not None:
             # A host's message speaks of a tool.
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the model", 1))

@@ -40,6 +40,8 @@ END_SECONDS = 5.0  # for a host that is killed
 SPAWN_SECONDS = 10.0
 # A caller can make any number of namespaces; each would get a host of some MiB.
 HOSTS_PER_USER = 32
+PATIENCE = 30.0  # seconds that a call waits for a host
+LOOK = 1.0  # seconds after which a waiting call looks by itself
 
 
 def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
@@ -69,6 +71,7 @@ class Pool:
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._aside: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
+        self._waiting: dict[int, trio.lowlevel.ParkingLot] = {}  # the calls that wait for a host, by uid
         self.by_pid: dict[int, Host] = {}  # a caller inside one of these is a nested caller
         self.looker = Looker(self.starter, self.by_pid)
         self.pairs = Pairs()
@@ -208,6 +211,31 @@ class Pool:
             raise
         return host
 
+    async def acquire_for(
+        self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, connection: socket.socket | None = None
+    ) -> Host:
+        """Do the same. For an agent, as for its tools, it waits; a person gets EAGAIN at once."""
+        if identity.view is None:
+            return await self.acquire(plugin, identity, connection)
+        return await self.acquire_in_turn(plugin, identity)
+
+    async def acquire_in_turn(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> Host:
+        """Do the same as soon as not all hosts of the user are at work. Raises EAGAIN after PATIENCE."""
+        deadline = trio.current_time() + PATIENCE
+        while True:
+            try:
+                return await self.acquire(plugin, identity)
+            except Fault as fault:
+                if fault.code != "EAGAIN" or trio.current_time() >= deadline:
+                    raise
+            waiting = self._waiting.setdefault(identity.uid, trio.lowlevel.ParkingLot())
+            try:
+                with trio.move_on_at(min(deadline, trio.current_time() + LOOK)):  # a host's end wakes none
+                    await waiting.park()
+            finally:
+                if not waiting and self._waiting.get(identity.uid) is waiting:
+                    del self._waiting[identity.uid]
+
     async def _started(self, host: Host) -> None:
         if not host.ready.is_set():
             await in_task()
@@ -283,6 +311,8 @@ class Pool:
                 host.kill()
         if host.retired and not host.calls:
             host.kill() if host.stuck else host.end()
+        if self._waiting and (waiting := self._waiting.get(host.identity.uid)):
+            waiting.unpark()
 
     def _dismiss(self, host: Host) -> None:
         self.retire(host)

@@ -21,7 +21,6 @@ from cortexfs.core.jsontext import UNREADABLE
 from cortexfs.core.mcp_session import refuse_agents
 from cortexfs.core.registry import Object
 from cortexfs.pool.call import Ask, HostCall, Say, ask, heard_observers
-from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
 FOLLOW_SECONDS = 5.0
@@ -36,7 +35,6 @@ class ToolCalls:
         self._pool = pool
         self._seconds = default_seconds
         self._held: Counter[int] = Counter()  # by uid
-        self._turnstile = Turnstile(pool)
 
     async def call(
         self,
@@ -58,19 +56,19 @@ class ToolCalls:
             who = identity
             if tool.plugin.kind == hostcalls.NATIVE:
                 who = hostcalls.of_call(identity, asked.environment)
-            await one.run(self._pool, partial(self._turnstile.host, tool.plugin, who), asked, seconds)
+            find = partial(self._pool.acquire_in_turn, tool.plugin, who)
+            await one.run(self._pool, find, asked, seconds)
             return output.outcome(one.fault)
         except Fault as fault:
             return output.outcome(fault)
         finally:
             output.forget()
-            self._turnstile.freed(identity.uid)
 
     async def followed(
         self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, paths: list[str]
     ) -> list[str]:
         """Returns these paths with all links followed, as a host of this identity finds them."""
-        host = await self._turnstile.host(plugin, identity)
+        host = await self._pool.acquire_in_turn(plugin, identity)
         said = None
         try:
             with trio.move_on_after(FOLLOW_SECONDS):
@@ -82,7 +80,6 @@ class ToolCalls:
             raise Fault("EPROTO", f"the real paths of {', '.join(paths)} cannot be found: {error}") from None
         finally:
             self._pool.release(host, stuck=said is None)
-            self._turnstile.freed(identity.uid)
 
 
 class _Output:

@@ -26,7 +26,6 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.net import web
-from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ class AsUser:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.turnstile = Turnstile(pool)
         self.calls: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -98,15 +98,13 @@ class HostConnection(HttpConnection):
                 assert isinstance(frame, Delta)
                 await self._in.send(frame.text.encode("latin-1"))
 
-        call, find = HostCall(_piece, heard, is_secret=True), self._users.turnstile.host_of
+        call, pool = HostCall(_piece, heard, is_secret=True), self._users.pool
         with self._scope, self._in:
             try:
-                await call.run(self._users.pool, partial(find, PLUGIN, self._who), request, math.inf)
+                await call.run(pool, partial(pool.acquire_for, PLUGIN, self._who), request, math.inf)
                 self._fault = call.fault
             except Fault as fault:
                 self._fault = fault
-            finally:
-                self._users.turnstile.freed(self._who.uid)
 
 
 def _piece(kind: int, payload: bytes) -> Frame | None:

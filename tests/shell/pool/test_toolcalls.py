@@ -11,10 +11,9 @@ import trio
 import trio.testing
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
-from cortexfs.pool import host_queue, tool_call
+from cortexfs.pool import tool_call
 from cortexfs.pool.pool import Pool
 
 TOOL = Object(class_="tool", name="x", description="", plugin=hostcalls.Plugin("p", "1", "python", "m:a"))
@@ -45,7 +44,7 @@ class Hosts:
     def __init__(self, *hosts: Host) -> None:
         self._hosts = list(hosts)
 
-    async def acquire(self, _plugin: Any, _identity: Any) -> Host:
+    async def acquire_in_turn(self, _plugin: Any, _identity: Any) -> Host:
         return self._hosts.pop(0)
 
     def release(self, host: Host, stuck: bool, worn: bool) -> None:
@@ -111,42 +110,3 @@ def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None
         return heard
 
     assert trio.run(sources) == [f"tool/{name}: {source}" if source else f"tool/{name}"]
-
-
-class Full(Hosts):
-    """A pool that never has more than these hosts at a time."""
-
-    async def acquire(self, _plugin: Any, _identity: Any) -> Host:
-        await trio.lowlevel.checkpoint()
-        if not self._hosts:
-            raise Fault("EAGAIN", "so many hosts are at work")
-        return self._hosts.pop()
-
-    def release(self, host: Host, stuck: bool, worn: bool) -> None:
-        super().release(host, stuck, worn)
-        self._hosts.append(host)
-
-
-def test_a_call_waits_for_a_host() -> None:
-    # docs/agents.md: "a call waits for one, up to 30 s"
-    async def calls_at_once() -> list[str]:
-        host = Host([b"x"])
-        tools = tool_call.ToolCalls(cast(Pool, Full(host)), 60.0)
-        asked = hostcalls.CallRequest("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
-        found: list[str] = []
-
-        async def one() -> None:
-            fault = (await tools.call(TOOL, hostcalls.Identity(1, 0, ()), asked, said)).fault
-            found.append(fault.code if fault else "ok")
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(one)
-            await trio.sleep(1)
-            host.end()  # so that one of the other calls gets it
-            await trio.sleep(host_queue.PATIENCE)
-            host.end()
-        return found
-
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    assert trio.run(calls_at_once, clock=clock) == ["ok", "EAGAIN", "ok"]
