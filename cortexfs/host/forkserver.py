@@ -146,7 +146,7 @@ class ForkServerProcess:
         self._reap()
         self._sweep()
         for held in self._warm.released() if self._warm.preparing in ready else ():
-            self._take(held.message, held.rights, whole=held.whole)
+            self._take(*held)
         alive = self._hear() if ready.get(self._control.fileno(), 0) & ~select.POLLOUT else True
         return self._flush() and alive
 
@@ -176,7 +176,7 @@ class ForkServerProcess:
         try:
             # The daemon can pass its end to another user's host, which can make connections for it.
             if sender is not None and sender.pid == self._daemon:
-                self._take(_messages.decode(data), rights, whole=not flags & socket.MSG_CTRUNC)
+                self._take(_messages.decode(data), [] if flags & socket.MSG_CTRUNC else rights)
             else:
                 print(f"fork server: {sender} is not the daemon, so its message was ignored", file=sys.stderr)
         except UNREADABLE as error:
@@ -186,12 +186,13 @@ class ForkServerProcess:
                 os.close(fd)
         return True
 
-    def _take(self, message: hostcalls.ToForkServer, rights: list[int], *, whole: bool) -> None:
+    def _take(self, message: hostcalls.ToForkServer, rights: list[int]) -> None:
+        """`rights` is empty if some were lost."""
         if isinstance(message, hostcalls.Spawn):
-            if self._warm.holds(message, rights, whole=whole):
+            if self._warm.holds(message, rights):
                 return
             try:
-                self._admit(message, rights, whole=whole)
+                self._admit(message, rights)
             except Fault as fault:
                 self._say(hostcalls.HostStart(message.host, 0, (fault.code, fault.message)))
         elif isinstance(message, hostcalls.KillHost):
@@ -220,8 +221,8 @@ class ForkServerProcess:
 
     # -- beginnings
 
-    def _admit(self, spawn: hostcalls.Spawn, rights: list[int], *, whole: bool) -> None:
-        if not whole or len(rights) < 2:
+    def _admit(self, spawn: hostcalls.Spawn, rights: list[int]) -> None:
+        if len(rights) < 2:
             raise Fault("EHOSTDOWN", "no host can start: file descriptors were lost; too many are open")
         control, errors, *shown = rights
         connection = shown[0] if shown else None
@@ -238,7 +239,7 @@ class ForkServerProcess:
         if self._warm.is_for(spawn):
             self._spare.pass_over(spawn.host)
         elif begun := self._spare.become(spawn, rights):
-            self._children[begun.pid] = HostProcess(spawn, begun.pid, begun.status, begun.group)
+            self._children[begun[0]] = HostProcess(spawn, *begun)
             return
         group = None
         try:

@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,12 +33,6 @@ _STRICTEST = 1  # processes, until the host's own limit is known
 
 _pack = msgspec.msgpack.Encoder().encode
 _spawns: msgspec.msgpack.Decoder[hostcalls.Spawn] = msgspec.msgpack.Decoder(hostcalls.Spawn)
-
-
-class BegunHost(NamedTuple):
-    pid: int
-    status: socket.socket  # the host reports on it
-    group: Group
 
 
 class Spare:
@@ -69,14 +62,15 @@ class Spare:
             self._channel, self.pid = start.helper(wait)
             self._channel.setblocking(False)
 
-    def become(self, spawn: hostcalls.Spawn, rights: list[int]) -> BegunHost | None:
-        """Make the spare this host. Returns None if the host has to be forked."""
+    def become(self, spawn: hostcalls.Spawn, rights: list[int]) -> tuple[int, socket.socket, Group] | None:
+        """Make the spare this host. Returns its pid, the socket on which it reports, and its cgroup; None if
+        the host has to be forked."""
         begun = None
         if self._number == spawn.host and self.pid and self._channel is not None and self._group is not None:
             with suppress(OSError):  # the spare has died, or its limit cannot be set
                 self._group.limit(spawn.limits.processes)
                 socket.send_fds(self._channel, [_pack(spawn)], rights)
-                begun = BegunHost(self.pid, self._channel, self._group)
+                begun = self.pid, self._channel, self._group
                 self.pid, self._channel, self._group = 0, None, None
         self.pass_over(spawn.host)
         return begun

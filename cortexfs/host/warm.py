@@ -23,7 +23,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -50,42 +50,36 @@ _pack = msgspec.msgpack.Encoder().encode
 _forks: msgspec.msgpack.Decoder[_Fork] = msgspec.msgpack.Decoder(_Fork)
 
 
-class HeldSpawn(NamedTuple):
-    message: hostcalls.Spawn
-    rights: list[int]
-    whole: bool
-
-
 class WarmFork:
     """The warm fork, as the fork server sees it."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
         self._channel: socket.socket | None = None
-        self._held: list[HeldSpawn] = []
+        self._held: list[tuple[hostcalls.Spawn, list[int]]] = []
         self.pid = 0  # 0: none runs
         self.preparing = -1  # the descriptor that becomes readable once it is ready; then -1
 
-    def holds(self, message: hostcalls.Spawn, rights: list[int], *, whole: bool) -> bool:
+    def holds(self, message: hostcalls.Spawn, rights: list[int]) -> bool:
         """Returns True if it keeps the message until it is ready. A host that imported by itself meanwhile
         would take longer, and would slow the warm fork down."""
         if message.plugin.kind == KIND and self._channel is None:
             self._prepare()
         if message.plugin.kind != KIND or self.preparing < 0:
             return False
-        self._held.append(HeldSpawn(message, [*map(os.dup, rights)], whole))
+        self._held.append((message, [*map(os.dup, rights)]))
         return True
 
-    def released(self) -> Iterator[HeldSpawn]:
-        """Called when the warm fork is ready, or gone. Yields the held messages."""
+    def released(self) -> Iterator[tuple[hostcalls.Spawn, list[int]]]:
+        """Called when the warm fork is ready, or gone. Yields the held messages, with their rights."""
         assert self._channel is not None
         self.preparing = -1
         if not self._channel.recv(1):
             self._channel.close()
         while self._held:
-            held = self._held.pop(0)
-            yield held
-            for fd in held.rights:
+            message, rights = self._held.pop(0)
+            yield message, rights
+            for fd in rights:
                 os.close(fd)
 
     def is_for(self, spawn: hostcalls.Spawn) -> bool:
