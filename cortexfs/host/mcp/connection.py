@@ -56,14 +56,9 @@ LIST_PAUSE = 0.2  # between lists, for a server that changes all the time
 T = TypeVar("T")
 
 
-class _Over:
-    """The end of a call's messages."""
-
-
-_Item: TypeAlias = CallToolResult | direct.RawResult | Fault | _Over | ServerMessage | None  # None: cancelled
-_Items: TypeAlias = "queue.SimpleQueue[_Item]"
+_Items: TypeAlias = "queue.SimpleQueue[ServerMessage | None]"  # None: no more come, or the call is cancelled
 _Tell: TypeAlias = Callable[[ServerMessage], object]
-_Work: TypeAlias = Callable[[Client, _Tell], Coroutine[Any, Any, CallToolResult | direct.RawResult]]
+_Work: TypeAlias = Callable[[Client, _Tell], Coroutine[Any, Any, T]]
 
 
 class Link:
@@ -87,7 +82,6 @@ class Link:
         self._changed = changed
         self._umask = umask
         self._start = ServerStart()
-        self.capabilities: dict[str, Any] = {}
         self.prompts: tuple[ListedPrompt, ...] = ()
         self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,8 +91,7 @@ class Link:
         self._judge = Judge(self.asking.answered)
         self._pipe: Pipe | None = None
         self._direct: ClientSession | None = None
-        self._closing: asyncio.Event | None = None
-        self._relist: asyncio.Event | None = None
+        self._closing, self._relist = asyncio.Event(), asyncio.Event()
         self._calls: list[_Items] = []  # the calls that run in the thread
         self._listener: _Items | None = None
         self._trial: Future[None] | None = None
@@ -140,9 +133,7 @@ class Link:
 
             return client.call_tool(name, input, progress_callback=progress, request_state=state)
 
-        result = self._put(work, runtime)
-        assert isinstance(result, CallToolResult)
-        return result
+        return self._put(work, runtime)
 
     def request(self, method: str, params: dict[str, Any], runtime: sdk.ToolRuntime) -> dict[str, Any]:
         """Returns the answer to any other request of the protocol, unchanged."""
@@ -150,17 +141,17 @@ class Link:
         if self._direct is not None:
             result = self._asked(self._direct.send_request(asked, direct.RawResult), runtime)
         else:
-            said = self._put(lambda client, _: client.session.send_request(asked, direct.RawResult), runtime)
-            assert isinstance(said, direct.RawResult)
-            result = said
+            result = self._put(
+                lambda client, _: client.session.send_request(asked, direct.RawResult), runtime
+            )
         return result.model_dump(by_alias=True, mode="json", exclude_unset=True)
 
     def listen(self, runtime: sdk.ToolRuntime) -> None:
         """Pass on the server's messages outside of calls, until the caller or the connection has gone."""
         items = self._listener = queue.SimpleQueue()
         runtime.on_cancel(lambda: items.put(None))
-        while self.is_open and isinstance(item := items.get(), ServerMessage):
-            self._hear(runtime, item)
+        while self.is_open and (message := items.get()) is not None:
+            self._hear(runtime, message)
 
     @property
     def agreed(self) -> InitializeResult | DiscoverResult:
@@ -185,7 +176,7 @@ class Link:
                 with suppress(RuntimeError):
                     self._trial = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
 
-    def _put(self, work: _Work, runtime: sdk.ToolRuntime) -> CallToolResult | direct.RawResult:
+    def _put(self, work: _Work[T], runtime: sdk.ToolRuntime) -> T:
         items: _Items = queue.SimpleQueue()
         assert self._loop is not None
         try:
@@ -193,19 +184,17 @@ class Link:
         except RuntimeError:  # its loop has ended just now
             raise self._lost() from None
         runtime.on_cancel(lambda: items.put(None))
-        going.add_done_callback(lambda _: items.put(_Over()))  # the last item, if there was no other
+        going.add_done_callback(lambda _: items.put(None))
         try:
-            while isinstance(item := items.get(), ServerMessage):
-                self._hear(runtime, item)
+            while (message := items.get()) is not None:
+                self._hear(runtime, message)
+            if not going.done():
+                raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+            return going.result()
+        except CancelledError:  # by the end of the loop
+            raise self._lost() from None
         finally:
             going.cancel()
-        if item is None:
-            raise sdk.ExecutionFailed("cancelled", "ECANCELED")
-        if isinstance(item, _Over):
-            raise self._lost()
-        if isinstance(item, Fault):
-            raise item
-        return item
 
     def _hear(self, runtime: sdk.ToolRuntime, message: ServerMessage) -> None:
         if message.id and not self._is_session:
@@ -235,7 +224,7 @@ class Link:
         self.is_open = False
         if (items := self._listener) is not None:
             items.put(None)
-        if self._loop is not None and self._closing is not None:
+        if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._closing.set)
 
@@ -267,7 +256,6 @@ class Link:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._closing, self._relist = asyncio.Event(), asyncio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._serve)
             tasks.start_soon(self._limit_start)
@@ -277,13 +265,11 @@ class Link:
             tasks.cancel_scope.cancel()
 
     async def _limit_start(self) -> None:
-        assert self._closing is not None
         if why := await self._start.stalled():
             self._refuse(failures.said(self.told.name, "EHOSTDOWN", why), said=True)
             self._closing.set()
 
     async def _serve(self) -> None:
-        assert self._closing is not None
         try:
             try:
                 await self._use(self.asking.mode)
@@ -306,7 +292,6 @@ class Link:
         async with direct.HostClient(way, client_info=self._info, **asked) as client:
             self._client = client
             tools = await self._list(client)
-            self.capabilities = self.agreed.capabilities.model_dump(exclude_none=True)
             self.prompts = await direct.prompts(client)
             if self._pipe is not None:
                 self._pipe.home.greeted()
@@ -332,7 +317,7 @@ class Link:
         return [tool for page in pages for tool in page.tools]
 
     async def _heard(self, message: object) -> None:
-        if isinstance(message, ToolListChangedNotification) and self._relist is not None:
+        if isinstance(message, ToolListChangedNotification):
             self._relist.set()
         if isinstance(message, ServerNotification) and not isinstance(message, ProgressNotification):
             said = message.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -343,11 +328,9 @@ class Link:
         with suppress(Exception):  # a server without this feature never changes
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:
-                    assert self._relist is not None
                     self._relist.set()
 
     async def _follow(self, client: Client) -> None:
-        assert self._relist is not None
         while True:
             await self._relist.wait()
             self._relist.clear()
@@ -355,20 +338,19 @@ class Link:
                 self._changed(await self._list(client))
             await asyncio.sleep(LIST_PAUSE)
 
-    async def _call(self, work: _Work, items: _Items) -> None:
+    async def _call(self, work: _Work[T], items: _Items) -> T:
         assert self._client is not None
         self._calls.append(items)
         try:
-            items.put(await work(self._client, partial(_put_some, items)))
+            return await work(self._client, partial(_put_some, items))
         except Exception as error:  # the SDK may raise any class; the waiting call gets it
-            items.put(self._failure(error))
+            raise self._failure(error) from None
         finally:
             self._calls.remove(items)
 
     async def _try(self) -> None:
         """End a server that does not answer any more, unless other calls may keep it busy."""
         assert self._client is not None
-        assert self._closing is not None
         with anyio.move_on_after(HEAR_SECONDS) as clock, suppress(Exception):  # any answer counts
             await self._client.list_tools()  # ping is gone from the protocol
         if clock.cancelled_caught and not (self._calls or (self._pipe and self._pipe.is_busy)):
@@ -379,17 +361,15 @@ class Link:
     # -- sentences
 
     def _failure(self, error: BaseException) -> Fault:
-        fault, is_over = failures.failure(error, self.told.name, self._judge, is_program=self._is_program)
+        fault, is_over = failures.failure(
+            error, self.told.name, self._judge, is_program=self._pipe is not None
+        )
         self.is_open = self.is_open and not is_over
         return fault
 
     def _lost(self) -> Fault:
         self.is_open = False
-        return failures.lost(self.told.name, self._judge, is_program=self._is_program)
-
-    @property
-    def _is_program(self) -> bool:
-        return self._pipe is not None
+        return failures.lost(self.told.name, self._judge, is_program=self._pipe is not None)
 
 
 def _put_some(items: _Items, message: ServerMessage) -> None:

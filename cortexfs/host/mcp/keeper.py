@@ -12,14 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import UNREADABLE
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.core.mcp_session import ELICITATION, QUESTIONS, VARIABLE, McpSession, session_of
 from cortexfs.host.call import plugin_state
@@ -67,10 +67,6 @@ class Keeper:
         link = self._begun()
         link.greeted(tell)
         return link
-
-    @property
-    def capabilities(self) -> dict[str, Any]:
-        return self._link.capabilities if self._link else {}
 
     def _begun(self) -> Link:
         """Returns the open connection, which may not have greeted yet, or a new one."""
@@ -178,8 +174,5 @@ def _imported() -> type[Link]:
 
 
 def told_of(plugin: hostcalls.Plugin) -> McpTarget:
-    try:
-        told = msgspec.json.decode(plugin.target, type=McpTarget)
-        return msgspec.structs.replace(told, home=str(plugin_state.place(plugin) or ""))
-    except UNREADABLE as error:
-        raise Fault("EPROTO", f"the daemon sent no readable description of {plugin.name}: {error}") from None
+    told = targets.declared(plugin, McpTarget)
+    return replace(told, home=str(plugin_state.place(plugin) or ""))

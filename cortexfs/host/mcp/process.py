@@ -15,7 +15,6 @@ from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
-from typing import NamedTuple
 
 import anyio
 
@@ -28,15 +27,10 @@ from cortexfs.host.process.pipe_reader import Errors
 from cortexfs.tools.support.paths import pipe
 
 
-class ServerProcess(NamedTuple):
-    process: Process
-    stdin: FileIO
-    stdout: FileIO
-    errors: Errors
-
-
-async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], object]) -> ServerProcess:
-    """Start the server. `heard` gets its output on standard error."""
+async def started(
+    told: McpTarget, own: ServerHome, heard: Callable[[bytes], object]
+) -> tuple[Process, FileIO, FileIO, Errors]:
+    """Returns the started server, with its standard input and output. `heard` gets its standard error."""
     (hears, stdin), (stdout, says), (errors, prints) = pipe(), pipe(), pipe()
     for ours in (stdin, stdout, errors):
         os.set_blocking(ours.fileno(), False)
@@ -64,7 +58,7 @@ async def started(told: McpTarget, own: ServerHome, heard: Callable[[bytes], obj
     finally:
         for theirs in (hears, says, prints):
             theirs.close()
-    return ServerProcess(process, stdin, stdout, Errors(errors, heard))
+    return process, stdin, stdout, Errors(errors, heard)
 
 
 def _why(error: OSError, told: McpTarget) -> str:

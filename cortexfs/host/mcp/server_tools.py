@@ -67,7 +67,7 @@ def _spelt(said: dict[str, Any]) -> str:
 
 def of_server(keeper: Keeper) -> Iterator[sdk.Tool]:
     yield ServerTool(keeper)
-    if "resources" in keeper.capabilities:
+    if keeper.link().agreed.capabilities.resources is not None:
         yield ResourceTool(keeper)
 
 
@@ -161,10 +161,7 @@ class ResourceTool(sdk.Tool):
             said = link.request("resources/read", {"uri": uri}, runtime)
             keeper.worked()
             return answers.of_resource(said, runtime)
-        found = {
-            kind: _listed(lambda cursor, kind=kind: link.request(_LISTS[kind], cursor, runtime), kind)
-            for kind in _LISTS
-        }
+        found = {kind: _listed(link, kind, runtime) for kind in _LISTS}
         keeper.worked()
         return sdk.ToolResult(msgspec.json.encode(found).decode())
 
@@ -172,13 +169,13 @@ class ResourceTool(sdk.Tool):
 _LISTS = {"resources": "resources/list", "resourceTemplates": "resources/templates/list"}
 
 
-def _listed(ask: Any, kind: str) -> list[Any]:
+def _listed(link: Link, kind: str, runtime: sdk.ToolRuntime) -> list[Any]:
     """Returns all pages of a list, up to MAX_LISTED."""
     found: list[Any] = []
     cursor: dict[str, Any] = {}
     for _ in range(MAX_PAGES):
         try:
-            page = ask(cursor)
+            page = link.request(_LISTS[kind], cursor, runtime)
         except answers.ServerSays:
             if kind == "resources" or found:
                 raise
