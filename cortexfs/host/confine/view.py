@@ -28,14 +28,13 @@ from msgspec.structs import replace
 
 import cortexfs
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Identity, Plugin, Sandbox, Spawn
+from cortexfs.core.hostcalls import WASM, Identity, Plugin, Sandbox, Spawn
 from cortexfs.host.call import plugin_state
 from cortexfs.host.confine import leftovers, limits, readonly_mounts
 from cortexfs.host.confine.hidden_paths import carved
 from cortexfs.linux import landlock, seccomp
 from cortexfs.linux.call_numbers import names
 
-WASM = "wasm"  # a kind of plugins: host/wasm/tools.py, which is not imported for it
 View = tuple[tuple[str, str], ...]
 
 # Shown to every confined host.
