@@ -206,25 +206,22 @@ class _Host:
 
     def _run(self, runtime: Runtime, rights: list[int]) -> None:
         request = runtime.request()
+        if isinstance(request, hostcalls.CallRequest):
+            return self._call(request, runtime, rights)
         if isinstance(request, hostcalls.Describe):
             os.umask(USUAL_UMASK)
             runtime.send(wire.message(wire.DESCRIPTORS, self._described(request.unlike, runtime)))
-            runtime.done()
-            return
-        if isinstance(request, hostcalls.Enter):
+        elif isinstance(request, hostcalls.Enter):
             _enter(request.path)
-            runtime.done()
-            return
-        if isinstance(request, hostcalls.Reset):
+        elif isinstance(request, hostcalls.Reset):
             self._plugin = msgspec.structs.replace(self._plugin, target=request.target)
             loaders.reset(self._plugin)
-            runtime.done()
-            return
-        if isinstance(request, hostcalls.Follow):
+        else:
             followed = [os.path.realpath(path) for path in request.paths]
             runtime.send(wire.message(wire.DESCRIPTORS, msgspec.json.encode(followed)))
-            runtime.done()
-            return
+        runtime.done()
+
+    def _call(self, request: hostcalls.CallRequest, runtime: Runtime, rights: list[int]) -> None:
         os.umask(request.umask & 0o777)  # processes that its plugin starts may keep it
         if self._tools is None:
             loaders.begin(self._plugin, runtime.emit_progress)
