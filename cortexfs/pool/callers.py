@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+import msgspec
 import trio
 
 from cortexfs.core.errors import Fault, bare
@@ -51,14 +52,11 @@ _RIGHTS = socket.CMSG_LEN(4)  # room for one descriptor
 log = logging.getLogger("cortexfs")
 
 
-class LookQuestion:
-    __slots__ = ("answer", "came", "number", "pid")
-
-    def __init__(self, number: int, pid: int) -> None:
-        self.number = number
-        self.pid = pid
-        self.answer: SeenPlace | OSError | None = None
-        self.came: Callable[[], object] | None = None  # set while a conversation waits for it
+class LookQuestion(msgspec.Struct, eq=False):
+    number: int
+    pid: int
+    answer: SeenPlace | OSError | None = None
+    came: Callable[[], object] | None = None  # set while a conversation waits for it
 
 
 class Looker:

@@ -40,21 +40,18 @@ class RunLogLine(msgspec.Struct, frozen=True, omit_defaults=True):
 _lines = msgspec.json.Decoder(RunLogLine)
 
 
-class ObjectRun:
+class ObjectRun(msgspec.Struct, eq=False):
     """One run, from its first frame to its last."""
 
-    __slots__ = ("began", "bytes_in", "bytes_out", "class_", "id", "name", "source", "uid", "usage")
-
-    def __init__(self, id_: str, class_: str, name: str, uid: int, source: str) -> None:
-        self.id = id_
-        self.class_ = class_
-        self.name = name
-        self.uid = uid
-        self.source = source
-        self.began = time.monotonic()
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.usage: Usage | None = None
+    id: str
+    class_: str
+    name: str
+    uid: int
+    source: str
+    began: float = msgspec.field(default_factory=time.monotonic)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    usage: Usage | None = None
 
     def count(self, usage: Usage) -> None:
         """Add used tokens."""
