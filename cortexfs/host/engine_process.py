@@ -151,10 +151,8 @@ def _parameters(xllamacpp: ModuleType, load: engine_protocol.LoadRequest, path: 
 def _give_up() -> None:
     """Keep nothing but the file and the loopback. The order matters: a change of user clears the signal of
     the parent's death (prctl(2)), and closes /proc/self to this process."""
-    with suppress(OSError):
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        os.write(fd, OOM_SCORE)
-        os.close(fd)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as score:
+        score.write(OOM_SCORE)
     with suppress(OSError):  # a container's filter may not know the call
         take_turns_of(TURN)
     lower(resource.RLIMIT_NOFILE, OPEN_FILES, for_good=True)

@@ -43,6 +43,7 @@ from cortexfs.core.starter_command import needed
 from cortexfs.host.confine import readonly_mounts
 from cortexfs.linux import syscalls
 from cortexfs.state import believed
+from cortexfs.state.no_links import held
 
 LOOKER = os.path.join(sysconfig.get_path("scripts"), "cortexfs-looker")
 # Without a mount of its own the fork server's program is executed from its path, and not told SEALED.
@@ -227,36 +228,22 @@ class StarterProcess:
     # -- binding
 
     def _listener(self, message: starts.Bind) -> int:
-        """Bind a listener. Blocks until the daemon has answered the requests that this causes: MKNOD, say."""
-        folder, _, name = message.path.rpartition("/")
-        if "\0" in message.path:
-            raise OSError(errno.EINVAL, "that is no path")
-        directory = self._opened(folder)
-        try:
+        """Bind a listener. Blocks until the daemon has answered the requests that this causes: MKNOD, say.
+        No link is followed: the daemon decides where links lead."""
+        *folders, name = message.path.split("/")
+        if "\0" in message.path or ".." in folders:
+            raise OSError(errno.EINVAL, "that is no path of the mount")
+        with ExitStack() as above:
+            directory = above.enter_context(held(self._root, os.O_PATH | os.O_DIRECTORY))
+            for folder in filter(None, folders):
+                below = held(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, directory)
+                directory = above.enter_context(below)
             if os.fstat(directory).st_dev != self._device:  # the mount is gone, and this folder lies below it
                 raise OSError(errno.EXDEV, "that is no folder of the mount")
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            with listener:
-                listener.bind(f"/proc/self/fd/{directory}/{name}")
-                listener.listen(message.backlog)
-                return listener.detach()
-        finally:
-            os.close(directory)
-
-    def _opened(self, folder: str) -> int:
-        """Open a folder of the mount. No link is followed: the daemon decides where links lead."""
-        directory = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in filter(None, folder.split("/")):
-            if name == "..":
-                os.close(directory)
-                raise OSError(errno.EINVAL, "that is no folder of the mount")
-            try:
-                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                below = os.open(name, flags, dir_fd=directory)
-            finally:
-                os.close(directory)
-            directory = below
-        return directory
+            listener = above.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(f"/proc/self/fd/{directory}/{name}")
+            listener.listen(message.backlog)
+            return listener.detach()
 
     def _is_on_top(self) -> bool:
         with open(TABLE, "rb") as table:
