@@ -6,15 +6,13 @@ This file must never know how lines come and go.
 from __future__ import annotations
 
 import json
-import queue
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 from mcp_types import ErrorData
 
-from cortexfs import sdk
 from cortexfs.core.mcp_session import ServerMessage
+from cortexfs.host.process.pipe_reader import LeadingCall
 
 
 class AnswerLine(msgspec.Struct):
@@ -34,28 +32,11 @@ class ProgressSaid(msgspec.Struct, omit_defaults=True):
     message: str | None = None
 
 
-_Item: TypeAlias = dict[str, Any] | ErrorData | ServerMessage | sdk.ExecutionFailed
 decoded = msgspec.json.Decoder(AnswerLine).decode
 
 
-class WaitingCall:
+class WaitingCall(LeadingCall[dict[str, Any] | ErrorData | ServerMessage]):
     """A call that waits for its answer."""
-
-    def __init__(self, nudge: Callable[[], None]) -> None:
-        self.id = 0
-        self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._nudge = nudge
-
-    def waits(self) -> bool:
-        return self.items.empty()
-
-    def tell(self, item: _Item) -> None:
-        """Called by a thread that does not read for this call."""
-        self.items.put(item)
-        self._nudge()
-
-    def cancel(self) -> None:
-        self.tell(sdk.ExecutionFailed("cancelled", "ECANCELED"))
 
 
 def encoded(message: dict[str, Any]) -> bytes:

@@ -19,7 +19,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -30,9 +29,9 @@ from cortexfs.core.errors import Fault
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children
 from cortexfs.host.process.one_shot import status_text
-from cortexfs.host.process.pipe_reader import ChildLines, Errors, Leading
+from cortexfs.host.process.pipe_reader import ChildLines, Errors, Leading, LeadingCall
 from cortexfs.tools.support.locked import locked
-from cortexfs.tools.support.paths import owned
+from cortexfs.tools.support.process_groups import Waker
 
 LET_GO_SECONDS = 0.5  # a cancelled run must end within a second
 ROOM = 64 << 10  # for JSON around a text, and for characters that JSON writes as six
@@ -46,36 +45,26 @@ _encode = msgspec.json.Encoder().encode
 S = TypeVar("S")  # a decoded line
 
 
-class ChildCall(Generic[S]):
+class ChildCall(LeadingCall[S | Fault]):
     """One call, and the child's lines for it that were not yet passed on."""
 
     def __init__(self, most: int, over: str, late: str, nudge: Callable[[], None] = lambda: None) -> None:
         """At most `most` bytes are kept; more end the call with message `over`. `late` is a timeout's."""
-        self.id = 0
+        super().__init__(nudge)
         self.ended = False  # the child has sent its last line for it
         self._most, self._over, self._late = most, over, late
-        self._nudge = nudge
-        self._items: queue.SimpleQueue[S | Fault | sdk.ExecutionFailed] = queue.SimpleQueue()
         self._heard = 0
-
-    def cancel(self) -> None:
-        """Called from another thread, at any time."""
-        self._items.put(sdk.ExecutionFailed("cancelled", "ECANCELED"))
-        self._nudge()
-
-    def waits(self) -> bool:
-        return self._items.empty()
 
     def put(self, item: S | Fault, size: int = 0) -> None:
         """Called by the reader of the child. Lines over the limit are dropped."""
         if self._heard > self._most:
             return
         self._heard += size
-        self._items.put(Fault("EIO", self._over) if self._heard > self._most else item)
+        self.items.put(Fault("EIO", self._over) if self._heard > self._most else item)
 
     def next(self, until: float | None) -> S:
         try:
-            item = self._items.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            item = self.items.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
         except queue.Empty:
             raise sdk.ExecutionFailed(self._late, "ETIMEDOUT") from None
         if isinstance(item, Fault | sdk.ExecutionFailed):
@@ -110,7 +99,7 @@ class Warm(ABC, Generic[C]):
         self._ignored = 0
         self._broken = ""  # why its lines are not read any more
         self._is_mute = False
-        self._waker = owned(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waker = Waker()
         self._child = children.ChildProcess()
         self._errors = Errors(self._child.stderr)
         self._look = select.epoll()
@@ -141,7 +130,7 @@ class Warm(ABC, Generic[C]):
         """End the child when its calls have ended."""
         with self._lock:
             self._closing = True
-            self._wake()
+        self._waker.wake()
 
     def _start(self) -> OSError | Fault | None:
         """Start the child. Returns why it does not start; None if it does."""
@@ -174,7 +163,7 @@ class Warm(ABC, Generic[C]):
             else:
                 return
         self._outbox += line
-        self._wake()
+        self._waker.wake()
 
     def _leave(self, call: C) -> None:
         """The call is over for its caller. May be repeated."""
@@ -187,12 +176,8 @@ class Warm(ABC, Generic[C]):
             self._owed[call.id] = time.monotonic() + LET_GO_SECONDS
             self._put({"cancel": call.id})
         if not call.ended or self._closing:
-            self._wake()
+            self._waker.wake()
         del self._calls[call.id]
-
-    def _wake(self) -> None:
-        if not self._waker.closed:
-            os.eventfd_write(self._waker.fileno(), 1)
 
     # -- the child's thread
 
@@ -206,7 +191,7 @@ class Warm(ABC, Generic[C]):
             return
         process = self._child.process
         assert process is not None
-        for file in (self._child.stdout, self._errors.file, process, self._waker):
+        for file in (self._child.stdout, self._errors.file, process, self._waker.file):
             self._look.register(file, select.EPOLLIN)
         self._running = True
         answer.put(None)
@@ -262,9 +247,8 @@ class Warm(ABC, Generic[C]):
             self._look.unregister(self._child.stdin)
         if self._errors.file.fileno() in ready and not self._errors.pass_on():
             self._look.unregister(self._errors.file)
-        if self._waker.fileno() in ready:
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._waker.fileno())
+        if self._waker.file.fileno() in ready:
+            os.eventfd_read(self._waker.file.fileno())
         return self._child.stdout.fileno() in ready, process.fileno() in ready
 
     def _write(self) -> None:
@@ -290,8 +274,7 @@ class Warm(ABC, Generic[C]):
             self._broken = self.BLAME + fault.message
         except Exception as error:  # a bug of ours: it ends this child and its calls, not the host
             self._broken = f"could not be served: {sentence(error)}"
-        with self._lock:
-            self._wake()
+        self._waker.wake()
         return False
 
     def _read(self) -> bool:

@@ -11,17 +11,40 @@ This file must never know what is said.
 from __future__ import annotations
 
 import os
+import queue
 import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from io import FileIO
+from typing import Generic, TypeVar
 
+from cortexfs import sdk
 from cortexfs.core.safe_text import KEPT_LAST, last_words
+from cortexfs.tools.support.process_groups import Waker
 
 _CHUNK = 64 << 10
-_ONE = (1).to_bytes(8, "little")
+Item = TypeVar("Item")
+
+
+class LeadingCall(Generic[Item]):
+    """A call that waits for items, and may read meanwhile. `nudge` has it look if it still waits."""
+
+    def __init__(self, nudge: Callable[[], None]) -> None:
+        self.id = 0
+        self.items: queue.SimpleQueue[Item | sdk.ExecutionFailed] = queue.SimpleQueue()
+        self._nudge = nudge
+
+    def waits(self) -> bool:
+        return self.items.empty()
+
+    def tell(self, item: Item | sdk.ExecutionFailed) -> None:
+        """Called by a thread that does not read for this call, at any time."""
+        self.items.put(item)
+        self._nudge()
+
+    def cancel(self) -> None:
+        self.tell(sdk.ExecutionFailed("cancelled", "ECANCELED"))
 
 
 class Leading:
@@ -33,17 +56,13 @@ class Leading:
         self._look = look
         self._read = read
         self._reading = threading.Lock()
-        self._nudging = threading.Lock()
         self._is_over = False
-        self._nudges = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        self._nudges = Waker()
+        self._nudged = self._nudges.file
+        self.nudge = self._nudges.wake  # has the leading call check if it still waits
         self._leader = select.poll()
         self._leader.register(file, select.POLLIN)
-        self._leader.register(self._nudges, select.POLLIN)
-
-    def nudge(self) -> None:
-        """Have the leading call check if it still waits."""
-        with self._nudging, suppress(BlockingIOError, ValueError):  # a late nudge: the descriptor is closed
-            self._nudges.write(_ONE)
+        self._leader.register(self._nudged, select.POLLIN)
 
     def lead(
         self, waits: Callable[[], bool], until: float, begin: Callable[[], object] = lambda: None
@@ -57,8 +76,8 @@ class Leading:
             begin()
             while waits() and not self._is_over and (left := until - time.monotonic()) > 0:
                 ready = {number for number, _ in self._leader.poll(left * 1000)}
-                if self._nudges.fileno() in ready:
-                    self._nudges.read(len(_ONE))
+                if self._nudged.fileno() in ready:
+                    os.eventfd_read(self._nudged.fileno())
                 if self._file.fileno() in ready and not self._read():
                     break
         finally:
@@ -79,8 +98,7 @@ class Leading:
             self._is_over = True
             self.nudge()
             self._reading.acquire()
-            with self._nudging:
-                self._nudges.close()
+            self._nudges.close()
 
 
 class Errors:
