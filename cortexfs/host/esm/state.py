@@ -40,11 +40,11 @@ class EsmState:
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._room = _UNKNOWN
         self._answers: dict[str, Callable[..., Any]] = {
-            "state.get": self.get,
-            "state.set": self.set,
-            "state.delete": self.delete,
-            "state.list": self.list,
-            "config.set": self._set_setting,
+            "state.get": lambda key: self._get(_STATE, _key(key)),
+            "state.set": lambda key, value: self._set(_STATE, _key(key), value),
+            "state.delete": lambda key: self._remove(_STATE, _key(key)),
+            "state.list": lambda: self._all(_STATE),
+            "config.set": lambda key, value: self._set(_SETTING, _key(key), _text(value)),
         }
 
     def close(self) -> None:
@@ -61,24 +61,9 @@ class EsmState:
         except sqlite3.Error as error:
             raise StateRefusal(f"its state cannot be read or written: {error}") from None
 
-    def get(self, key: str) -> str | None:
-        return self._get(_STATE, _key(key))
-
-    def set(self, key: str, value: str) -> None:
-        self._set(_STATE, _key(key), value)
-
-    def delete(self, key: str) -> None:
-        self._remove(_STATE, _key(key))
-
-    def list(self) -> dict[str, str]:
-        return self._all(_STATE)
-
     def settings(self) -> dict[str, Any]:
         """Returns the settings that the plugin itself has set."""
         return {key: msgspec.json.decode(value) for key, value in self._all(_SETTING).items()}
-
-    def _set_setting(self, key: str, value: Any) -> None:
-        self._set(_SETTING, _key(key), msgspec.json.encode(value).decode())
 
     def told(self, what: str) -> Any:
         """Returns the value that the plugin was last told; None if none."""
@@ -87,7 +72,7 @@ class EsmState:
 
     def tell(self, what: str, value: Any) -> None:
         with self._lock:
-            self._put(_TOLD, what, msgspec.json.encode(value).decode(), 0)
+            self._put(_TOLD, what, _text(value), 0)
 
     def forget(self, what: str) -> None:
         """Forget that the plugin was told."""
@@ -141,6 +126,10 @@ class EsmState:
 
     def _version(self) -> int:
         return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _key(key: object) -> str:
