@@ -65,10 +65,7 @@ class Outlet:
         return self
 
     def __exit__(self, *why: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all connections; it may be called more than once."""
+        """End all connections."""
         with self._lock:
             self._closed = True
             for each in (self._listener, *self._sockets):
@@ -80,7 +77,7 @@ class Outlet:
         while True:
             try:
                 here, _ = self._listener.accept()
-            except OSError:  # close() has shut the listener
+            except OSError:  # __exit__ has shut the listener
                 return
             threading.Thread(target=self._serve, args=(here,), daemon=True).start()
 
