@@ -35,29 +35,33 @@ _replies: Decoder[hostcalls.FromForkServer] = Decoder(hostcalls.FromForkServer)
 Heard = Callable[[hostcalls.FromForkServer], None]
 
 
-class ForkServers:
-    """The present fork server. When it ends, a new one takes its place."""
+class ForkServer:
+    """The process that makes hosts, and the channel to it. When it ends, a new one takes its place."""
 
     def __init__(self, starter: Starter, printed: Printed) -> None:
         self._starter = starter
         self._printed = printed
-        self.now = ForkServer(*starter.first(), printed)
+        self._take_over(*starter.first())
 
-    def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
-        self.now.send(message, rights)
+    def _take_over(self, child: Child, rights: Sequence[int]) -> None:
+        self.child = child
+        self.socket, self._output = socket.socket(fileno=rights[0]), rights[1]
+        self._printed.add(self._output)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
+        self.socket.setblocking(False)
 
     async def run(self, heard: Heard, lost: Callable[[], None], new: Callable[[], None]) -> None:
         """Receive from each fork server. `lost` is called when one ends, `new` for the next."""
         while True:
             began = trio.current_time()
-            while (received := await self.now.receive()) is not None:
+            while (received := await self.receive()) is not None:
                 heard(received)
             lost()
             log.error("the fork server has ended with all hosts, and is started again")
-            await self.now.end()
+            await self.end()
             await trio.sleep_until(began + PAUSE)
             try:
-                self.now = ForkServer(*await self._starter.start(FORK_SERVER), self._printed)
+                self._take_over(*await self._starter.start(FORK_SERVER))
             except OSError as error:
                 log.error("the fork server cannot be started: %s", error.strerror)
                 return
@@ -68,23 +72,10 @@ class ForkServers:
         deadline = time.monotonic() + seconds
         with contextlib.suppress(OSError, ValueError):  # the fork server ended, or was closed before
             while not is_over():
-                self.now.awaited(max(deadline - time.monotonic(), 0))
-                if (message := self.now.heard()) is None:
+                self.awaited(max(deadline - time.monotonic(), 0))
+                if (message := self.heard()) is None:
                     return
                 heard(message)
-
-
-class ForkServer:
-    """The process that makes hosts, and the channel to it."""
-
-    def __init__(self, child: Child, rights: Sequence[int], printed: Printed) -> None:
-        """Take over a fork server that the starter has started."""
-        self.child = child
-        self.socket, self._output = socket.socket(fileno=rights[0]), rights[1]
-        self._printed = printed
-        printed.add(self._output)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
-        self.socket.setblocking(False)
 
     def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))] if rights else []

@@ -27,7 +27,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.prompt import in_task
 from cortexfs.pool.callers import Looker
-from cortexfs.pool.fork_client import ForkServers
+from cortexfs.pool.fork_client import ForkServer
 from cortexfs.pool.host import Host, Pairs
 from cortexfs.pool.people import People
 from cortexfs.pool.printed import Printed
@@ -66,7 +66,7 @@ class Pool:
         self._limits = limits
         self.starter = starter
         self._printed = Printed()
-        self._forks = ForkServers(self.starter, self._printed)
+        self._forks = ForkServer(self.starter, self._printed)
         self.people = People(self._forks.send)
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._aside: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
@@ -377,7 +377,7 @@ class Pool:
         for host in asked:
             host.end()
         self._forks.hear_until(lambda: all(one.exited.is_set() for one in asked), self._heard, LEAVE_SECONDS)
-        self._forks.now.close()
+        self._forks.close()
         self.pairs.close()
         self._lost()
         self._printed.close()

@@ -67,7 +67,7 @@ def words(pid: int) -> list[bytes]:
 
 
 def attack() -> None:
-    asks, forks = made[0].starter, made[0].pool._forks.now
+    asks, forks = made[0].starter, made[0].pool._forks
     (server,) = [pid for pid in children(asks.pid) if b"cortexfs.host.forkserver" in words(pid)]
     print(asks.pid, server, flush=True)
     hear = forks.heard

@@ -26,7 +26,7 @@ def host(made: Daemon, identity: hostcalls.Identity, *shown: int) -> str:
     with ours, theirs:
         plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
         spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.HostLimits(1 << 30, 64, 256))
-        forks = made.pool._forks.now
+        forks = made.pool._forks
         forks.send(spawn, [theirs.fileno(), 2, *shown])
         assert forks.awaited(60)
         said = forks.heard()
@@ -95,7 +95,7 @@ def host_by_a_host(made: Daemon, state: Path, folder: Path) -> str:
     values = {"SERVICE": str(folder / "root's"), "STARTER": made.starter.pid, "PROOF": str(proof)}
     text = "".join(f"{name} = {value!r}\n" for name, value in values.items()) + NOBODYS
     (evil / "nobodys.py").write_text(text)
-    forks = made.pool._forks.now
+    forks = made.pool._forks
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     call_, its = socket.socketpair()
     with ours, theirs, call_, its:

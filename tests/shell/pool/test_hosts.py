@@ -49,11 +49,8 @@ class FakeForks:
         assert self.pool is not None
         self.pool._heard(hostcalls.HostStart(number, 1_000_000 + number))
 
-    def awaited(self, seconds: float) -> bool:
-        return False
-
-    def heard(self) -> None:
-        return None
+    def hear_until(self, *_: object) -> None:
+        """Nothing comes."""
 
     def close(self) -> None:
         for control in self.hosts.values():
@@ -89,8 +86,9 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.forks = FakeForks()
         self.pool = self.forks.pool = Pool(LIMITS, cast(Any, FakeStarter()))
-        self.pool._forks.now.close()
-        self.pool._forks.now = cast(Any, self.forks)
+        self.pool._forks.close()
+        self.pool._forks = cast(Any, self.forks)
+        self.pool.people._send = self.forks.send
         self.killed: list[int] = []
         monkeypatch.setattr(Host, "kill", lambda host: self._kill(host))
 
@@ -345,11 +343,11 @@ async def test_a_fork_server_that_dies_is_replaced(tmp_path: Path) -> None:
         host = world.pool.by_pid[pid]
         before = open_files()
         for _ in range(3):
-            forks = world.pool._forks.now
-            os.kill(forks.child.pid, signal.SIGKILL)
+            forks = world.pool._forks.child
+            os.kill(forks.pid, signal.SIGKILL)
             await host.exited.wait()
-            await forks.child.ended.wait()
-            await awaited(lambda dead=forks: world.pool._forks.now is not dead)  # type: ignore[misc]
+            await forks.ended.wait()
+            await awaited(lambda dead=forks: world.pool._forks.child is not dead)  # type: ignore[misc]
             assert await world.pid() != pid
             pid = await world.pid()
             host = world.pool.by_pid[pid]
@@ -361,7 +359,7 @@ async def test_a_run_whose_fork_server_dies_says_so(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         async with world.begun(world.inode("wait"), "{}") as runner:
             await runner.until(b"begun")
-            os.kill(world.pool._forks.now.child.pid, signal.SIGKILL)
+            os.kill(world.pool._forks.child.pid, signal.SIGKILL)
             answer = await runner.answer()
         assert (answer.code, answer.status) == ("EPROTO", 70)
         assert "SIGKILL" in answer.message
